@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from strandline.core import failpoints
 from strandline.core import read_token as tokens
+from strandline.core.audit_events import Event
 from strandline.core.errors import UsageError, WitnessUnreadable, WrongLake
 from strandline.core.reconcile_records import Asked, Run
 from strandline.core.settings import LakeConfig, find_config, load_config
@@ -380,4 +381,4 @@ class Lake:
             table_states.accept(connection, dataset.id, anchor)
             forgotten = blocks.forget_snapshots(connection, dataset.id)
             datasets.forget_counts(connection)
-            audit.record(connection, "table_accepted", dataset=dataset.name, reason=reason, blocks=forgotten)
+            audit.record(connection, Event.TABLE_ACCEPTED, dataset=dataset.name, reason=reason, blocks=forgotten)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from strandline.core.audit_events import Event
 from strandline.core.errors import LedgerUnreadable, RefusedError, WitnessUnreadable
 from strandline.core.settings import CONFIG_NAME, LakeConfig, load_config
 from strandline.core.types import BRANCH_PREFIX
@@ -111,7 +112,7 @@ def _replace_witness(lake: Lake) -> None:
         # the ledger may be an old copy.
         highest = max(counter.last, seen) + 1
         lake.witness.replace(Mark(counter.lake, highest))
-        audit.record(connection, "witness_replaced", highest=highest, counter=counter.last, in_tables=seen)
+        audit.record(connection, Event.WITNESS_REPLACED, highest=highest, counter=counter.last, in_tables=seen)
 
 
 def highest_seen(lake: Lake) -> int:

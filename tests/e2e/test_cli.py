@@ -232,7 +232,7 @@ def test_a_killed_ingest_is_settled_and_a_lost_ledger_made_again(home: Path) -> 
     assert rebuilt.document["datasets_found"] == ["default.events"]
     assert all(f["duplicate"] for f in known.document["files"]), "the tables' history remembers the batches"
     assert sorted(r["id"] for r in rows.rows) == [1, 2, 3]
-    assert "ledger_rebuilt" in [e["event"] for e in audit.document["events"]]
+    assert "ledger.rebuilt" in [e["event"] for e in audit.document["events"]]
 
 
 def test_a_table_with_rows_is_adopted_and_a_reader_may_leave_early(home: Path) -> None:

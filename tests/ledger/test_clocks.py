@@ -86,7 +86,7 @@ def test_a_lake_that_is_touched_once_a_day_from_another_machine_each_time_is_not
         record_run(bench, HOUR + (2 + 7 * week) * DAY, Outcome.SKIPPED)
     check(bench, HOUR + 23 * DAY, "f")
     with bench.ledger.read() as connection:
-        said = next(e for e in audit.latest(connection) if e.event == "clock_jumped")
+        said = next(e for e in audit.latest(connection) if e.event == "maintain.clock_jumped")
     assert (said.detail["believed"], said.detail["accepted"]) == (True, False)
     record_run(bench, HOUR + 23 * DAY, Outcome.DONE)
     with pytest.raises(Skipped):

@@ -197,7 +197,10 @@ def test_a_replayed_body_is_in_line_again_and_one_that_was_discarded_never(recei
         own = {s for _, s in batches.to_remove(connection)} & {first.spool, second.spool}
         events = [e for e in audit.latest(connection) if e.detail.get("dataset") == receiving.dataset.name]
     assert own == {first.spool, second.spool}, "the one is in, the other given up"
-    assert [(e.event, e.detail["rows"]) for e in events] == [("bodies_discarded", 10), ("bodies_replayed", 10)]
+    assert [(e.event, e.detail["rows"]) for e in events] == [
+        ("receive.bodies_discarded", 10),
+        ("receive.bodies_replayed", 10),
+    ]
     assert receiving.remove_files() == 2
     assert isinstance(receiving.record(receiving.body("b"))[0], Repeat), "still known"
     assert received.forget_keys(receiving.ledger, utc_now()) >= 2, "and forgotten in time"
@@ -255,7 +258,7 @@ def test_what_was_received_for_a_dropped_dataset_is_cleared_in_steps(
     with receiving.ledger.read() as connection:
         assert [w for w in receive_report.report(connection) if w.dataset == receiving.dataset.id] == []
         assert not received.spooled(connection, [b.spool for b in in_no_batch if b.spool])
-        events = [e.detail["bodies"] for e in audit.latest(connection) if e.event == "spool_cleared"]
+        events = [e.detail["bodies"] for e in audit.latest(connection) if e.event == "receive.spool_cleared"]
     assert sum(events[:3]) == 5
 
 

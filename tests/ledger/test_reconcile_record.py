@@ -129,7 +129,7 @@ def test_only_a_run_that_was_taken_for_dead_may_say_that_it_lost_its_lease(bench
         assert reconcile_runs.outlived(connection, dead, own) and not reconcile_runs.outlived(connection, dead, own)
         found = reconcile_runs.get(connection, dead)
         assert (found.aborted, found.outcome) == (AbortReason.LEASE_LOST, own)
-        told = [e.detail["reason"] for e in audit.latest(connection) if e.event == "run_aborted"]
+        told = [e.detail["reason"] for e in audit.latest(connection) if e.event == "reconcile.run_aborted"]
         assert told == ["lease_lost", "unknown"]
     completed = ended_run(bench)
     with bench.ledger.write() as connection:
@@ -270,7 +270,7 @@ def test_a_batch_that_landed_says_what_is_gone_and_what_each_sink_will_not_get_a
         assert losses.purged(connection, bench.dataset.id) == [span(1, 3), span(7, 9)]
         assert losses.lost_rows(connection, sink) == 5
         assert [(x.after, x.until) for x in losses.of_sink(connection, sink)] == [(None, 3), (7, 9)]
-        told = [e for e in audit.latest(connection) if e.event == "rows_lost"]
+        told = [e for e in audit.latest(connection) if e.event == "sink.rows_lost"]
         assert len(told) == 1
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 import sqlalchemy as sa
 
 from strandline.core.errors import RefusedError, UsageError
+from strandline.core.roles import Role
 from strandline.ledger.engine import Ledger
 from strandline.ledger.receive import tokens
 from tests.ledger.conftest import Bench
@@ -56,6 +58,31 @@ def test_a_revoked_token_is_not_found_and_its_name_is_free_again(shared: Bench) 
     assert not listed[0].allows("default.events")
 
 
+def test_a_token_has_a_role_and_keeps_that_of_the_one_that_it_replaces(shared: Bench) -> None:
+    with shared.ledger.write() as connection:
+        plain, _ = tokens.create(connection, "plain", None)
+        admin, secret = tokens.create(connection, "boss", None, role=Role.ADMIN)
+        next_admin, _ = tokens.create(connection, "boss 2", None, replaces="boss")
+        reader, _ = tokens.create(connection, "boss 3", None, replaces="boss", role=Role.READ)
+        assert tokens.find(connection, secret) == admin
+    assert [t.role for t in (plain, admin, next_admin, reader)] == [Role.WRITE, Role.ADMIN, Role.ADMIN, Role.READ]
+
+
+def test_an_expired_token_is_not_found_and_says_so(shared: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    with shared.ledger.write() as connection:
+        made, secret = tokens.create(connection, "short", None, expires_in=timedelta(hours=1))
+        assert made.expires_at == made.created_at + timedelta(hours=1)
+        for minutes, is_valid in ((59, True), (60, False), (10_000, False)):
+            now = made.created_at + timedelta(minutes=minutes)
+            monkeypatch.setattr(tokens, "utc_now", lambda now=now: now)
+            assert (tokens.find(connection, secret) is not None) == is_valid
+            assert made.is_expired(now) != is_valid
+        with pytest.raises(RefusedError, match="short"):
+            tokens.create(connection, "short", None)  # its name is free only when it is revoked
+        with pytest.raises(UsageError, match="expired"):
+            tokens.create(connection, "never", None, expires_in=timedelta(0))
+
+
 def test_a_token_for_nothing_and_one_without_a_name_are_refused(shared: Bench) -> None:
     with shared.ledger.write() as connection:
         for name, datasets in (("nothing", []), ("  ", None)):
@@ -75,7 +102,9 @@ def test_of_two_that_make_a_token_of_one_name_at_once_one_does(shared: Bench) ->
     assert sorted(at_once(shared, [create] * 4)) == [False, False, False, True]
 
 
-@pytest.mark.parametrize("change", ["hash = 'x'", "name = 'x'", "revoked_at = NULL"])
+@pytest.mark.parametrize(
+    "change", ["hash = 'x'", "name = 'x'", "revoked_at = NULL", "role = 'admin'", "expires_at = 1", "datasets = '[]'"]
+)
 def test_the_store_itself_refuses_to_change_a_token(shared: Bench, change: str) -> None:
     with shared.ledger.write() as connection:
         made, _ = tokens.create(connection, f"fixed {change}", None)

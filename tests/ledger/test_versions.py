@@ -15,9 +15,12 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 
 import strandline.ledger.engine as engine_module
+from strandline.core.audit_events import Event
 from strandline.core.errors import LedgerMissing, LedgerTooNew, LedgerUnreadable, StorageError, StrandlineError
 from strandline.core.forward_protocol import LaneName
+from strandline.core.roles import Role
 from strandline.core.settings import LakeConfig
+from strandline.ledger import audit
 from strandline.ledger.backup import copy_ledger
 from strandline.ledger.deliver import (
     lanes,  # noqa: F401  # all tables
@@ -25,11 +28,15 @@ from strandline.ledger.deliver import (
 )
 from strandline.ledger.engine import REVISIONS, Ledger
 from strandline.ledger.ingest import blocks  # all tables
-from strandline.ledger.receive import ranges  # all tables
+from strandline.ledger.receive import (
+    ranges,  # all tables
+    tokens,
+)
 from strandline.ledger.schema import (
     maintain,  # noqa: F401  # all tables
     receive,  # noqa: F401  # all tables
     reconcile,  # noqa: F401  # all tables
+    serve,  # noqa: F401  # all tables
 )
 from strandline.ledger.schema.core import metadata
 from tests.ledger.conftest import LAKE, Bench
@@ -109,6 +116,31 @@ def test_an_older_ledger_is_migrated_with_its_content_and_a_copy_is_kept(
         with sqlite3.connect(kept) as copy:
             assert copy.execute("SELECT version_num FROM alembic_version").fetchone() == (before,)
             assert copy.execute("SELECT last FROM sequence").fetchone() == (41,)
+
+
+def test_events_and_tokens_of_the_first_release_get_their_new_names_and_roles(config: LakeConfig) -> None:
+    ledger = Ledger(config)
+    _create_at(ledger, "0001")
+    renamed = (engine_module.MIGRATIONS / "versions" / "0002_actors_roles_tasks.sql").read_text("utf-8")
+    names = dict(re.findall(r"WHEN '(\w+)' THEN '([a-z_.]+)'", renamed))
+    with ledger.write() as connection:
+        for old in names:
+            connection.exec_driver_sql(f"INSERT INTO audit (at, event, detail) VALUES (0, '{old}', '{{}}')")
+        connection.exec_driver_sql("INSERT INTO api_token (name, hash, created_at) VALUES ('old', 'x', 0)")
+        connection.exec_driver_sql(
+            'INSERT INTO reconcile_run (fence, act, "delete", accept_loss, storage, state, outcome, started_at) '
+            "VALUES (1, TRUE, FALSE, FALSE, 'local', 'running', '{}', 0)"
+        )
+    ledger.open()
+    with ledger.read() as connection:
+        found = audit.latest(connection, events_max=1000)
+        [token] = tokens.list_tokens(connection)
+        run = connection.exec_driver_sql('SELECT actor, "trigger" FROM reconcile_run').one()
+    assert [e.event for e in reversed(found)] == list(names.values())
+    new_since = {Event.DATASET_CREATED, Event.SESSION_STARTED, Event.SESSION_ENDED}
+    assert {e.event for e in found} == set(Event) - new_since, "every name is one of the list, and none is forgotten"
+    assert {e.actor for e in found} == {None} and tuple(run) == (None, None), "unknown, not made up"
+    assert (token.role, token.expires_at) == (Role.WRITE, None)
 
 
 def test_a_migration_that_fails_leaves_the_ledger_as_it_was(config: LakeConfig, next_release: str) -> None:

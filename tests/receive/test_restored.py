@@ -85,7 +85,9 @@ def test_bodies_that_were_acknowledged_after_the_copy_are_found_in_the_spool(ben
     again = [second.send(some(3), "k1"), second.send(some(2, 4), rows=span(1, 2))]
     assert [answer.json()["repeat"] for answer in again] == [True, True]
     with bench.ledger.read() as connection:
-        assert [e.detail for e in audit.latest(connection) if e.event == "bodies_found"] == [{"bodies": 2, "rows": 5}]
+        assert [e.detail for e in audit.latest(connection) if e.event == "receive.bodies_found"] == [
+            {"bodies": 2, "rows": 5}
+        ]
 
 
 def test_a_restore_under_a_running_receiver_is_noticed_later_and_a_repeat_meanwhile_is_in_once(
@@ -162,7 +164,7 @@ def test_bodies_that_cannot_be_recorded_are_told_each_with_its_reason_and_once(
     assert len([r for r in caplog.records if "5 bodies in the spool cannot be recorded" in r.getMessage()]) == 1
     with bench.ledger.read() as connection:
         left = spool_files.left(connection)
-        assert len([e for e in audit.latest(connection) if e.event == "spool_files_left"]) == 1
+        assert len([e for e in audit.latest(connection) if e.event == "receive.spool_files_left"]) == 1
     assert left.by_dataset == {"default.events": 5} and left.first == tuple(sorted(done.left, key=lambda f: f.name))
     young = _adoption(bench).run(older_than=utc_now() - timedelta(hours=1))
     assert young.left == () and _receiver(bench).unrecorded() == left, "what is passed over is as it was"
@@ -319,7 +321,7 @@ def test_a_receiver_that_holds_refuses_bodies_and_questions_until_a_person_accep
     eventually(lambda: _said(held.send(some(1, 7), "k")) == ACCEPTED)
     assert [row["id"] for row in bench.rows()] == [7]
     with bench.ledger.read() as connection:
-        [event] = [e.detail for e in audit.latest(connection) if e.event == "received_accepted"]
+        [event] = [e.detail for e in audit.latest(connection) if e.event == "receive.accepted"]
     assert event["reason"] == "nobody repeats a body" and event["hold"] == "snapshots have expired"
 
 

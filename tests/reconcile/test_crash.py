@@ -116,7 +116,7 @@ def test_a_run_killed_while_it_sets_files_aside_loses_none_and_can_be_undone(lak
     assert_record_is_right(lake, dead.id)
     moved = ORPHANS - sum(there(orphans))
     assert dead.aborted is AbortReason.UNKNOWN and dead.ended_at is not None
-    assert dead.outcome.done.orphans == dead.held == moved == audited(lake, "files_quarantined", dead.id)
+    assert dead.outcome.done.orphans == dead.held == moved == audited(lake, "reconcile.files_quarantined", dead.id)
     restored = lake.lake.reconciler.restore(dead.id)
     assert restored.restored == moved and not restored.lost and not restored.failed
     assert all(there(orphans)) and all(there(live))
@@ -139,7 +139,7 @@ def test_what_a_dead_run_did_is_said_once_though_whoever_settles_it_dies_as_well
             lake.run(REPORT)
     (dead,) = {file.run for file in lake.swept(1)}
     lake.run(REPORT)
-    assert audited(lake, "files_quarantined", dead) == 2
+    assert audited(lake, "reconcile.files_quarantined", dead) == 2
     assert lake.lake.reconciler.show(dead)[0].outcome.done.orphans == 2
 
 
@@ -153,7 +153,11 @@ def test_a_run_killed_while_it_deletes_says_what_is_gone_and_the_rest_can_be_und
     dead = lake.lake.reconciler.show(report.id - 1)[0]
     states = lake.states(dead.id)
     gone = [path for path, state in states.items() if state is SweptState.PURGED]
-    assert len(gone) == (3 if point == "reconcile.after_deleted" else 0) == audited(lake, "files_deleted", dead.id)
+    assert (
+        len(gone)
+        == (3 if point == "reconcile.after_deleted" else 0)
+        == audited(lake, "reconcile.files_deleted", dead.id)
+    )
     lake.lake.reconciler.restore(dead.id)
     assert_record_is_right(lake, dead.id)
     assert [path for path in orphans if not Path(path).exists()] == gone
@@ -185,7 +189,7 @@ def test_a_run_killed_while_it_drops_entries_says_whether_it_did(lake: WholeLake
     report = lake.run(REPORT)
     dead = lake.lake.reconciler.show(report.id - 1)[0]
     assert dead.aborted is AbortReason.UNKNOWN and dead.outcome.done.missing == (2 if committed else 0)
-    assert audited(lake, "entries_dropped", dead.id, "entries") == dead.outcome.done.missing
+    assert audited(lake, "reconcile.entries_dropped", dead.id, "entries") == dead.outcome.done.missing
     assert report.outcome.planned.missing == (0 if committed else 2)
     again = lake.run(ACT)
     assert again.outcome.done.missing == (0 if committed else 2) and lake.count() == 6

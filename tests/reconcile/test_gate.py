@@ -60,7 +60,7 @@ def test_more_than_the_share_is_refused_above_the_floor_only(make_lake: MakeLake
     orphans = lake.puts(30)
     run = lake.run(ACT)
     assert run.aborted is AbortReason.GUARD and all(there(orphans)) and run.outcome.done.orphans == 0
-    assert run.outcome.planned.orphans == 30 and "run_aborted" in lake.events()
+    assert run.outcome.planned.orphans == 30 and "reconcile.run_aborted" in lake.events()
 
 
 def test_a_catalog_that_does_not_know_the_datasets_is_not_acted_by(lake: WholeLake) -> None:
@@ -290,11 +290,11 @@ def test_every_batch_that_acts_says_on_what_storage_and_what_was_skipped(lake: W
     lake.run(ACT)
     os.unlink(lake.data_files()[0])
     lake.run(ACT)
-    for event in ("entries_dropped", "files_quarantined"):
+    for event in ("reconcile.entries_dropped", "reconcile.files_quarantined"):
         (detail,) = lake.details(event)
         assert {"run", "storage", "partial", "cap_hit", "skipped_recheck", "samples"} <= detail.keys()
         assert detail["storage"] == "local" and detail["samples"]
-    for detail in lake.details("run_completed"):
+    for detail in lake.details("reconcile.run_completed"):
         assert {"storage", "partial", "cap_hit", "skipped_recheck", "planned", "done"} <= detail.keys()
 
 

@@ -98,7 +98,7 @@ def test_a_file_in_quarantine_that_the_ledger_has_forgotten_is_found_and_brought
     assert report.outcome.samples[0]["in_quarantine"] is True
     run = lake.run(ACT)
     assert run.outcome.done.restored == 1 and run.outcome.done.missing == 0 and lake.count() == 12
-    assert lake.details("files_restored")[-1]["samples"] == [live]
+    assert lake.details("reconcile.files_restored")[-1]["samples"] == [live]
 
 
 def test_nothing_is_dropped_where_the_quarantine_cannot_be_searched(
@@ -142,4 +142,4 @@ def test_what_is_brought_back_is_on_record_though_the_run_ends_in_the_midst_of_i
     assert sorted(there(needed)) == [False, True]
     held = [state for run in lake.lake.reconciler.runs(9) for state in lake.states(run.id).values()]
     assert sorted(held) == sorted([SweptState.HELD, SweptState.RESTORED])
-    assert lake.details("files_restored")[-1]["files"] == 1
+    assert lake.details("reconcile.files_restored")[-1]["files"] == 1

@@ -98,7 +98,7 @@ def test_a_run_that_was_taken_for_dead_says_that_it_lost_its_lease_and_what_it_d
     run = lake.lake.reconciler.show(stopped)[0]
     assert run.aborted is AbortReason.LEASE_LOST
     assert run.outcome.done.orphans == sum(not is_there for is_there in there(orphans))
-    assert [detail["reason"] for detail in lake.details("run_aborted")] == ["unknown", "lease_lost"]
+    assert [detail["reason"] for detail in lake.details("reconcile.run_aborted")] == ["unknown", "lease_lost"]
     assert lake.lake.reconciler.show(other.id)[0].aborted is None
 
 

@@ -53,7 +53,7 @@ def test_an_orphan_of_the_size_of_a_missing_entry_is_kept_until_a_person_release
     lake.lake.reconciler.release(suspect)
     run = lake.run(ACT)  # the entry really is missing, then, and is dropped
     assert run.outcome.done.missing == 1 and run.outcome.suspects == 0 and there([suspect, stray]) == [True, True]
-    assert "file_released" in lake.events()
+    assert "reconcile.file_released" in lake.events()
 
 
 def test_a_suspicion_outlives_the_entry(lake: WholeLake) -> None:

@@ -35,7 +35,7 @@ def test_a_run_only_reports_unless_it_is_asked_to_act(lake: WholeLake) -> None:
     assert (run.outcome.planned.missing, run.outcome.planned.orphans) == (1, 0)
     assert (run.outcome.done.missing, run.outcome.done.orphans) == (0, 0)
     assert all(there(orphans)) and len(lake.data_files()) == 2
-    assert lake.events()[-2:] == ["run_started", "run_completed"]
+    assert lake.events()[-2:] == ["reconcile.run_started", "reconcile.run_completed"]
 
 
 def test_a_missing_file_is_told_with_its_range_and_who_holds_it(lake: WholeLake) -> None:
@@ -60,10 +60,10 @@ def test_a_missing_file_is_told_with_its_range_and_who_holds_it(lake: WholeLake)
         assert losses.lost_rows(connection, ahead) == 0 and losses.lost_rows(connection, behind) == 3
         assert losses.purged(connection, lake.dataset.id) == [SeqRange(Seq(1), Seq(3))]
     assert {s.name: s.lost_rows for s in lake.lake.status().sinks} == {"ahead": 0, "behind": 3}
-    assert lake.details("rows_lost") == [
+    assert lake.details("sink.rows_lost") == [
         {"sink": "behind", "dataset": "default.events", "rows": 3, "rule": "reconcile"}
     ]
-    assert lake.details("entries_dropped")[0]["lost_to"] == {"behind": 3}
+    assert lake.details("reconcile.entries_dropped")[0]["lost_to"] == {"behind": 3}
 
 
 def test_a_sink_that_came_after_the_run_began_keeps_its_rows(lake: WholeLake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +132,7 @@ def test_entries_of_missing_files_are_dropped_by_one_commit_that_says_why(lake: 
     summary = table.current_snapshot().summary  # type: ignore[union-attr]
     assert summary is not None and summary["strandline.reconcile.run"] == str(run.id)
     assert "gone" in (summary["strandline.reconcile.reason"] or "")
-    assert lake.details("entries_dropped")[0]["entries"] == 2
+    assert lake.details("reconcile.entries_dropped")[0]["entries"] == 2
     again = lake.run(ACT)  # history has the entries still; there is nothing to drop them from
     assert again.outcome.planned.missing == 0 and again.outcome.protected == {"not_in_main": 2}
 
@@ -182,7 +182,7 @@ def test_orphans_are_set_aside_and_can_be_brought_back(lake: WholeLake) -> None:
     assert restored.restored == len(orphans) and all(there(orphans))
     assert [Path(path).read_bytes() for path in orphans] == [name.encode() for name in names]
     assert lake.lake.reconciler.restore(run.id).restored == 0
-    assert {"files_quarantined", "files_restored"} <= set(lake.events())
+    assert {"reconcile.files_quarantined", "reconcile.files_restored"} <= set(lake.events())
 
 
 def test_a_restore_never_replaces_a_file_that_came_since(lake: WholeLake) -> None:
@@ -212,7 +212,7 @@ def test_delete_deletes_at_once_and_says_so(lake: WholeLake) -> None:
     run = lake.run(Asked(act=True, delete=True))
     assert run.outcome.done.orphans == 3 and not any(there(orphans))
     assert set(lake.states(run.id).values()) == {SweptState.PURGED}
-    assert lake.details("files_deleted")[0]["files"] == 3
+    assert lake.details("reconcile.files_deleted")[0]["files"] == 3
 
 
 def test_a_foreign_file_is_told_and_never_touched(lake: WholeLake) -> None:
@@ -228,7 +228,7 @@ def test_at_the_cap_exactly_so_many_are_acted_on_and_the_next_run_goes_on(make_l
     orphans = lake.puts(10)
     run = lake.run(ACT)
     assert run.outcome.cap_hit and run.outcome.done.orphans == 4 and sum(there(orphans)) == 6
-    assert "cap_hit" in lake.events() and there(orphans[:4]) == [False] * 4
+    assert "reconcile.cap_hit" in lake.events() and there(orphans[:4]) == [False] * 4
     assert lake.run(ACT).outcome.cap_hit
     last = lake.run(ACT)
     assert not last.outcome.cap_hit and last.outcome.done.orphans == 2 and not any(there(orphans))

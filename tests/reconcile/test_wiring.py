@@ -135,13 +135,13 @@ def test_the_audit_has_bounded_samples_and_one_warning_for_each_batch(
     with caplog.at_level(logging.WARNING, logger="strandline"):
         run = lake.run(Asked(act=True, delete=True))
     assert run.outcome.cap_hit and run.outcome.done.orphans == 7
-    for event, counts in (("files_quarantined", [4, 3]), ("files_deleted", [4, 3])):
+    for event, counts in (("reconcile.files_quarantined", [4, 3]), ("reconcile.files_deleted", [4, 3])):
         told = lake.details(event)
         assert sorted(one["files"] for one in told) == sorted(counts)
         for one in told:
             assert len(one["samples"]) == 2 and one["run"] == run.id and one["storage"] == "local"
             assert {"bytes", "partial", "cap_hit", "skipped_recheck", "failed"} <= one.keys()
-    (cap,) = lake.details("cap_hit")
+    (cap,) = lake.details("reconcile.cap_hit")
     assert (cap["cap"], cap["orphans"], cap["missing"], cap["cap_hit"], cap["partial"]) == (7, 7, 0, True, False)
     assert cap["storage"] == "local" and "skipped_recheck" in cap
     said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
@@ -155,7 +155,7 @@ def test_a_run_that_is_refused_says_so_in_the_audit(lake: WholeLake) -> None:
     (lake.home / "catalog.db").rename(lake.home / "away.db")
     lake.settings()
     run = lake.run(ACT)
-    (told,) = lake.details("run_aborted")
+    (told,) = lake.details("reconcile.run_aborted")
     assert run.aborted is not None and told["run"] == run.id and told["reason"] == run.aborted.value
     assert told["storage"] == "local"
 

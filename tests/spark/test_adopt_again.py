@@ -68,7 +68,7 @@ def test_another_table_under_a_known_name_is_another_dataset(lake: Lake) -> None
     with pytest.raises(TokenError, match="another table"):
         lake.read_since("replaced", token)
     with lake.ledger.read() as connection:
-        [said] = [e for e in audit.latest(connection) if e.event == "dataset_replaced"]
+        [said] = [e for e in audit.latest(connection) if e.event == "dataset.replaced"]
         assert [d.id for d in datasets.list_datasets(connection) if d.name == old.name] == [new.id]
     assert said.detail["open_blocks"] == [str(stranded.head.rows)] and said.detail["table"] == old.table_uuid
     lake.append("replaced", numbers(lake, 103, 104))

@@ -101,7 +101,7 @@ def test_small_files_become_one_with_every_row_as_it_was(lake: Lake) -> None:
     assert spans(lake) == [(1, ROWS)]
     assert rows(lake) == before and lake.sealed("events") == sealed
     assert [r["id"] for r, _ in lake.read_since("events", token)] == list(range(15, ROWS))
-    assert "compacted" in audit_events(lake)
+    assert "maintain.compacted" in audit_events(lake)
     again = run(lake)
     assert (again.commits, again.files_rewritten, again.skipped_files) == (0, 0, 1), "the same bytes were written anew"
 

@@ -62,7 +62,7 @@ def test_old_snapshots_go_with_the_files_that_only_they_had(lake: Lake) -> None:
     assert (done.snapshots_before, done.snapshots_expired, done.data_files_deleted) == (there, there - 1, 6)
     assert done.sample == would.sample
     assert (snapshots(lake), data_files(lake)) == (1, 1)
-    assert "expired" in audit_events(lake)
+    assert "maintain.expired" in audit_events(lake)
     assert_sound(lake, BEFORE)
     assert run(lake).snapshots_expired == 0
 

@@ -284,7 +284,7 @@ def test_a_row_that_is_discarded_is_counted_and_its_content_is_gone(lake: Lake, 
     proof = verdict(lake)
     assert proof.ok and (proof.discarded, proof.quarantined) == (1, 0), proof.findings
     with lake.ledger.read() as connection:
-        [event] = [e for e in audit.latest(connection) if e.event == "quarantine_discarded"]
+        [event] = [e for e in audit.latest(connection) if e.event == "quarantine.discarded"]
     assert event.detail["numbers"] == [3]
 
 

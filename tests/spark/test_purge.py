@@ -223,7 +223,7 @@ def test_a_sink_that_is_added_meanwhile_is_counted_or_named(
     with lake.ledger.read() as connection:
         [loss] = losses.of_sink(connection, lake.delivery.get("while_rows_go"))
         before = losses.of_sink(connection, lake.delivery.get("before_a_run_died"))
-        late = [e.detail["late"] for e in audit.latest(connection) if e.event == "purge_settled"]
+        late = [e.detail["late"] for e in audit.latest(connection) if e.event == "maintain.purge_settled"]
     assert (loss.reason, loss.rows, loss.until) == (Reason.FORGOTTEN, None, 10)
     assert [(x.reason, x.rows, x.until) for x in before] == [(Reason.FORGOTTEN, None, 7), (Reason.PURGED, 2, 10)]
     assert late == [["while_rows_go"], ["before_a_run_died"]], "for the next one, if this one dies, too"
@@ -274,7 +274,7 @@ def test_a_restored_ledger_learns_from_the_table_what_was_purged(
     with lake.ledger.read() as connection:
         assert losses.purged(connection, lake.dataset("events").id) == [SeqRange(Seq(5), Seq(20))]
         [loss] = losses.of_sink(connection, lake.delivery.get("out"))
-        opened = next(e.detail for e in audit.latest(connection) if e.event == "ledger_opened")
+        opened = next(e.detail for e in audit.latest(connection) if e.event == "ledger.resynced")
     assert (loss.reason, loss.after, loss.until) == (Reason.FORGOTTEN, 10, 20)
     assert opened["sinks_below_a_purge"] == ["out"]
     lake.ledger.backup(tmp_path / "later.db")

@@ -107,11 +107,11 @@ def test_what_the_slowest_sink_has_goes_the_rest_is_held_and_a_new_sink_starts_a
     assert lake.sealed("events") == watch.refresh() == 50
     assert left(lake) == list(range(21, 51)) and held(lake) == [("slow", 30)]
     assert lake.tables().view("default.events").floor == 20
-    assert [e["sink"] for e in events(lake, "retention_held")] == ["slow"]
+    assert [e["sink"] for e in events(lake, "maintain.retention_held")] == ["slow"]
 
     lake.delivery.add("new", "events", "files", {"path": str(tmp_path / "new")})
     assert lake.delivery.get("new").start == 20
-    assert events(lake, "sink_added")[-1]["floor"] == 20
+    assert events(lake, "sink.added")[-1]["floor"] == 20
     lake.tick()
     assert run(lake).released == ("slow",)
     assert left(lake) == [] and floor(lake) == 50 and held(lake) == []
@@ -176,7 +176,7 @@ def test_what_is_dropped_is_counted_and_delivery_goes_on_above_it(
     assert run(lake, LATER + timedelta(days=6), **rule).deleted_rows == 0
     with armed(monkeypatch, "retain.after_drop_marks=fail"), pytest.raises(FailpointError):
         run(lake, LATER + timedelta(days=8), **rule)
-    assert left(lake) == list(range(21, 41)) and events(lake, "rows_lost")[-1]["rows"] == 20
+    assert left(lake) == list(range(21, 41)) and events(lake, "sink.rows_lost")[-1]["rows"] == 20
     lake.tick()  # a deliverer comes before the rows are gone: what is counted as lost is not sent
     done = run(lake, LATER + timedelta(days=8), **rule)
     assert (done.deleted_rows, left(lake), held(lake)) == (20, [], [])
@@ -286,7 +286,7 @@ def test_a_partition_that_is_behind_holds_rows_that_it_is_not_owed_and_is_named_
         for dry_run in (True, False):
             done = run(lake, dry_run=dry_run, **rule)
             assert (done.deleted_rows, [(h.sink, h.rows) for h in done.held]) == (0, [("out", 0)])
-        assert held(lake) == [("out", 0)] and [e["rows"] for e in events(lake, "retention_held")] == [0]
+        assert held(lake) == [("out", 0)] and [e["rows"] for e in events(lake, "maintain.retention_held")] == [0]
         done = run(lake, LATER + timedelta(days=8), **rule)
         assert (done.deleted_rows, done.lost, done.released, held(lake)) == (10, (), ("out",), [])
         assert tick(lake, "out").rows == 10
@@ -389,7 +389,7 @@ def test_a_restored_ledger_takes_the_floor_from_the_table_and_says_what_it_canno
     shutil.copy(tmp_path / "copy.db", lake.ledger.path)
     lake.recover()
     assert floor(lake) == 20
-    assert events(lake, "ledger_opened")[-1]["sinks_below_the_floor"] == ["got", "passed"]
+    assert events(lake, "ledger.resynced")[-1]["sinks_below_the_floor"] == ["got", "passed"]
     lake.delivery.add("new", "events", "files", {"path": str(tmp_path / "new")})
     assert lake.delivery.get("new").start == 20
     append(lake, 21, 30)
@@ -418,7 +418,7 @@ def test_after_a_jump_of_the_clock_a_run_is_skipped_and_says_so(lake: Lake) -> N
         if jump > timedelta():
             assert left(lake) == list(range(1, 11))
     assert retain(bench, target, RetainRule(OLD), now=now).deleted_rows == 0
-    assert [e["accepted"] for e in events(lake, "clock_jumped")] == [False] * 4
+    assert [e["accepted"] for e in events(lake, "maintain.clock_jumped")] == [False] * 4
     assert len(in_main(lake, "others")) == 10
 
 

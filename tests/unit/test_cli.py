@@ -80,7 +80,7 @@ def test_every_light_command_prints_one_json_document_and_nothing_else(
     assert document(capsys, "ledger", "backup", "copy.db")["backup"] == "copy.db"
     changed = document(capsys, "dataset", "alter", "events", "--add", "n:int", "--rename", "at:moment")
     assert changed["changes"] == ["rename at to moment", "add n: int"]
-    assert document(capsys, "ledger", "audit")["events"][0]["event"] == "dataset_altered"
+    assert document(capsys, "ledger", "audit")["events"][0]["event"] == "dataset.altered"
     assert document(capsys, "dataset", "drop", "events", "--yes") == {"dropped": "default.events"}
     assert document(capsys, "dataset", "list") == {"datasets": []}
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ def test_a_tokens_secret_is_told_once_and_never_stored(home: Path, capsys: pytes
     made = document(capsys, "token", "create", "collector", "--dataset", "events")
     assert made["datasets"] == ["default.events"] and made["secret"].startswith("sl_")
     [listed] = document(capsys, "token", "list")["tokens"]
-    assert {"name", "datasets", "created_at", "revoked_at"} == set(listed)
+    assert {"name", "role", "datasets", "created_at", "expires_at", "revoked_at"} == set(listed)
     assert made["secret"].encode() not in (home / "ledger.db").read_bytes()
     capsys.readouterr()
     assert run(["token", "create", "other"]) == 0
@@ -112,6 +112,24 @@ def test_a_receiver_that_holds_is_shown_and_goes_on_when_a_person_says_so(
     assert "does not hold" in plain_error(capsys, *named, code=3)
 
 
+def test_a_token_gets_the_role_and_the_end_that_are_named(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = document(capsys, "token", "create", "page", "--role", "read", "--expires", "30d")
+    assert made["role"] == "read"
+    length = datetime.fromisoformat(made["expires_at"]) - datetime.fromisoformat(made["created_at"])
+    assert length == timedelta(days=30)
+    assert document(capsys, "token", "create", "boss", "--role", "admin")["expires_at"] is None
+    assert document(capsys, "token", "create", "sender")["role"] == "write"
+    assert "is not a duration" in error(capsys, "token", "create", "x", "--expires", "soon", code=2)["message"]
+    assert "no use" in error(capsys, "token", "create", "x", "--expires", "0d", code=2)["message"]
+    assert error(capsys, "token", "create", "x", "--role", "king", code=2)
+    with open_lake(home) as lake, lake.ledger.write() as connection:
+        tokens.create(connection, "gone", None, expires_in=timedelta(microseconds=1))
+    assert run(["token", "list"]) == 0
+    said = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.strip()}
+    assert "read" in said["page"] and "in use until" in said["page"]
+    assert "admin" in said["boss"] and "expired" in said["gone"] and "in use" in said["sender"]
+
+
 def test_a_token_for_a_dataset_that_is_not_there_is_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert error(capsys, "token", "create", "x", "--dataset", "evnts", code=2)["type"] == "NoSuchDataset"
     assert document(capsys, "token", "list")["tokens"] == []
@@ -123,7 +141,7 @@ def test_what_was_done_with_tokens_is_audited_without_the_secret(
     secret = document(capsys, "token", "create", "collector")["secret"]
     document(capsys, "token", "revoke", "collector")
     told = document(capsys, "ledger", "audit")
-    assert {e["event"] for e in told["events"]} == {"token_created", "token_revoked"}
+    assert {e["event"] for e in told["events"]} == {"token.created", "token.revoked"}
     assert secret not in json.dumps(told)
 
 
@@ -312,7 +330,7 @@ def test_bodies_that_were_set_aside_are_listed_replayed_and_discarded(
     [told] = document(capsys, "status")["receive"]
     assert (told["bodies"], told["rows"], told["set_aside"]["bodies"]) == (1, 5, 0)
     events = [e["event"] for e in document(capsys, "ledger", "audit")["events"]]
-    assert {"bodies_replayed", "bodies_discarded"} <= set(events)
+    assert {"receive.bodies_replayed", "receive.bodies_discarded"} <= set(events)
 
 
 def test_a_body_that_the_ledger_does_not_know_keeps_its_dataset_and_is_told_and_given_up(
@@ -358,5 +376,5 @@ def test_what_the_spool_holds_for_a_dropped_dataset_is_told_and_cleared(
         "dataset": "events", "bodies": 2, "rows": 12, "bytes": 200
     }  # fmt: skip
     assert document(capsys, "status")["receive"] == []
-    [event] = [e for e in document(capsys, "ledger", "audit")["events"] if e["event"] == "spool_cleared"]
+    [event] = [e for e in document(capsys, "ledger", "audit")["events"] if e["event"] == "receive.spool_cleared"]
     assert event["detail"]["rows"] == 12

@@ -147,7 +147,7 @@ def test_how_a_run_ended_is_stored_with_the_reason_and_the_error_goes_on(
         recorded(lake.maintenance.context, lake.dataset("a"), Kind.RETAIN, fail)
     [run] = lake.maintenance.runs()
     assert run.outcome == outcome and run.reason and run.result is None
-    assert ("maintenance_skipped" in events(lake)) == (outcome == "skipped")
+    assert ("maintain.run_skipped" in events(lake)) == (outcome == "skipped")
     if not isinstance(error, KeyboardInterrupt):
         with pytest.raises(type(error)):
             rehearsed(lake.maintenance.context, lake.dataset("a"), Kind.RETAIN, fail)

@@ -20,6 +20,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, NewType
 
+from strandline.core.actor import Actor
+
 RunId = NewType("RunId", int)
 SweptId = NewType("SweptId", int)
 
@@ -46,22 +48,6 @@ class AbortReason(StrEnum):
 class StorageKind(StrEnum):
     LOCAL = "local"
     S3 = "s3"
-
-
-class Event(StrEnum):
-    """The reconciler's events in the audit log."""
-
-    RUN_STARTED = "run_started"
-    RUN_COMPLETED = "run_completed"
-    RUN_ABORTED = "run_aborted"
-    ENTRIES_DROPPED = "entries_dropped"
-    FILES_QUARANTINED = "files_quarantined"
-    FILES_DELETED = "files_deleted"
-    FILES_RESTORED = "files_restored"
-    FILES_PURGED = "files_purged"
-    CAP_HIT = "cap_hit"
-    FILE_RELEASED = "file_released"  # a person decided that a suspect file is an orphan file
-    RUN_SETTLED = "run_settled"  # the unfinished actions of a dead run were checked and recorded
 
 
 class SweptState(StrEnum):
@@ -157,6 +143,7 @@ class Run:
     outcome: Outcome
     held: int = 0  # files of the run that are still in quarantine
     folder: str | None = None  # the id of its folder, if other machines may have another folder at the same path
+    actor: Actor | None = None  # None: recorded by a version that did not store it
 
     @property
     def doubts(self) -> tuple[Doubt, ...]:

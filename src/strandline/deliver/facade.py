@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from strandline.core.audit_events import Event
 from strandline.core.delivery_types import Intent, SinkRecord
 from strandline.core.errors import RefusedError, UsageError
 from strandline.core.types import BlockId, BlockKind, Dataset, Reserved, Seq
@@ -102,7 +103,7 @@ class Delivery:
             record = sinks.get(connection, name)
             changed = sinks.pause(connection, record.id) if paused else sinks.resume(connection, record.id)
             if changed:
-                audit.record(connection, "sink_paused" if paused else "sink_resumed", sink=name)
+                audit.record(connection, Event.SINK_PAUSED if paused else Event.SINK_RESUMED, sink=name)
             return sinks.get(connection, name)
 
     def remove(self, name: str) -> SinkRecord:

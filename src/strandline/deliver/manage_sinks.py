@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from uuid import uuid4
 
+from strandline.core.audit_events import Event
 from strandline.core.bounded_text import check_text
 from strandline.core.delivery_types import SinkId, SinkRecord, SinkState
 from strandline.core.errors import LeaseLost, RefusedError, SchemaError, StorageError, UsageError
@@ -102,7 +103,7 @@ def add_sink(
         if floor is not None and (added.start or 0) < floor:
             losses.add(connection, added, Reason.FORGOTTEN, [NewLoss("", added.start, floor, None)])
         audit.record(
-            connection, "sink_added", sink=name, kind=kind, dataset=dataset.name, destination=draft.destination,
+            connection, Event.SINK_ADDED, sink=name, kind=kind, dataset=dataset.name, destination=draft.destination,
             start=added.start, generation=added.generation, floor=floor, peer=peer,
         )  # fmt: skip
     return added
@@ -250,7 +251,7 @@ def update_sink(
         sink.close()
     with context.ledger.write() as connection:
         sinks.set_options(connection, record.id, merged, record.destination)
-        audit.record(connection, "sink_updated", sink=name, options=merged)
+        audit.record(connection, Event.SINK_UPDATED, sink=name, options=merged)
         return sinks.get(connection, name)
 
 
@@ -296,7 +297,7 @@ def reset_sink(context: DeliverContext, dataset: Dataset, name: str, to: str | N
             dropped = intents.abandon_open(connection, fresh)
             retention_holds.forget(connection, record.id)
             audit.record(
-                connection, "sink_reset", sink=name, generation=generation, start=fresh.start, asked=start,
+                connection, Event.SINK_RESET, sink=name, generation=generation, start=fresh.start, asked=start,
                 floor=floor, intents_dropped=dropped,
             )  # fmt: skip
     return fresh
@@ -308,5 +309,5 @@ def remove_sink(context: DeliverContext, name: str) -> SinkRecord:
         record = sinks.get(connection, name)
     with alone(context, record), context.ledger.write() as connection:
         sinks.remove(connection, record.id)
-        audit.record(connection, "sink_removed", sink=name, destination=record.destination)
+        audit.record(connection, Event.SINK_REMOVED, sink=name, destination=record.destination)
     return record

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from strandline.core import failpoints
+from strandline.core.audit_events import Event
 from strandline.core.delivery_types import ChunkState, Intent, Lane, LaneId
 from strandline.core.errors import RefusedError, UsageError
 from strandline.core.types import Dataset, Seq, SeqRange, merge_ranges
@@ -207,7 +208,7 @@ def _repair(
                 repaired.append(lane.partition)
         sinks.resume(connection, record.id)
         audit.record(
-            connection, "sink_recovered", sink=record.name, partitions=len(repaired), intents_dropped=dropped,
+            connection, Event.SINK_RECOVERED, sink=record.name, partitions=len(repaired), intents_dropped=dropped,
             intents_kept=kept, lost=[(lane.partition, str(lane.last)) for lane, _ in lost], lost_rows=lost_rows,
         )  # fmt: skip
     # The sink's own record must agree again: what is given up counts as delivered from now on.
@@ -280,7 +281,7 @@ def _resend(
                 losses.add(connection, fresh, Reason.FORGOTTEN, [NewLoss(lane.partition, mark, floor, None)])
             lanes.rebuild(connection, fresh, lane.partition, mark=mark, token=run.token, last=None, builds_on=mark)
         audit.record(
-            connection, "sink_recovered", sink=record.name, generation=fresh.generation, resend=True, floor=floor,
+            connection, Event.SINK_RECOVERED, sink=record.name, generation=fresh.generation, resend=True, floor=floor,
             lost=[(lane.partition, str(lane.last)) for lane, _ in lost], lost_rows=lost_rows,
         )  # fmt: skip
     named = tuple((x.partition, str(x.last)) for x, _ in lost)

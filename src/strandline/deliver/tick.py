@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from time import monotonic
 
 from strandline.core import failpoints
+from strandline.core.audit_events import Event
 from strandline.core.delivery_types import SinkId, SinkRecord, SinkState
 from strandline.core.errors import (
     LeaseLost,
@@ -244,7 +245,7 @@ class Deliverer:
                 if not sinks.leases.holds(connection, run.lease):
                     return _superseded(SinkReport(name, "busy"))
                 sinks.stop(connection, run.record.id, e.message)
-                audit.record(connection, "sink_stopped", sink=name, reason=e.message)
+                audit.record(connection, Event.SINK_STOPPED, sink=name, reason=e.message)
             return SinkReport(name, "stopped", reason=e.message, hint=e.hint)
         except StrandlineError as e:
             if self.stopping.is_set():  # stopping cut the request short: this is no failure of the sink

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
+from strandline.core.audit_events import Event
 from strandline.core.errors import NoSuchDataset, RefusedError, UsageError
 from strandline.core.types import INTERNAL_COLUMNS, BlockKind, Dataset
 from strandline.core.wording import plural
@@ -74,7 +75,7 @@ class DatasetCare:
     def alter(self, dataset: Dataset, alterations: Sequence[Alteration]) -> None:
         self.catalog.alter(dataset.name, alterations)
         with self.ledger.write() as connection:
-            audit.record(connection, "dataset_altered", dataset=dataset.name, changes=[str(a) for a in alterations])
+            audit.record(connection, Event.DATASET_ALTERED, dataset=dataset.name, changes=[str(a) for a in alterations])
 
     def drop(self, dataset: Dataset) -> None:
         """The catalog and the ledger forget the dataset; its files stay where they are, and its sequence numbers stay
@@ -87,7 +88,7 @@ class DatasetCare:
                 raise NoSuchDataset(f"{dataset.name} was dropped meanwhile")
             _check_unused(connection, dataset)
             _check_recorded(connection, dataset, spooled)
-            audit.record(connection, "dataset_dropped", dataset=dataset.name, table=dataset.table_uuid)
+            audit.record(connection, Event.DATASET_DROPPED, dataset=dataset.name, table=dataset.table_uuid)
             if self.catalog.exists(dataset.name):
                 self.catalog.drop(dataset.name)
 

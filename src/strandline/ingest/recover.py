@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from strandline.core import failpoints
+from strandline.core.audit_events import Event
 from strandline.core.errors import BlockHeld, ResyncNeeded, StrandlineError, TableRolledBack
 from strandline.core.types import BRANCH_PREFIX, SEQ_COLUMN, BlockKind, Dataset, Reserved, SeqRange, SnapshotId, Staged
 from strandline.iceberg.metadata.table_metadata import (
@@ -186,5 +187,5 @@ def remove_strays(work: IngestContext, dataset: Dataset) -> int:
         work.tables.remove_branch(dataset.name, branch)
         removed += 1
         with work.ledger.write() as connection:
-            audit.record(connection, "stray_branch_removed", dataset=dataset.name, branch=branch)
+            audit.record(connection, Event.STRAY_BRANCH_REMOVED, dataset=dataset.name, branch=branch)
     return removed

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from strandline.core.audit_events import Event
 from strandline.core.errors import RefusedError, UsageError
 from strandline.core.types import SEQ_COLUMN, Dataset, History
 from strandline.core.wording import agreeing, plural
@@ -56,7 +57,7 @@ def register(
             if recorded is not None:
                 _mark_replaced(connection, recorded, by=table)
             known = datasets.add(connection, name=name, table_uuid=table, deliver_by=by, adopted=True, history=history)
-        audit.record(connection, "dataset_adopted", dataset=name, history=history.value)
+        audit.record(connection, Event.DATASET_ADOPTED, dataset=name, history=history.value)
     return known
 
 
@@ -103,7 +104,9 @@ def _mark_replaced(connection: Connection, old: Dataset, *, by: str) -> None:
     """The old dataset's open blocks can never be published now: the audit names them."""
     given_up = [str(b.head.rows) for b in blocks.open_blocks(connection, old.id)]
     datasets.mark_dropped(connection, old.id)
-    audit.record(connection, "dataset_replaced", dataset=old.name, table=old.table_uuid, by=by, open_blocks=given_up)
+    audit.record(
+        connection, Event.DATASET_REPLACED, dataset=old.name, table=old.table_uuid, by=by, open_blocks=given_up
+    )
 
 
 def _prepare(

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from strandline.core import failpoints
+from strandline.core.audit_events import Event
 from strandline.core.batch_names import wholes_of
 from strandline.core.errors import NoSuchDataset, ResyncNeeded, WrongLake
 from strandline.core.types import (
@@ -178,7 +179,7 @@ def _open(
     sequence.move(connection, last=last, epoch=epoch)
     audit.record(
         connection,
-        "ledger_rebuilt" if rebuild else "ledger_opened",
+        Event.LEDGER_REBUILT if rebuild else Event.LEDGER_RESYNCED,
         counter=counter.last,
         witness=highest,
         epoch=epoch,
@@ -324,7 +325,7 @@ def _open_later(work: IngestContext, dataset: Dataset) -> None:
         table_states.clear_trouble(connection, dataset.id)
         sequence.move(connection, last=counter.last, epoch=epoch)
         audit.record(
-            connection, "dataset_opened", dataset=dataset.name, ranges=[str(b.head.rows) for b in waiting],
+            connection, Event.DATASET_RESYNCED, dataset=dataset.name, ranges=[str(b.head.rows) for b in waiting],
             epoch=epoch, rolled_forward=[str(r) for r in rolled], batches=batches, sinks_below_the_floor=below,
             sinks_below_a_purge=purged,
         )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from strandline.core.audit_events import Event
 from strandline.core.errors import BlockHeld, BlockLost, RefusedError
 from strandline.core.types import Abandoned, BlockHead, Dataset, Published, Reserved, Staged
 from strandline.iceberg.metadata.table_metadata import AlreadyPublished, PublishHeld
@@ -86,4 +87,6 @@ def void_staged(work: IngestContext, dataset: Dataset, staged: Staged, reason: s
         sequence.take(connection, work.witness, 1, step="abandon")
         if not blocks.void(connection, staged, reason):
             raise RefusedError(f"block {staged.head.rows} was settled meanwhile")
-        audit.record(connection, "block_voided", block=str(staged.head.rows), batch=staged.head.batch_id, reason=reason)
+        audit.record(
+            connection, Event.BLOCK_VOIDED, block=str(staged.head.rows), batch=staged.head.batch_id, reason=reason
+        )

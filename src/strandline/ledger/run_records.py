@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 import sqlalchemy as sa
 
 from strandline.core.errors import NoSuchRun
+from strandline.ledger.actor_columns import actor_values
 
 R = TypeVar("R")
 
@@ -29,7 +30,8 @@ class RunTable(Generic[R]):
         return self.table.c.ended_at.is_(None)
 
     def add(self, connection: sa.Connection, **values: object) -> int:
-        made = connection.execute(self.table.insert().values(**values).returning(self.table.c.id))
+        """Stores a run of the current actor; returns its id."""
+        made = connection.execute(self.table.insert().values(**values, **actor_values()).returning(self.table.c.id))
         return int(made.scalar_one())
 
     def change(self, connection: sa.Connection, run: int, **values: object) -> bool:

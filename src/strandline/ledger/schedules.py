@@ -9,20 +9,23 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
+from strandline.core.audit_events import Event
+from strandline.ledger.actor_columns import actor_values
 from strandline.ledger.engine import Ledger
 from strandline.ledger.schema.core import audit
-
-SEEN = "schedule_seen"
 
 
 def followed_since(ledger: Ledger, crons: Mapping[str, str], now: datetime) -> datetime:
     """Returns when a daemon first followed exactly these schedules (by name of the job). The first caller stores it."""
     detail = json.dumps(dict(sorted(crons.items())))
-    first = sa.select(sa.func.min(audit.c.at)).where(audit.c.event == SEEN, audit.c.detail == detail)
+    first = sa.select(sa.func.min(audit.c.at)).where(
+        audit.c.event == Event.SCHEDULE_FOLLOWED.value, audit.c.detail == detail
+    )
     with ledger.read() as connection:
         found = connection.execute(first).scalar()
     if isinstance(found, datetime):
         return found
     with ledger.write() as connection:
-        connection.execute(audit.insert().values(at=now, event=SEEN, detail=detail))
+        new = {"at": now, "event": Event.SCHEDULE_FOLLOWED.value, "detail": detail, **actor_values()}
+        connection.execute(audit.insert().values(new))
     return now

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from strandline.core.audit_events import Event
 from strandline.core.clock import SKIPS_MAX, Jump, Moment, here, judge
 from strandline.core.errors import Skipped
 from strandline.core.types import DatasetId
@@ -33,7 +34,9 @@ def check(
             up = None if now.up is None else int(now.up / timedelta(microseconds=1))
             clocks.put(connection, dataset, now.wall, now.boot, up)
             if jumped is not None:
-                audit.record(connection, "clock_jumped", words=jumped.words, accepted=accept, believed=jumped.believed)
+                audit.record(
+                    connection, Event.CLOCK_JUMPED, words=jumped.words, accepted=accept, believed=jumped.believed
+                )
     if jumped is not None and not (accept or jumped.believed):
         raise Skipped(
             f"the clock may have jumped: {jumped.words}; nothing is deleted in this run",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from strandline.core import failpoints
+from strandline.core.audit_events import Event
 from strandline.core.errors import CommitUnknown, FailedError, RefusedError
 from strandline.core.types import Dataset
 from strandline.core.wording import plural
@@ -114,7 +115,7 @@ def compact(
         with context.ledger.write() as connection:
             audit.record(
                 connection,
-                "compacted",
+                Event.COMPACTED,
                 dataset=dataset.name,
                 files=done.files_rewritten,
                 into=done.files_written,

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from strandline.core import failpoints
+from strandline.core.audit_events import Event
 from strandline.core.errors import TableUnfit, UsageError
 from strandline.core.types import Dataset
 from strandline.iceberg.metadata.history import TableHistory
@@ -91,7 +92,7 @@ def expire(
     with context.ledger.write() as connection:
         audit.record(
             connection,
-            "expired",
+            Event.EXPIRED,
             dataset=dataset.name,
             snapshots=gone,
             older_than=chosen.cutoff,

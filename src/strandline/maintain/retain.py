@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from strandline.core import failpoints
+from strandline.core.audit_events import Event
 from strandline.core.delivery_types import SinkRecord
 from strandline.core.errors import LeaseLost, MarkMoved, ResyncNeeded, SchemaError, StrandlineError, Superseded
 from strandline.core.read_token import Continuation
@@ -342,7 +343,7 @@ class _Retention:
         losses.add(connection, record, Reason.DELETED, drop.deleted)
         if drop.rows:
             audit.record(
-                connection, "rows_lost", sink=record.name, dataset=self.dataset.name, rows=drop.rows, up_to=end,
+                connection, Event.ROWS_LOST, sink=record.name, dataset=self.dataset.name, rows=drop.rows, up_to=end,
                 partitions=len(drop.dropped) + len(drop.deleted), state=record.state.value, rule=self.rule.on_lag,
             )  # fmt: skip
 
@@ -363,12 +364,12 @@ class _Retention:
                 )
                 if new:
                     audit.record(
-                        connection, "retention_held", dataset=self.dataset.name, sink=reach.sink.name, rows=count,
+                        connection, Event.RETENTION_HELD, dataset=self.dataset.name, sink=reach.sink.name, rows=count,
                         up_to=due,
                     )  # fmt: skip
             released = holds.release(connection, self.dataset.id, but=[r.sink.id for r, _ in held])
             for name in released:
-                audit.record(connection, "retention_released", dataset=self.dataset.name, sink=name)
+                audit.record(connection, Event.RETENTION_RELEASED, dataset=self.dataset.name, sink=name)
             if deleted:
-                audit.record(connection, "retained", dataset=self.dataset.name, rows=deleted, up_to=end)
+                audit.record(connection, Event.RETAINED, dataset=self.dataset.name, rows=deleted, up_to=end)
         return tuple(released)

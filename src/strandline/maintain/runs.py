@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from strandline.core import failpoints
+from strandline.core.audit_events import Event
 from strandline.core.documents import json_text
 from strandline.core.errors import CalledOff, LeaseLost, RefusedError, Skipped, StrandlineError, unexpected_message
 from strandline.core.types import Dataset
@@ -140,7 +141,7 @@ def _work(
             runs.end(connection, run, outcome, reason=reason, result=None)
             if outcome is Outcome.SKIPPED:
                 audit.record(
-                    connection, "maintenance_skipped", dataset=dataset.name, kind=kind.value, run=run, reason=reason
+                    connection, Event.RUN_SKIPPED, dataset=dataset.name, kind=kind.value, run=run, reason=reason
                 )
         raise
     failpoints.hit("maintain.before_end")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from strandline.core.audit_events import Event
 from strandline.core.errors import TableRolledBack
 from strandline.core.types import Dataset
 from strandline.iceberg.metadata.lineage import Memory, NotKnown, RolledBack, Verdict, judge
@@ -85,7 +86,7 @@ def record_doubt(ledger: Ledger, dataset: Dataset, verdict: Verdict) -> None:
 
 def _record_doubt(connection: Connection, dataset: Dataset, verdict: Verdict) -> None:
     if isinstance(verdict, NotKnown) and table_states.record_doubt(connection, dataset.id, doubt(dataset, verdict)):
-        audit.record(connection, "rollback_not_known", dataset=dataset.name, snapshot=verdict.snapshot)
+        audit.record(connection, Event.ROLLBACK_NOT_KNOWN, dataset=dataset.name, snapshot=verdict.snapshot)
 
 
 def refusal(dataset: Dataset, verdict: RolledBack) -> TableRolledBack:

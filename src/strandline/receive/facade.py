@@ -7,9 +7,12 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
+from strandline.core.audit_events import Event
 from strandline.core.errors import FailedError, RefusedError, StrandlineError
+from strandline.core.roles import Role
 from strandline.core.types import Dataset
 from strandline.iceberg.metadata.identifier import full_name
 from strandline.ledger import audit
@@ -57,15 +60,24 @@ class Receiver:
     read_lines: Callable[[], ReadLines]  # ingest's parser for JSON lines, loaded when the first request may come
 
     def create_token(
-        self, name: str, only: Sequence[str] | None = None, *, replaces: str | None = None
+        self,
+        name: str,
+        only: Sequence[str] | None = None,
+        *,
+        role: Role | None = None,
+        expires_in: timedelta | None = None,
+        replaces: str | None = None,
     ) -> tuple[Token, str]:
         """Returns the secret, which nobody can read again: only its hash is stored. A token that replaces another owns
         what that one has claimed and sent. Both are valid until the old one is revoked."""
         with self.context.ledger.write() as connection:
             named = None if only is None else [datasets.get(connection, full_name(d)).name for d in only]
-            made = tokens.create(connection, name, named, replaces=replaces)
-            audit.record(connection, "token_created", token=name, datasets=named, replaces=replaces)
-        return made
+            made, secret = tokens.create(connection, name, named, role=role, expires_in=expires_in, replaces=replaces)
+            audit.record(
+                connection, Event.TOKEN_CREATED, token=name, role=made.role, datasets=made.datasets,
+                expires_at=made.expires_at, replaces=replaces,
+            )  # fmt: skip
+        return made, secret
 
     def every_token(self) -> list[Token]:
         with self.context.ledger.read() as connection:
@@ -75,7 +87,7 @@ class Receiver:
         with self.context.ledger.write() as connection:
             if not tokens.revoke(connection, name):
                 raise RefusedError(f"there is no token {name} in use", hint="`strandline token list` shows them all.")
-            audit.record(connection, "token_revoked", token=name)
+            audit.record(connection, Event.TOKEN_REVOKED, token=name)
 
     def every_claim(self) -> list[ClaimOf]:
         with self.context.ledger.read() as connection:
@@ -93,7 +105,7 @@ class Receiver:
                 )
             audit.record(
                 connection,
-                "claim_released",
+                Event.CLAIM_RELEASED,
                 dataset=target.name,
                 lake=lake,
                 source_dataset=source_dataset,
@@ -129,7 +141,12 @@ class Receiver:
             blocks.check_resynced(connection, target.id)
             receive_holds.clear(connection, target.id)
             audit.record(
-                connection, "received_accepted", dataset=target.name, hold=hold, reason=reason, files_set_aside=aside
+                connection,
+                Event.RECEIVED_ACCEPTED,
+                dataset=target.name,
+                hold=hold,
+                reason=reason,
+                files_set_aside=aside,
             )
         return aside
 
@@ -160,7 +177,7 @@ class Receiver:
         if gone:
             with self.context.ledger.write() as connection:
                 first = [asdict(f) for f in gone[: spool_files.FILES_TOLD_MAX]]
-                audit.record(connection, "spool_files_set_aside", files=len(gone), first=first)
+                audit.record(connection, Event.SPOOL_FILES_SET_ASIDE, files=len(gone), first=first)
             self.adopt()
         return gone
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from strandline.core import failpoints
+from strandline.core.audit_events import Event
 from strandline.core.errors import StorageError
 from strandline.core.types import Dataset, DatasetId
 from strandline.ledger import audit
@@ -100,7 +101,7 @@ class FoundBodies:
                 found.rows,
             )
             with self.ledger.write() as connection:
-                audit.record(connection, "bodies_found", bodies=found.bodies, rows=found.rows)
+                audit.record(connection, Event.BODIES_FOUND, bodies=found.bodies, rows=found.rows)
         return RecordedBodies(found.bodies, found.rows, found.unclaimed, tuple(found.left))
 
     def _take(self, name: str, dataset: Dataset, doubtful: Doubtful | None, found: _Found) -> str | None:

@@ -26,8 +26,9 @@ from dataclasses import replace
 from uuid import uuid4
 
 from strandline.core import failpoints
+from strandline.core.audit_events import Event
 from strandline.core.errors import StorageError, StrandlineError
-from strandline.core.reconcile_records import AbortReason, Asked, Event, FindingKind, RunId, Swept, SweptId, SweptState
+from strandline.core.reconcile_records import AbortReason, Asked, FindingKind, RunId, Swept, SweptId, SweptState
 from strandline.ledger import audit
 from strandline.ledger.deliver import sink_watermarks
 from strandline.ledger.deliver.sink_watermarks import SinkMark
@@ -210,7 +211,7 @@ class Actor:
     def _record(self, connection: Connection, event: Event, files: Sequence[Swept], size: int) -> None:
         audit.record(
             connection,
-            event.value,
+            event,
             run=self._run,
             files=len(files),
             bytes=size,

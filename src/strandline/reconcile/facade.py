@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from strandline.core.audit_events import Event
 from strandline.core.errors import (
     LeaseLost,
     RefusedError,
@@ -20,7 +21,7 @@ from strandline.core.errors import (
     UsageError,
     WitnessUnreadable,
 )
-from strandline.core.reconcile_records import Asked, Event, Run, RunId, Suspect, Swept
+from strandline.core.reconcile_records import Asked, Run, RunId, Suspect, Swept
 from strandline.core.settings import LakeConfig
 from strandline.jobs.loop import OnTrouble, run_until_stopped
 from strandline.jobs.schedule import FollowedSchedules
@@ -175,7 +176,7 @@ class Reconciler:
                     hint="`strandline reconcile suspects` shows those that are.",
                 )
             audit.record(
-                connection, Event.FILE_RELEASED.value, path=released.path, table=released.table, entry=released.entry
+                connection, Event.FILE_RELEASED, path=released.path, table=released.table, entry=released.entry
             )
         return released
 

@@ -12,8 +12,9 @@ from itertools import islice
 from typing import TypeVar
 
 from strandline.core import failpoints
+from strandline.core.audit_events import Event
 from strandline.core.errors import LeaseLost, RefusedError, StorageError
-from strandline.core.reconcile_records import Event, Run, RunId, Swept, SweptState
+from strandline.core.reconcile_records import Run, RunId, Swept, SweptState
 from strandline.core.wording import plural
 from strandline.ledger import audit
 from strandline.ledger.engine import utc_now
@@ -121,7 +122,7 @@ def _restore(context: SweepContext, run: RunId, watch: RunWatch, on_progress: On
             )
             if back:
                 samples = [file.path for file in back[: context.settings.samples_max]]
-                audit.record(connection, Event.FILES_RESTORED.value, run=run, files=len(back), samples=samples)
+                audit.record(connection, Event.FILES_RESTORED, run=run, files=len(back), samples=samples)
         failpoints.hit("reconcile.after_restore")
         restored, already = restored + len(back), already + len(there)
         lost += [file.path for file in gone]
@@ -274,7 +275,7 @@ def _purge_batch(context: SweepContext, some: Sequence[Swept], known: References
         quarantined_files.move(connection, in_place, SweptState.RESTORED, "it is in its place")
         quarantined_files.move(connection, gone, SweptState.PURGED)
         samples = [file.path for file in gone[: context.settings.samples_max]]
-        audit.record(connection, Event.FILES_PURGED.value, files=len(gone), bytes=size, samples=samples)
+        audit.record(connection, Event.FILES_PURGED, files=len(gone), bytes=size, samples=samples)
     return PurgedFiles(len(gone), size, len(ends[Fate.NEEDED]), len(ends[Fate.WAITS]), tuple(failed))
 
 

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
+from strandline.core.audit_events import Event
 from strandline.core.errors import StorageError, StrandlineError
-from strandline.core.reconcile_records import AbortReason, Done, Event, FindingKind, Run, RunId, Swept, SweptState
+from strandline.core.reconcile_records import AbortReason, Done, FindingKind, Run, RunId, Swept, SweptState
 from strandline.ledger import audit
 from strandline.ledger.engine import Connection
 from strandline.ledger.reconcile import dropped_entries, quarantined_files, reconcile_runs
@@ -118,7 +119,7 @@ def settle_dead_runs(context: SweepContext, watch: RunWatch, *, entries: bool = 
         if files or settled:
             states = {state.value: len(some) for state, some in after.items()}
             runs = sorted({file.run for file in files} | {batch.run for batch in drops})
-            audit.record(connection, Event.RUN_SETTLED.value, runs=runs, files=states, batches_of_entries=settled)
+            audit.record(connection, Event.RUN_SETTLED, runs=runs, files=states, batches_of_entries=settled)
     return failures
 
 
@@ -138,7 +139,7 @@ def _record_late(
         for run, some in sorted(by_run.items()):
             audit.record(
                 connection,
-                event.value,
+                event,
                 run=run,
                 files=len(some),
                 bytes=sum(file.size for file in some),
@@ -168,7 +169,7 @@ def record_dropped(
 ) -> None:
     audit.record(
         connection,
-        Event.ENTRIES_DROPPED.value,
+        Event.ENTRIES_DROPPED,
         run=batch.run,
         table=batch.table,
         entries=dropped,

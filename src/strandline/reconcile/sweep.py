@@ -14,6 +14,7 @@ from dataclasses import replace
 from itertools import chain, groupby, islice
 
 from strandline.core import failpoints
+from strandline.core.audit_events import Event
 from strandline.core.errors import (
     CommitUnknown,
     LeaseLost,
@@ -21,7 +22,7 @@ from strandline.core.errors import (
     StorageError,
     StrandlineError,
 )
-from strandline.core.reconcile_records import AbortReason, Asked, Event, Run, RunId, SweptState
+from strandline.core.reconcile_records import AbortReason, Asked, Run, RunId, SweptState
 from strandline.core.wording import plural
 from strandline.ledger import audit
 from strandline.ledger.engine import Connection
@@ -232,7 +233,7 @@ class _Sweep:
             quarantined_files.move(connection, recorded, SweptState.RESTORED, "a table references it")
             audit.record(
                 connection,
-                Event.FILES_RESTORED.value,
+                Event.FILES_RESTORED,
                 run=self._run,
                 files=len(back),
                 samples=[file.path for file in back[: self._settings.samples_max]],
@@ -328,7 +329,7 @@ class _Sweep:
         with self._bench.ledger.write() as connection:
             audit.record(
                 connection,
-                Event.CAP_HIT.value,
+                Event.CAP_HIT,
                 run=self._run,
                 cap=self._settings.deletes_max_per_run,
                 missing=self._tally.missing,

@@ -14,6 +14,7 @@ from strandline.core.documents import Document, error_document, fields_of
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from strandline.core.actor import Actor
     from strandline.core.delivery_types import Intent, SinkRecord
     from strandline.core.reconcile_records import Run as ReconcileRun
     from strandline.core.reconcile_records import Swept
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from strandline.ingest.ingest_files import FileOutcome
     from strandline.ingest.recover import Recovered
     from strandline.ingest.resync import Resynced
+    from strandline.ledger.audit import AuditEvent
     from strandline.ledger.deliver.quarantine import Quarantined
     from strandline.ledger.engine import Migrated
     from strandline.ledger.maintain.runs import Run as MaintenanceRun
@@ -317,17 +319,30 @@ def unrecorded(left: LeftFiles, dataset: str | None) -> Document:
     return {"files": files, "first": [f for f in left.first if dataset in (None, f.dataset)]}
 
 
+# Who did it.
+
+
+def who(actor: Actor | None) -> Document:
+    """Null for what a version recorded that did not store who did it."""
+    return {"actor": None, "trigger": None} if actor is None else {"actor": actor.name, "trigger": actor.trigger}
+
+
+def audit_event(event: AuditEvent) -> Document:
+    return fields_of(event, "actor", "detail") | who(event.actor) | {"detail": event.detail}
+
+
 # Maintenance and the reconciler.
 
 
 def maintenance_run(run: MaintenanceRun) -> Document:
-    return {"run": run.id} | fields_of(run, "id", "heartbeat_at") | {"seconds": run.seconds}
+    return {"run": run.id} | fields_of(run, "id", "heartbeat_at", "actor") | who(run.actor) | {"seconds": run.seconds}
 
 
 def reconcile_run(run: ReconcileRun) -> Document:
     return (
         {"run": run.id, "dry_run": not run.asked.act, "delete": run.asked.delete, "accept_loss": run.asked.accept_loss}
-        | fields_of(run, "id", "asked", "outcome", "folder")
+        | fields_of(run, "id", "asked", "outcome", "folder", "actor")
+        | who(run.actor)
         | {"doubts": run.doubts}
         | fields_of(run.outcome, "tables", "sequences", "vanished", "clock")
     )

@@ -103,4 +103,4 @@ def audit(
     """What was decided out of the ordinary course, and why. Starts no JVM."""
     with opened(config) as lake:
         found = lake.audit_events(limit)
-    Output(as_json=json).show({"events": found}, common.audit(found))
+    Output(as_json=json).show({"events": list(map(documents.audit_event, found))}, common.audit(found))

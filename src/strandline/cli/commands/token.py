@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +12,8 @@ from rich.text import Text
 from strandline.cli.options import ConfigOption, JsonOption, YesOption, confirm, opened
 from strandline.cli.output import Output
 from strandline.cli.render.common import age, done, grid
+from strandline.core import duration
+from strandline.core.roles import Role
 from strandline.status import documents
 
 if TYPE_CHECKING:
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
     from strandline.ledger.receive.senders import ClaimOf
     from strandline.ledger.receive.tokens import Token
 
-app = typer.Typer(help="Who may send rows to the receiver: create, list and revoke tokens; free lanes they claimed.")
+app = typer.Typer(help="Who may use the receiver and the API: create, list and revoke tokens; free lanes they claimed.")
 
 TokenArgument = Annotated[str, typer.Argument(metavar="NAME", help="The token's name.", show_default=False)]
 
@@ -36,13 +39,25 @@ def create(
             show_default="every dataset",
         ),
     ] = None,
+    role: Annotated[
+        Role | None,
+        typer.Option(
+            help="What it may do: look (read), also send rows (write), also follow this lake (replicate), or "
+            "everything (admin).",
+            show_default="write",
+        ),
+    ] = None,
+    expires: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="How long it is good for, such as 12h or 30d.", show_default="for ever"),
+    ] = None,
     replaces: Annotated[
         str | None,
         typer.Option(
             "--replaces",
             metavar="OLD",
-            help="Take over what the token OLD has claimed and sent, and its datasets unless others are named. Both "
-            "are good until OLD is revoked.",
+            help="Take over what the token OLD has claimed and sent, and its role and datasets unless others are "
+            "named. Both are good until OLD is revoked.",
             show_default=False,
         ),
     ] = None,
@@ -54,10 +69,14 @@ def create(
     A sender's lanes and a client's keys belong to the token that they came with. To change a secret, make a token that
     replaces the old one, give it to the sender, and then revoke the old one.
     """
+    expires_in = None if expires is None else duration.parse(expires)
     with opened(config) as lake:
-        made, secret = lake.receiver.create_token(name, dataset or None, replaces=replaces)
+        made, secret = lake.receiver.create_token(
+            name, dataset or None, role=role, expires_in=expires_in, replaces=replaces
+        )
     document = documents.token(made) | {"secret": secret}
-    Output(as_json=json).show(document, done(f"Token {made.name}, for {_for(made)}"), Text(secret))
+    until = "" if made.expires_at is None else f", until {made.expires_at:%Y-%m-%d %H:%M} UTC"
+    Output(as_json=json).show(document, done(f"Token {made.name} ({made.role}), for {_for(made)}{until}"), Text(secret))
 
 
 @app.command("list")
@@ -129,11 +148,23 @@ def claims_table(found: Sequence[ClaimOf]) -> RenderableType:
 def tokens(found: Sequence[Token]) -> RenderableType:
     if not found:
         return Text("No tokens yet. `strandline token create NAME` makes one.", "dim")
-    table = grid("token", "for", "created", "state")
+    table = grid("token", "role", "for", "created", "state")
+    now = datetime.now(UTC)
     for t in found:
-        state = Text("in use", "green") if t.revoked_at is None else Text(f"revoked {age(t.revoked_at)} ago", "dim")
-        table.add_row(Text(t.name, "bold"), Text(_for(t)), Text(f"{age(t.created_at)} ago"), state)
+        table.add_row(
+            Text(t.name, "bold"), Text(t.role), Text(_for(t)), Text(f"{age(t.created_at)} ago"), _state(t, now)
+        )
     return Group(table)
+
+
+def _state(t: Token, now: datetime) -> Text:
+    if t.revoked_at is not None:
+        return Text(f"revoked {age(t.revoked_at)} ago", "dim")
+    if t.expires_at is None:
+        return Text("in use", "green")
+    if t.is_expired(now):
+        return Text(f"expired {age(t.expires_at)} ago", "dim")
+    return Text(f"in use until {t.expires_at:%Y-%m-%d %H:%M} UTC", "green")
 
 
 def _for(t: Token) -> str:

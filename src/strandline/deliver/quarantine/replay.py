@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from strandline.core import failpoints
+from strandline.core.audit_events import Event
 from strandline.core.delivery_types import SinkRecord
 from strandline.core.errors import FailedError, RefusedError, SchemaError
 from strandline.core.types import Dataset, Seq, SeqRange, merge_ranges
@@ -201,8 +202,8 @@ class _Replaying:
         replayed = [r.number for r in done if r.outcome is Replay.REPLAYED]
         with self.run.context.ledger.write() as connection:
             audit.record(
-                connection, "quarantine_replayed", sink=self.run.record.name, tried=len(done), replayed=len(replayed),
-                numbers=replayed[:100],
+                connection, Event.QUARANTINE_REPLAYED, sink=self.run.record.name, tried=len(done),
+                replayed=len(replayed), numbers=replayed[:100],
             )  # fmt: skip
 
 

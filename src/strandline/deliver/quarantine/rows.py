@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from strandline.core.audit_events import Event
 from strandline.core.delivery_types import RefusedRow, SinkRecord
 from strandline.core.errors import FailedError, RefusedError, UsageError
 from strandline.core.types import Dataset
@@ -87,7 +88,7 @@ def discard(context: DeliverContext, name: str, numbers: Sequence[int] | None) -
         if rows:  # the audit record comes first: nothing is discarded without a trace
             with context.ledger.write() as connection:
                 told = [r.seq for r in rows[:_NUMBERS_TOLD_MAX]]
-                audit.record(connection, "quarantine_discarded", sink=name, rows=len(rows), numbers=told)
+                audit.record(connection, Event.QUARANTINE_DISCARDED, sink=name, rows=len(rows), numbers=told)
         for row in rows:
             if not quarantine.discard(context.ledger, row.id):
                 raise _may_have_landed(name, row)
@@ -137,7 +138,11 @@ def forget(context: DeliverContext, dataset: Dataset, chosen: Collection[int]) -
         with context.ledger.write() as connection:
             numbers = [a.row.seq for a in wanted if a.sink.name == name]
             audit.record(
-                connection, "quarantine_discarded", sink=name, rows=len(numbers), numbers=numbers[:_NUMBERS_TOLD_MAX]
+                connection,
+                Event.QUARANTINE_DISCARDED,
+                sink=name,
+                rows=len(numbers),
+                numbers=numbers[:_NUMBERS_TOLD_MAX],
             )
     for a in wanted:
         if not quarantine.discard(context.ledger, QuarantinedId(a.row.id)) and not a.removed:

@@ -15,8 +15,10 @@ from typing import Any, NewType
 
 import sqlalchemy as sa
 
+from strandline.core.actor import Actor
 from strandline.core.errors import AlreadyRunning
 from strandline.core.types import DatasetId
+from strandline.ledger.actor_columns import read_actor
 from strandline.ledger.engine import utc_now
 from strandline.ledger.run_records import RunTable
 from strandline.ledger.schema.core import dataset as dataset_table
@@ -57,6 +59,7 @@ class Run:
     outcome: Outcome | None  # None while it is under way
     reason: str | None
     result: Mapping[str, Any] | None
+    actor: Actor | None  # None: recorded by a version that did not store it
 
     @property
     def seconds(self) -> float | None:
@@ -85,6 +88,7 @@ def _run(row: Any) -> Run:
         None if row.outcome is None else Outcome(row.outcome),
         row.reason,
         None if row.result is None else json.loads(row.result),
+        read_actor(row),
     )
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+
+import sqlalchemy as sa
 
 _REFUSAL = re.compile(
     r"CREATE TRIGGER (?P<name>\w+) BEFORE (?P<move>\w+) ON (?P<table>\w+)\s+WHEN (?P<condition>.*?)\s+"
@@ -23,3 +26,10 @@ def for_postgres(statement: str) -> list[str]:
         f"RAISE EXCEPTION '{name}' USING ERRCODE = 'check_violation'; END IF; RETURN {returned}; END $$",
         f"CREATE TRIGGER {name} BEFORE {move} ON {table} FOR EACH ROW EXECUTE FUNCTION {name}()",
     ]
+
+
+def execute_file(connection: sa.Connection, file: Path) -> None:
+    """Executes the statements of a migration. An empty line separates them."""
+    for statement in file.read_text("utf-8").split("\n\n"):
+        for translated in [statement] if connection.dialect.name == "sqlite" else for_postgres(statement):
+            connection.exec_driver_sql(translated)

@@ -15,6 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from strandline.core import batch_names, failpoints
+from strandline.core.audit_events import Event
 from strandline.core.errors import RefusedError, ResyncNeeded, UsageError, WitnessUnreadable
 from strandline.core.types import BlockKind, DatasetId, Published, Reserved
 from strandline.ledger import audit
@@ -230,7 +231,7 @@ def replay(ledger: Ledger, ids: Collection[int] | None, dataset: str | None = No
             _end_aside(connection, row, "replayed")
             body = BatchBody(ReceivedId(row.id), row.spool, row.rows, 0)
             _parts(connection, DatasetId(row.dataset_id), row.batch_id, [body])
-        _record(connection, "bodies_replayed", chosen)
+        _record(connection, Event.BODIES_REPLAYED, chosen)
     failpoints.hit("spool.after_replay")
     return [_aside(row) for row in chosen]
 
@@ -241,7 +242,7 @@ def discard(ledger: Ledger, ids: Collection[int] | None, dataset: str | None = N
         chosen = _chosen(connection, ids, dataset)
         for row in chosen:
             _end_aside(connection, row, "discarded")
-        _record(connection, "bodies_discarded", chosen)
+        _record(connection, Event.BODIES_DISCARDED, chosen)
     failpoints.hit("spool.after_discard")
     return [_aside(row) for row in chosen]
 
@@ -264,7 +265,7 @@ def _end_aside(connection: sa.Connection, row: Any, ending: str) -> None:
         raise RefusedError(f"body {row.id} is not set aside any more", hint="`strandline spool list` shows what is.")
 
 
-def _record(connection: sa.Connection, event: str, chosen: Sequence[Any]) -> None:
+def _record(connection: sa.Connection, event: Event, chosen: Sequence[Any]) -> None:
     for name in sorted({row.name for row in chosen}):
         own = [row for row in chosen if row.name == name]
         told = [{"body": row.id, "rows": row.rows, "digest": row.digest, "reason": row.reason[:200]} for row in own]
@@ -325,7 +326,12 @@ def _clear_some(ledger: Ledger, id: DatasetId, name: str) -> Cleared | None:
         else:
             values = _ended("discarded")
             audit.record(
-                connection, "spool_cleared", dataset=name, bodies=cleared.bodies, rows=cleared.rows, bytes=cleared.bytes
+                connection,
+                Event.SPOOL_CLEARED,
+                dataset=name,
+                bodies=cleared.bodies,
+                rows=cleared.rows,
+                bytes=cleared.bytes,
             )
         connection.execute(receive_batch.update().where(receive_batch.c.id == batch.id).values(**values))
         return cleared

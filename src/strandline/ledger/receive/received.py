@@ -16,12 +16,13 @@ import sqlalchemy as sa
 
 from strandline.core.errors import LedgerRefused, LedgerUnreadable
 from strandline.core.forward_protocol import Identity, KeyIdentity, RangeIdentity
+from strandline.core.roles import Role, roles_that_allow
 from strandline.core.types import DatasetId, SeqRange, merge_ranges
 from strandline.ledger.engine import Ledger, insert_into, slices, utc_now
 from strandline.ledger.receive.owners import NotClaimed, NotOwner, SourceKey, find_sources, judge, owner_of
 from strandline.ledger.receive.ranges import HeldBody, holding, keep_lanes, lane_key, lanes_of
 from strandline.ledger.receive.receipts import Note
-from strandline.ledger.receive.tokens import TokenId, recall
+from strandline.ledger.receive.tokens import IS_VALID, TokenId, recall
 from strandline.ledger.schema import core
 from strandline.ledger.schema.receive import HAS_ROWS, api_token, receive_batch, receive_hold, received
 
@@ -147,7 +148,11 @@ _NOT_RECORDED = (LedgerRefused, sa.exc.IntegrityError, OverflowError)
 
 _GOOD_TOKENS = (
     sa.select(api_token.c.id, sa.func.coalesce(api_token.c.owner_id, api_token.c.id).label("owner"))
-    .where(api_token.c.id.in_(sa.bindparam("ids", expanding=True)), api_token.c.revoked_at.is_(None))
+    .where(
+        api_token.c.id.in_(sa.bindparam("ids", expanding=True)),
+        IS_VALID,
+        api_token.c.role.in_([role.value for role in roles_that_allow(Role.WRITE)]),
+    )
     .order_by(api_token.c.id)
     .with_for_update(read=True)
 )
@@ -161,12 +166,12 @@ _LIVE_DATASETS = (
 
 
 def _good_tokens(connection: sa.Connection, bodies: Sequence[Body]) -> sa.CursorResult[Any]:
-    return connection.execute(_GOOD_TOKENS, {"ids": list({b.token for b in bodies})})
+    return connection.execute(_GOOD_TOKENS, {"ids": list({b.token for b in bodies}), "now": utc_now()})
 
 
 def _not_now(connection: sa.Connection, bodies: Sequence[Body], tokens: Mapping[int, TokenId]) -> dict[int, Decision]:
-    """Bodies whose token is revoked, or whose dataset is dropped or on hold. The request was checked before, but only
-    this check counts: it locks token and dataset until the transaction ends."""
+    """Bodies whose token is revoked or expired, or whose dataset is dropped or on hold. The request was checked before,
+    but only this check counts: it locks token and dataset until the transaction ends."""
     rows = connection.execute(_LIVE_DATASETS, {"ids": list({b.dataset for b in bodies})})
     is_held = {row.id: row.is_held for row in rows}
     found: dict[int, Decision] = {}

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 
 import sqlalchemy as sa
 
+from strandline.core.audit_events import Event
 from strandline.core.wording import plural
 from strandline.ledger import audit
 from strandline.ledger.engine import Ledger
@@ -18,7 +19,6 @@ from strandline.ledger.schema.receive import HAS_ROWS, received
 log = logging.getLogger(__name__)
 
 FILES_TOLD_MAX = 20
-_LEFT = "spool_files_left"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def list_spool_files(connection: sa.Connection) -> set[str]:
 
 def left(connection: sa.Connection) -> LeftFiles:
     """What a receiver found in its last check."""
-    event = audit.newest(connection, _LEFT)
+    event = audit.newest(connection, Event.SPOOL_FILES_LEFT)
     if event is None:
         return LeftFiles({}, ())
     return LeftFiles(dict(event.detail["datasets"]), tuple(LeftFile(**f) for f in event.detail["first"]))
@@ -69,4 +69,6 @@ def record_left(ledger: Ledger, files: Iterable[LeftFile]) -> None:
             ordered[0].reason,
         )
     with ledger.write() as connection:
-        audit.record(connection, _LEFT, datasets=found.by_dataset, first=[asdict(f) for f in found.first])
+        audit.record(
+            connection, Event.SPOOL_FILES_LEFT, datasets=found.by_dataset, first=[asdict(f) for f in found.first]
+        )

@@ -1,4 +1,4 @@
-"""Tokens of clients that may send to the receiver. Only a hash is stored: a secret is shown once, when it is made.
+"""Tokens of clients of the receiver and of the API. Only a hash is stored: a secret is shown once, when it is made.
 
 Keys and senders' lanes belong to an owner: the first token of a line. A token that replaces another one continues its
 line, so that a sender keeps what it has sent when its secret changes.
@@ -11,15 +11,17 @@ import json
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NewType
 
 import sqlalchemy as sa
 
 from strandline.core.bounded_text import check_text
 from strandline.core.errors import RefusedError, UsageError
+from strandline.core.roles import Role
 from strandline.ledger.engine import insert_into, utc_now
 from strandline.ledger.receive.receipts import TokenMark
+from strandline.ledger.schema.core import UtcMicros
 from strandline.ledger.schema.receive import api_token
 
 TokenId = NewType("TokenId", int)
@@ -38,15 +40,30 @@ class Token:
     created_at: datetime
     revoked_at: datetime | None
     owner: TokenId  # the first token of its line, which owns keys and lanes
+    role: Role
+    expires_at: datetime | None  # None: never
 
     def allows(self, dataset: str) -> bool:
         return self.revoked_at is None and (self.datasets is None or dataset in self.datasets)
 
+    def is_expired(self, now: datetime) -> bool:
+        return self.expires_at is not None and self.expires_at <= now
 
-def _token(row: Any) -> Token:
+
+def read_token(row: Any) -> Token:
+    """A row with all columns of `api_token`."""
     datasets = None if row.datasets is None else tuple(json.loads(row.datasets))
     owner = TokenId(row.id if row.owner_id is None else row.owner_id)
-    return Token(TokenId(row.id), row.name, datasets, row.created_at, row.revoked_at, owner)
+    return Token(
+        TokenId(row.id),
+        row.name,
+        datasets,
+        row.created_at,
+        row.revoked_at,
+        owner,
+        Role(row.role),
+        row.expires_at,
+    )
 
 
 def _hash(secret: str) -> str:
@@ -55,18 +72,29 @@ def _hash(secret: str) -> str:
 
 
 def create(
-    connection: sa.Connection, name: str, datasets: Sequence[str] | None, *, replaces: str | None = None
+    connection: sa.Connection,
+    name: str,
+    datasets: Sequence[str] | None,
+    *,
+    role: Role | None = None,
+    expires_in: timedelta | None = None,
+    replaces: str | None = None,
 ) -> tuple[Token, str]:
     """Returns the token and its secret, which nobody can read again. The datasets need not exist yet. A token that
-    replaces another gets its datasets, unless others are named."""
+    replaces another gets its datasets and its role, unless others are named. The role of any other is `write`."""
     if not name.strip():
         raise UsageError("a token needs a name")
     check_text("the token's name", name)
     if datasets is not None and not datasets:
         raise UsageError("a token that is for no dataset is of no use", hint="Leave it out to allow every dataset.")
+    if expires_in is not None and expires_in <= timedelta(0):
+        raise UsageError("a token that has expired already is of no use", hint="Leave it out for one that stays valid.")
     old = None if replaces is None else _latest(connection, replaces)
     if old is not None and datasets is None:
         datasets = old.datasets
+    if role is None:
+        role = Role.WRITE if old is None else old.role
+    now = utc_now()
     secret = SECRET_PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
     made = connection.execute(
         insert_into(connection, api_token)
@@ -75,7 +103,9 @@ def create(
             hash=_hash(secret),
             datasets=None if datasets is None else json.dumps(sorted(set(datasets))),
             owner_id=None if old is None else old.owner,
-            created_at=utc_now(),
+            role=role.value,
+            created_at=now,
+            expires_at=None if expires_in is None else now + expires_in,
         )
         .on_conflict_do_nothing()
         .returning(api_token)
@@ -84,7 +114,7 @@ def create(
         raise RefusedError(
             f"there is a token named {name} already", hint="Choose another name, or revoke that one first."
         )
-    return _token(made), secret
+    return read_token(made), secret
 
 
 def _latest(connection: sa.Connection, name: str) -> Token:
@@ -93,13 +123,13 @@ def _latest(connection: sa.Connection, name: str) -> Token:
     row = connection.execute(query).one_or_none()
     if row is None:
         raise RefusedError(f"there is no token {name} to replace", hint="`strandline token list` shows them all.")
-    return _token(row)
+    return read_token(row)
 
 
 def list_tokens(connection: sa.Connection) -> list[Token]:
     """By name, including revoked tokens: they still identify the bodies that they sent."""
     rows = connection.execute(sa.select(api_token).order_by(api_token.c.name, api_token.c.id))
-    return [_token(row) for row in rows]
+    return [read_token(row) for row in rows]
 
 
 def revoke(connection: sa.Connection, name: str) -> bool:
@@ -113,12 +143,17 @@ def revoke(connection: sa.Connection, name: str) -> bool:
 
 
 def find(connection: sa.Connection, secret: str) -> Token | None:
-    """None if the secret is unknown or revoked."""
-    row = connection.execute(_FIND, {"hash": _hash(secret)}).one_or_none()
-    return None if row is None else _token(row)
+    """None if the secret is unknown, or its token revoked or expired."""
+    row = connection.execute(_FIND, {"hash": _hash(secret), "now": utc_now()}).one_or_none()
+    return None if row is None else read_token(row)
 
 
-_FIND = sa.select(api_token).where(api_token.c.hash == sa.bindparam("hash"), api_token.c.revoked_at.is_(None))
+# For queries that join or lock tokens; the parameter `now` is the time.
+IS_VALID = sa.and_(
+    api_token.c.revoked_at.is_(None),
+    sa.or_(api_token.c.expires_at.is_(None), api_token.c.expires_at > sa.bindparam("now", type_=UtcMicros)),
+)
+_FIND = sa.select(api_token).where(api_token.c.hash == sa.bindparam("hash"), IS_VALID)
 
 
 def mark_of(connection: sa.Connection, owner: TokenId) -> TokenMark:
@@ -150,5 +185,11 @@ def recall(connection: sa.Connection, meant: TokenMark) -> TokenId:
     if found is not None:
         return TokenId(found)
     now = utc_now()
-    values = {"name": meant.name, "hash": f"{_FORGOTTEN}{meant.fingerprint}", "created_at": now, "revoked_at": now}
+    values = {
+        "name": meant.name,
+        "hash": f"{_FORGOTTEN}{meant.fingerprint}",
+        "created_at": now,
+        "revoked_at": now,
+        "role": Role.WRITE.value,
+    }
     return TokenId(connection.execute(api_token.insert().values(values).returning(api_token.c.id)).scalar_one())

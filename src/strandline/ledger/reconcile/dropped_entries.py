@@ -10,6 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from strandline.core.audit_events import Event
 from strandline.core.delivery_types import SinkId
 from strandline.core.reconcile_records import RunId
 from strandline.core.types import Seq, SeqRange, merge_ranges
@@ -134,7 +135,7 @@ def _say_what_is_gone(connection: sa.Connection, batch: DroppedBatch) -> None:
         losses.add_for(connection, dataset.id, loss.sink, loss.generation, Reason.PURGED, [new])
     for name in sorted({loss.name for loss in batch.lost}):
         rows_lost = sum(loss.count for loss in batch.lost if loss.name == name)
-        audit.record(connection, "rows_lost", sink=name, dataset=batch.table, rows=rows_lost, rule="reconcile")
+        audit.record(connection, Event.ROWS_LOST, sink=name, dataset=batch.table, rows=rows_lost, rule="reconcile")
 
 
 def begun(connection: sa.Connection) -> list[DroppedBatch]:

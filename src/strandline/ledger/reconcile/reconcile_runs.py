@@ -14,12 +14,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from strandline.core.audit_events import Event
 from strandline.core.reconcile_records import (
     AbortReason,
     Asked,
     Counts,
     Done,
-    Event,
     Outcome,
     Run,
     RunId,
@@ -27,6 +27,7 @@ from strandline.core.reconcile_records import (
 )
 from strandline.core.types import Lease
 from strandline.ledger import audit
+from strandline.ledger.actor_columns import read_actor
 from strandline.ledger.engine import Ledger, slices, utc_now
 from strandline.ledger.leases import LeaseColumns
 from strandline.ledger.run_records import RunTable
@@ -68,7 +69,7 @@ def start(connection: sa.Connection, asked: Asked, storage: StorageKind, folder:
         folder=folder,
     )
     audit.record(
-        connection, Event.RUN_STARTED.value, run=run, dry_run=not asked.act, delete=asked.delete, storage=storage.value
+        connection, Event.RUN_STARTED, run=run, dry_run=not asked.act, delete=asked.delete, storage=storage.value
     )
     return RunId(run)
 
@@ -82,7 +83,7 @@ def complete(connection: sa.Connection, run: RunId, outcome: Outcome) -> bool:
     """False if somebody took the run for dead and ended it."""
     ended = _RUNS.change(connection, run, state="completed", outcome=_written(outcome), ended_at=utc_now())
     if ended:
-        audit.record(connection, Event.RUN_COMPLETED.value, run=run, **_summary(connection, run, outcome))
+        audit.record(connection, Event.RUN_COMPLETED, run=run, **_summary(connection, run, outcome))
     return ended
 
 
@@ -99,7 +100,7 @@ def abort(connection: sa.Connection, run: RunId, outcome: Outcome, reason: Abort
     if ended:
         audit.record(
             connection,
-            Event.RUN_ABORTED.value,
+            Event.RUN_ABORTED,
             run=run,
             reason=reason.value,
             why=why,
@@ -121,7 +122,7 @@ def outlived(connection: sa.Connection, run: RunId, outcome: Outcome) -> bool:
         reconcile_run.update().where(*taken_for_dead).values(**end, outcome=_written(outcome), ended_at=utc_now())
     )
     if changed.rowcount == 1:
-        audit.record(connection, Event.RUN_ABORTED.value, run=run, **end, **_summary(connection, run, outcome))
+        audit.record(connection, Event.RUN_ABORTED, run=run, **end, **_summary(connection, run, outcome))
     return changed.rowcount == 1
 
 
@@ -250,6 +251,7 @@ def _run(row: Any, held: int) -> Run:
         _read(row.outcome),
         held,
         row.folder,
+        read_actor(row),
     )
 
 

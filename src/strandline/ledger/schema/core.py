@@ -70,6 +70,11 @@ def hash_column() -> Column[str]:
     )
 
 
+def actor_columns() -> tuple[Column[str], Column[str]]:
+    """Who did it (`core/actor.py`). NULL: recorded by a version that did not store it."""
+    return Column("actor", Text), Column("trigger", Text)
+
+
 # SQLite assigns row ids only if the key's type is exactly INTEGER.
 RowId = BigInteger().with_variant(Integer, "sqlite")
 
@@ -131,6 +136,7 @@ audit = Table(
     Column("at", UtcMicros, nullable=False),
     Column("event", Text, nullable=False),
     Column("detail", Text, nullable=False),  # JSON
+    *actor_columns(),
 )
 
 # Foreign and unnumbered rows, as last counted at one snapshot of main.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Table, Text
 
-from strandline.ledger.schema.core import RowId, UtcMicros, metadata
+from strandline.ledger.schema.core import RowId, UtcMicros, actor_columns, metadata
 
 # Rows at or below a floor may be gone from the table. A dataset without one never lost rows to retention.
 floor = Table(
@@ -84,6 +84,7 @@ maintenance_run = Table(
     Column("outcome", Text),
     Column("reason", Text),
     Column("result", Text),  # JSON
+    *actor_columns(),
 )
 
 # The last time that retention saw, and the machine's uptime then. One per dataset, so that each of them sees a jump.

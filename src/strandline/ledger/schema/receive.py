@@ -27,6 +27,8 @@ api_token = Table(
     Column("owner_id", BigInteger),  # the first token of its line (`receive/tokens.py`); NULL: this token
     Column("created_at", UtcMicros, nullable=False),
     Column("revoked_at", UtcMicros),
+    Column("role", Text, nullable=False),
+    Column("expires_at", UtcMicros),  # NULL: never
 )
 
 # Which sink of which lake feeds a dataset of ours, and which token owns it: the record that the sender asks for.

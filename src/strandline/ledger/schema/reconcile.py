@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Table, Text
 
-from strandline.ledger.schema.core import RowId, UtcMicros, metadata
+from strandline.ledger.schema.core import RowId, UtcMicros, actor_columns, metadata
 
 sweep_lease = Table(
     "sweep_lease",
@@ -36,6 +36,7 @@ reconcile_run = Table(
     Column("started_at", UtcMicros, nullable=False),
     Column("ended_at", UtcMicros),
     Column("folder", Text),  # the id of a folder that other machines may not see; only there are the run's files
+    *actor_columns(),
 )
 
 swept_file = Table(

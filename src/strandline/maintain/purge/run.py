@@ -25,6 +25,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from strandline.core import failpoints
+from strandline.core.audit_events import Event
 from strandline.core.delivery_types import SinkId, SinkRecord
 from strandline.core.errors import LeaseLost, MarkMoved, ResyncNeeded, StrandlineError, Superseded, UsageError
 from strandline.core.types import Dataset, Lease, Seq, SeqRange
@@ -79,7 +80,7 @@ R = TypeVar("R")
 _Leases = Sequence[tuple[SinkRecord, Lease]]
 _ATTEMPTS_MAX = 5
 _AUDITED_MAX = 10_000  # audit events that are searched for what a dead run had named
-_PURGED, _SETTLED = "purged", "purge_settled"  # recorded before the delete; when sinks that were added are known
+_PURGES = (Event.PURGED, Event.PURGE_SETTLED)
 
 
 def purge(
@@ -311,13 +312,13 @@ class _Purge:
             losses.add(connection, f.holder.record, Reason.PURGED, f.owed)
             if f.lost:
                 audit.record(
-                    connection, "rows_lost", sink=f.holder.record.name, dataset=self.dataset.name, rows=f.lost,
+                    connection, Event.ROWS_LOST, sink=f.holder.record.name, dataset=self.dataset.name, rows=f.lost,
                     rule="purge",
                 )  # fmt: skip
         fits = table.fits
         first, last = (None, None) if fits.range is None else (fits.range.lo, fits.range.hi)
         audit.record(
-            connection, _PURGED, dataset=self.dataset.name, rows=fits.rows, first=first, last=last,
+            connection, Event.PURGED, dataset=self.dataset.name, rows=fits.rows, first=first, last=last,
             held_by=sorted({f.holder.record.name for f in table.findings if f.sent or f.why}), sinks=sorted(known),
         )  # fmt: skip
 
@@ -335,7 +336,9 @@ class _Purge:
             ]
             last = None if fits.range is None else fits.range.hi
             self._forget(connection, {(r.id, r.generation) for r, _ in leases}, last)
-            audit.record(connection, _SETTLED, dataset=self.dataset.name, late=sorted(h.record.name for h in others))
+            audit.record(
+                connection, Event.PURGE_SETTLED, dataset=self.dataset.name, late=sorted(h.record.name for h in others)
+            )
         return tuple(others)
 
     def _late_before(self) -> tuple[str, ...]:
@@ -344,15 +347,15 @@ class _Purge:
         if self.dry_run:
             return ()
         with self.context.ledger.write() as connection:
-            events = [e for e in audit.latest(connection, events_max=_AUDITED_MAX) if e.event in (_PURGED, _SETTLED)]
+            events = audit.latest(connection, events=_PURGES, events_max=_AUDITED_MAX)
             own = (e for e in events if e.detail["dataset"] == self.dataset.name)
-            begun = [e.detail for e in takewhile(lambda e: e.event == _PURGED, own) if "sinks" in e.detail]
+            begun = [e.detail for e in takewhile(lambda e: e.event == Event.PURGED, own) if "sinks" in e.detail]
             named: set[str] = set()
             for detail in begun:
                 known = {(SinkId(id), generation) for id, generation in detail["sinks"]}
                 named.update(self._forget(connection, known, detail["last"]))
             if begun:
-                audit.record(connection, _SETTLED, dataset=self.dataset.name, late=sorted(named))
+                audit.record(connection, Event.PURGE_SETTLED, dataset=self.dataset.name, late=sorted(named))
         return tuple(named)
 
     def _forget(self, connection: Connection, known: Collection[tuple[SinkId, int]], last: int | None) -> list[str]:
@@ -371,8 +374,8 @@ class _Purge:
                 if run.outcome is Outcome.DONE:
                     break
                 since = run.started_at
-            events = [] if since is None else audit.latest(connection, events_max=_AUDITED_MAX)
-        own = (e for e in events if e.event in (_PURGED, _SETTLED) and e.detail["dataset"] == self.dataset.name)
+            events = [] if since is None else audit.latest(connection, events=_PURGES, events_max=_AUDITED_MAX)
+        own = (e for e in events if e.detail["dataset"] == self.dataset.name)
         of_those = [e.detail for e in own if since is not None and e.at >= since]
         return tuple(sorted({s for d in of_those for s in (*d.get("held_by", ()), *d.get("late", ()))}))
 

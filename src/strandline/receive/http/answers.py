@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 from strandline.core.forward_protocol import Answer
+from strandline.core.roles import Role
 from strandline.core.types import SeqRange
 from strandline.ledger.receive.owners import NotClaimed, NotOwner
 from strandline.ledger.receive.received import BodyGone, Decision, New, OnHold, OtherBody, Overlaps, Repeat
@@ -129,6 +130,11 @@ def no_token() -> Reply:
 
 def not_allowed() -> Reply:
     return Reply(403, Answer.NOT_ALLOWED, "the token is not for this dataset")
+
+
+def wrong_role(role: Role) -> Reply:
+    why = f"the token's role is `{role}`: sending rows needs `{Role.WRITE}`"
+    return Reply(403, Answer.NOT_ALLOWED, why)
 
 
 def not_owner() -> Reply:

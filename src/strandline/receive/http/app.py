@@ -187,8 +187,8 @@ _PARAMETERS = [
 _OUTCOMES = {
     202: "The rows are durable, or were already (`repeat`).",
     400: "`bad_body` with `line` and `why`, `bad_digest`, or `bad_request`.",
-    401: "No token, or one that is not known or was revoked.",
-    403: "The token is not for this dataset.",
+    401: "No token, or one that is not known, was revoked or has expired.",
+    403: "The token is not for this dataset, or its role is not `write` or `admin`.",
     404: "There is no such dataset.",
     408: "The body took too long.",
     409: "`conflict` with the ranges that are `held`, or `in_flight`.",

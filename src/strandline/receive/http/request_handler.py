@@ -21,6 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 from strandline.core import failpoints, forward_protocol
 from strandline.core.bounded_text import check_text
 from strandline.core.errors import BadRow, NoSuchDataset, ResyncNeeded, SchemaError, StrandlineError, UsageError
+from strandline.core.roles import Role, allows
 from strandline.core.types import Dataset, DatasetId
 from strandline.iceberg.metadata.identifier import full_name
 from strandline.ledger.ingest import datasets
@@ -113,6 +114,8 @@ class RequestHandler:
             token = tokens.find(connection, secret)
             if token is None:
                 raise Turned(answers.no_token())
+            if not allows(token.role, Role.WRITE):
+                raise Turned(answers.wrong_role(token.role))
             if not token.allows(full):
                 raise Turned(answers.not_allowed())
             dataset = datasets.find(connection, full)

@@ -7,17 +7,11 @@ from pathlib import Path
 
 from alembic import op
 
-from strandline.ledger.migrations.dialect import for_postgres
+from strandline.ledger.migrations.dialect import execute_file
 
 revision = "0001"
 down_revision = None
 
 
 def upgrade() -> None:
-    connection = op.get_bind()
-    for statement in Path(__file__).with_suffix(".sql").read_text("utf-8").split("\n\n"):
-        if connection.dialect.name == "sqlite":
-            connection.exec_driver_sql(statement)
-        else:
-            for translated in for_postgres(statement):
-                connection.exec_driver_sql(translated)
+    execute_file(op.get_bind(), Path(__file__).with_suffix(".sql"))

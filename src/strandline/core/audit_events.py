@@ -1,0 +1,86 @@
+"""The names of all events in the audit log. The part before the dot says which stage or thing the event belongs to."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from strandline.core.errors import UsageError
+
+
+class Event(StrEnum):
+    LEDGER_REBUILT = "ledger.rebuilt"
+    LEDGER_RESYNCED = "ledger.resynced"
+    WITNESS_REPLACED = "ledger.witness_replaced"
+
+    DATASET_ADOPTED = "dataset.adopted"
+    DATASET_ALTERED = "dataset.altered"
+    DATASET_CREATED = "dataset.created"
+    DATASET_DROPPED = "dataset.dropped"
+    DATASET_REPLACED = "dataset.replaced"
+    DATASET_RESYNCED = "dataset.resynced"
+    ROLLBACK_NOT_KNOWN = "dataset.rollback_not_known"
+    TABLE_ACCEPTED = "dataset.table_accepted"
+
+    BLOCK_VOIDED = "ingest.block_voided"
+    STRAY_BRANCH_REMOVED = "ingest.stray_branch_removed"
+
+    SINK_ADDED = "sink.added"
+    SINK_PAUSED = "sink.paused"
+    SINK_RECOVERED = "sink.recovered"
+    SINK_REMOVED = "sink.removed"
+    SINK_RESET = "sink.reset"
+    SINK_RESUMED = "sink.resumed"
+    SINK_STOPPED = "sink.stopped"
+    SINK_UPDATED = "sink.updated"
+    ROWS_LOST = "sink.rows_lost"  # retention, a purge or the reconciler took rows that the sink will never get
+
+    QUARANTINE_DISCARDED = "quarantine.discarded"
+    QUARANTINE_REPLAYED = "quarantine.replayed"
+
+    TOKEN_CREATED = "token.created"
+    TOKEN_REVOKED = "token.revoked"
+    CLAIM_RELEASED = "token.claim_released"
+
+    SESSION_ENDED = "session.ended"  # a person logged out of the dashboard
+    SESSION_STARTED = "session.started"  # a person logged in to the dashboard
+
+    RECEIVED_ACCEPTED = "receive.accepted"  # a person released a receiver that was on hold
+    BODIES_DISCARDED = "receive.bodies_discarded"
+    BODIES_FOUND = "receive.bodies_found"
+    BODIES_REPLAYED = "receive.bodies_replayed"
+    SPOOL_CLEARED = "receive.spool_cleared"
+    SPOOL_FILES_LEFT = "receive.spool_files_left"
+    SPOOL_FILES_SET_ASIDE = "receive.spool_files_set_aside"
+
+    CLOCK_JUMPED = "maintain.clock_jumped"
+    COMPACTED = "maintain.compacted"
+    EXPIRED = "maintain.expired"
+    PURGED = "maintain.purged"  # recorded before the rows are deleted
+    PURGE_SETTLED = "maintain.purge_settled"  # the sinks that were added during a purge are known
+    RETAINED = "maintain.retained"
+    RETENTION_HELD = "maintain.retention_held"
+    RETENTION_RELEASED = "maintain.retention_released"
+    RUN_SKIPPED = "maintain.run_skipped"
+
+    CAP_HIT = "reconcile.cap_hit"
+    ENTRIES_DROPPED = "reconcile.entries_dropped"
+    FILES_DELETED = "reconcile.files_deleted"
+    FILES_PURGED = "reconcile.files_purged"
+    FILES_QUARANTINED = "reconcile.files_quarantined"
+    FILES_RESTORED = "reconcile.files_restored"
+    FILE_RELEASED = "reconcile.file_released"  # a person decided that a suspect file is an orphan file
+    RUN_ABORTED = "reconcile.run_aborted"
+    RUN_COMPLETED = "reconcile.run_completed"
+    RUN_SETTLED = "reconcile.run_settled"  # the unfinished actions of a dead run were checked and recorded
+    RUN_STARTED = "reconcile.run_started"
+
+    SCHEDULE_FOLLOWED = "schedule.followed"  # since when a daemon follows these schedules
+
+
+def events_named(prefix: str) -> list[Event]:
+    """The events whose names begin with the prefix; `UsageError` if there is none."""
+    found = [event for event in Event if event.startswith(prefix)]
+    if not found:
+        stages = ", ".join(sorted({event.partition(".")[0] for event in Event}))
+        raise UsageError(f"no event's name begins with `{prefix}`", hint=f"Names begin with one of: {stages}.")
+    return found
