@@ -462,6 +462,22 @@ def test_a_server_that_says_nothing_more_does_not_hold_the_sender(
     assert held(bench) == [rng(1, 5)]
 
 
+def test_a_server_that_says_nothing_more_does_not_hold_the_inspector(
+    bench: Bench, cuttable: tuple[str, Proxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, proxy = cuttable
+    sink = bench.sink(url=url)
+    bench.sender(sink).send(parcel(1, 5))
+    inspector = sink.inspector()
+    assert inspector.inspect(ADDRESS, rng(1, 5)).problem is None
+    monkeypatch.setattr(postgres_connect, "COUNT_SECONDS_MAX", 0.3)
+    proxy.toxic("timeout", downstream=True, timeout=0)
+    begun = time.monotonic()
+    with pytest.raises(StorageError):
+        inspector.inspect(ADDRESS, rng(1, 5))
+    assert 0.3 <= time.monotonic() - begun < 60
+
+
 def test_a_server_that_is_away_is_tried_later(bench: Bench, cuttable: tuple[str, Proxy]) -> None:
     url, proxy = cuttable
     sink = bench.sink(url=url)

@@ -21,7 +21,7 @@ from strandline.core.wording import part
 from strandline.deliver.sink import Address, HeldRange, Landed, Outcome, Parcel, Refused, TryLater, Unknown
 from strandline.deliver.sinks.postgres import connect as connecting
 from strandline.deliver.sinks.postgres.columns import TableName, copy_in, misfits, quote, read_shape
-from strandline.deliver.sinks.postgres.connect import BEGIN, PostgresServer
+from strandline.deliver.sinks.postgres.connect import BEGIN, HoldsConnection, PostgresServer
 from strandline.deliver.sinks.postgres.record import TABLES, Record, pack_numbers, settled
 from strandline.deliver.sinks.postgres.table_identity import has_index, holds_only, is_another_table
 from strandline.iceberg.schema.columns import Column
@@ -106,9 +106,7 @@ class CopyRehearsal:
         return None
 
 
-class PostgresSender:
-    """Connects on first use, and keeps the connection."""
-
+class PostgresSender(HoldsConnection):
     def __init__(
         self,
         server: PostgresServer,
@@ -118,27 +116,17 @@ class PostgresSender:
         *,
         may_be_empty: bool,
     ) -> None:
-        self._server = server
+        super().__init__(server, application)
         self._table = table
         self._columns = columns
-        self._application = application
         self._may_be_empty = may_be_empty
         self._blames_rows = False
         self._indexed: bool | None = None
         self._record = Record(table)
         self._lanes: dict[Address, int] = {}
-        self._open: psycopg.Connection | None = None
-
-    def __repr__(self) -> str:
-        return f"PostgresSender({self._server.address}, {self._table.plain})"
 
     def __getstate__(self) -> dict[str, object]:
-        return self.__dict__ | {"_open": None, "_lanes": {}}
-
-    def close(self) -> None:
-        connection, self._open = self._open, None
-        if connection is not None:
-            connection.close()
+        return super().__getstate__() | {"_lanes": {}}
 
     def send(self, parcel: Parcel) -> Outcome:
         made = load(parcel)
@@ -330,11 +318,6 @@ class PostgresSender:
                 why = f"{why}; {connecting.explain(e)}" if ask == 0 else why
                 time.sleep(PAUSE_SECONDS_MAX * random.uniform(0.1, 0.5))
         return Unknown(self._said(why))
-
-    def _connect(self) -> psycopg.Connection:
-        if self._open is None or self._open.closed:
-            self._open = self._server.connect(self._application)
-        return self._open
 
     def _lane(self, connection: psycopg.Connection, address: Address) -> int:
         if address not in self._lanes:

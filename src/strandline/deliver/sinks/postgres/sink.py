@@ -41,7 +41,7 @@ from strandline.deliver.sinks.postgres.columns import (
     quote,
     read_shape,
 )
-from strandline.deliver.sinks.postgres.connect import PostgresServer, check_dsn, parse_server
+from strandline.deliver.sinks.postgres.connect import HoldsConnection, PostgresServer, check_dsn, parse_server
 from strandline.deliver.sinks.postgres.inspect_ranges import PostgresInspector
 from strandline.deliver.sinks.postgres.record import TABLES, Record, Scope
 from strandline.deliver.sinks.postgres.send import CopyRehearsal, PostgresSender
@@ -54,7 +54,7 @@ DEFAULT_SCHEMA = "public"  # not the user's search path: who connects must not d
 _Answer = TypeVar("_Answer")
 
 
-class PostgresSink:
+class PostgresSink(HoldsConnection):
     form = "copy"
     keeps_marks = False
 
@@ -68,7 +68,7 @@ class PostgresSink:
         generation: int,
         builds_on: Callable[[], Sequence[OlderRows]] = tuple,
     ) -> None:
-        self._server = server
+        super().__init__(server, f"strandline: {table.name}")
         self._table = table
         self._create = create
         self._may_be_empty = may_be_empty
@@ -76,11 +76,7 @@ class PostgresSink:
         self._builds_on = builds_on
         self._record = Record(table)
         self._columns: tuple[Column, ...] | None = None
-        self._open: psycopg.Connection | None = None
         self.destination = f"postgresql://{server.address}/{table.plain}"
-
-    def __repr__(self) -> str:
-        return f"PostgresSink({self.destination})"
 
     # --- the table ---
 
@@ -221,7 +217,7 @@ class PostgresSink:
 
     # --- who delivers ---
 
-    def _application(self, token: str) -> str:
+    def _sender_name(self, token: str) -> str:
         """The name in pg_stat_activity: the sink's table, and the token of the lease."""
         table = hashlib.sha256(str(self._table).encode()).hexdigest()[:12]
         return f"strandline {table} {token[:36]}"
@@ -235,7 +231,7 @@ class PostgresSink:
                 connection.execute(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "
                     "AND usename = current_user AND starts_with(application_name, %s) AND application_name <> %s",
-                    (self._application(""), self._application(token)),
+                    (self._sender_name(""), self._sender_name(token)),
                 )
             except psycopg.errors.InsufficientPrivilege:
                 return  # then waiting has to do: its transaction is bounded
@@ -246,7 +242,7 @@ class PostgresSink:
         if self._columns is None:
             raise UsageError("a sink is prepared before rows are sent")
         return PostgresSender(
-            self._server, self._table, self._columns, self._application(token), may_be_empty=self._may_be_empty
+            self._server, self._table, self._columns, self._sender_name(token), may_be_empty=self._may_be_empty
         )
 
     def inspector(self) -> PostgresInspector:
@@ -261,11 +257,6 @@ class PostgresSink:
     def name_of(self, address: Address, rows: SeqRange) -> str:
         return f"{self._table.plain} {rows}"
 
-    def close(self) -> None:
-        connection, self._open = self._open, None
-        if connection is not None:
-            connection.close()
-
     # --- the connection ---
 
     def _ask(
@@ -274,10 +265,8 @@ class PostgresSink:
         """Every question may be asked twice: the open connection may have died meanwhile."""
         kept = self._open is not None
         try:
-            if self._open is None:
-                self._open = self._server.connect(f"strandline: {self._table.name}")
-            with connecting.time_limit(self._open, seconds):
-                return question(self._open)
+            with connecting.time_limit(self._connect(), seconds) as connection:
+                return question(connection)
         except psycopg.Error as e:
             gone = self._open is None or connecting.lost(self._open, e)
             if gone:
