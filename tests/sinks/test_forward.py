@@ -36,13 +36,13 @@ from strandline.deliver.sink import (
     Landed,
     Outcome,
     Parcel,
+    Provable,
     Refused,
     SinkContext,
     TryLater,
     Unknown,
 )
 from strandline.deliver.sink_kinds import resolve
-from strandline.deliver.sinks.blobs.rehearse import Provable
 from strandline.deliver.sinks.forward import connections
 from strandline.deliver.sinks.forward.send import ForwardSender
 from strandline.deliver.sinks.forward.sink import KIND, ForwardSink
@@ -233,7 +233,7 @@ class _OneRequestThenGone:
 
 
 def _hurried(made: ForwardSender, seconds: float) -> ForwardSender:
-    made._conversation.reach = replace(made._conversation.reach, answer_seconds_max=seconds)
+    made._conversation.rules = replace(made._conversation.rules, answer_seconds_max=seconds)
     return made
 
 
@@ -596,7 +596,7 @@ def _with(made: ForwardSender, *, allow: Sequence[str]) -> ForwardSender:
     from strandline.deliver.sinks.forward.address import parse_allow
 
     conversation = made._conversation
-    conversation.reach = replace(conversation.reach, allow=parse_allow(allow))
+    conversation.rules = replace(conversation.rules, allow=parse_allow(allow))
     return made
 
 

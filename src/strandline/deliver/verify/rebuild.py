@@ -17,10 +17,9 @@ from strandline.deliver.plan import size_scan_spark
 from strandline.deliver.send.build_parquet import ship_either_way
 from strandline.deliver.send.build_spark import Cargo, DuplicateNumber, Nothing, Shipment, Shipped, cargo_of, ship
 from strandline.deliver.send.digests import same_bytes
-from strandline.deliver.sink import Landed, Sender
+from strandline.deliver.sink import Landed, Parcel, Provable, Rehearsal, Sender
 from strandline.deliver.sink_options import parse_common
 from strandline.deliver.sink_session import SinkRun
-from strandline.deliver.sinks.blobs.rehearse import Counting, Provable
 from strandline.deliver.verify.compare import LakeRows
 from strandline.deliver.verify.ranges import OptionsKey
 from strandline.read.settled_view import SettledView
@@ -101,7 +100,7 @@ class Rebuilding:
             cargo = self._cargo(df, options)
             if cargo is not None and options not in self.unfit:
                 sink = self._run.sink(dict(options))
-                sender = sink.rehearsal(_header(cargo)) if isinstance(sink, Provable) else Counting()
+                sender = sink.rehearsal(_header(cargo)) if isinstance(sink, Provable) else Rehearsal(_count_rows)
                 try:
                     shipped = self._ship(df, wave, cargo, sender)
                 except UsageError as e:  # the condition no longer fits
@@ -138,6 +137,11 @@ class Rebuilding:
                 yield snapshot.id
             if len(seen) > SCHEMAS_MAX:
                 return
+
+
+def _count_rows(parcel: Parcel) -> Landed:
+    """For a sink that cannot say what its content would be."""
+    return Landed(parcel.rows.num_rows, "", 0)
 
 
 def _header(cargo: Cargo) -> tuple[str, ...]:

@@ -16,9 +16,8 @@ from strandline.deliver.context import DeliverContext, settled
 from strandline.deliver.plan.older_generations import compare_older
 from strandline.deliver.send.digests import same_bytes
 from strandline.deliver.send.rejection import REPLAY_PARTITION
-from strandline.deliver.sink import Address, Held, Inspected, Inspector, Sink
+from strandline.deliver.sink import Address, Held, Inspected, Inspector, Provable, Sink
 from strandline.deliver.sink_session import SinkRun
-from strandline.deliver.sinks.blobs.rehearse import Provable
 from strandline.deliver.verify.compare import LakeRows, LakeSide, LaneProof, prove
 from strandline.deliver.verify.foreign import foreign_rows
 from strandline.deliver.verify.lost import forgotten, passed_over

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Protocol, TypeVar
 
 from strandline.core import failpoints
@@ -30,13 +31,14 @@ from strandline.deliver.sink import (
     Landed,
     Option,
     Parcel,
+    Rehearsal,
     Sender,
     covers,
     overlapping,
 )
 from strandline.deliver.sinks.blobs import names
 from strandline.deliver.sinks.blobs.encode import Format
-from strandline.deliver.sinks.blobs.rehearse import ObjectComparison, ObjectRehearsal
+from strandline.deliver.sinks.blobs.rehearse import ObjectComparison, rehearse
 from strandline.iceberg.schema.columns import Column
 
 RECORD_VERSION = 1
@@ -256,7 +258,7 @@ class ObjectSink(ABC):
     def inspector(self) -> Inspector: ...
 
     def rehearsal(self, columns: Sequence[str]) -> Sender:
-        return ObjectRehearsal(self._how, tuple(columns))
+        return Rehearsal(partial(rehearse, self._how, tuple(columns)))
 
     def comparison(self, columns: Sequence[str]) -> Sender:
         return ObjectComparison(self._place, self._how, tuple(columns))

@@ -6,13 +6,11 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 from strandline.core.errors import StorageError
-from strandline.core.types import SeqRange
-from strandline.deliver.sink import Address, Conflict, Landed, Outcome, Parcel, Sender, TryLater
+from strandline.deliver.sink import Conflict, Landed, Outcome, Parcel, TryLater
 from strandline.deliver.sinks.blobs import names
 from strandline.deliver.sinks.blobs.decode import decompressing
 from strandline.deliver.sinks.blobs.encode import Format, encode, identity_of
@@ -23,48 +21,14 @@ if TYPE_CHECKING:
     from strandline.deliver.sinks.blobs.blob_sink import BlobStore
 
 
-@runtime_checkable
-class Provable(Protocol):
-    """Optional methods of a sink, with which `verify` compares contents and not only counts."""
-
-    def rehearsal(self, columns: Sequence[str]) -> Sender:
-        """Sends nothing, and returns what would have landed. The columns are those that `prepare` would get."""
-
-    def comparison(self, columns: Sequence[str]) -> Sender | None:
-        """Sends nothing: `Landed` if the sink holds exactly these rows, `Conflict` if it holds others. For content
-        whose digest differs although its rows may be the same: another version of a library wrote it."""
-
-    def name_of(self, address: Address, rows: SeqRange) -> str:
-        """The name under which a person finds the range at the sink."""
-
-
 class _Nowhere:
     def write(self, data: Any, /) -> int:
         return len(data)
 
 
-@dataclass(frozen=True, slots=True)
-class Counting:
-    """For a sink that cannot say what its content would be."""
-
-    def send(self, parcel: Parcel) -> Outcome:
-        return Landed(parcel.rows.num_rows, "", 0)
-
-    def close(self) -> None:
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectRehearsal:
-    how: Format
-    header: tuple[str, ...]
-
-    def send(self, parcel: Parcel) -> Outcome:
-        encoded = encode(parcel.rows, self.how, self.header, identity_of(parcel.address, parcel.range), _Nowhere())
-        return Landed(encoded.count, encoded.digest, encoded.size)
-
-    def close(self) -> None:
-        return None
+def rehearse(how: Format, header: tuple[str, ...], parcel: Parcel) -> Landed:
+    encoded = encode(parcel.rows, how, header, identity_of(parcel.address, parcel.range), _Nowhere())
+    return Landed(encoded.count, encoded.digest, encoded.size)
 
 
 @dataclass(frozen=True, slots=True)

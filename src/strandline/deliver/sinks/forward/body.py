@@ -21,7 +21,7 @@ from strandline.core import forward_protocol
 from strandline.core.errors import UsageError
 from strandline.core.types import SEQ_COLUMN
 from strandline.deliver.send.digests import made_by
-from strandline.deliver.sink import Landed, Outcome, Parcel
+from strandline.deliver.sink import Landed, Parcel
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -144,15 +144,6 @@ def _compressed(plain: bytes, compression: str) -> bytes:
     return plain
 
 
-@dataclass(frozen=True, slots=True)
-class BodyRehearsal:
-    """Sends nothing: returns what would have landed."""
-
-    how: BodyFormat
-
-    def send(self, parcel: Parcel) -> Outcome:
-        body = encode_body(parcel, self.how)
-        return Landed(body.rows, body.recorded, len(body.content))
-
-    def close(self) -> None:
-        return None
+def rehearse(how: BodyFormat, parcel: Parcel) -> Landed:
+    body = encode_body(parcel, how)
+    return Landed(body.rows, body.recorded, len(body.content))

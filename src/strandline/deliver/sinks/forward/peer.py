@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from strandline.core import forward_protocol
@@ -90,17 +91,10 @@ class Peer:
 
     def _claim(self, claim: Claim, generation: int) -> Claimed | int:
         """Returns the last generation that the receiver has seen (0: none) if this one is more than a step beyond."""
-        question = {
-            "lake": claim.lake,
-            "instance": claim.instance,
-            "dataset": claim.dataset,
-            "table_uuid": claim.table_uuid,
-            "generation": generation,
-        }
-        answer = self._request("POST", "claim", question)
+        answer = self._request("POST", "claim", asdict(claim) | {"generation": generation})
         if answer.from_receiver and answer.fields.get("outcome") == forward_protocol.Answer.NOT_CLAIMED:
             return int(answer.fields.get("generation") or 0)
-        found = self._claimed(self._told(answer))
+        found = self._claimed(self._fields_of(answer))
         if found is None:
             raise self._error("it was to note whose rows it gets, and did not")
         return found
@@ -161,9 +155,9 @@ class Peer:
             raise self._unreadable("inspect") from e
 
     def _ask(self, what: str, question: Mapping[str, object]) -> dict[str, Any]:
-        return self._told(self._request("POST", what, question))
+        return self._fields_of(self._request("POST", what, question))
 
-    def _told(self, answer: HttpAnswer) -> dict[str, Any]:
+    def _fields_of(self, answer: HttpAnswer) -> dict[str, Any]:
         if not answer.from_receiver or not 200 <= answer.status < 300:
             raise self._error(explain(answer))
         self._check_version(answer)
@@ -216,12 +210,7 @@ class Peer:
 
 
 def _whose(address: Address) -> dict[str, object]:
-    return {
-        "lake": address.lake,
-        "instance": address.instance,
-        "generation": address.generation,
-        "dataset": address.dataset,
-    }
+    return {name: value for name, value in asdict(address).items() if name != "partition"}
 
 
 def _held_range(lo: int, hi: int, rows: int, digest: str, size: int) -> HeldRange:

@@ -55,11 +55,11 @@ class ForwardSender:
             try:
                 answer = self._conversation.request("POST", headers=headers, content=body.content)
             except AddressRefused as e:
-                return self._told(TryLater(f"{e.message} ({e.hint})"))
+                return self._named(TryLater(f"{e.message} ({e.hint})"))
             except NotSent as e:
-                return self._told(TryLater(str(e)) if lost is None else Unknown(f"{lost}; then: {e}"))
+                return self._named(TryLater(str(e)) if lost is None else Unknown(f"{lost}; then: {e}"))
             except AnswerLate as e:
-                return self._told(Unknown(str(e) if lost is None else f"{lost}; then: {e}"))
+                return self._named(Unknown(str(e) if lost is None else f"{lost}; then: {e}"))
             except AnswerLost as e:
                 lost = str(e)
                 continue
@@ -72,10 +72,10 @@ class ForwardSender:
                 wait_seconds_max=self._wait_seconds_max,
                 now=datetime.now(UTC),
             )
-            return self._told(outcome if lost is None else after_uncertainty(outcome, answer, lost))
-        return self._told(Unknown(lost or "no answer"))
+            return self._named(outcome if lost is None else after_uncertainty(outcome, answer, lost))
+        return self._named(Unknown(lost or "no answer"))
 
-    def _told(self, outcome: Outcome) -> Outcome:
+    def _named(self, outcome: Outcome) -> Outcome:
         """Adds the destination, and removes the token, in case a server repeats it."""
         if not isinstance(outcome, Refused | TryLater | Unknown):
             return outcome

@@ -7,15 +7,16 @@ works, too; it cannot be asked, so its silence proves nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from strandline.core.delivery_types import PeerKind
 from strandline.core.errors import SchemaError, UsageError
 from strandline.core.types import Seq, SeqRange
-from strandline.deliver.sink import Address, Claim, Claimed, Held, Option, SinkContext, SinkKind
+from strandline.deliver.sink import Address, Claim, Claimed, Held, Option, Rehearsal, SinkContext, SinkKind
 from strandline.deliver.sinks.forward.address import literal, parse_allow, refusal
-from strandline.deliver.sinks.forward.body import BodyFormat, BodyRehearsal, choose_body_format
+from strandline.deliver.sinks.forward.body import BodyFormat, choose_body_format, rehearse
 from strandline.deliver.sinks.forward.connections import ConnectionRules
 from strandline.deliver.sinks.forward.http import BearerToken, Conversation, Url, parse_place
 from strandline.deliver.sinks.forward.inspect_ranges import ForwardInspector
@@ -26,9 +27,9 @@ from strandline.deliver.sinks.forward.success import (
     HEADER,
     STATUS,
     Success,
-    check_field,
-    check_header,
-    check_statuses,
+    parse_field,
+    parse_header,
+    parse_statuses,
     parse_success,
 )
 from strandline.iceberg.schema.columns import Column, ColumnType, ListOf, MapOf, Primitive, Struct
@@ -36,22 +37,15 @@ from strandline.iceberg.schema.columns import Column, ColumnType, ListOf, MapOf,
 STOP, SPLIT = "stop", "split"
 
 
-@dataclass(frozen=True, slots=True)
-class _Ca:
+def _read_ca(path: Path) -> str:
     """The certificates that the option `ca` names: read on the driver, sent to the executors."""
-
-    path: Path | None
-
-    def read(self) -> str | None:
-        if self.path is None:
-            return None
-        try:
-            text = self.path.read_text("ascii")
-        except (OSError, UnicodeDecodeError) as e:
-            raise UsageError(f"option ca: {self.path} cannot be read: {getattr(e, 'strerror', None) or e}") from None
-        if "BEGIN CERTIFICATE" not in text:
-            raise UsageError(f"option ca: {self.path} holds no certificate", hint="A file in PEM.")
-        return text
+    try:
+        text = path.read_text("ascii")
+    except (OSError, UnicodeDecodeError) as e:
+        raise UsageError(f"option ca: {path} cannot be read: {getattr(e, 'strerror', None) or e}") from None
+    if "BEGIN CERTIFICATE" not in text:
+        raise UsageError(f"option ca: {path} holds no certificate", hint="A file in PEM.")
+    return text
 
 
 class ForwardSink:
@@ -62,8 +56,8 @@ class ForwardSink:
         context: SinkContext,
         place: Url,
         token: BearerToken,
-        reach: ConnectionRules,
-        ca: _Ca,
+        rules: ConnectionRules,
+        ca: Path | None,
         how: BodyFormat,
         success: Success | None,
     ) -> None:
@@ -74,7 +68,7 @@ class ForwardSink:
         self._wait_seconds_max = context.settings.retry_after_seconds_max
         self._place = place
         self._token = token
-        self._reach = reach
+        self._rules = rules
         self._ca = ca
         self._how = how
         self._success = success
@@ -117,7 +111,7 @@ class ForwardSink:
         return peer.held(lanes) if peer.is_receiver else [Held(None, (), told=False) for _ in lanes]
 
     def mark(self, marks: Sequence[tuple[Address, Seq]]) -> None:
-        """Nothing to do: ranges are kept for ever."""
+        """Nothing to do: ranges are kept forever."""
 
     def sender(self, token: str) -> ForwardSender:
         to_receiver = self._asked.is_receiver
@@ -131,8 +125,8 @@ class ForwardSink:
     def inspector(self) -> ForwardInspector:
         return ForwardInspector(self._new_peer())
 
-    def rehearsal(self, columns: Sequence[str]) -> BodyRehearsal:
-        return BodyRehearsal(self._how)
+    def rehearsal(self, columns: Sequence[str]) -> Rehearsal:
+        return Rehearsal(partial(rehearse, self._how))
 
     def comparison(self, columns: Sequence[str]) -> None:
         """None: the body that was sent is not kept, only its digest."""
@@ -148,7 +142,8 @@ class ForwardSink:
     def _conversation(self) -> Conversation:
         """Uses the token that worked last: an executor may be unable to read it again."""
         token = self._token if self._peer is None else self._peer.token
-        return Conversation(self._place, token, replace(self._reach, ca=self._ca.read()))
+        ca = None if self._ca is None else _read_ca(self._ca)
+        return Conversation(self._place, token, replace(self._rules, ca=ca))
 
     @property
     def _asked(self) -> Peer:
@@ -194,7 +189,7 @@ def open_sink(context: SinkContext) -> ForwardSink:
         place,
         BearerToken(options.get("token"), context.given.get("token")),
         ConnectionRules(allow, settings.connect_seconds_max, settings.answer_seconds_max),
-        _Ca((context.home / ca).resolve() if ca else None),
+        (context.home / ca).resolve() if ca else None,
         choose_body_format(options.get("format") or "jsonl", options.get("compression") or "zstd"),
         parse_success(options),
     )
@@ -232,20 +227,20 @@ KIND = SinkKind(
             STATUS,
             "For a server that is no Strandline receiver: statuses that mean that it has stored the rows, such as "
             "`200,202` or `2xx`. Without, only a receiver is sent to.",
-            check=check_statuses,
+            check=parse_statuses,
             pinned=False,
         ),
         Option(
             HEADER,
             "For such a server: a header that an answer must have as well, `NAME` or `NAME=VALUE`.",
-            check=check_header,
+            check=parse_header,
             pinned=False,
         ),
         Option(
             FIELD,
             "For such a server: a field that an answer in JSON must have as well, `FIELD` or `FIELD=VALUE`; dots lead "
             "into objects (`result.state=stored`).",
-            check=check_field,
+            check=parse_field,
             pinned=False,
         ),
         Option("ca", "A PEM file: certificates to trust in place of the system's.", pinned=False),

@@ -49,22 +49,12 @@ def parse_success(options: Mapping[str, str]) -> Success | None:
             raise UsageError(f"option {extra} needs the option {STATUS}, too", hint=f"--option {STATUS}=2xx")
         return None
     header, field = options.get(HEADER), options.get(FIELD)
-    return Success(_statuses(given), _header(header) if header else None, _field(field) if field else None)
+    return Success(
+        parse_statuses(given), parse_header(header) if header else None, parse_field(field) if field else None
+    )
 
 
-def check_statuses(given: str) -> None:
-    _statuses(given)
-
-
-def check_header(given: str) -> None:
-    _header(given)
-
-
-def check_field(given: str) -> None:
-    _field(given)
-
-
-def _statuses(given: str) -> frozenset[int]:
+def parse_statuses(given: str) -> frozenset[int]:
     found: set[int] = set()
     for part in (p.strip().lower() for p in given.split(",")):
         if part == "2xx":
@@ -80,14 +70,14 @@ def _statuses(given: str) -> frozenset[int]:
     return frozenset(found)
 
 
-def _header(given: str) -> tuple[str, str | None]:
+def parse_header(given: str) -> tuple[str, str | None]:
     name, equals, value = given.partition("=")
     if not _HEADER_NAME.fullmatch(name.strip()):
         raise UsageError(f"option {HEADER} is NAME or NAME=VALUE, and {name!r} is no name of a header")
     return name.strip().lower(), value.strip() if equals else None
 
 
-def _field(given: str) -> tuple[tuple[str, ...], str | None]:
+def parse_field(given: str) -> tuple[tuple[str, ...], str | None]:
     name, equals, value = given.partition("=")
     path = tuple(part.strip() for part in name.split("."))
     if not all(path):

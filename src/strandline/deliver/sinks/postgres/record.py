@@ -77,6 +77,14 @@ PAGE_RANGES = 1000
 
 
 @dataclass(frozen=True, slots=True)
+class Identity:
+    """Which table it is."""
+
+    oid: int  # DROP and CREATE give another one
+    storage: str  # the file, or those of all partitions: TRUNCATE gives other ones
+
+
+@dataclass(frozen=True, slots=True)
 class RangeRecord:
     held: HeldRange
     numbers: bytes | None
@@ -170,23 +178,19 @@ class Record:
             (generation, self.table.name),
         )
 
-    def identity(self, connection: psycopg.Connection) -> tuple[int, str] | None:
+    def identity(self, connection: psycopg.Connection) -> Identity | None:
         row = connection.execute(
             f"SELECT table_oid, storage FROM {self._sinks} WHERE table_name = %s".encode(), (self.table.name,)
         ).fetchone()
-        return None if row is None or row[0] is None else (int(row[0]), str(row[1]))
+        return None if row is None or row[0] is None else Identity(int(row[0]), str(row[1]))
 
-    def set_identity(self, connection: psycopg.Connection, oid: int, storage: str, *, only_first: bool = False) -> None:
+    def set_identity(self, connection: psycopg.Connection, now: Identity | None, *, only_first: bool = False) -> None:
+        """None: there is no table, and the next one that is created counts."""
         first = " AND table_oid IS NULL" if only_first else ""
+        oid, storage = (None, None) if now is None else (now.oid, now.storage)
         connection.execute(
             f"UPDATE {self._sinks} SET table_oid = %s, storage = %s WHERE table_name = %s{first}".encode(),
             (oid, storage, self.table.name),
-        )
-
-    def forget_identity(self, connection: psycopg.Connection) -> None:
-        connection.execute(
-            f"UPDATE {self._sinks} SET table_oid = NULL, storage = NULL WHERE table_name = %s".encode(),
-            (self.table.name,),
         )
 
     def key(self, address: Address) -> str:
@@ -305,6 +309,10 @@ class Record:
         )
 
 
+def landed(held: HeldRange, *, repeat: bool = False) -> Landed:
+    return Landed(held.count or 0, held.digest or "", held.size or 0, repeat)
+
+
 def settled(rows: SeqRange, there: Sequence[RangeRecord]) -> Landed | Conflict | None:
     """What all ranges of the lane that overlap the chunk mean for it: a repeat, a conflict, or None if it is new."""
     if not there:
@@ -312,8 +320,7 @@ def settled(rows: SeqRange, there: Sequence[RangeRecord]) -> Landed | Conflict |
     if not covers(merge_ranges(r.rows for r in there), rows):
         return Conflict(tuple(r.rows for r in there))
     if there[0].rows == rows:
-        held = there[0].held
-        return Landed(held.count or 0, held.digest or "", held.size or 0, repeat=True)
+        return landed(there[0].held, repeat=True)
     # The range was cut differently then: no digest is of exactly these rows.
     count = sum(len(clip(numbers_of(r), rows)) for r in there)
     return Landed(count, "", 0, repeat=True)

@@ -22,7 +22,7 @@ from strandline.deliver.sink import Address, HeldRange, Landed, Outcome, Parcel,
 from strandline.deliver.sinks.postgres import connect as connecting
 from strandline.deliver.sinks.postgres.columns import TableName, copy_in, misfits, quote, read_shape
 from strandline.deliver.sinks.postgres.connect import BEGIN, HoldsConnection, PostgresServer
-from strandline.deliver.sinks.postgres.record import TABLES, Record, pack_numbers, settled
+from strandline.deliver.sinks.postgres.record import TABLES, Record, landed, pack_numbers, settled
 from strandline.deliver.sinks.postgres.table_identity import has_index, holds_only, is_another_table
 from strandline.iceberg.schema.columns import Column
 
@@ -95,15 +95,9 @@ def _text(rows: pa.Table) -> Iterator[memoryview]:
             yield memoryview(data)[offsets[ended.offset] : offsets[ended.offset + len(ended)]]
 
 
-class CopyRehearsal:
-    """Sends nothing: returns what the record of a chunk would be."""
-
-    def send(self, parcel: Parcel) -> Outcome:
-        held = load(parcel).held
-        return Landed(held.count or 0, held.digest or "", held.size or 0)
-
-    def close(self) -> None:
-        return None
+def rehearse(parcel: Parcel) -> Landed:
+    """What the record of a chunk would be."""
+    return landed(load(parcel).held)
 
 
 class PostgresSender(HoldsConnection):
@@ -167,8 +161,7 @@ class PostgresSender(HoldsConnection):
         if answer != "COMMIT":
             raise _Again(f"the server answered the commit with {answer}")
         failpoints.hit("postgres.after_commit")
-        held = made.held
-        return Landed(held.count or 0, held.digest or "", held.size or 0)
+        return landed(made.held)
 
     def _write(self, connection: psycopg.Connection, parcel: Parcel, made: _Load) -> Outcome | None:
         """Everything before the commit; None: commit."""

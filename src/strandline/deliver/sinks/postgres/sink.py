@@ -22,6 +22,7 @@ from strandline.deliver.sink import (
     Loss,
     OlderRows,
     Option,
+    Rehearsal,
     Remaining,
     SinkContext,
     SinkKind,
@@ -44,7 +45,7 @@ from strandline.deliver.sinks.postgres.columns import (
 from strandline.deliver.sinks.postgres.connect import HoldsConnection, PostgresServer, check_dsn, parse_server
 from strandline.deliver.sinks.postgres.inspect_ranges import PostgresInspector
 from strandline.deliver.sinks.postgres.record import TABLES, Record, Scope
-from strandline.deliver.sinks.postgres.send import CopyRehearsal, PostgresSender
+from strandline.deliver.sinks.postgres.send import PostgresSender, rehearse
 from strandline.deliver.sinks.postgres.table_identity import accept_loss, find_remains, keep_identity, settle_identity
 from strandline.iceberg.schema.columns import Column
 
@@ -213,7 +214,7 @@ class PostgresSink(HoldsConnection):
         self._ask(lambda c: accept_loss(c, self._record, self._scope()), connecting.COUNT_SECONDS_MAX)
 
     def mark(self, marks: Sequence[tuple[Address, Seq]]) -> None:
-        """Nothing to do: ranges are kept for ever."""
+        """Nothing to do: ranges are kept forever."""
 
     # --- who delivers ---
 
@@ -248,8 +249,8 @@ class PostgresSink(HoldsConnection):
     def inspector(self) -> PostgresInspector:
         return PostgresInspector(self._server, self._table)
 
-    def rehearsal(self, columns: Sequence[str]) -> CopyRehearsal:
-        return CopyRehearsal()
+    def rehearsal(self, columns: Sequence[str]) -> Rehearsal:
+        return Rehearsal(rehearse)
 
     def comparison(self, columns: Sequence[str]) -> None:
         """None: the text that was sent is not kept, only its digest."""
