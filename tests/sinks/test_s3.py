@@ -64,7 +64,7 @@ class Store:
         }  # fmt: skip
         resolved = resolve(kind, {**given, **self.options, **options})
         sink = kind.open(SinkContext(None, DATASET, generation, resolved))  # type: ignore[arg-type]
-        sink._place = sink._bucket = replace(sink._bucket, limits=PATIENT)  # type: ignore[attr-defined]
+        sink._place = replace(sink._place, limits=PATIENT)  # type: ignore[attr-defined]
         return sink
 
     def keys(self, prefix: str = "") -> list[str]:
@@ -198,7 +198,7 @@ def test_of_two_uploads_in_parts_one_delivers(s3: S3, faulty: FaultyStore) -> No
 
 
 def _uploads(sink: Any) -> list[str]:
-    return [u["Key"] for u in sink._bucket.retry("list_multipart_uploads").get("Uploads", ())]
+    return [u["Key"] for u in sink._place.retry("list_multipart_uploads").get("Uploads", ())]
 
 
 def test_a_fence_calls_off_uploads_in_parts(s3: S3, faulty: FaultyStore) -> None:

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from strandline.core import failpoints
 from strandline.core.errors import RefusedError
@@ -33,11 +33,12 @@ from strandline.deliver.sink import (
     Parcel,
     Rehearsal,
     Sender,
+    SinkContext,
     covers,
     overlapping,
 )
 from strandline.deliver.sinks.blobs import names
-from strandline.deliver.sinks.blobs.encode import Format
+from strandline.deliver.sinks.blobs.encode import choose_format
 from strandline.deliver.sinks.blobs.rehearse import ObjectComparison, rehearse
 from strandline.iceberg.schema.columns import Column
 
@@ -95,7 +96,9 @@ class LaneListing:
 class BlobStore(Protocol):
     """A folder or a bucket; names are relative to the sink's path or prefix. Methods raise `StorageError`."""
 
-    def look(self, lane: str, after: Seq | None) -> LaneListing:
+    def destination(self, dataset: str) -> str: ...
+
+    def list_lane(self, lane: str, after: Seq | None) -> LaneListing:
         """The lane's watermark, and its objects: at least those that begin beyond `after` and beyond the watermark."""
 
     def names(self, folder: str) -> list[str]:
@@ -126,18 +129,21 @@ def side_by_side(work: Callable[[_In], _Out], items: Sequence[_In]) -> list[_Out
         return list(pool.map(work, items))
 
 
-class ObjectSink(ABC):
+_Place = TypeVar("_Place", bound=BlobStore)
+
+
+class ObjectSink(ABC, Generic[_Place]):
     """The part on the driver. Folders and buckets differ in the place and in the sender."""
 
-    def __init__(self, place: BlobStore, *, dataset: str, generation: int, how: Format, destination: str) -> None:
-        self.form = how.form
-        self.keeps_marks = True
-        self.destination = destination
+    keeps_marks = True
+
+    def __init__(self, place: _Place, context: SinkContext) -> None:
         self._place = place
-        self._dataset = dataset
-        self._folder = names.dataset_folder(dataset)
-        self._generation = generation
-        self._how = how
+        self._how = choose_format(context.options["format"], context.options.get("compression"))
+        self._folder = names.dataset_folder(context.dataset)
+        self._generation = context.generation
+        self.form = self._how.form
+        self.destination = place.destination(context.dataset)
         self._columns: tuple[str, ...] | None = None
 
     def __repr__(self) -> str:
@@ -203,9 +209,9 @@ class ObjectSink(ABC):
 
     def _held(self, lane: tuple[Address, Seq | None]) -> Held:
         address, after = lane
-        look = self._look(names.lane_folder(address), after)
+        listing = self._list_lane(names.lane_folder(address), after)
         beyond = sorted(
-            (o for o in look.objects if after is None or look.mark is None or o.rows.hi > look.mark),
+            (o for o in listing.objects if after is None or listing.mark is None or o.rows.hi > listing.mark),
             key=lambda o: (o.rows, o.name),
         )
         for a, b in itertools.pairwise(beyond):
@@ -214,10 +220,10 @@ class ObjectSink(ABC):
                     f"{a.name} and {b.name} in {names.lane_folder(address)} at {self.destination} hold the same rows",
                     hint="Find out which one the consumer has read, and take the other one away.",
                 )
-        return Held(look.mark, tuple(HeldRange(o.rows, size=o.size) for o in beyond))
+        return Held(listing.mark, tuple(HeldRange(o.rows, size=o.size) for o in beyond))
 
-    def _look(self, lane: str, after: Seq | None) -> LaneListing:
-        return self._place.look(lane, after)
+    def _list_lane(self, lane: str, after: Seq | None) -> LaneListing:
+        return self._place.list_lane(lane, after)
 
     def mark(self, marks: Sequence[tuple[Address, Seq]]) -> None:
         side_by_side(self._mark, marks)
