@@ -6,12 +6,12 @@ import json
 import random
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import event
@@ -51,6 +51,7 @@ _PROGRAM_LIMIT = "54"
 
 _PARAMETERS_AT_ONCE_MAX = 500
 _T = TypeVar("_T")
+_Asked = ParamSpec("_Asked")
 
 REBUILD_HINT = "Restore a backup of the ledger, or make a new one from the tables with `strandline ledger rebuild`."
 
@@ -142,6 +143,13 @@ class Ledger:
     def read(self) -> Iterator[sa.Connection]:
         with self._translated(), self.engine.connect() as connection, connection.begin():
             yield connection
+
+    def query(
+        self, ask: Callable[Concatenate[sa.Connection, _Asked], _T], *args: _Asked.args, **kwargs: _Asked.kwargs
+    ) -> _T:
+        """The result of one query in a transaction of its own."""
+        with self.read() as connection:
+            return ask(connection, *args, **kwargs)
 
     @contextmanager
     def write(self) -> Iterator[sa.Connection]:

@@ -9,8 +9,8 @@ from pyspark.sql.types import StructField
 
 from strandline.core import failpoints
 from strandline.core.delivery_types import NOT_PARTITIONED, ChunkState, Intent, Lane, LaneId, LanePlan
-from strandline.core.errors import LeaseLost, SchemaError, SinkStopped
-from strandline.core.types import Seq, SeqRange
+from strandline.core.errors import SchemaError, SinkStopped
+from strandline.core.types import Seq, SeqRange, before
 from strandline.deliver.context import settled
 from strandline.deliver.plan import size_scan_spark
 from strandline.deliver.plan.chunking import (
@@ -105,7 +105,7 @@ def store_next(run: SinkRun) -> list[Intent] | None:
         left_out=standing.bounds.left_out,
     )
     if stored is None:
-        raise LeaseLost(f"{run.record.name}: another deliverer has taken over")
+        raise run.superseded()
     failpoints.hit("deliver.after_plan")
     run.record = replace(run.record, planned=Seq(max(planned.until, run.record.planned or 0)))
     return stored
@@ -241,10 +241,6 @@ def _found(run: SinkRun, standing: SinkPosition, partition: str, held: Held) -> 
         )
     aside = standing.set_aside.get(partition, frozenset())
     return Found(tuple(read_back(run.sink(), run, partition, beyond.listed)), beyond.mark, aside)
-
-
-def before(seq: Seq) -> Seq | None:
-    return Seq(seq - 1) if seq > 1 else None
 
 
 def ask_from(landed: Sequence[SeqRange], mark: Seq | None) -> Seq | None:

@@ -8,13 +8,14 @@ ago: there, and only there, the row goes to a lane for replays, and late attempt
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
 
 from strandline.core import failpoints
 from strandline.core.delivery_types import SinkRecord
 from strandline.core.errors import FailedError, RefusedError, SchemaError
-from strandline.core.types import Dataset, Seq, SeqRange, merge_ranges
+from strandline.core.types import Dataset, Seq, SeqRange, before, merge_ranges
 from strandline.deliver.context import DeliverContext
 from strandline.deliver.manage_sinks import alone
 from strandline.deliver.quarantine.content import RowContent, unpacked
@@ -69,9 +70,7 @@ def replay(
     numbers: Sequence[int] | None,
     on_progress: OnRows = lambda done, total: None,
 ) -> ReplayReport:
-    with context.ledger.read() as connection:
-        before = sinks.get(connection, name)
-    with alone(context, before) as lease:
+    with alone(context, context.ledger.query(sinks.get, name)) as lease:
         with context.ledger.read() as connection:
             record = sinks.get(connection, name)
             rows = quarantine.list_quarantined(connection, record, NOT_THERE)
@@ -80,14 +79,11 @@ def replay(
         wanted = chosen([q for q in rows if q not in anew], numbers, name)
         if not wanted:
             return ReplayReport(name, ())
-        run = SinkRun(context, record, dataset, lease, lambda *_: None)
-        try:
+        with closing(SinkRun(context, record, dataset, lease)) as run:
             run.fence()
             run.claim()
             by_name = {c.name: c for c in columns}
             return _Replaying(run, by_name, open_objects(context.config), on_progress).replay(wanted)
-        finally:
-            run.close()
 
 
 def _is_delivered_anew(connection: Connection, record: SinkRecord, row: Quarantined) -> bool:
@@ -99,8 +95,7 @@ def _is_delivered_anew(connection: Connection, record: SinkRecord, row: Quaranti
     reached = record.planned if mine is None else mine.mark
     if row.seq > (reached or 0):
         return True
-    before = Seq(row.seq - 1) if row.seq > 1 else None
-    return mine is not None and bool(intents.chunks_of(connection, mine.id, after=before, until=row.seq))
+    return mine is not None and bool(intents.chunks_of(connection, mine.id, after=before(row.seq), until=row.seq))
 
 
 def _refuse(record: SinkRecord, anew: Sequence[Quarantined], numbers: Sequence[int]) -> None:
@@ -145,8 +140,8 @@ class _Replaying:
         """Rows that the sink holds: an earlier replay landed, or a late attempt."""
         sink = self.run.sink(wanted[0].options)
         lanes = sorted({replay_partition(sink, row) for row in wanted})
-        lowest = min(row.seq for row in wanted)
-        asked = [(self.run.address(p), Seq(lowest - 1) if lowest > 1 else None) for p in lanes]
+        after = before(min(row.seq for row in wanted))
+        asked = [(self.run.address(p), after) for p in lanes]
         by_lane = dict(zip(lanes, sink.held(asked), strict=True))
         return {row.seq for row in wanted if _holds(by_lane[replay_partition(sink, row)], row.seq)}
 

@@ -22,7 +22,6 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from strandline.core import failpoints
-from strandline.core.errors import UsageError
 from strandline.core.types import SEQ_COLUMN, SeqRange, merge_ranges
 from strandline.deliver.plan.size_scan_spark import lane_of, selected
 from strandline.deliver.quarantine.content import packed
@@ -31,7 +30,7 @@ from strandline.deliver.send.patience import patience_of
 from strandline.deliver.send.rejection import Halves, Single
 from strandline.deliver.sink import Address, Conflict, Landed, Outcome, Parcel, Refused, Sender, TryLater, Unknown
 from strandline.deliver.sink_options import DeliveryOptions
-from strandline.iceberg.spark.conditions import find_instability
+from strandline.iceberg.spark.conditions import check_condition
 from strandline.iceberg.spark.row_text import line
 from strandline.iceberg.spark.tables import explain
 
@@ -136,14 +135,7 @@ def _names(cargo: Cargo) -> list[str]:
 def _condition(df: DataFrame, where: str | None) -> Column | None:
     if where is None:
         return None
-    try:
-        unstable = find_instability(df, where)
-    except Exception as e:
-        raise UsageError(
-            f"the condition `{where}` does not fit the rows: {explain(e, 'it cannot be read').message}", hint=_OTHERWISE
-        ) from e
-    if unstable is not None:
-        raise UsageError(f"the condition `{where}` cannot choose rows: {unstable}", hint=_OTHERWISE)
+    check_condition(df, where, "the rows", hint=_OTHERWISE)
     return F.coalesce(F.expr(where), F.lit(False))
 
 

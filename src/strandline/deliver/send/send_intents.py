@@ -13,11 +13,12 @@ from dataclasses import dataclass, field, replace
 
 from strandline.core import failpoints
 from strandline.core.delivery_types import Acknowledged, Chunk, ChunkId, ChunkState, Intent, IntentId
-from strandline.core.errors import FailedError, LeaseLost, SinkStopped
+from strandline.core.errors import FailedError, SinkStopped
+from strandline.core.types import before
 from strandline.deliver.context import settled
 from strandline.deliver.plan.chunking import not_held
 from strandline.deliver.plan.older_generations import check_foundations
-from strandline.deliver.plan.planner import ask_from, before, check_last, prepare
+from strandline.deliver.plan.planner import ask_from, check_last, prepare
 from strandline.deliver.send.build_parquet import ship_either_way
 from strandline.deliver.send.build_spark import DuplicateNumber, Nothing, Shipment, Shipped, Unsent, cargo_of
 from strandline.deliver.send.find_delivered import conflict, found_there
@@ -231,7 +232,7 @@ class _Finishing:
             return
         failpoints.hit("offer.before_record")
         if not intent_records.offer(self.run.context.ledger, self.run.lease, [t.chunk.id for t in wave]):
-            raise LeaseLost(f"{self.run.record.name}: another deliverer has taken over")
+            raise self.run.superseded()
         failpoints.hit("offer.after_record")
 
     def _settle(self, acks: Sequence[Acknowledged]) -> None:
@@ -418,7 +419,7 @@ def _outcome(
 def _acknowledge(run: SinkRun, acks: Sequence[Acknowledged]) -> None:
     failpoints.hit("deliver.before_acknowledge")
     if not intent_records.acknowledge(run.context.ledger, run.lease, acks):
-        raise LeaseLost(f"{run.record.name}: another deliverer has taken over")
+        raise run.superseded()
     failpoints.hit("deliver.after_acknowledge")
 
 
@@ -432,7 +433,7 @@ def _close(run: SinkRun, complete: Sequence[Intent], done: Mapping[ChunkId, Ackn
     sink.mark([(run.address(i.partition), i.until) for i in complete])
     failpoints.hit("deliver.after_mark")
     if not intent_records.close(run.context.ledger, run.lease, run.record, complete, token=run.token):
-        raise LeaseLost(f"{run.record.name}: another deliverer has taken over")
+        raise run.superseded()
     failpoints.hit("deliver.after_close")
     acks = [done[c.id] for i in complete for c in i.chunks if c.id in done]
     report.rows += sum(a.count for a in acks)

@@ -12,10 +12,9 @@ from typing import Protocol, runtime_checkable
 
 from strandline.core import failpoints
 from strandline.core.delivery_types import Acknowledged, Chunk, ChunkId, ChunkState, Intent, IntentId
-from strandline.core.errors import LeaseLost, SinkStopped
-from strandline.core.types import Seq
+from strandline.core.errors import SinkStopped
+from strandline.core.types import Seq, before
 from strandline.core.wording import plural
-from strandline.deliver.plan.planner import before
 from strandline.deliver.quarantine.objects import object_name, open_objects
 from strandline.deliver.send.find_delivered import found_there
 from strandline.deliver.send.rejection import Halves, Refusal, RefusalHistory, Single, Steps, TooMany, decide
@@ -137,7 +136,7 @@ class Refusing:
         failpoints.hit("split.before_store")
         parts = splits.split(self.run.context.ledger, self.run.lease, wanted)
         if parts is None:
-            raise LeaseLost(f"{self.run.record.name}: another deliverer has taken over")
+            raise self.run.superseded()
         failpoints.hit("split.after_store")
         return parts
 
@@ -157,7 +156,7 @@ class Refusing:
             row = SetAside(intent.lane, Seq(number), r.why, name, len(content), self.options, form)
             rows.append((r.chunk.id, row))
         if not quarantine.set_aside(self.run.context.ledger, self.run.lease, rows):
-            raise LeaseLost(f"{self.run.record.name}: another deliverer has taken over")
+            raise self.run.superseded()
         failpoints.hit("quarantine.after_record")
         self._count(refusals)
         return tuple(Acknowledged(chunk, ChunkState.EMPTY, 0, 0, None, None) for chunk, _ in rows)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from strandline.core.types import SEQ_COLUMN, Seq, SeqRange
+from strandline.core.types import SEQ_COLUMN, Seq, SeqRange, before
 from strandline.deliver.context import settled
-from strandline.deliver.plan.planner import before, prepare
+from strandline.deliver.plan.planner import prepare
 from strandline.deliver.plan.size_scan_spark import lane_of
 from strandline.deliver.send.build_spark import KEPT, cargo_of, owned_rows, prepare_rows
 from strandline.deliver.sink_options import parse_common
@@ -32,8 +32,7 @@ def read_undelivered(
 ) -> pa.Table | None:
     """Rows of these chunks, each with its lane's partition, and rows that are not planned yet, in the sink's form. None
     if there are none."""
-    with run.context.ledger.read() as connection:
-        sealed = blocks.sealed(connection, run.dataset.id)
+    sealed = run.context.ledger.query(blocks.sealed, run.dataset.id)
     planned = run.record.planned or 0
     if sealed is None or (not unsent and sealed <= planned):
         return None

@@ -6,6 +6,7 @@ The executors read objects and rows, as they would send them; the driver gets on
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from strandline.core.delivery_types import Intent, Lane, SinkRecord
@@ -47,15 +48,13 @@ def verify(
     """A sink that cannot be read does not keep the others from being checked."""
     verdicts = []
     for record, dataset in chosen:
-        run = SinkRun(context, record, dataset, Lease(record.id, "verify"), lambda *_: None)
         try:
-            verdicts.append(_Verification(run, taken_is_fine, progress).verdict())
+            with closing(SinkRun(context, record, dataset, Lease(record.id, "verify"))) as run:
+                verdicts.append(_Verification(run, taken_is_fine, progress).verdict())
         except StrandlineError as e:
             words = e.message if e.hint is None else f"{e.message} ({e.hint})"
             unreadable = VerifyFinding(Fault.UNREADABLE, record.name, "", None, record.destination, words)
             verdicts.append(SinkVerdict(record.name, record.kind, 0, findings=(unreadable,)))
-        finally:
-            run.close()
     return VerifyReport(tuple(verdicts))
 
 

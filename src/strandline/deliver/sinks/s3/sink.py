@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from strandline.core import failpoints
 from strandline.core.errors import RefusedError, StorageError, UsageError
-from strandline.core.types import Seq, SeqRange
+from strandline.core.types import Seq, SeqRange, before
 from strandline.deliver.sink import (
     Address,
     Conflict,
@@ -198,12 +198,12 @@ class _Chunk:
 
     def offer(self) -> Outcome:
         """One attempt. It begins with a listing, which finds an earlier attempt whose response was lost."""
-        before = self._sender.list_lane(self._lane)
+        listing = self._sender.list_lane(self._lane)
         rows = self._parcel.range
-        if before.settles(rows):
-            there = before.exactly(rows)
+        if listing.settles(rows):
+            there = listing.exactly(rows)
             return gone(self._parcel) if there is None else self._repeat(f"{self._lane}/{there.name}")
-        if (conflict := before.conflict(rows)) is not None:
+        if (conflict := listing.conflict(rows)) is not None:
             return conflict
         encoded = self._encode()
         try:
@@ -329,7 +329,7 @@ class S3Inspector:
 
     def inspect(self, address: Address, rows: SeqRange) -> Inspected:
         lane = names.lane_folder(address)
-        there = self.bucket.list_lane(lane, Seq(rows.lo - 1) if rows.lo > 1 else None).exactly(rows)
+        there = self.bucket.list_lane(lane, before(rows.lo)).exactly(rows)
         found = None if there is None else self.bucket.fetch(f"{lane}/{there.name}")
         if there is None or found is None:
             return decode.GONE
