@@ -131,15 +131,14 @@ class Deliverer:
         if todo:
             self.ready()
             for w in todo:
-                self._start(w, plans_max=1)
+                self._start(w, partial(self._deliver, plans_max=1))
                 if _is_suspect(w):
                     self._suspects.add(w.sink.id)
         self._check_an_idle_one(list(work.values()))
         return self._report()
 
-    def _start(self, work: SinkWork, *, plans_max: int | None = None, checks_only: bool = False) -> None:
+    def _start(self, work: SinkWork, deliver: Callable[[SinkWork], SinkReport]) -> None:
         self._pool = self._pool or ThreadPoolExecutor(self.context.settings.sinks_at_once_max, "strandline-sink")
-        deliver = partial(self._deliver, plans_max=plans_max, checks_only=checks_only)
         self._running[work.sink.id] = self._pool.submit(deliver, work)
         self._idle_checks.note(work.sink.id)
 
@@ -155,7 +154,7 @@ class Deliverer:
         idle = {w.sink.id: w for w in active if w.sink.id not in self._running and not _is_suspect(w)}
         record = self._idle_checks.next_due([w.sink for w in idle.values()])
         if record is not None:
-            self._start(idle[record.id], checks_only=True)
+            self._start(idle[record.id], partial(self._deliver, checks_only=True))
 
     def _without_surplus_suspects(self, todo: list[SinkWork]) -> list[SinkWork]:
         """`todo` without the sinks that failed the last time and find no place. They never take the last place in the
