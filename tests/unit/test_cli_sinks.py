@@ -32,7 +32,7 @@ from strandline.core.errors import RefusedError, StorageError
 from strandline.core.read_token import Continuation
 from strandline.core.types import BlockKind, Reserved, Seq, SeqRange, SnapshotId, Staged
 from strandline.deliver import sink_kinds
-from strandline.deliver.plan.preview import ChunkPreview, LanePreview, SinkPreview
+from strandline.deliver.plan.preview import LanePreview, SinkPreview
 from strandline.deliver.tick import SinkReport, TickReport
 from strandline.lake import Lake, open_lake
 from strandline.ledger.deliver import intents, sinks
@@ -480,7 +480,7 @@ def test_a_tick_is_told_sink_by_sink_in_words() -> None:
 
 
 def test_a_preview_cuts_long_lists_for_people_and_never_in_the_document() -> None:
-    chunks = tuple(ChunkPreview(SeqRange(Seq(n * 10 + 1), Seq(n * 10 + 10)), 10) for n in range(100))
+    chunks = tuple(ChunkPlan(SeqRange(Seq(n * 10 + 1), Seq(n * 10 + 10)), 10) for n in range(100))
     one = LanePreview("a", "", True, chunks[:1])
     found = [
         SinkPreview("a", "active", (one,), None),

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from strandline.core.delivery_types import PeerKind
+from strandline.core.forward_protocol import LaneName
 from strandline.core.settings import ForwardSettings
 from strandline.core.types import Seq, SeqRange
 from strandline.iceberg.schema.columns import Column
@@ -24,16 +25,7 @@ if TYPE_CHECKING:
 
 ENTRY_POINTS = "strandline.sinks"
 
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """The name of a lane in the sink's own record. Together with a range it identifies a chunk."""
-
-    lake: str
-    instance: str
-    generation: int
-    dataset: str
-    partition: str  # encoded injectively; empty for a dataset without logical partitions
+Address = LaneName  # the lane in the sink's own record; together with a range it identifies a chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,10 +253,6 @@ class OlderRows:
     upto: int
 
 
-def _builds_on_nothing() -> Sequence[OlderRows]:
-    return ()
-
-
 @dataclass(frozen=True, slots=True)
 class SinkContext:
     home: Path  # relative paths start here
@@ -278,7 +266,7 @@ class SinkContext:
     given: Mapping[str, str] = field(default_factory=dict)
     peer: PeerKind | None = None  # what the destination was when it was claimed; None if not known yet
     # Queries the ledger, so a sink calls it only when it has a reason to.
-    builds_on: Callable[[], Sequence[OlderRows]] = _builds_on_nothing
+    builds_on: Callable[[], Sequence[OlderRows]] = tuple
 
 
 @dataclass(frozen=True, slots=True)

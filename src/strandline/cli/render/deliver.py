@@ -102,6 +102,6 @@ def _lane(lane: LanePreview) -> list[RenderableType]:
     name, first = lane.partition or "all", "  promised before, sent first" if lane.under_way else ""
     if len(lane.chunks) == 1:
         [only] = lane.chunks
-        return [Text.assemble(f"  {name}  {plural(lane.rows, 'row')}", (f"  {only.range}{first}", "dim"))]
+        return [Text.assemble(f"  {name}  {plural(lane.rows, 'row')}", (f"  {only.rows}{first}", "dim"))]
     head = Text.assemble(f"  {name}  {plural(lane.rows, 'row')} in {plural(len(lane.chunks), 'chunk')}", (first, "dim"))
-    return [head, *(Text(f"    {c.range}  {plural(c.rows, 'row')}", "dim") for c in lane.chunks)]
+    return [head, *(Text(f"    {c.rows}  {plural(c.expected, 'row')}", "dim") for c in lane.chunks)]

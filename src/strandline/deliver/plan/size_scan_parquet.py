@@ -14,12 +14,11 @@ from pyspark.sql import types as T
 from strandline.core.types import SEQ_COLUMN, SEQ_MAX
 from strandline.deliver.context import DeliverContext
 from strandline.deliver.plan.chunking import Piece
-from strandline.deliver.plan.row_weight import width
-from strandline.deliver.plan.size_scan_spark import PIECES_PER_CHUNK, piece_rows
+from strandline.deliver.plan.size_scan_spark import PIECES_PER_CHUNK, piece_rows, width
 from strandline.deliver.send import data_files
 from strandline.deliver.send.data_files import one_after_the_other
 from strandline.deliver.sink_options import DeliveryOptions
-from strandline.iceberg.spark.tables import DataFile, explain
+from strandline.iceberg.spark.tables import DataFile, explaining
 from strandline.storage.s3_settings import S3Settings
 
 if TYPE_CHECKING:
@@ -60,13 +59,11 @@ def scan_files(
     )
     locations = [f.location for f in files]
     tasks = min(len(files), spark_context.defaultParallelism * 4)
-    try:
+    with explaining("the rows cannot be planned"):
         if sum(f.rows for f in files) <= _SMALL_ROWS_MAX:  # a job would cost more than the whole scan
             found = list(work.run(locations))
         else:
             found = spark_context.parallelize(locations, tasks).mapPartitions(work.run).collect()  # one row per piece
-    except Exception as e:
-        raise explain(e, "the rows cannot be planned") from e
     if apart:
         return sorted(found, key=lambda p: p.first)
     return _together(found, piece_rows(options), options.chunk_bytes_max)

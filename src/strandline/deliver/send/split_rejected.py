@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 from strandline.core import failpoints
 from strandline.core.delivery_types import Acknowledged, Chunk, ChunkId, ChunkState, Intent, IntentId
@@ -29,13 +28,6 @@ from strandline.ledger.deliver.splits import Split
 class Dealt:
     parts: Mapping[ChunkId, tuple[Chunk, Chunk]]  # the two parts of each chunk that was split
     set_aside: tuple[Acknowledged, ...]
-
-
-@runtime_checkable
-class MaySplitInDoubt(Protocol):
-    """A sink that may be unable to ask its destination what it holds."""
-
-    splits_in_doubt: bool
 
 
 class Refusing:
@@ -75,7 +67,7 @@ class Refusing:
 
     def _splits_in_doubt(self) -> bool:
         """The present option counts, as with the other guard: a person may have checked the destination."""
-        return isinstance(sink := self.run.sink(), MaySplitInDoubt) and sink.splits_in_doubt
+        return getattr(self.run.sink(), "splits_in_doubt", False)
 
     def _in_doubt(self, chunk: Chunk) -> SinkStopped:
         """The parts have names of their own, so a server that only knows names would take their rows a second time."""
@@ -99,10 +91,10 @@ class Refusing:
 
     def _decide(self, refusals: Sequence[Refusal]) -> Steps | TooMany:
         if self._aside is None:
-            self._aside, self._since_landing = self._look()
+            self._aside, self._since_landing = self._count_quarantined()
         return decide(refusals, RefusalHistory(self._aside, self._since_landing, self.takes_others), self.rows_max)
 
-    def _look(self) -> tuple[dict[IntentId, int], int]:
+    def _count_quarantined(self) -> tuple[dict[IntentId, int], int]:
         """Rows in quarantine, neither discarded nor replayed: per open intent, and above all that the sink took."""
         with self.run.context.ledger.read() as connection:
             known = lanes.unchecked(connection, self.run.record)

@@ -16,7 +16,7 @@ from strandline.deliver.plan.size_scan_spark import lane_of
 from strandline.deliver.send.build_spark import KEPT, cargo_of, owned_rows, prepare_rows
 from strandline.deliver.sink_options import parse_common
 from strandline.deliver.sink_session import SinkRun
-from strandline.iceberg.spark.tables import explain
+from strandline.iceberg.spark.tables import explaining
 from strandline.ledger.ingest import blocks
 
 if TYPE_CHECKING:
@@ -48,11 +48,8 @@ def read_undelivered(
     if cargo.where is not None:
         rows = rows.where(F.col(KEPT).isNotNull())
     ends = rows.orderBy("_sl_number").limit(_EACH_MAX), rows.orderBy(F.desc("_sl_number")).limit(_EACH_MAX)
-    with run.called_off_by_stopping():
-        try:
-            found = ends[0].union(ends[1]).toArrow()
-        except Exception as e:
-            raise explain(e, "rows to try cannot be read") from e
+    with run.called_off_by_stopping(), explaining("rows to try cannot be read"):
+        found = ends[0].union(ends[1]).toArrow()
     if found.num_rows == 0:
         return None
     if cargo.where is not None:

@@ -14,6 +14,7 @@ from strandline.core.types import SeqRange
 from strandline.deliver.send.digests import bare, same_bytes, tell_apart
 from strandline.deliver.sink import Inspected
 from strandline.deliver.verify.ranges import Fault, LaneRanges, Present, Recorded, VerifyFinding, counted
+from strandline.deliver.verify.verdict import Proved
 
 _ENCODED_OTHERWISE = (
     "its rows are as many as they must be; another encoder than today's has made their bytes, so that they cannot be "
@@ -36,20 +37,10 @@ class LakeRows:
 
 
 @dataclass
-class LaneProof:
-    """What was proved of a lane, counted, and what was found."""
+class LaneProof(Proved):
+    """What was proved of a lane, and what was found."""
 
     findings: list[VerifyFinding]
-    ranges: int = 0
-    rows: int = 0
-    withheld: int = 0
-    empty: int = 0
-    taken: int = 0
-    taken_over: int = 0  # held by the sink; the ledger knows them only by the watermark that it read from there
-    under_way: int = 0
-    bytes: int = 0
-    gone: int = 0  # delivered rows that retention or purge deleted from the lake: the ledger's record proves them
-    unprovable: int = 0  # ranges whose content neither the lake nor the ledger knows any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +85,7 @@ def _check_content(
     """Compares the sink with the ledger; with the lake if the ledger has no record of the range."""
     rows, options = present.held.rows, present.options
     proof.ranges += 1
-    proof.bytes += _size(present)
+    proof.checked_bytes += _size(present)
     if seen is None:
         return
     if seen.problem is not None:

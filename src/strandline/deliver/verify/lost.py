@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 
 from strandline.core.types import SeqRange
 from strandline.deliver.verify.ranges import Fault, LaneRanges, VerifyFinding
@@ -16,7 +16,7 @@ def passed_over(losses: Sequence[Loss], partition: str) -> list[SeqRange]:
 
 
 def forgotten(
-    sink: str, losses: Sequence[Loss], layouts: Sequence[LaneRanges], published: Callable[[SeqRange], int | None]
+    sink: str, losses: Sequence[Loss], layouts: Sequence[LaneRanges], published: Mapping[SeqRange, int | None]
 ) -> list[VerifyFinding]:
     """Ranges whose rows were deleted under a ledger that is lost since. The rows that the sink holds are compared as
     far as possible. It is known to have all of them only if as many are accounted for as were published."""
@@ -27,7 +27,7 @@ def forgotten(
     return [
         VerifyFinding(Fault.UNPROVABLE, sink, loss.partition, loss.range, f"numbers {loss.range}", words)
         for loss in losses
-        if loss.reason is Reason.FORGOTTEN and not _accounted_for(loss.range, layouts, published(loss.range))
+        if loss.reason is Reason.FORGOTTEN and not _accounted_for(loss.range, layouts, published[loss.range])
     ]
 
 

@@ -26,10 +26,10 @@ from strandline.deliver.verify.ranges import Fault, LaneRanges, OptionsKey, Pres
 from strandline.deliver.verify.rebuild import Rebuilding, WantedChunk
 from strandline.deliver.verify.replayed_rows import Replays, prove_replays
 from strandline.deliver.verify.single_rows import KnowsNumbers, NumberComparison, in_rows, unsent_rows
-from strandline.deliver.verify.verdict import SinkVerdict, VerifyProgress, VerifyReport
-from strandline.iceberg.spark.tables import explain
+from strandline.deliver.verify.verdict import Proved, SinkVerdict, VerifyProgress, VerifyReport, add_up
+from strandline.iceberg.spark.tables import explaining
 from strandline.ledger.deliver import intents, lanes, losses, quarantine
-from strandline.ledger.deliver.losses import Loss
+from strandline.ledger.deliver.losses import Loss, Reason
 from strandline.ledger.deliver.quarantine import NOT_THERE, QuarantineState
 from strandline.ledger.deliver.sinks import seq_or_none
 from strandline.ledger.maintain import floors
@@ -90,24 +90,16 @@ class _Verification:
         findings = [*self.extra, *(f for p in proofs for f in p.findings)]
         marks = [lane.mark for lane in known]
         record = self.run.record
+        outside = Proved(unprovable=sum(f.kind is Fault.UNPROVABLE for f in self.extra))
         return SinkVerdict(
             record.name,
             record.kind,
             len(known),
-            ranges=sum(p.ranges for p in proofs),
-            rows=sum(p.rows for p in proofs),
-            withheld=sum(p.withheld for p in proofs),
-            empty=sum(p.empty for p in proofs),
-            taken=sum(p.taken for p in proofs),
-            taken_over=sum(p.taken_over for p in proofs),
-            under_way=sum(p.under_way for p in proofs),
+            **add_up([*proofs, outside]),
             quarantined=replays.count(*NOT_THERE),
             replayed=replays.count(QuarantineState.REPLAYED),
             discarded=replays.count(QuarantineState.DISCARDED),
-            gone=sum(p.gone for p in proofs),
-            unprovable=sum(p.unprovable for p in proofs) + sum(f.kind is Fault.UNPROVABLE for f in self.extra),
             lost=sum(x.rows or 0 for x in self.losses),
-            checked_bytes=sum(p.bytes for p in proofs),
             start=seq_or_none(min((x.floor for x in layouts), default=record.start) or None),
             watermark=None if not marks or None in marks else min(m for m in marks if m is not None),
             findings=tuple(findings),
@@ -138,8 +130,8 @@ class _Verification:
     def _replays(self) -> Replays:
         """The quarantined rows, and what the sink holds as replays. The ledger is asked first, as for the others."""
         record = self.run.record
-        with self.run.context.ledger.read() as connection:
-            rows = [q for q in quarantine.list_quarantined(connection, record) if q.generation == record.generation]
+        found = self.run.context.ledger.query(quarantine.list_quarantined, record)
+        rows = [q for q in found if q.generation == record.generation]
         if not self.run.sink().keeps_marks:
             return Replays(tuple(rows), None)
         held = self._held_by_one(self.run.sink(), (self.run.address(REPLAY_PARTITION), None))
@@ -150,7 +142,8 @@ class _Verification:
         layouts = []
         for lane, held in zip(known, self._held(known), strict=True):
             if held is not None and not held.told:
-                self.extra.append(self._cannot_be_asked(lane))
+                words = "the other end keeps no record that could be asked for: what it holds cannot be proven"
+                self._add(Fault.UNREADABLE, lane.partition, None, self.run.record.destination, words)
             elif held is not None:
                 self.held[lane.partition] = held
                 layouts.append(
@@ -169,10 +162,8 @@ class _Verification:
                 )
         return layouts
 
-    def _cannot_be_asked(self, lane: Lane) -> VerifyFinding:
-        where = self.run.record.destination
-        words = "the other end keeps no record that could be asked for: what it holds cannot be proven"
-        return VerifyFinding(Fault.UNREADABLE, self.run.record.name, lane.partition, None, where, words)
+    def _add(self, kind: Fault, partition: str, rows: SeqRange | None, what: str, detail: str) -> None:
+        self.extra.append(VerifyFinding(kind, self.run.record.name, partition, rows, what, detail))
 
     def _held(self, known: Sequence[Lane]) -> list[Held | None]:
         sink = self.run.sink()
@@ -186,12 +177,7 @@ class _Verification:
         try:
             return sink.held([asked])[0]
         except RefusedError as e:  # a sink raises this if two objects hold the same rows
-            address = asked[0]
-            self.extra.append(
-                VerifyFinding(
-                    Fault.OVERLAP, self.run.record.name, address.partition, None, self.run.record.destination, e.message
-                )
-            )
+            self._add(Fault.OVERLAP, asked[0].partition, None, self.run.record.destination, e.message)
             return None
 
     def _namer(self, partition: str) -> Callable[[SeqRange, OptionsKey | None], str]:
@@ -219,23 +205,17 @@ class _Verification:
                     found[partition][rows] = seen
                 else:
                     name = self._namer(partition)(rows, None)
-                    self.extra.append(
-                        VerifyFinding(
-                            Fault.UNREADABLE, self.run.record.name, partition, rows, name, why or "it cannot be read"
-                        )
-                    )
+                    self._add(Fault.UNREADABLE, partition, rows, name, why or "it cannot be read")
         self._say("reading the sink", len(pairs), len(pairs))
         return found
 
-    def _inspect_some(self, task: _Inspection, pairs: Sequence[tuple[Address, SeqRange]]) -> list[_Looked]:
+    def _inspect_some(self, task: _Inspection, pairs: Sequence[tuple[Address, SeqRange]]) -> list[_Read]:
         if getattr(task.inspector, "asks_only", False):
             return list(task.run(pairs))
         spark = self.run.context.tables().spark.sparkContext
         slices = min(len(pairs), spark.defaultParallelism * _TASKS_PER_CORE)
-        try:
+        with explaining("what the sink holds cannot be read"):
             return spark.parallelize(pairs, slices).mapPartitions(task.run).collect()  # one result per range
-        except Exception as e:
-            raise explain(e, "what the sink holds cannot be read") from e
 
     def _lake_side(
         self, layouts: Sequence[LaneRanges], inspected: Mapping[str, Mapping[SeqRange, Inspected]]
@@ -274,15 +254,14 @@ class _Verification:
             partition = layout.lane.partition
             side = LakeSide(by_lane[partition], changed, view.schemas > 1, floor, purged)
             proofs.append(prove(layout, inspected[partition], side))
-        self.extra += forgotten(record.name, self.losses, layouts, self._published)
+        query, dataset = self.run.context.ledger.query, self.run.dataset.id
+        unknown = [x.range for x in self.losses if x.reason is Reason.FORGOTTEN]
+        published = {rows: query(floors.rows_published, dataset, rows) for rows in unknown}
+        self.extra += forgotten(record.name, self.losses, layouts, published)
         self._say("looking for rows that nobody sent", 0, 0)
         self.extra += unsent_rows(source.df, self.run.record, layouts, by_lane, self.history)
         self._name_rows(rebuilding, layouts, proofs, inspected)
         return proofs
-
-    def _published(self, rows: SeqRange) -> int | None:
-        with self.run.context.ledger.read() as connection:
-            return floors.rows_published(connection, self.run.dataset.id, rows)
 
     def _wanted(self, layout: LaneRanges) -> Iterator[WantedChunk]:
         for r in layout.chunks:
@@ -340,9 +319,7 @@ class _Verification:
             alike = [w for w in wanted if w.options == options]
             what = first_of_chunks(len(alike), self._namer(alike[0].partition)(alike[0].rows, options))
             detail = f"only counts and digests of the ledger are compared, not the lake's: {why}"
-            self.extra.append(
-                VerifyFinding(Fault.NOTE, self.run.record.name, alike[0].partition, alike[0].rows, what, detail)
-            )
+            self._add(Fault.NOTE, alike[0].partition, alike[0].rows, what, detail)
 
     def _name_rows(
         self,
@@ -381,7 +358,7 @@ def _digest(p: Present, seen: Inspected | None) -> str | None:
     return said if same_bytes(said, there) else None
 
 
-_Looked = tuple[str, SeqRange, Inspected | None, str | None]  # partition, range, what is there, or why it is not known
+_Read = tuple[str, SeqRange, Inspected | None, str | None]  # partition, range, what is there, or why it is not known
 
 
 @dataclass(frozen=True)
@@ -390,7 +367,7 @@ class _Inspection:
 
     inspector: Inspector
 
-    def run(self, pairs: Iterable[tuple[Address, SeqRange]]) -> Iterator[_Looked]:
+    def run(self, pairs: Iterable[tuple[Address, SeqRange]]) -> Iterator[_Read]:
         try:
             for address, rows in pairs:
                 try:

@@ -17,13 +17,14 @@ from strandline.deliver.sink import Address, Outcome, Parcel
 from strandline.deliver.verify.compare import LakeRows
 from strandline.deliver.verify.ranges import Fault, LaneRanges, VerifyFinding
 from strandline.deliver.verify.rebuild import WantedChunk
-from strandline.iceberg.spark.tables import explain
+from strandline.iceberg.spark.tables import explaining
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 NAMED_MAX = 5
 STRAYS_MAX = 20
+_CANNOT_COUNT = "the rows of the lake cannot be counted"
 
 
 # --- rows that a sink lacks or has twice ---
@@ -180,10 +181,8 @@ def rows_by_lane(df: DataFrame, spans: Sequence[LaneSpan], others: LaneSpan) -> 
 
 
 def _counts(df: DataFrame) -> dict[str, int]:
-    try:
+    with explaining(_CANNOT_COUNT):
         return {r["_lane"]: r["rows"] for r in df.collect() if r["rows"]}  # one row per lane
-    except Exception as e:
-        raise explain(e, "the rows of the lake cannot be counted") from e
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,10 +209,8 @@ def strays(df: DataFrame, holes: Sequence[tuple[str, SeqRange]]) -> list[Stray]:
         F.count("*").alias("rows"), F.min(number).alias("first"), F.max(number).alias("last")
     )
     by_start = {(p, int(r.lo)): r for p, r in holes}
-    try:
+    with explaining(_CANNOT_COUNT):
         found = grouped.collect()  # one row per hole that has rows
-    except Exception as e:
-        raise explain(e, "the rows of the lake cannot be counted") from e
     return sorted(
         (Stray(r["_lane"], by_start[r["_lane"], r["_from"]], r["rows"], r["first"], r["last"]) for r in found),
         key=lambda s: (s.partition, s.rows),

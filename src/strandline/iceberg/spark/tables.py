@@ -14,6 +14,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -483,6 +484,15 @@ def root_cause(error: Exception) -> str:
     while cause.getCause() is not None:
         cause = cause.getCause()
     return f"{cause.getClass().getSimpleName()}: {cause.getMessage()}"
+
+
+@contextmanager
+def explaining(what: str) -> Iterator[None]:
+    """Raises what `explain` makes of an error."""
+    try:
+        yield
+    except Exception as e:
+        raise explain(e, what) from e
 
 
 def explain(error: Exception, what: str) -> StrandlineError:

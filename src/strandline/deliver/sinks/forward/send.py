@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from strandline.core import failpoints, forward_protocol
-from strandline.core.types import SeqRange
-from strandline.deliver.sink import Address, Outcome, Parcel, Refused, TryLater, Unknown
+from strandline.core.forward_protocol import RangeIdentity
+from strandline.deliver.sink import Outcome, Parcel, Refused, TryLater, Unknown
 from strandline.deliver.sinks.forward.address import AddressRefused
 from strandline.deliver.sinks.forward.body import BodyFormat, encode_body
 from strandline.deliver.sinks.forward.http import AnswerLate, AnswerLost, Conversation, NotSent
@@ -16,13 +16,6 @@ from strandline.deliver.sinks.forward.success import Success
 # One, and a second one if the response was lost. No pause between or after them: the ledger stores how long a sink
 # waits, so a deliverer that is told to stop has nothing to wake up.
 ATTEMPTS_MAX = 2
-
-
-def identity_of(address: Address, rows: SeqRange) -> forward_protocol.RangeIdentity:
-    lane = forward_protocol.LaneName(
-        address.lake, address.instance, address.generation, address.dataset, address.partition
-    )
-    return forward_protocol.RangeIdentity(lane, rows)
 
 
 class ForwardSender:
@@ -47,7 +40,7 @@ class ForwardSender:
         headers = {
             **self._how.headers,
             forward_protocol.DIGEST: forward_protocol.content_digest(body.content),
-            **forward_protocol.identity_headers(identity_of(parcel.address, parcel.range)),
+            **forward_protocol.identity_headers(RangeIdentity(parcel.address, parcel.range)),
         }
         lost: str | None = None
         for _ in range(ATTEMPTS_MAX):
