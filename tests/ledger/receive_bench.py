@@ -95,7 +95,7 @@ class Receiving:
     def held(self, after: int | None = None, partition: str = "") -> list[SeqRange]:
         with self.ledger.read() as connection:
             asked = [(partition, None if after is None else Seq(after))]
-            [found] = senders.held(connection, self.dataset.id, SENDER, asked, bodies_max=1000)
+            [found] = senders.held_bodies(connection, self.dataset.id, SENDER, asked, bodies_max=1000)
         assert not found.more
         return [body.rows for body in found.bodies]
 

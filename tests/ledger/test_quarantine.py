@@ -85,7 +85,7 @@ def test_a_row_is_set_aside_together_with_its_chunk_and_the_lane_goes_on(deliver
     assert (lane.exported, lane.withheld) == (98, 0), "a quarantined row is neither delivered nor withheld"
     assert counted(delivery) == 2
     with delivery.ledger.read() as connection:
-        assert quarantine.of_lane(connection, intent.lane) == [first, second]
+        assert quarantine.list_quarantined(connection, delivery.sink) == [first, second]
         assert quarantine.get(connection, first.id) == first
         assert quarantine.get(connection, QuarantinedId(10**9)) is None
 

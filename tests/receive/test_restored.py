@@ -185,7 +185,7 @@ def test_a_hold_that_comes_just_before_the_commit_is_no_failure_of_the_batch(
         last_check()
 
     receiver = _receiver(bench)
-    intake = Intake(replace(receiver.context, door=_door(append_received=append)))
+    intake = Intake(replace(receiver.context, ingestion=_ingestion(append_received=append)))
     with pytest.raises(ReceiverHolds, match="restored meanwhile"):
         intake.next_batch(bench.dataset.id)
     with bench.ledger.write() as connection:
@@ -270,7 +270,7 @@ def test_a_receiver_takes_and_says_nothing_while_its_ledger_is_behind_the_witnes
 ) -> None:
     """Also one that does not ingest. It asks for the ledger to be opened."""
     monkeypatch.setattr(ledger_watch, "LOOK_AGAIN_SECONDS", 0.0)
-    monkeypatch.setattr("strandline.receive.http.auth_cache._KEPT_SECONDS", 0.0)
+    monkeypatch.setattr("strandline.receive.http.caches._KEPT_SECONDS", 0.0)
     asked: list[int] = []
     client = bench.serve(on_behind=lambda: asked.append(1))
     assert _said(client.send(some(1), "before")) == ACCEPTED
@@ -283,14 +283,14 @@ def test_a_receiver_takes_and_says_nothing_while_its_ledger_is_behind_the_witnes
     assert _said(client.send(some(3), "k")) == ACCEPTED
 
 
-def _door(**other: Any) -> Any:
+def _ingestion(**other: Any) -> Any:
     return SimpleNamespace(catch_up=lambda: None, **other)
 
 
 def _receiver(bench: Bench) -> Receiver:
     spool, receipts = open_spool(bench.config), open_receipts(bench.config)
     unused = cast("Any", None)
-    parts: Any = (bench.config, bench.ledger, spool, unused, _door(), receipts, open_witness(bench.config))
+    parts: Any = (bench.config, bench.ledger, spool, unused, _ingestion(), receipts, open_witness(bench.config))
     return Receiver(IntakeContext(*parts), unused, unused)
 
 

@@ -66,7 +66,7 @@ def test_a_restored_ledger_forgets_no_row_and_uses_no_number_again(lake: Lake) -
     done = lake.append("events", frame(lake, 20), batch_id="b")  # the process that stayed open
     assert done.rows is not None and not any(n in done.rows for n in taken)
     assert_sound(lake, BEFORE + list(range(10)) + list(range(20, 30)))
-    assert "ledger_opened" in audit_events(lake)
+    assert "ledger_resynced" in audit_events(lake)
 
 
 def test_a_restored_ledger_does_not_call_rows_foreign_that_it_has_forgotten(lake: Lake) -> None:
@@ -320,7 +320,7 @@ def test_a_warehouse_restored_from_an_old_copy_does_not_take_numbers_back(lake: 
     shutil.copy(tmp_path / "witness", witness)
     done = lake.append("events", frame(lake, 20), batch_id="b")
     assert done.rows is not None and done.rows.lo > 20
-    assert "ledger_opened" in audit_events(lake)
+    assert "ledger_resynced" in audit_events(lake)
     assert_sound(lake, BEFORE + list(range(10)) + list(range(20, 30)))
 
 
@@ -505,7 +505,7 @@ def test_iceberg_is_never_asked_to_load_a_table_whose_metadata_is_cut_off(
         restore_ledger(lake, copy)
         report = lake.recover()  # a resync, which postpones it
         assert report.troubled == ["default.broken"] and "cannot be read" in report.held[0]
-        assert "ledger_opened" in audit_events(lake) and locked == ["default.events"]
+        assert "ledger_resynced" in audit_events(lake) and locked == ["default.events"]
         assert lake.append("events", frame(lake, 0), batch_id="a").duplicate
         assert any("events" in name for name in loaded)
         assert not any("broken" in name for name in loaded)

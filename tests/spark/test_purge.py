@@ -274,7 +274,7 @@ def test_a_restored_ledger_learns_from_the_table_what_was_purged(
     with lake.ledger.read() as connection:
         assert losses.purged(connection, lake.dataset("events").id) == [SeqRange(Seq(5), Seq(20))]
         [loss] = losses.of_sink(connection, lake.delivery.get("out"))
-        opened = next(e.detail for e in audit.latest(connection) if e.event == "ledger_opened")
+        opened = next(e.detail for e in audit.latest(connection) if e.event == "ledger_resynced")
     assert (loss.reason, loss.after, loss.until) == (Reason.FORGOTTEN, 10, 20)
     assert opened["sinks_below_a_purge"] == ["out"]
     lake.ledger.backup(tmp_path / "later.db")
@@ -400,12 +400,12 @@ def test_it_reaches_rows_that_wait_at_the_receiver_and_does_not_wait_for_those_t
     bench = lake.receiver.context
 
     def append_and_receive(name: str, df: DataFrame, batch_id: str, check: Callable[[], None]) -> Any:
-        done = bench.door.append_received(name, df, batch_id, check)
+        done = bench.ingestion.append_received(name, df, batch_id, check)
         sender.bring(alice)
         return done
 
-    door = SimpleNamespace(catch_up=bench.door.catch_up, append_received=append_and_receive)
-    assert drain(replace(bench, door=door), lake.dataset("events")) == 1
+    ingestion = SimpleNamespace(catch_up=bench.ingestion.catch_up, append_received=append_and_receive)
+    assert drain(replace(bench, ingestion=ingestion), lake.dataset("events")) == 1
     assert (left(lake), len(files(lake))) == ([11, 15], 1)
     done = purge(lake)
     assert (done.bodies_ingested, done.deleted_rows, done.left) == (1, 2, ())

@@ -389,7 +389,7 @@ def test_a_restored_ledger_takes_the_floor_from_the_table_and_says_what_it_canno
     shutil.copy(tmp_path / "copy.db", lake.ledger.path)
     lake.recover()
     assert floor(lake) == 20
-    assert events(lake, "ledger_opened")[-1]["sinks_below_the_floor"] == ["got", "passed"]
+    assert events(lake, "ledger_resynced")[-1]["sinks_below_the_floor"] == ["got", "passed"]
     lake.delivery.add("new", "events", "files", {"path": str(tmp_path / "new")})
     assert lake.delivery.get("new").start == 20
     append(lake, 21, 30)

@@ -178,7 +178,7 @@ def _open(
     sequence.move(connection, last=last, epoch=epoch)
     audit.record(
         connection,
-        "ledger_rebuilt" if rebuild else "ledger_opened",
+        "ledger_rebuilt" if rebuild else "ledger_resynced",
         counter=counter.last,
         witness=highest,
         epoch=epoch,

@@ -11,7 +11,6 @@ from strandline.core.types import Dataset
 from strandline.core.wording import plural
 from strandline.ledger.receive import batches, ended_batches
 from strandline.receive.intake import BatchReport, Intake, IntakeContext, check_hold
-from strandline.receive.record_found import FoundBodies
 
 _WAIT_WITHOUT_PROGRESS_SECONDS = 60.0  # for a batch that another receiver has under way, or that waits for its retry
 
@@ -20,11 +19,9 @@ def drain(context: IntakeContext, dataset: Dataset, *, wait_seconds: float = _WA
     """Returns how many bodies waited at the start. It does not wait for bodies that arrive later, so that it ends while
     senders go on. It removes the files of ingested rows. Raises RefusedError if a body was set aside or cannot be
     recorded: its rows would be missing."""
-    context.door.catch_up()
+    context.ingestion.catch_up()
     check_hold(context.ledger, dataset.id)
-    found = FoundBodies(
-        context.ledger, context.spool, context.receipts
-    ).run()  # bodies that a restored ledger has forgotten
+    found = context.found_bodies.run()  # bodies that a restored ledger has forgotten
     if unrecorded := [f for f in found.left if f.dataset == dataset.name]:
         raise RefusedError(
             f"{plural(len(unrecorded), 'body', 'lies')} in the spool and cannot be recorded; the first: "

@@ -15,9 +15,8 @@ from strandline.iceberg.metadata.identifier import full_name
 from strandline.ledger import audit
 from strandline.ledger.ingest import blocks, datasets, sequence
 from strandline.ledger.receive import ended_batches, receive_holds, senders, spool_files, tokens
-from strandline.receive.doubtful_bodies import find_doubtful
 from strandline.receive.intake import Intake, IntakeContext
-from strandline.receive.record_found import FoundBodies, RecordedBodies
+from strandline.receive.record_found import RecordedBodies, find_doubtful
 
 if TYPE_CHECKING:
     import socket
@@ -68,7 +67,7 @@ class Receiver:
             audit.record(connection, "token_created", token=name, datasets=named, replaces=replaces)
         return made
 
-    def every_token(self) -> list[Token]:
+    def list_tokens(self) -> list[Token]:
         with self.context.ledger.read() as connection:
             return tokens.list_tokens(connection)
 
@@ -78,7 +77,7 @@ class Receiver:
                 raise RefusedError(f"there is no token {name} in use", hint="`strandline token list` shows them all.")
             audit.record(connection, "token_revoked", token=name)
 
-    def every_claim(self) -> list[ClaimOf]:
+    def list_claims(self) -> list[ClaimOf]:
         with self.context.ledger.read() as connection:
             return senders.list_claims(connection)
 
@@ -112,7 +111,7 @@ class Receiver:
 
     def adopt(self) -> RecordedBodies:
         """Records the bodies in the spool that the ledger does not know. A receiver does this when it starts."""
-        return FoundBodies(self.context.ledger, self.context.spool, self.context.receipts).run()
+        return self.context.found_bodies.run()
 
     def accept(self, dataset: str, reason: str) -> list[str]:
         """Lifts the hold of a dataset on a person's word, though nobody knows which bodies its table has. It first sets
@@ -154,13 +153,13 @@ class Receiver:
     def set_unrecorded_aside(self, dataset: str | None = None) -> list[LeftFile]:
         """Gives up bodies in the spool that cannot be recorded. Their files stay under a name that nobody ingests."""
         wanted = None if dataset is None else full_name(dataset)
-        self.context.door.catch_up()
+        self.context.ingestion.catch_up()
         gone = [f for f in self.adopt().left if wanted in (None, f.dataset)]
         for file in gone:
             self.context.spool.set_aside(file.name)
         if gone:
             with self.context.ledger.write() as connection:
-                first = [asdict(f) for f in gone[: spool_files.FILES_TOLD_MAX]]
+                first = [asdict(f) for f in gone[: spool_files.FILES_NAMED_MAX]]
                 audit.record(connection, "spool_files_set_aside", files=len(gone), first=first)
             self.adopt()
         return gone
@@ -184,7 +183,7 @@ class Receiver:
     def serve(
         self,
         stopping: threading.Event,
-        told: ReceiverListener,
+        listener: ReceiverListener,
         *,
         host: str | None = None,
         port: int | None = None,
@@ -200,15 +199,15 @@ class Receiver:
         with self.context.ledger.read() as connection:
             names = [d.name for d in datasets.list_datasets(connection)]
         with ThreadPoolExecutor(1, "strandline-intake-loop") as pool:
-            intake = self.intake(told.batch)
+            intake = self.intake(listener.batch)
             server = self._server(listening, tls, intake.open_soon)
             try:
                 server.start()
-                told.listening(url, names)
+                listener.listening(url, names)
                 if not ingest:
                     self._adopt_at_start()
                 if ingest:
-                    working = pool.submit(intake.run, stopping, told.trouble, told.well)
+                    working = pool.submit(intake.run, stopping, listener.trouble, listener.well)
                     working.add_done_callback(lambda _: stopping.set())
                 while not stopping.wait(0.1):
                     if not server.is_alive:

@@ -72,7 +72,7 @@ class Entered(Protocol):
     def rows(self) -> SeqRange | None: ...
 
 
-class BatchDoor(Protocol):
+class BatchIngestion(Protocol):
     """Appends a batch to its table. `ingest/facade.Ingestion` implements it."""
 
     def catch_up(self) -> None:
@@ -88,13 +88,17 @@ class IntakeContext:
     ledger: Ledger
     spool: Spool
     tables: Callable[[], SparkTables]  # starts Spark at the first call
-    door: BatchDoor
+    ingestion: BatchIngestion
     receipts: Receipts
     witness: Witness
 
     @property
     def settings(self) -> ReceiveSettings:
         return self.config.settings.receive
+
+    @property
+    def found_bodies(self) -> FoundBodies:
+        return FoundBodies(self.ledger, self.spool, self.receipts)
 
     @property
     def lease_seconds(self) -> int:
@@ -157,7 +161,7 @@ class Intake:
         try:
             self.close()
         except Exception as e:
-            on_trouble(_told(e))
+            on_trouble(_as_known(e))
 
     def close(self) -> None:
         """Waits for batches under way; begins no other."""
@@ -184,10 +188,10 @@ class Intake:
     def _resync_if_asked(self) -> None:
         if self._opens.is_set() or monotonic() - self._opened_at > _OPEN_AGAIN_SECONDS:
             self._opened_at = monotonic()
-            self.context.door.catch_up()
+            self.context.ingestion.catch_up()
         if self._opens.is_set():
             # Senders of bodies in the spool were told that they are safe, and may never send anything again.
-            FoundBodies(self.context.ledger, self.context.spool, self.context.receipts).run()
+            self.context.found_bodies.run()
             self._opens.clear()
 
     def _due(self) -> list[DatasetId]:
@@ -213,7 +217,7 @@ class Intake:
         """Ingests one batch of the dataset, which it forms if needed; None if there is none to take."""
         ledger, settings = self.context.ledger, self.context.settings
         # Before bodies are put into a batch: if the ledger was restored, they may be in the table already.
-        self.context.door.catch_up()
+        self.context.ingestion.catch_up()
         check_hold(ledger, id)
         if batches.form(ledger, id, rows_max=settings.batch_rows_max, older_than=self._older_than()) is not None:
             failpoints.hit("receive.after_batch")
@@ -231,14 +235,14 @@ class Intake:
     def _ingest(self, batch: Batch) -> BatchReport | None:
         """None if another receiver has taken the batch over: that one reports it."""
         ledger, seconds = self.context.ledger, self.context.lease_seconds
-        dataset, at_the_door = None, False
+        dataset, while_appending = None, False
         try:
             with beating(lambda: batches.renew(ledger, batch, seconds), lease_seconds=seconds):
                 dataset = self._dataset(batch)
-                self.context.door.catch_up()
+                self.context.ingestion.catch_up()
                 self._write_receipt(dataset, batch)
                 check_hold(ledger, dataset.id)
-                at_the_door = True
+                while_appending = True
                 numbers = self._enter(dataset, batch)
         except failpoints.FailpointError:
             raise
@@ -246,7 +250,7 @@ class Intake:
             batches.release(ledger, batch)
             raise
         except Exception as e:
-            return self._failed(batch, dataset, _told(e), at_the_door=at_the_door)
+            return self._failed(batch, dataset, _as_known(e), while_appending=while_appending)
         self._remove_now([(b.id, b.spool) for b in batch.bodies])
         return BatchReport(dataset.name, batch.batch_id, "ingested", len(batch.bodies), batch.rows, numbers)
 
@@ -254,7 +258,7 @@ class Intake:
         """Appends the batch unless it is published already: then its files may be gone, and are not needed."""
         numbers = self._published(dataset, batch)
         if numbers is None:
-            numbers = self.context.door.append_received(
+            numbers = self.context.ingestion.append_received(
                 dataset.name,
                 self._frame(dataset, batch),
                 batch.batch_id,
@@ -262,7 +266,9 @@ class Intake:
             ).rows
         failpoints.hit("receive.after_append")
         if numbers is None or len(numbers) != batch.rows:
-            raise FailedError(f"batch {batch.batch_id} has {plural(batch.rows, 'row')}, and the numbers {numbers}")
+            raise FailedError(
+                f"batch {batch.batch_id} has {plural(batch.rows, 'row')}, and the sequence numbers {numbers}"
+            )
         batches.settle(self.context.ledger, batch, numbers)
         failpoints.hit("receive.after_settle")
         return numbers
@@ -307,14 +313,14 @@ class Intake:
         return found
 
     def _failed(
-        self, batch: Batch, dataset: Dataset | None, error: StrandlineError, *, at_the_door: bool
+        self, batch: Batch, dataset: Dataset | None, error: StrandlineError, *, while_appending: bool
     ) -> BatchReport | None:
         """Takes the step that `failed_batches.next_step` decides. None if another receiver has taken the batch over."""
         told = explained(error)
         with self.context.ledger.read() as connection:
-            standing = ended_batches.standing(connection, batch, tries=TRIES_WITHOUT_PROOF)
-        failure = Failure(len(batch.bodies), batch.failures + 1, at_the_door, unfit=told is not error)
-        step = next_step(failure, standing)
+            facts = ended_batches.failed_batch_facts(connection, batch, tries=TRIES_WITHOUT_PROOF)
+        failure = Failure(len(batch.bodies), batch.failures + 1, while_appending, unfit=told is not error)
+        step = next_step(failure, facts)
         did, hint = "waiting", told.hint
         if step == "divide" and ended_batches.divide(self.context.ledger, self.context.witness, batch):
             did = "divided"
@@ -365,22 +371,20 @@ class Intake:
             known = datasets.list_datasets(connection)
         for dataset in known:
             listed = sorted(self.context.receipts.listed(dataset.table_uuid), key=lambda found: found[1])
-            old = [batch_id for batch_id, at in listed[:-1] if at < before]
-            with self.context.ledger.read() as connection:
-                settled = batch_receipts.settled_batches(connection, dataset.id, old)
-            self.context.receipts.remove(dataset.table_uuid, settled)
-        self._remove_receipts_of_dropped()
-
-    def _remove_receipts_of_dropped(self) -> None:
-        """No ledger can take their batches back, because the table is gone. Skips datasets without receipts."""
+            self._remove_settled(dataset, [batch_id for batch_id, at in listed[:-1] if at < before])
+        # No ledger can take the batches of dropped datasets back, because their tables are gone.
         tables = self.context.receipts.tables()
         with self.context.ledger.read() as connection:
-            dropped = [d for d in datasets.every_dropped(connection) if d.table_uuid in tables]
+            dropped = [d for d in datasets.list_dropped(connection) if d.table_uuid in tables]
         for dataset in dropped:
-            listed = [batch_id for batch_id, _ in self.context.receipts.listed(dataset.table_uuid)]
-            with self.context.ledger.read() as connection:
-                settled = batch_receipts.settled_batches(connection, dataset.id, listed)
-            self.context.receipts.remove(dataset.table_uuid, settled)
+            listed = self.context.receipts.listed(dataset.table_uuid)
+            self._remove_settled(dataset, [batch_id for batch_id, _ in listed])
+
+    def _remove_settled(self, dataset: Dataset, batch_ids: Sequence[str]) -> None:
+        """Removes those of the receipts that nothing needs any more."""
+        with self.context.ledger.read() as connection:
+            settled = batch_receipts.settled_batches(connection, dataset.id, batch_ids)
+        self.context.receipts.remove(dataset.table_uuid, settled)
 
     def _tidy_now_and_then(self) -> None:
         if self._tidied_at is None or monotonic() - self._tidied_at > _TIDY_SECONDS:
@@ -404,7 +408,7 @@ def explained(error: StrandlineError) -> StrandlineError:
     return SchemaError(said, hint=_UNFIT_HINT) if found else error
 
 
-def _told(error: Exception) -> StrandlineError:
+def _as_known(error: Exception) -> StrandlineError:
     if isinstance(error, StrandlineError):
         return error
     log.error("the intake failed in a way that nobody foresaw", exc_info=error)

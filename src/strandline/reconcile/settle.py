@@ -93,12 +93,13 @@ def settle_dead_runs(context: SweepContext, watch: RunWatch, *, entries: bool = 
     """Called before anything new begins: the holder of the lease takes every earlier holder for dead. Batches of
     entries need the catalog; the result says which of them could not be settled."""
     with context.ledger.read() as connection:
-        files = quarantined_files.begun(connection) + quarantined_files.purging(connection)
+        files = quarantined_files.in_state(connection, SweptState.BEGUN)
+        files += quarantined_files.in_state(connection, SweptState.PURGING)
         drops = dropped_entries.begun(connection) if entries else []
         dead = reconcile_runs.left_running(connection)
         if dead is not None and dead.asked.act:
             # The dead run may have brought files back, of any run, without recording it.
-            files += quarantined_files.list_quarantined(connection)
+            files += quarantined_files.in_state(connection, SweptState.HELD)
         files = context.here(connection, files)
     after: Mapping[SweptState, list[Swept]] = {}
     if files:

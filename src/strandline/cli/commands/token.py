@@ -64,7 +64,7 @@ def create(
 def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
     """Every token there is or was, without its secret."""
     with opened(config) as lake:
-        found = lake.receiver.every_token()
+        found = lake.receiver.list_tokens()
     Output(as_json=json).show({"tokens": [documents.token(t) for t in found]}, tokens(found))
 
 
@@ -80,7 +80,7 @@ def revoke(name: TokenArgument, config: ConfigOption = None, json: JsonOption = 
 def claims(config: ConfigOption = None, json: JsonOption = False) -> None:
     """Which sinks of which lakes feed the datasets here, and the tokens that their lanes belong to."""
     with opened(config) as lake:
-        found = lake.receiver.every_claim()
+        found = lake.receiver.list_claims()
     Output(as_json=json).show({"claims": [documents.claim(c) for c in found]}, claims_table(found))
 
 

@@ -35,7 +35,7 @@ from strandline.core.types import (
     Staged,
     merge_ranges,
 )
-from strandline.ledger.engine import Ledger, insert_into, utc_now
+from strandline.ledger.engine import Ledger, from_row, insert_into, utc_now
 from strandline.ledger.ingest import datasets, reserve_sql, sequence, table_states
 from strandline.ledger.schema.core import block, input_file
 from strandline.ledger.witness import Witness
@@ -44,15 +44,8 @@ OPEN_STATES = ("reserved", "staged")
 
 
 def _block(row: Any) -> Block:
-    head = BlockHead(
-        BlockId(row.id),
-        DatasetId(row.dataset_id),
-        SeqRange(Seq(row.lo), Seq(row.hi)),
-        BlockKind(row.kind),
-        row.batch_id,
-        row.digest,
-        row.reserved_at,
-    )
+    rows = SeqRange(Seq(row.lo), Seq(row.hi))
+    head = from_row(BlockHead, row, dataset=row.dataset_id, rows=rows, kind=BlockKind(row.kind))
     snapshot = None if row.snapshot_id is None else SnapshotId(row.snapshot_id)
     match row.state:
         case "reserved":
@@ -235,16 +228,8 @@ def mark_published(
     with ledger.write() as connection:
         if settled is not None:
             table_states.raise_settled(connection, open_block.head.dataset, settled)
-        done = _change(
-            connection,
-            open_block.head,
-            state,
-            fence,
-            state="published",
-            row_count=row_count,
-            snapshot_id=snapshot,
-            lease_until=None,
-        )
+        values = {"row_count": row_count, "snapshot_id": snapshot, "lease_until": None}
+        done = _change(connection, open_block.head, state, fence, state="published", **values)
         if not done:
             now = get(connection, open_block.head.id)
             done = isinstance(now, Published) and is_same(now.head, open_block.head)
@@ -317,23 +302,19 @@ def insert_published(
     snapshot: SnapshotId | None = None,
 ) -> bool:
     """Stores a block that the table's history shows; False if the ledger has its batch or its `lo`."""
+    values = {"digest": digest, "row_count": row_count, "snapshot_id": snapshot}
+    return _insert(connection, dataset, rows, kind, batch_id, state="published", **values)
+
+
+def _insert(
+    connection: sa.Connection, dataset: DatasetId, rows: SeqRange, kind: BlockKind, batch_id: str, **values: object
+) -> bool:
+    """False if the ledger has the batch or a block with the same `lo`."""
+    fixed = {"dataset_id": dataset, "lo": rows.lo, "hi": rows.hi, "kind": kind.value, "batch_id": batch_id, "fence": 1}
     now = utc_now()
     inserted = connection.execute(
         insert_into(connection, block)
-        .values(
-            dataset_id=dataset,
-            lo=rows.lo,
-            hi=rows.hi,
-            kind=kind.value,
-            batch_id=batch_id,
-            digest=digest,
-            state="published",
-            fence=1,
-            row_count=row_count,
-            snapshot_id=snapshot,
-            reserved_at=now,
-            changed_at=now,
-        )
+        .values(**fixed, **values, reserved_at=now, changed_at=now)
         .on_conflict_do_nothing()
         .returning(block.c.id)
     )
@@ -350,23 +331,7 @@ def open_blocks(connection: sa.Connection, dataset: DatasetId | None = None) -> 
 def postpone(connection: sa.Connection, dataset: DatasetId, rows: SeqRange, batch_id: str) -> None:
     """Only for a resync: reserves a range of our sequence numbers while nobody knows which of them the dataset has. As
     an open block, it holds back the seal."""
-    now = utc_now()
-    connection.execute(
-        insert_into(connection, block)
-        .values(
-            dataset_id=dataset,
-            lo=rows.lo,
-            hi=rows.hi,
-            kind=BlockKind.RECOVERED.value,
-            batch_id=batch_id,
-            state="reserved",
-            fence=1,
-            lease_until=now,
-            reserved_at=now,
-            changed_at=now,
-        )
-        .on_conflict_do_nothing()
-    )
+    _insert(connection, dataset, rows, BlockKind.RECOVERED, batch_id, state="reserved", lease_until=utc_now())
 
 
 def postponed(connection: sa.Connection, dataset: DatasetId | None = None) -> list[Reserved]:
@@ -406,20 +371,23 @@ def sealed(connection: sa.Connection, dataset: DatasetId) -> Seq | None:
     return None if found is None else Seq(int(found))
 
 
-_first_open = (
-    sa.select(sa.func.min(block.c.lo))
+def sealed_of(dataset: sa.ColumnElement[int]) -> sa.Select[Any]:
+    """The query of `sealed`. The dataset may be a column of another query."""
+    opened, settled = block.alias(), block.alias()
     # Literals: with parameters, SQLite does not use the partial index of open blocks.
-    .where(
-        block.c.dataset_id == sa.bindparam("dataset"),
-        block.c.state.in_([sa.literal_column(f"'{s}'") for s in OPEN_STATES]),
+    states = [sa.literal_column(f"'{state}'", sa.Text) for state in OPEN_STATES]
+    first_open = sa.select(sa.func.min(opened.c.lo)).where(opened.c.dataset_id == dataset, opened.c.state.in_(states))
+    below = sa.func.coalesce(first_open.correlate_except(opened).scalar_subquery(), SEQ_MAX)
+    return (
+        sa.select(sa.func.max(settled.c.hi))
+        .where(
+            settled.c.dataset_id == dataset, settled.c.state == sa.literal_column("'published'"), settled.c.hi < below
+        )
+        .correlate_except(settled)
     )
-    .scalar_subquery()
-)
-_SEALED = sa.select(sa.func.max(block.c.hi)).where(
-    block.c.dataset_id == sa.bindparam("dataset"),
-    block.c.state == sa.literal_column("'published'"),
-    block.c.hi < sa.func.coalesce(_first_open, SEQ_MAX),
-)
+
+
+_SEALED = sealed_of(sa.bindparam("dataset", type_=sa.BigInteger))
 
 
 LAST_SETTLED_MAX = 16

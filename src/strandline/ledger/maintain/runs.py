@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from strandline.core.errors import AlreadyRunning
 from strandline.core.types import DatasetId
-from strandline.ledger.engine import utc_now
+from strandline.ledger.engine import from_row, utc_now
 from strandline.ledger.run_records import RunTable
 from strandline.ledger.schema.core import dataset as dataset_table
 from strandline.ledger.schema.maintain import maintenance_run
@@ -72,19 +72,13 @@ class NewRun:
 
 
 def _run(row: Any) -> Run:
-    return Run(
-        RunId(row.id),
-        row.dataset_name,
-        Kind(row.kind),
-        row.node,
-        bool(row.dry_run),
-        bool(row.by_schedule),
-        row.started_at,
-        row.heartbeat_at,
-        row.ended_at,
-        None if row.outcome is None else Outcome(row.outcome),
-        row.reason,
-        None if row.result is None else json.loads(row.result),
+    return from_row(
+        Run,
+        row,
+        dataset=row.dataset_name,
+        kind=Kind(row.kind),
+        outcome=None if row.outcome is None else Outcome(row.outcome),
+        result=None if row.result is None else json.loads(row.result),
     )
 
 
@@ -96,6 +90,7 @@ _RUNS = RunTable(
     lambda connection, rows: list(map(_run, rows)),
     "strandline maintenance runs",
 )
+get = _RUNS.get
 
 
 def _of(dataset: DatasetId, kind: Kind) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[bool]]:
@@ -206,10 +201,6 @@ def forget_old(connection: sa.Connection, dataset: DatasetId, kind: Kind, *, run
     return done.rowcount
 
 
-def get(connection: sa.Connection, id: int) -> Run:
-    return _RUNS.get(connection, id)
-
-
 def latest(
     connection: sa.Connection, *, dataset: DatasetId | None = None, kind: Kind | None = None, runs_max: int = 20
 ) -> list[Run]:
@@ -248,7 +239,11 @@ def oldest_running_since(connection: sa.Connection, *, died_since: datetime | No
 
 def at_work(connection: sa.Connection) -> set[str]:
     """Names of the datasets with a job under way."""
-    jobs = sa.select(dataset_table.c.name).join_from(maintenance_run, dataset_table).where(_RUNS.running)
+    jobs = (
+        sa.select(dataset_table.c.name)
+        .join_from(maintenance_run, dataset_table, dataset_table.c.id == maintenance_run.c.dataset_id)
+        .where(_RUNS.running)
+    )
     return set(connection.scalars(jobs))
 
 

@@ -7,7 +7,7 @@ ingests a batch, even twice, gets its one block. `ended_batches.py` has the batc
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby
@@ -19,7 +19,7 @@ from strandline.core import batch_names
 from strandline.core.errors import BlockLost
 from strandline.core.types import DatasetId, Lease, SeqRange
 from strandline.core.wording import plural
-from strandline.ledger.engine import Ledger, slices, utc_now
+from strandline.ledger.engine import Ledger, from_row, slices, utc_now
 from strandline.ledger.ingest import sequence
 from strandline.ledger.leases import LeaseColumns
 from strandline.ledger.receive.received import ReceivedId
@@ -67,12 +67,7 @@ def form(
         connection.execute(
             sa.select(dataset_table.c.id).where(dataset_table.c.id == dataset).with_for_update(key_share=True)
         ).all()
-        waiting = connection.execute(
-            sa.select(received.c.id, received.c.spool, received.c.rows, received.c.received_at)
-            .where(received.c.dataset_id == dataset, *_WAITS)
-            .order_by(received.c.id)
-            .limit(bodies_max)
-        ).all()
+        waiting = bodies_without_batch(connection, dataset, bodies_max)
         bodies: list[BatchBody] = []
         rows = 0
         for row in waiting:
@@ -84,6 +79,15 @@ def form(
         if not bodies or not (full or min(row.received_at for row in waiting) <= older_than):
             return None
         return store(connection, dataset, batch_names.new_name(), bodies)
+
+
+def bodies_without_batch(connection: sa.Connection, dataset: DatasetId, bodies_max: int) -> Sequence[Any]:
+    return connection.execute(
+        sa.select(received.c.id, received.c.spool, received.c.rows, received.c.received_at)
+        .where(received.c.dataset_id == dataset, *_WAITS)
+        .order_by(received.c.id)
+        .limit(bodies_max)
+    ).all()
 
 
 def store(connection: sa.Connection, dataset: DatasetId, batch_id: str, bodies: Iterable[BatchBody]) -> Batch:
@@ -174,15 +178,8 @@ def read(connection: sa.Connection, ids: Iterable[int]) -> list[Batch]:
 
 def _batch(rows: list[Any]) -> Batch:
     first = rows[0]
-    return Batch(
-        ReceiveBatchId(first.id),
-        DatasetId(first.dataset_id),
-        first.batch_id,
-        first.rows,
-        tuple(BatchBody(ReceivedId(r.body), r.spool, r.body_rows, r.place) for r in rows),
-        first.failures,
-        first.reason,
-    )
+    bodies = tuple(BatchBody(ReceivedId(r.body), r.spool, r.body_rows, r.place) for r in rows)
+    return from_row(Batch, first, dataset=first.dataset_id, bodies=bodies, lease=None)
 
 
 def change(connection: sa.Connection, batch: Batch, /, **values: Any) -> bool:
@@ -224,29 +221,24 @@ def failed(ledger: Ledger, batch: Batch, reason: str, retry_at: datetime) -> boo
         )
 
 
+def published_as(rows: SeqRange) -> dict[str, Any]:
+    """The values of a batch that the table has under these sequence numbers."""
+    done = {"reason": None, "retry_at": None, **leases.no_lease}
+    return {"lo": rows.lo, "hi": rows.hi, "published_at": utc_now(), **done}
+
+
 def settle(ledger: Ledger, batch: Batch, rows: SeqRange) -> None:
     """Records that the table has the batch under these sequence numbers. Idempotent, and needs no lease. `BlockLost` if
     the ledger does not have the batch like that, because it was restored."""
     if len(rows) != batch.rows:
-        raise ValueError(f"batch {batch.batch_id} has {plural(batch.rows, 'row')}, and the numbers {rows}")
+        raise ValueError(f"batch {batch.batch_id} has {plural(batch.rows, 'row')}, and the sequence numbers {rows}")
     with ledger.write() as connection:
         own = (receive_batch.c.id == batch.id, receive_batch.c.batch_id == batch.batch_id)
-        connection.execute(
-            receive_batch.update()
-            .where(*own, *UNFINISHED)
-            .values(
-                lo=rows.lo,
-                hi=rows.hi,
-                published_at=utc_now(),
-                **leases.no_lease,
-                reason=None,
-                retry_at=None,
-            )
-        )
+        connection.execute(receive_batch.update().where(*own, *UNFINISHED).values(**published_as(rows)))
         stored = connection.execute(sa.select(receive_batch.c.lo, receive_batch.c.hi).where(*own)).one_or_none()
         if stored is None or (stored.lo, stored.hi) != (rows.lo, rows.hi):
             raise BlockLost(
-                f"the ledger does not know batch {batch.batch_id} with the numbers {rows}",
+                f"the ledger does not know batch {batch.batch_id} with the sequence numbers {rows}",
                 hint="It was restored from a copy: look at it again.",
             )
 

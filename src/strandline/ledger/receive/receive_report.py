@@ -8,6 +8,7 @@ from datetime import datetime
 import sqlalchemy as sa
 
 from strandline.core.types import DatasetId
+from strandline.ledger.engine import from_row
 from strandline.ledger.receive.batches import UNFINISHED
 from strandline.ledger.schema.core import dataset as dataset_table
 from strandline.ledger.schema.receive import HAS_ROWS, receive_batch, received
@@ -50,8 +51,7 @@ def report(connection: sa.Connection) -> list[Waiting]:
     """Datasets with such rows, by name."""
     unfinished: dict[int, list[UnfinishedBatch]] = {}
     for b in connection.execute(sa.select(receive_batch).where(*UNFINISHED).order_by(receive_batch.c.id)):
-        told = UnfinishedBatch(b.batch_id, b.rows, b.created_at, b.failures, b.reason, b.retry_at)
-        unfinished.setdefault(b.dataset_id, []).append(told)
+        unfinished.setdefault(b.dataset_id, []).append(from_row(UnfinishedBatch, b))
     found: dict[int, dict[bool, Bodies]] = {}
     datasets: dict[int, tuple[str, bool]] = {}
     for r in connection.execute(_BODIES):

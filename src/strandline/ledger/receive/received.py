@@ -1,8 +1,8 @@
 """Received bodies: their identities, their content, and which of them are repeats.
 
 A range of a sender's lane is new if it is disjoint from all ranges of the lane, and a repeat if they cover it; anything
-else overlaps. A lane accepts rows only from its owner, in the generation that was claimed last (`owners`). A key of a
-token is new once. Ranges are kept for ever. Keys are deleted when no client can ask for them any more.
+else overlaps. A lane accepts rows only from its owner, in the generation that was claimed last (`senders`). A key of a
+token is new once. Ranges are kept forever. Keys are deleted when no client can ask for them any more.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from strandline.core.errors import LedgerRefused, LedgerUnreadable
 from strandline.core.forward_protocol import Identity, KeyIdentity, RangeIdentity
 from strandline.core.types import DatasetId, SeqRange, merge_ranges
 from strandline.ledger.engine import Ledger, insert_into, slices, utc_now
-from strandline.ledger.receive.owners import NotClaimed, NotOwner, SourceKey, find_sources, judge, owner_of
 from strandline.ledger.receive.ranges import HeldBody, holding, keep_lanes, lane_key, lanes_of
 from strandline.ledger.receive.receipts import Note
+from strandline.ledger.receive.senders import NotClaimed, NotOwner, SourceKey, find_sources, judge, owner_of
 from strandline.ledger.receive.tokens import TokenId, recall
 from strandline.ledger.schema import core
 from strandline.ledger.schema.receive import HAS_ROWS, api_token, receive_batch, receive_hold, received

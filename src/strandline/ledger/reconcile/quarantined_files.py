@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from strandline.core.reconcile_records import FindingKind, RunId, Swept, SweptId, SweptState
-from strandline.ledger.engine import slices, utc_now
+from strandline.ledger.engine import from_row, slices, utc_now
 from strandline.ledger.schema.reconcile import swept_file
 
 # The states of files that may be in quarantine; only storage can tell.
@@ -30,19 +30,17 @@ class NewSwept:
 def begin(connection: sa.Connection, run: RunId, files: Sequence[NewSwept]) -> list[Swept]:
     """Returns the records in the order of `files`."""
     now, made = utc_now(), dict[str, Swept]()
+    fixed = {"run_id": run, "state": SweptState.BEGUN.value, "begun_at": now, "changed_at": now}
     for some in slices(files, 10):
         values = [
             {
-                "run_id": run,
+                **fixed,
                 "kind": f.kind.value,
                 "table_name": f.table,
                 "path": f.path,
                 "kept_at": f.kept_at,
                 "size": f.size,
                 "modified_ns": f.modified_ns,
-                "state": SweptState.BEGUN.value,
-                "begun_at": now,
-                "changed_at": now,
             }
             for f in some
         ]
@@ -66,19 +64,7 @@ def move(connection: sa.Connection, files: Iterable[Swept], state: SweptState, w
     return changed
 
 
-def begun(connection: sa.Connection) -> list[Swept]:
-    return _in_state(connection, SweptState.BEGUN)
-
-
-def purging(connection: sa.Connection) -> list[Swept]:
-    return _in_state(connection, SweptState.PURGING)
-
-
-def list_quarantined(connection: sa.Connection) -> list[Swept]:
-    return _in_state(connection, SweptState.HELD)
-
-
-def _in_state(connection: sa.Connection, state: SweptState) -> list[Swept]:
+def in_state(connection: sa.Connection, state: SweptState) -> list[Swept]:
     # The databases use a partial index only if its condition is a literal in the query, not a parameter.
     wanted = swept_file.c.state == sa.literal_column(f"'{state.value}'", sa.Text)
     return [_swept(row) for row in connection.execute(sa.select(swept_file).where(wanted).order_by(swept_file.c.id))]
@@ -127,17 +113,5 @@ def counted(connection: sa.Connection, run: RunId) -> Mapping[tuple[FindingKind,
 
 
 def _swept(row: Any) -> Swept:
-    return Swept(
-        SweptId(row.id),
-        RunId(row.run_id),
-        FindingKind(row.kind),
-        row.table_name,
-        row.path,
-        row.kept_at,
-        row.size,
-        row.modified_ns,
-        SweptState(row.state),
-        row.begun_at,
-        row.changed_at,
-        row.why,
-    )
+    kind, state = FindingKind(row.kind), SweptState(row.state)
+    return from_row(Swept, row, run=row.run_id, kind=kind, table=row.table_name, state=state)

@@ -11,8 +11,8 @@ from typing import Any, assert_never
 
 from strandline.core.forward_protocol import Answer
 from strandline.core.types import SeqRange
-from strandline.ledger.receive.owners import NotClaimed, NotOwner
 from strandline.ledger.receive.received import BodyGone, Decision, New, OnHold, OtherBody, Overlaps, Repeat
+from strandline.ledger.receive.senders import NotClaimed, NotOwner
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Reply:
         return {"outcome": self.outcome.value, "why": self.why, **self.more}
 
 
-class Turned(Exception):
+class EarlyReply(Exception):
     """Ends the request with this reply."""
 
     def __init__(self, reply: Reply) -> None:
