@@ -20,8 +20,8 @@ from strandline.core.reconcile_records import (
 )
 from strandline.core.types import Seq, SeqRange
 from strandline.ledger import audit
-from strandline.ledger.deliver import losses, sink_watermarks, sinks
-from strandline.ledger.deliver.sink_watermarks import SinkMark
+from strandline.ledger.deliver import lanes, losses, sinks
+from strandline.ledger.deliver.lanes import SinkMark
 from strandline.ledger.reconcile import dropped_entries, quarantined_files, reconcile_runs
 from strandline.ledger.reconcile.dropped_entries import GoneRows, NewBatch, SinkLoss, given_up
 from strandline.ledger.reconcile.quarantined_files import NewSwept
@@ -306,6 +306,6 @@ def test_what_a_sink_certainly_holds_is_the_lowest_of_its_lanes(bench: Bench) ->
     lane(stuck, "a", None)
     lane(stuck, "b", 30)
     with bench.ledger.read() as connection:
-        assert sink_watermarks.certain(connection, bench.dataset.id) == {
+        assert lanes.certain(connection, bench.dataset.id) == {
             "from-now": 40, "new": None, "ahead": 20, "stuck": None,
         }  # fmt: skip

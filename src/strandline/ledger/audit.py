@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from strandline.ledger.engine import utc_now
+from strandline.ledger.engine import from_row, utc_now
 from strandline.ledger.schema.core import audit
 
 
@@ -25,12 +25,9 @@ def record(connection: sa.Connection, event: str, **detail: Any) -> None:
 
 
 def newest(connection: sa.Connection, event: str) -> AuditEvent | None:
-    row = connection.execute(
-        sa.select(audit).where(audit.c.event == event).order_by(audit.c.id.desc()).limit(1)
-    ).one_or_none()
-    return None if row is None else AuditEvent(row.at, row.event, json.loads(row.detail))
+    return next(iter(latest(connection, audit.c.event == event, events_max=1)), None)
 
 
-def latest(connection: sa.Connection, *, events_max: int = 100) -> list[AuditEvent]:
-    rows = connection.execute(sa.select(audit).order_by(audit.c.id.desc()).limit(events_max))
-    return [AuditEvent(r.at, r.event, json.loads(r.detail)) for r in rows]
+def latest(connection: sa.Connection, *where: sa.ColumnElement[bool], events_max: int = 100) -> list[AuditEvent]:
+    rows = connection.execute(sa.select(audit).where(*where).order_by(audit.c.id.desc()).limit(events_max))
+    return [from_row(AuditEvent, row, detail=json.loads(row.detail)) for row in rows]

@@ -365,6 +365,11 @@ def upsert(connection: sa.Connection, table: sa.Table, key: Mapping[str, object]
     connection.execute(new.on_conflict_do_update(index_elements=list(key), set_=values))
 
 
+def lock_row(connection: sa.Connection, table: sa.Table, id: Any) -> None:
+    """Until the transaction ends, nobody else locks or changes the row. Rows that refer to it can still be added."""
+    connection.execute(sa.select(table.c.id).where(table.c.id == id).with_for_update(key_share=True)).all()
+
+
 def from_row(kind: Callable[..., _T], row: Any, /, **given: Any) -> _T:
     """A dataclass whose fields have the values of the columns with the same names, except for those that are given."""
     columns = row._mapping

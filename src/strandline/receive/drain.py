@@ -15,7 +15,7 @@ from strandline.receive.intake import BatchReport, Intake, IntakeContext, check_
 _WAIT_WITHOUT_PROGRESS_SECONDS = 60.0  # for a batch that another receiver has under way, or that waits for its retry
 
 
-def drain(context: IntakeContext, dataset: Dataset, *, wait_seconds: float = _WAIT_WITHOUT_PROGRESS_SECONDS) -> int:
+def drain(context: IntakeContext, dataset: Dataset) -> int:
     """Returns how many bodies waited at the start. It does not wait for bodies that arrive later, so that it ends while
     senders go on. It removes the files of ingested rows. Raises RefusedError if a body was set aside or cannot be
     recorded: its rows would be missing."""
@@ -35,7 +35,7 @@ def drain(context: IntakeContext, dataset: Dataset, *, wait_seconds: float = _WA
     at_once = context.config.settings.receive.model_copy(update={"batch_wait_seconds_max": 0})
     settings = context.config.settings.model_copy(update={"receive": at_once})
     intake = Intake(replace(context, config=LakeConfig(settings, context.config.home)))
-    left, deadline = waited, time.monotonic() + wait_seconds
+    left, deadline = waited, time.monotonic() + _WAIT_WITHOUT_PROGRESS_SECONDS
     why: str | None = None
     while left:
         done = intake.next_batch(dataset.id)
@@ -43,7 +43,7 @@ def drain(context: IntakeContext, dataset: Dataset, *, wait_seconds: float = _WA
         with context.ledger.read() as connection:
             now_left, _ = batches.waiting(connection, dataset.id, up_to=last)
         if now_left < left:
-            left, deadline = now_left, time.monotonic() + wait_seconds
+            left, deadline = now_left, time.monotonic() + _WAIT_WITHOUT_PROGRESS_SECONDS
         elif time.monotonic() > deadline:
             raise RefusedError(
                 f"rows that were received for {dataset.name} cannot be ingested: {why or 'another receiver is at it'}",

@@ -29,8 +29,8 @@ from strandline.core import failpoints
 from strandline.core.errors import StorageError, StrandlineError
 from strandline.core.reconcile_records import AbortReason, Asked, Event, FindingKind, RunId, Swept, SweptId, SweptState
 from strandline.ledger import audit
-from strandline.ledger.deliver import sink_watermarks
-from strandline.ledger.deliver.sink_watermarks import SinkMark
+from strandline.ledger.deliver import lanes
+from strandline.ledger.deliver.lanes import SinkMark
 from strandline.ledger.engine import Connection
 from strandline.ledger.ingest import datasets
 from strandline.ledger.reconcile import dropped_entries, quarantined_files
@@ -247,7 +247,7 @@ class Actor:
 
     def _marks(self, connection: Connection, table: str) -> list[SinkMark]:
         dataset = datasets.find(connection, table)
-        return [] if dataset is None else sink_watermarks.marks(connection, dataset.id)
+        return [] if dataset is None else lanes.marks(connection, dataset.id)
 
     def _begin(
         self, connection: Connection, table: str, findings: Sequence[Finding], marks: Sequence[SinkMark]

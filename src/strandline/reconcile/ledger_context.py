@@ -12,7 +12,7 @@ from strandline.core.errors import ResyncNeeded, WitnessUnreadable
 from strandline.core.reconcile_records import Asked
 from strandline.core.settings import LakeConfig
 from strandline.core.types import Dataset, Published
-from strandline.ledger.deliver import sink_watermarks
+from strandline.ledger.deliver import lanes
 from strandline.ledger.engine import Connection, Ledger, utc_now
 from strandline.ledger.ingest import blocks, datasets, sequence
 from strandline.ledger.maintain import runs
@@ -140,7 +140,7 @@ def _seal(connection: Connection, dataset: Dataset) -> TableSeal:
         for block in blocks.last_settled(connection, dataset.id)
         if block.snapshot is not None
     ]
-    sealed, holds = blocks.sealed(connection, dataset.id), sink_watermarks.certain(connection, dataset.id)
+    sealed, holds = blocks.sealed(connection, dataset.id), lanes.certain(connection, dataset.id)
     return TableSeal(dataset.name, sealed, holds, last, dataset.table_uuid)
 
 

@@ -7,16 +7,17 @@ whose two values differ.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
-from strandline.core.delivery_types import Lane, SinkRecord
+from strandline.core.delivery_types import Lane, SinkId, SinkRecord
 from strandline.core.errors import MarkUnreadable, TokenError
 from strandline.core.read_token import decode
 from strandline.core.types import DatasetId, Seq, SeqRange
 from strandline.ledger.deliver.sinks import seq_or_none
-from strandline.ledger.engine import from_row, utc_now
+from strandline.ledger.engine import from_row, lock_row, utc_now
 from strandline.ledger.schema.core import intent, lane, partition_hash, sink
 
 Token = Callable[[Seq | None], str]  # makes the continuation token of a watermark
@@ -92,6 +93,41 @@ def highest_mark(connection: sa.Connection, dataset: DatasetId) -> Seq | None:
     return seq_or_none(connection.execute(sa.select(sa.func.max(marks.c.mark))).scalar())
 
 
+@dataclass(frozen=True, slots=True)
+class SinkMark:
+    sink: SinkId
+    name: str
+    generation: int
+    mark: Seq | None  # the sink certainly has everything up to here that is meant for it
+
+
+def certain(connection: sa.Connection, dataset: DatasetId) -> dict[str, Seq | None]:
+    """The same by name of the sink."""
+    return {at.name: at.mark for at in marks(connection, dataset)}
+
+
+def marks(connection: sa.Connection, dataset: DatasetId) -> list[SinkMark]:
+    """For every sink that was not removed (paused and stopped ones too), the lowest watermark of its lanes. It is never
+    above `planned`, because rows of a partition without a lane are in no plan yet. Rows before a sink's start are not
+    meant for it."""
+    of_current = (lane.c.sink_id == sink.c.id) & (lane.c.generation == sink.c.generation)
+    lowest = sa.func.min(sa.case((lane.c.id.is_not(None), sa.func.coalesce(lane.c.mark, 0)))).label("lowest")
+    columns = (sink.c.id, sink.c.name, sink.c.generation, sink.c.planned)
+    rows = connection.execute(
+        sa.select(*columns, lowest)
+        .join_from(sink, lane, of_current, isouter=True)
+        .where(sink.c.dataset_id == dataset, sink.c.removed_at.is_(None))
+        .group_by(*columns)
+        .order_by(sink.c.id)
+    )
+    found: list[SinkMark] = []
+    for row in rows:
+        planned = row.planned or 0
+        at = planned if row.lowest is None else min(planned, row.lowest)
+        found.append(SinkMark(SinkId(row.id), row.name, row.generation, seq_or_none(at or None)))
+    return found
+
+
 def rebuild(
     connection: sa.Connection,
     of: SinkRecord,
@@ -108,7 +144,7 @@ def rebuild(
     A lane with an open intent keeps the watermark at which the intent starts: finishing the intent, with its promised
     chunks, finds what the sink holds. `builds_on` is for a new lane: how far the generation before has delivered."""
     # The same lock as a deliverer takes: nobody plans between the read and the update.
-    connection.execute(sa.select(sink.c.id).where(sink.c.id == of.id).with_for_update(key_share=True))
+    lock_row(connection, sink, of.id)
     known = _find(connection, of, partition)
     if known is None:
         fixed = {"sink_id": of.id, "generation": of.generation, "partition": partition, "builds_on": builds_on}

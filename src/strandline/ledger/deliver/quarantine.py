@@ -184,9 +184,7 @@ def start_replay(ledger: Ledger, id: QuarantinedId, *, above: int = 0) -> int | 
     with ledger.write() as connection:
         # The lock gives two concurrent replays two numbers.
         of = sa.select(quarantined.c.sink_id).where(quarantined.c.id == id).scalar_subquery()
-        connection.execute(
-            sa.select(sink_table.c.id).where(sink_table.c.id == of).with_for_update(key_share=True)
-        ).all()
+        lock_row(connection, sink_table, of)
         found = get(connection, id)
         if found is None or found.state not in NOT_THERE:
             return None

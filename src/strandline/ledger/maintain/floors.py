@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from strandline.core.delivery_types import SinkRecord
 from strandline.core.errors import NoSuchDataset
 from strandline.core.types import DatasetId, Seq, SeqRange
-from strandline.ledger.deliver import sink_watermarks, sinks
+from strandline.ledger.deliver import lanes, sinks
 from strandline.ledger.deliver.sinks import seq_or_none
 from strandline.ledger.engine import insert_into, utc_now
 from strandline.ledger.ingest import sequence
@@ -79,7 +79,7 @@ class SinkProgress:
 
 def list_sink_progress(connection: sa.Connection, id: DatasetId) -> list[SinkProgress]:
     """For every sink that was not removed. The watermark of a lane with an open intent is where the intent starts."""
-    marks = {at.sink: at.mark for at in sink_watermarks.marks(connection, id)}
+    marks = {at.sink: at.mark for at in lanes.marks(connection, id)}
     return [SinkProgress(record, marks[record.id]) for record in sinks.of_dataset(connection, id)]
 
 

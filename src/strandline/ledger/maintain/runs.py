@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from strandline.core.errors import AlreadyRunning
 from strandline.core.types import DatasetId
-from strandline.ledger.engine import from_row, utc_now
+from strandline.ledger.engine import from_row, lock_row, utc_now
 from strandline.ledger.run_records import RunTable
 from strandline.ledger.schema.core import dataset as dataset_table
 from strandline.ledger.schema.maintain import maintenance_run
@@ -102,9 +102,7 @@ def begin(connection: sa.Connection, new: NewRun, *, lease_seconds: float, after
     since `after` was the last run."""
     now = utc_now()
     # Others that begin a run on this dataset wait here, so what is read below stays true.
-    connection.execute(
-        sa.select(dataset_table.c.id).where(dataset_table.c.id == new.dataset).with_for_update(key_share=True)
-    )
+    lock_row(connection, dataset_table, new.dataset)
     close_dead(connection, now, lease_seconds=lease_seconds)
     for held in _RUNS.latest(connection, _RUNS.running, *_of(new.dataset, new.kind), runs_max=1):
         if new.by_schedule:
@@ -205,12 +203,9 @@ def latest(
     connection: sa.Connection, *, dataset: DatasetId | None = None, kind: Kind | None = None, runs_max: int = 20
 ) -> list[Run]:
     """Newest first."""
-    wanted: list[sa.ColumnElement[bool]] = []
-    if dataset is not None:
-        wanted.append(maintenance_run.c.dataset_id == dataset)
-    if kind is not None:
-        wanted.append(maintenance_run.c.kind == kind.value)
-    return _RUNS.latest(connection, *wanted, runs_max=runs_max)
+    wanted = {"dataset_id": dataset, "kind": kind}
+    given = (maintenance_run.c[name] == value for name, value in wanted.items() if value is not None)
+    return _RUNS.latest(connection, *given, runs_max=runs_max)
 
 
 def last_of_each_kind(connection: sa.Connection, dataset: DatasetId) -> list[Run]:

@@ -19,7 +19,7 @@ from strandline.core import batch_names
 from strandline.core.errors import BlockLost
 from strandline.core.types import DatasetId, Lease, SeqRange
 from strandline.core.wording import plural
-from strandline.ledger.engine import Ledger, from_row, slices, utc_now
+from strandline.ledger.engine import Ledger, from_row, lock_row, slices, utc_now
 from strandline.ledger.ingest import sequence
 from strandline.ledger.leases import LeaseColumns
 from strandline.ledger.receive.received import ReceivedId
@@ -64,9 +64,7 @@ def form(
     gets a batch of its own). None while there is room for more and no body is older than `older_than`. The lock on the
     dataset's row keeps others from forming its batches meanwhile."""
     with ledger.write() as connection:
-        connection.execute(
-            sa.select(dataset_table.c.id).where(dataset_table.c.id == dataset).with_for_update(key_share=True)
-        ).all()
+        lock_row(connection, dataset_table, dataset)
         waiting = bodies_without_batch(connection, dataset, bodies_max)
         bodies: list[BatchBody] = []
         rows = 0
@@ -122,9 +120,7 @@ def _is_free(now: datetime) -> tuple[sa.ColumnElement[bool], ...]:
     )
 
 
-def due(
-    connection: sa.Connection, *, rows_max: int, older_than: datetime, bodies_max: int = BODIES_MAX
-) -> list[DatasetId]:
+def due(connection: sa.Connection, *, rows_max: int, older_than: datetime) -> list[DatasetId]:
     """Datasets for which `form` would store a batch or `take` would find one. An idle receiver runs only this one
     statement."""
     ripe = (
@@ -135,7 +131,7 @@ def due(
             sa.or_(
                 sa.func.min(received.c.received_at) <= sa.literal(older_than, received.c.received_at.type),
                 sa.func.sum(received.c.rows) >= rows_max,
-                sa.func.count() >= bodies_max,
+                sa.func.count() >= BODIES_MAX,
             )
         )
     )
@@ -246,9 +242,8 @@ def settle(ledger: Ledger, batch: Batch, rows: SeqRange) -> None:
 # --- files ---
 
 
-def to_remove(connection: sa.Connection, *, files_max: int = _FILES_AT_ONCE_MAX) -> list[tuple[ReceivedId, str]]:
-    """Files whose rows are published or discarded and that are not noted as removed, oldest first, at most
-    `files_max`."""
+def to_remove(connection: sa.Connection) -> list[tuple[ReceivedId, str]]:
+    """Some files whose rows are published or discarded and that are not noted as removed, oldest first."""
     rows = connection.execute(
         sa.select(received.c.id, received.c.spool)
         .join_from(received, receive_batch, receive_batch.c.id == received.c.batch)
@@ -258,7 +253,7 @@ def to_remove(connection: sa.Connection, *, files_max: int = _FILES_AT_ONCE_MAX)
             sa.or_(receive_batch.c.published_at.is_not(None), receive_batch.c.ending == "discarded"),
         )
         .order_by(received.c.batch)
-        .limit(files_max)
+        .limit(_FILES_AT_ONCE_MAX)
     )
     return [(ReceivedId(row.id), row.spool) for row in rows]
 

@@ -15,8 +15,8 @@ from strandline.core.reconcile_records import RunId
 from strandline.core.types import Seq, SeqRange, merge_ranges
 from strandline.ledger import audit
 from strandline.ledger.deliver import losses
+from strandline.ledger.deliver.lanes import SinkMark
 from strandline.ledger.deliver.losses import NewLoss, Reason
-from strandline.ledger.deliver.sink_watermarks import SinkMark
 from strandline.ledger.engine import from_row, utc_now
 from strandline.ledger.ingest import datasets
 from strandline.ledger.schema.reconcile import dropped_batch

@@ -146,7 +146,7 @@ async def claim(handler: RequestHandler, caller: Caller, asked: ClaimQuestion) -
 
 def _own(record: SourceRecord, caller: Caller) -> SourceRecord:
     if record.owner not in (None, caller.token.owner):
-        raise EarlyReply(answers.not_owner())
+        raise EarlyReply(answers.NOT_OWNER)
     return record
 
 

@@ -89,7 +89,7 @@ class RequestHandler:
         requests that the ledger decides in the end."""
         secret = _bearer(request.headers.get("authorization"))
         if secret is None:
-            raise EarlyReply(answers.no_token())
+            raise EarlyReply(answers.NO_TOKEN)
         measure = self.gate.wants_measure
         found = self._callers.find(secret, name) if recently and not measure else None
         if found is not None:
@@ -111,14 +111,14 @@ class RequestHandler:
         with self.ledger.read() as connection:
             token = tokens.find(connection, secret)
             if token is None:
-                raise EarlyReply(answers.no_token())
+                raise EarlyReply(answers.NO_TOKEN)
             if not token.allows(full):
-                raise EarlyReply(answers.not_allowed())
+                raise EarlyReply(answers.NOT_ALLOWED)
             dataset = datasets.find(connection, full)
             if dataset is None:
-                raise EarlyReply(answers.no_dataset())
+                raise EarlyReply(answers.NO_DATASET)
             if dataset.id in receive_holds.list_holds(connection):
-                raise EarlyReply(answers.on_hold())
+                raise EarlyReply(answers.ON_HOLD)
             caller = Caller(token, dataset, tokens.mark_of(connection, token.owner))
             return caller, received.waiting_bytes(connection) if measure else None
 
@@ -141,7 +141,7 @@ class RequestHandler:
         except EarlyReply:
             raise
         except NoSuchDataset as e:
-            raise EarlyReply(answers.no_dataset()) from e
+            raise EarlyReply(answers.NO_DATASET) from e
         except Exception as e:
             raise self.unavailable(e) from e
 
@@ -201,7 +201,7 @@ class RequestHandler:
         """Runs in a thread. Does everything before the commit point; returns a Reply if nothing is to be committed."""
         data, caller = arrival.packed.data, arrival.caller
         if arrival.digest_header is not None and not forward_protocol.digest_fits(arrival.digest_header, data):
-            return answers.bad_digest()
+            return answers.BAD_DIGEST
         digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
         try:
             rows, dataset = self._rows(arrival)
