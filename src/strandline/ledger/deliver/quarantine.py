@@ -22,7 +22,7 @@ from strandline.core.delivery_types import Acknowledged, ChunkId, ChunkState, La
 from strandline.core.types import DatasetId, Lease, Seq
 from strandline.ledger.deliver import intents
 from strandline.ledger.deliver.sinks import options_text
-from strandline.ledger.engine import Ledger, from_row, insert_into, utc_now
+from strandline.ledger.engine import Ledger, from_row, insert_into, lock_row, utc_now
 from strandline.ledger.schema.core import lane
 from strandline.ledger.schema.core import sink as sink_table
 from strandline.ledger.schema.receive import quarantined
