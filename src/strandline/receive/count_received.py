@@ -209,9 +209,9 @@ def describe(body: PlacedBody, tally: ReceivedCounter) -> str:
     said = []
     for number, times in tally.wrong:
         place = number - (body.first or 0)
-        there = f" (number {body.rows.lo + place} at the sender)" if dense else ""
-        how = {0: "is gone", 2: "stands twice"}.get(times, f"stands {times} times")
-        said.append(f"row {place + 1}{there} {how}")
+        name = f" (sequence number {body.rows.lo + place} at the sender)" if dense else ""
+        how = {0: "is gone", 2: "is there twice"}.get(times, f"is there {times} times")
+        said.append(f"row {place + 1}{name} {how}")
     gone, extra = body.count - tally.distinct, tally.rows - tally.distinct
     if gone + extra > len(said):
         more = f"{extra:,} {agreeing(extra, 'is')} there once too often"

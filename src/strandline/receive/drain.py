@@ -10,7 +10,7 @@ from strandline.core.settings import LakeConfig
 from strandline.core.types import Dataset
 from strandline.core.wording import plural
 from strandline.ledger.receive import batches, ended_batches
-from strandline.receive.intake import BatchReport, Intake, IntakeContext, check_hold
+from strandline.receive.intake import Intake, IntakeContext, check_hold
 
 _WAIT_WITHOUT_PROGRESS_SECONDS = 60.0  # for a batch that another receiver has under way, or that waits for its retry
 
@@ -39,7 +39,7 @@ def drain(context: IntakeContext, dataset: Dataset) -> int:
     why: str | None = None
     while left:
         done = intake.next_batch(dataset.id)
-        why = _reason(done) or why
+        why = next((r.reason for r in done or () if r.reason is not None), why)
         with context.ledger.read() as connection:
             now_left, _ = batches.waiting(connection, dataset.id, up_to=last)
         if now_left < left:
@@ -64,7 +64,3 @@ def _check_none_aside(context: IntakeContext, dataset: Dataset) -> None:
             f"{dataset.name}: {plural(aside, 'body', 'was')} set aside that could not be ingested",
             hint="Nothing was deleted. Replay or discard them first: `strandline spool list` shows them.",
         )
-
-
-def _reason(done: list[BatchReport] | None) -> str | None:
-    return next((r.reason for r in done or () if r.reason is not None), None)

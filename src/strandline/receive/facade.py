@@ -91,16 +91,9 @@ class Receiver:
                     f"no sender of lake {lake} has claimed {target.name} for its dataset {source_dataset}",
                     hint="`strandline token claims` shows all claims.",
                 )
-            audit.record(
-                connection,
-                "claim_released",
-                dataset=target.name,
-                lake=lake,
-                source_dataset=source_dataset,
-                sink=released.instance,
-                generation=released.generation,
-                forgotten=released.forgotten,
-            )
+            taken = {"sink": released.instance, "generation": released.generation, "forgotten": released.forgotten}
+            claim = {"dataset": target.name, "lake": lake, "source_dataset": source_dataset}
+            audit.record(connection, "claim_released", **claim, **taken)
         return released
 
     def ingest_waiting(self, dataset: Dataset) -> int:

@@ -281,7 +281,7 @@ class Intake:
         if [(body.spool, body.note.rows, body.place) for body in receipt.bodies] != taken:
             raise BlockLost(
                 f"the ledger does not know batch {batch.batch_id} as it was taken",
-                hint="It was restored from a copy: look at it again.",
+                hint="It was restored from a copy: try again.",
             )
         failpoints.hit("receive.before_receipt")
         self.context.receipts.write(dataset.table_uuid, receipt)

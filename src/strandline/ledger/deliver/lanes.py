@@ -33,36 +33,6 @@ def of_sink(sink: SinkRecord) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[
     return lane.c.sink_id == sink.id, lane.c.generation == sink.generation
 
 
-class _Checker:
-    """Compares watermark and token. It decodes each token once: most lanes of a sink have the same watermark."""
-
-    def __init__(self, sink: SinkRecord, lake: str, table_uuid: str) -> None:
-        self._sink = sink
-        self._of = (lake, table_uuid)
-        self._known: dict[str, Seq | None] = {}
-
-    def __call__(self, found: Lane) -> Lane:
-        text = found.continuation
-        if text not in self._known:
-            try:
-                token = decode(text)
-            except TokenError as e:
-                raise self._unreadable(found, e.message) from e
-            if (token.lake, token.table) != self._of:
-                raise self._unreadable(found, "it is from another lake or table")
-            self._known[text] = token.after
-        if self._known[text] != found.mark:
-            raise self._unreadable(found, f"it is {found.mark}, and its token says {self._known[text]}")
-        return found
-
-    def _unreadable(self, found: Lane, why: str) -> MarkUnreadable:
-        name = self._sink.name
-        return MarkUnreadable(
-            f"the watermark of sink {name}, partition {found.partition!r}, cannot be used: {why}",
-            hint=f"`strandline sink recover {name}` reads it from the sink's own side.",
-        )
-
-
 def _find(connection: sa.Connection, sink: SinkRecord, partition: str) -> Lane | None:
     query = sa.select(lane).where(*of_sink(sink), lane.c.partition_hash == partition_hash(partition))
     row = connection.execute(query).one_or_none()
@@ -71,7 +41,31 @@ def _find(connection: sa.Connection, sink: SinkRecord, partition: str) -> Lane |
 
 def list_lanes(connection: sa.Connection, sink: SinkRecord, *, lake: str, table_uuid: str) -> list[Lane]:
     """The lanes of the sink's current generation, by partition; `MarkUnreadable` if one contradicts itself."""
-    return list(map(_Checker(sink, lake, table_uuid), unchecked(connection, sink)))
+    found = unchecked(connection, sink)
+    known: dict[str, Seq | None] = {}  # each token is decoded once: most lanes of a sink have the same watermark
+    for one in found:
+        if one.continuation not in known:
+            known[one.continuation] = _decode(sink, one, lake, table_uuid)
+        if known[one.continuation] != one.mark:
+            raise _unreadable(sink, one, f"it is {one.mark}, and its token says {known[one.continuation]}")
+    return found
+
+
+def _decode(sink: SinkRecord, found: Lane, lake: str, table_uuid: str) -> Seq | None:
+    try:
+        token = decode(found.continuation)
+    except TokenError as e:
+        raise _unreadable(sink, found, e.message) from e
+    if (token.lake, token.table) != (lake, table_uuid):
+        raise _unreadable(sink, found, "it is from another lake or table")
+    return token.after
+
+
+def _unreadable(sink: SinkRecord, found: Lane, why: str) -> MarkUnreadable:
+    return MarkUnreadable(
+        f"the watermark of sink {sink.name}, partition {found.partition!r}, cannot be used: {why}",
+        hint=f"`strandline sink recover {sink.name}` reads it from the sink's own side.",
+    )
 
 
 def unchecked(connection: sa.Connection, sink: SinkRecord) -> list[Lane]:

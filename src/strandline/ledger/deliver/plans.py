@@ -149,9 +149,7 @@ def _store(
 
 
 def _values(part: ChunkPlan, now: datetime) -> dict[str, Any]:
-    count, withheld = part.count, None
-    if part.state is ChunkState.EMPTY:
-        count, withheld = 0, part.expected
+    count, withheld = (0, part.expected) if part.state is ChunkState.EMPTY else (part.count, None)
     return {
         "lo": part.rows.lo,
         "hi": part.rows.hi,

@@ -348,7 +348,7 @@ def check_resynced(connection: sa.Connection, dataset: DatasetId) -> None:
         raise ResyncNeeded(
             f"{name}: its table could not be read when the ledger was found to be "
             "behind, so what came in since is not known",
-            hint="`strandline recover` opens it as soon as its table can be read; `strandline status` says what is "
+            hint="`strandline recover` resyncs it as soon as its table can be read; `strandline status` says what is "
             "wrong with it.",
         )
 

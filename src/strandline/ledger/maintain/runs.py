@@ -135,18 +135,14 @@ def record_rehearsal(
     result: Mapping[str, Any] | None,
 ) -> RunId:
     """Stores what a dry run found, when it is over: it writes no files that the reconciler would have to spare."""
-    now = utc_now()
-    return _insert(
-        connection,
-        new,
-        dry_run=True,
-        started_at=min(started_at, now),
-        heartbeat_at=now,
-        ended_at=now,
-        outcome=outcome.value,
-        reason=reason,
-        result=_text(result),
-    )
+    ending = _ending(outcome, reason, result)
+    started = {"started_at": min(started_at, ending["ended_at"]), "heartbeat_at": ending["ended_at"]}
+    return _insert(connection, new, dry_run=True, **started, **ending)
+
+
+def _ending(outcome: Outcome, reason: str | None, result: Mapping[str, Any] | None) -> dict[str, Any]:
+    text = None if result is None else json.dumps(dict(result))
+    return {"ended_at": utc_now(), "outcome": outcome.value, "reason": reason, "result": text}
 
 
 def beat(connection: sa.Connection, id: RunId) -> bool:
@@ -158,11 +154,7 @@ def end(
     connection: sa.Connection, id: RunId, outcome: Outcome, *, reason: str | None, result: Mapping[str, Any] | None
 ) -> bool:
     """False if the run was taken for dead, which it stays."""
-    return _RUNS.change(connection, id, ended_at=utc_now(), outcome=outcome.value, reason=reason, result=_text(result))
-
-
-def _text(result: Mapping[str, Any] | None) -> str | None:
-    return None if result is None else json.dumps(dict(result))
+    return _RUNS.change(connection, id, **_ending(outcome, reason, result))
 
 
 def close_dead(connection: sa.Connection, now: datetime, *, lease_seconds: float) -> int:

@@ -235,7 +235,7 @@ def settle(ledger: Ledger, batch: Batch, rows: SeqRange) -> None:
         if stored is None or (stored.lo, stored.hi) != (rows.lo, rows.hi):
             raise BlockLost(
                 f"the ledger does not know batch {batch.batch_id} with the sequence numbers {rows}",
-                hint="It was restored from a copy: look at it again.",
+                hint="It was restored from a copy: try again.",
             )
 
 

@@ -95,7 +95,8 @@ def record(ledger: Ledger, bodies: Sequence[Body]) -> list[Decision]:
         return []
     now = utc_now()
     with ledger.write() as connection:
-        owners = {row.id: TokenId(row.owner) for row in _good_tokens(connection, bodies)}
+        tokens = connection.execute(_GOOD_TOKENS, {"ids": list({b.token for b in bodies})})
+        owners = {row.id: TokenId(row.owner) for row in tokens}
         return _record(connection, bodies, _not_now(connection, bodies, owners), owners, now)
 
 
@@ -160,10 +161,6 @@ _LIVE_DATASETS = (
 )
 
 
-def _good_tokens(connection: sa.Connection, bodies: Sequence[Body]) -> sa.CursorResult[Any]:
-    return connection.execute(_GOOD_TOKENS, {"ids": list({b.token for b in bodies})})
-
-
 def _not_now(connection: sa.Connection, bodies: Sequence[Body], tokens: Mapping[int, TokenId]) -> dict[int, Decision]:
     """Bodies whose token is revoked, or whose dataset is dropped or on hold. The request was checked before, but only
     this check counts: it locks token and dataset until the transaction ends."""
@@ -187,7 +184,8 @@ def known(
     another process may record the same body meanwhile."""
     owner = owner_of(connection, token)
     if isinstance(identity, KeyIdentity):
-        return _by_key(connection, [(dataset, owner, identity.key)], digest).get((dataset, owner, identity.key))
+        stored = _by_key(connection, [(dataset, owner, identity.key)])
+        return next((_decide_key(first, digest) for first in stored.values()), None)
     claims = find_sources(connection, [(dataset, identity.lane.lake, identity.lane.dataset)])
     refused = judge(next(iter(claims.values()), None), identity.lane, owner)
     if isinstance(refused, NotOwner):
@@ -277,17 +275,18 @@ _Key = tuple[int, int, str]
 _KEY = (received.c.dataset_id, received.c.token_id, received.c.key)
 
 
-def _by_key(
-    connection: sa.Connection, keys: Iterable[_Key], digest: str | None = None
-) -> dict[_Key, Repeat | OtherBody]:
-    """The decision for each key that is known; with a digest, whether the body is another one."""
-    found: dict[_Key, Repeat | OtherBody] = {}
+def _by_key(connection: sa.Connection, keys: Iterable[_Key]) -> dict[_Key, Repeat]:
+    """The first body of each key that is known."""
+    found: dict[_Key, Repeat] = {}
     for some in slices(keys, len(_KEY)):
         query = sa.select(received.c.rows, received.c.digest, *_KEY).where(sa.tuple_(*_KEY).in_(some))
-        for rows, stored, dataset, token, key in connection.execute(query):
-            same = Repeat(rows, stored, ())
-            found[dataset, token, key] = same if digest in (None, stored) else OtherBody(stored)
+        for rows, digest, dataset, token, key in connection.execute(query):
+            found[dataset, token, key] = Repeat(rows, digest, ())
     return found
+
+
+def _decide_key(first: Repeat, digest: str) -> Repeat | OtherBody:
+    return first if first.digest == digest else OtherBody(str(first.digest))
 
 
 def _record_keys(
@@ -315,10 +314,10 @@ def _record_keys(
         if n == winner and key in new:
             decided[n] = New(new[key])
             continue
-        there = Repeat(it.rows, it.digest, ()) if key in new else stored.get(key)
-        if not isinstance(there, Repeat) or there.digest is None:
+        known = Repeat(it.rows, it.digest, ()) if key in new else stored.get(key)
+        if known is None:
             raise LedgerUnreadable(f"key {identity.key!r} is taken and cannot be read")
-        decided[n] = there if there.digest == body.digest else OtherBody(there.digest)
+        decided[n] = _decide_key(known, body.digest)
     return decided
 
 

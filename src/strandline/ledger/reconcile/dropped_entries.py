@@ -78,23 +78,21 @@ class DroppedBatch(NewBatch):
 
 def begin(connection: sa.Connection, run: RunId, new: NewBatch) -> DroppedBatch:
     now = utc_now()
-    row = connection.execute(
+    values = {"token": new.token, "table_name": new.table, "entries": new.entries, "state": "begun"}
+    made = connection.execute(
         dropped_batch.insert()
         .values(
             run_id=run,
-            token=new.token,
-            table_name=new.table,
-            entries=new.entries,
+            **values,
             samples=json.dumps(list(new.samples)),
             gone=json.dumps([[g.rows.lo, g.rows.hi, g.count] for g in new.gone]),
             lost=json.dumps([[x.sink, x.name, x.generation, x.rows.lo, x.rows.hi, x.count] for x in new.lost]),
-            state="begun",
             begun_at=now,
             changed_at=now,
         )
         .returning(dropped_batch)
-    ).one()
-    return _batch(row)
+    )
+    return _batch(made.one())
 
 
 def end(connection: sa.Connection, batch: DroppedBatch, dropped: int | None) -> bool:

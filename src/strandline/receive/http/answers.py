@@ -83,8 +83,8 @@ ON_HOLD = busy(
 
 def behind(retry_after_seconds: int) -> Reply:
     why = (
-        "the receiver's ledger was restored, or a writer died, and the ledger is not opened yet: an ingesting receiver "
-        "or `strandline ledger resync` does that. Nothing was taken; send the same request again later"
+        "the receiver's ledger was restored, or a writer died, and the ledger is not resynced yet: an ingesting "
+        "receiver or `strandline ledger resync` does that. Nothing was taken; send the same request again later"
     )
     return busy(why, retry_after_seconds, status=503)
 

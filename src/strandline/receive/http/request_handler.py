@@ -82,7 +82,6 @@ class RequestHandler:
         for pool in (self._asking, self._inspecting, self._working):
             pool.shutdown(wait=True)
         self.committer.close()
-        self.parts.close()
 
     async def caller(self, request: Request, name: str, *, recently: bool = False) -> Caller:
         """Raises EarlyReply unless the token may use the dataset. With `recently`, a cached caller is enough: only for
