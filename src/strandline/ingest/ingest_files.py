@@ -167,7 +167,7 @@ def _plan(
             batch = replace(batch, batch_id=f"{batch.batch_id}-again-{uuid.uuid4().hex}")
         if all(s.size_bytes == 0 and s.format != "parquet" for s in sources):
             return batch.ended(began)
-        known = blocks.of_batch(ledger, dataset.id, batch.batch_id)
+        known = ledger.query(blocks.of_batch, dataset.id, batch.batch_id)
     except StrandlineError as e:
         return FileOutcome(paths, options.batch_id, 0, None, 0, None, False, time.monotonic() - began, e)
     # A batch id that a person chose says nothing about the rows: they have to be read and compared.

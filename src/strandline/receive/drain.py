@@ -30,8 +30,7 @@ def drain(context: IntakeContext, dataset: Dataset) -> int:
             "`strandline spool list` names what is left.",
         )
     _check_none_aside(context, dataset)
-    with context.ledger.read() as connection:
-        waited, last = batches.waiting(connection, dataset.id)
+    waited, last = context.ledger.query(batches.waiting, dataset.id)
     at_once = context.config.settings.receive.model_copy(update={"batch_wait_seconds_max": 0})
     settings = context.config.settings.model_copy(update={"receive": at_once})
     intake = Intake(replace(context, config=LakeConfig(settings, context.config.home)))
@@ -40,8 +39,7 @@ def drain(context: IntakeContext, dataset: Dataset) -> int:
     while left:
         done = intake.next_batch(dataset.id)
         why = next((r.reason for r in done or () if r.reason is not None), why)
-        with context.ledger.read() as connection:
-            now_left, _ = batches.waiting(connection, dataset.id, up_to=last)
+        now_left, _ = context.ledger.query(batches.waiting, dataset.id, up_to=last)
         if now_left < left:
             left, deadline = now_left, time.monotonic() + _WAIT_WITHOUT_PROGRESS_SECONDS
         elif time.monotonic() > deadline:
@@ -57,8 +55,7 @@ def drain(context: IntakeContext, dataset: Dataset) -> int:
 
 
 def _check_none_aside(context: IntakeContext, dataset: Dataset) -> None:
-    with context.ledger.read() as connection:
-        aside = ended_batches.aside_count(connection, dataset.id)
+    aside = context.ledger.query(ended_batches.aside_count, dataset.id)
     if aside:
         raise RefusedError(
             f"{dataset.name}: {plural(aside, 'body', 'was')} set aside that could not be ingested",

@@ -68,8 +68,7 @@ class Receiver:
         return made
 
     def list_tokens(self) -> list[Token]:
-        with self.context.ledger.read() as connection:
-            return tokens.list_tokens(connection)
+        return self.context.ledger.query(tokens.list_tokens)
 
     def revoke_token(self, name: str) -> None:
         with self.context.ledger.write() as connection:
@@ -78,8 +77,7 @@ class Receiver:
             audit.record(connection, "token_revoked", token=name)
 
     def list_claims(self) -> list[ClaimOf]:
-        with self.context.ledger.read() as connection:
-            return senders.list_claims(connection)
+        return self.context.ledger.query(senders.list_claims)
 
     def release_claim(self, dataset: str, lake: str, source_dataset: str) -> Released:
         """Takes a sender's lanes away from the token that claimed them; the next token that claims them gets them."""
@@ -135,13 +133,11 @@ class Receiver:
         return ReceivedInspector(self.context.ledger, self.context.tables, self.context.spool)
 
     def set_aside(self, dataset: str | None = None) -> list[AsideBody]:
-        with self.context.ledger.read() as connection:
-            return ended_batches.aside(connection, None if dataset is None else full_name(dataset))
+        return self.context.ledger.query(ended_batches.aside, None if dataset is None else full_name(dataset))
 
     def unrecorded(self) -> LeftFiles:
         """Files in the spool whose bodies could not be recorded at the receiver's last check."""
-        with self.context.ledger.read() as connection:
-            return spool_files.left(connection)
+        return self.context.ledger.query(spool_files.left)
 
     def set_unrecorded_aside(self, dataset: str | None = None) -> list[LeftFile]:
         """Gives up bodies in the spool that cannot be recorded. Their files stay under a name that nobody ingests."""
@@ -189,8 +185,7 @@ class Receiver:
         tls = tls_files(self.context.config)
         listening = listen(settings.host if host is None else host, settings.port if port is None else port)
         url = address(listening, tls=tls is not None)
-        with self.context.ledger.read() as connection:
-            names = [d.name for d in datasets.list_datasets(connection)]
+        names = [d.name for d in self.context.ledger.query(datasets.list_datasets)]
         with ThreadPoolExecutor(1, "strandline-intake-loop") as pool:
             intake = self.intake(listener.batch)
             server = self._server(listening, tls, intake.open_soon)
@@ -239,6 +234,5 @@ class Receiver:
         return Server(create_app(parts), listening, tls, self.context.settings)
 
     def _schema_of(self, name: str) -> tuple[Dataset, Sequence[Column]]:
-        with self.context.ledger.read() as connection:
-            found = datasets.get(connection, full_name(name))
+        found = self.context.ledger.query(datasets.get, full_name(name))
         return found, self.catalog().columns(found.name)

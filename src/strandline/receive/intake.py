@@ -256,7 +256,8 @@ class Intake:
 
     def _enter(self, dataset: Dataset, batch: Batch) -> SeqRange:
         """Appends the batch unless it is published already: then its files may be gone, and are not needed."""
-        numbers = self._published(dataset, batch)
+        block = self.context.ledger.query(blocks.of_batch, dataset.id, batch.batch_id)
+        numbers = block.head.rows if isinstance(block, Published) else None
         if numbers is None:
             numbers = self.context.ingestion.append_received(
                 dataset.name,
@@ -275,8 +276,7 @@ class Intake:
 
     def _write_receipt(self, dataset: Dataset, batch: Batch) -> None:
         """Durable before the table can have the batch: a restored ledger that forgot the batch finds the receipt."""
-        with self.context.ledger.read() as connection:
-            receipt = batch_receipts.receipt_of(connection, batch)
+        receipt = self.context.ledger.query(batch_receipts.receipt_of, batch)
         taken = [(body.spool, body.rows, body.place) for body in batch.bodies]
         if [(body.spool, body.note.rows, body.place) for body in receipt.bodies] != taken:
             raise BlockLost(
@@ -286,10 +286,6 @@ class Intake:
         failpoints.hit("receive.before_receipt")
         self.context.receipts.write(dataset.table_uuid, receipt)
         failpoints.hit("receive.after_receipt")
-
-    def _published(self, dataset: Dataset, batch: Batch) -> SeqRange | None:
-        block = blocks.of_batch(self.context.ledger, dataset.id, batch.batch_id)
-        return block.head.rows if isinstance(block, Published) else None
 
     def _frame(self, dataset: Dataset, batch: Batch) -> DataFrame:
         from pyspark.sql import types as T
@@ -303,8 +299,8 @@ class Intake:
         return frame_of(spark, fields, batch.bodies, self.context.spool)
 
     def _dataset(self, batch: Batch) -> Dataset:
-        with self.context.ledger.read() as connection:
-            found = next((d for d in datasets.list_datasets(connection) if d.id == batch.dataset), None)
+        known = self.context.ledger.query(datasets.list_datasets)
+        found = next((d for d in known if d.id == batch.dataset), None)
         if found is None:
             raise RefusedError(
                 f"{plural(batch.rows, 'row', 'waits')} for a dataset that was dropped, or whose table was made anew",
@@ -317,8 +313,7 @@ class Intake:
     ) -> BatchReport | None:
         """Takes the step that `failed_batches.next_step` decides. None if another receiver has taken the batch over."""
         told = explained(error)
-        with self.context.ledger.read() as connection:
-            facts = ended_batches.failed_batch_facts(connection, batch, tries=TRIES_WITHOUT_PROOF)
+        facts = self.context.ledger.query(ended_batches.failed_batch_facts, batch, tries=TRIES_WITHOUT_PROOF)
         failure = Failure(len(batch.bodies), batch.failures + 1, while_appending, unfit=told is not error)
         step = next_step(failure, facts)
         did, hint = "waiting", told.hint
@@ -356,34 +351,26 @@ class Intake:
 
     def remove_files(self) -> None:
         """Removes the files whose rows are published or given up."""
-        while True:
-            with self.context.ledger.read() as connection:
-                left = batches.to_remove(connection)
-            if not left:
-                break
+        while left := self.context.ledger.query(batches.to_remove):
             self._remove(left)
 
     def _remove_old_receipts(self) -> None:
         """A dataset goes on hold if its ledger is restored from a copy that is older than the receipts kept. The newest
         receipt stays: it says that the dataset has received rows."""
         before = utc_now() - timedelta(days=self.context.settings.receipts_kept_days)
-        with self.context.ledger.read() as connection:
-            known = datasets.list_datasets(connection)
-        for dataset in known:
+        for dataset in self.context.ledger.query(datasets.list_datasets):
             listed = sorted(self.context.receipts.listed(dataset.table_uuid), key=lambda found: found[1])
             self._remove_settled(dataset, [batch_id for batch_id, at in listed[:-1] if at < before])
         # No ledger can take the batches of dropped datasets back, because their tables are gone.
         tables = self.context.receipts.tables()
-        with self.context.ledger.read() as connection:
-            dropped = [d for d in datasets.list_dropped(connection) if d.table_uuid in tables]
-        for dataset in dropped:
-            listed = self.context.receipts.listed(dataset.table_uuid)
-            self._remove_settled(dataset, [batch_id for batch_id, _ in listed])
+        for dataset in self.context.ledger.query(datasets.list_dropped):
+            if dataset.table_uuid in tables:
+                listed = self.context.receipts.listed(dataset.table_uuid)
+                self._remove_settled(dataset, [batch_id for batch_id, _ in listed])
 
     def _remove_settled(self, dataset: Dataset, batch_ids: Sequence[str]) -> None:
         """Removes those of the receipts that nothing needs any more."""
-        with self.context.ledger.read() as connection:
-            settled = batch_receipts.settled_batches(connection, dataset.id, batch_ids)
+        settled = self.context.ledger.query(batch_receipts.settled_batches, dataset.id, batch_ids)
         self.context.receipts.remove(dataset.table_uuid, settled)
 
     def _tidy_now_and_then(self) -> None:
@@ -393,8 +380,7 @@ class Intake:
 
 
 def check_hold(ledger: Ledger, dataset: DatasetId) -> None:
-    with ledger.read() as connection:
-        reason = receive_holds.list_holds(connection).get(dataset)
+    reason = ledger.query(receive_holds.list_holds).get(dataset)
     if reason is not None:
         raise ReceiverHolds(
             f"nothing that was received is ingested: {reason}",

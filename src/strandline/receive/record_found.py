@@ -72,8 +72,7 @@ class Doubtful:
 
 def find_doubtful(ledger: Ledger, receipts: Receipts, dataset: Dataset) -> Doubtful:
     listed = [batch_id for batch_id, _ in receipts.listed(dataset.table_uuid)]
-    with ledger.read() as connection:
-        finished = finished_batches(connection, listed)
+    finished = ledger.query(finished_batches, listed)
     files, keys, ranges = set[str](), set[tuple[TokenMark | None, str]](), dict[LaneName, tuple[SeqRange, ...]]()
     for batch_id in listed:
         receipt = None if batch_id in finished else receipts.read(dataset.table_uuid, batch_id)

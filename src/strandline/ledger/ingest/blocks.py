@@ -100,7 +100,7 @@ def reserve(
             _step_over(connection, witness, wanted, place)
         while (placed := reserve_sql.place(connection, new)) is None:
             check_resynced(connection, wanted.dataset)
-            known = batch_block(connection, wanted.dataset, wanted.batch_id)
+            known = of_batch(connection, wanted.dataset, wanted.batch_id)
             if known is not None:
                 return _same_batch(known, wanted), False
             sequence.read(connection)  # there is a counter, so the block was abandoned just now: try again
@@ -113,7 +113,7 @@ def reserve(
         if inserted is not None and wanted.input_files:
             files = [{"block_id": inserted, "path": p} for p in sorted(wanted.input_files)]
             connection.execute(input_file.insert(), files)
-        known = None if inserted is not None else batch_block(connection, wanted.dataset, wanted.batch_id)
+        known = None if inserted is not None else of_batch(connection, wanted.dataset, wanted.batch_id)
     failpoints.hit("reserve.after_commit")
     if inserted is None:
         if known is None:
@@ -145,18 +145,13 @@ def _same_batch(known: Block, wanted: NewBlock) -> Block:
     return known
 
 
-def batch_block(connection: sa.Connection, dataset: DatasetId, batch_id: str) -> Block | None:
+def of_batch(connection: sa.Connection, dataset: DatasetId, batch_id: str) -> Block | None:
     row = connection.execute(
         sa.select(block).where(
             block.c.dataset_id == dataset, block.c.batch_id == batch_id, block.c.state != "abandoned"
         )
     ).one_or_none()
     return None if row is None else _block(row)
-
-
-def of_batch(ledger: Ledger, dataset: DatasetId, batch_id: str) -> Block | None:
-    with ledger.read() as connection:
-        return batch_block(connection, dataset, batch_id)
 
 
 def get(connection: sa.Connection, id: BlockId) -> Block | None:

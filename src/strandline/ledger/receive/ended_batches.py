@@ -99,7 +99,7 @@ def _end(connection: sa.Connection, witness: Witness, batch: Batch, ending: str,
         blocks.check_resynced(connection, batch.dataset)
     except (ResyncNeeded, WitnessUnreadable):
         return False
-    if blocks.batch_block(connection, batch.dataset, batch.batch_id) is not None:
+    if blocks.of_batch(connection, batch.dataset, batch.batch_id) is not None:
         return False
     return batches.change(connection, batch, **_ended(ending), **values)
 
@@ -133,7 +133,7 @@ def divide_again(connection: sa.Connection, dataset: DatasetId, batch_id: str) -
         ).one_or_none()
         if row is None:
             continue
-        match blocks.batch_block(connection, dataset, name):
+        match blocks.of_batch(connection, dataset, name):
             case Reserved() as known:
                 blocks.forget_reserved(connection, known, f"its bodies are in main, in {batch_id}")
             case None:
@@ -275,8 +275,7 @@ def clear_dropped(ledger: Ledger, name: str) -> Cleared:
     """Discards every body that waits for a dropped dataset of this name. It works in steps: after a crash, the next
     call does the rest."""
     total = Cleared(0, 0, 0)
-    with ledger.read() as connection:
-        ids = _dropped(connection, name)
+    ids = ledger.query(_dropped, name)
     for id in ids:
         while (step := _clear_some(ledger, id, name)) is not None:
             total = Cleared(total.bodies + step.bodies, total.rows + step.rows, total.bytes + step.bytes)
@@ -306,7 +305,7 @@ def _clear_some(ledger: Ledger, id: DatasetId, name: str) -> Cleared | None:
             return None
         size = sa.select(sa.func.sum(received.c.spool_bytes)).where(received.c.batch == batch.id)
         cleared = Cleared(len(batch.bodies), batch.rows, int(connection.execute(size).scalar_one()))
-        known = blocks.batch_block(connection, id, batch.batch_id)
+        known = blocks.of_batch(connection, id, batch.batch_id)
         if isinstance(known, Published) and len(known.head.rows) == batch.rows:
             values = batches.published_as(known.head.rows)  # the rows were ingested before the dataset was dropped
             cleared = Cleared(0, 0, 0)
