@@ -375,7 +375,7 @@ def _roll_forward(
     may_move_tag = rollback.may_move_tag_within(connection, work.tables, dataset, memory)
     passed = work.sinks.highest_delivered(connection, dataset) if newest else None
     for wap, head in sorted(newest.values(), key=lambda x: x[0].rows.lo):
-        known = blocks.batch_block(connection, dataset.id, wap.batch_id)
+        known = blocks.of_batch(connection, dataset.id, wap.batch_id)
         if isinstance(known, Published) or batch_elsewhere(view, wap) is not None:
             continue
         if passed is not None and wap.rows.lo <= passed:
@@ -407,7 +407,7 @@ def _take_back_batches(connection: Connection, dataset: Dataset, view: TableView
         wap = _wap_of(view, snapshot.id, lake)
         if wap is None or wap.rows.lo not in gap:
             continue
-        known = blocks.batch_block(connection, dataset.id, wap.batch_id)
+        known = blocks.of_batch(connection, dataset.id, wap.batch_id)
         if isinstance(known, Reserved):
             blocks.forget_reserved(connection, known, f"its batch is in main under {wap.rows}")
         ended_batches.divide_again(connection, dataset.id, wap.batch_id)
