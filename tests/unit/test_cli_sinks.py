@@ -245,11 +245,11 @@ def test_the_question_before_a_reset_says_what_it_means(
 ) -> None:
     asked = []
 
-    def no(out: Any, *, yes: bool, question: str, refusal: str) -> None:
+    def no(call: Any, question: str, *, refusal: str) -> None:
         asked.append(question)
         raise RefusedError(refusal)
 
-    monkeypatch.setattr("strandline.cli.commands.sink.confirm", no)
+    monkeypatch.setattr("strandline.cli.command.Call.confirm", no)
     plain_error(capsys, "sink", "reset", "out", "--to", "beginning", code=3)
     [question] = asked
     assert "new generation" in question and "again" in question and "place of its own" in question

@@ -17,6 +17,7 @@ from pathlib import Path
 import typer
 from rich.text import Text
 
+from strandline.cli.command import CARE, DELIVERY, ROWS, START
 from strandline.cli.commands import (
     dataset,
     deliver,
@@ -24,16 +25,15 @@ from strandline.cli.commands import (
     lake,
     ledger,
     maintain,
-    metrics,
     read,
     receive,
     reconcile,
     sink,
     spool,
+    status,
     token,
     verify,
 )
-from strandline.cli.options import CARE, DELIVERY, ROWS, START
 from strandline.cli.output import Output, dumps
 from strandline.core import failpoints
 from strandline.core.documents import error_document
@@ -51,21 +51,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-lake.add_to(app, START)
-app.add_typer(dataset.app, name="dataset", rich_help_panel=ROWS)
-ingest.add_to(app)
-read.add_to(app)
-app.add_typer(sink.app, name="sink", rich_help_panel=DELIVERY)
-deliver.add_to(app)
-verify.add_to(app)
-receive.add_to(app)
-app.add_typer(spool.app, name="spool", rich_help_panel=DELIVERY)
-app.add_typer(token.app, name="token", rich_help_panel=DELIVERY)
-lake.add_to(app, CARE)
-metrics.add_to(app)
-maintain.add_to(app)
-app.add_typer(reconcile.app, name="reconcile", rich_help_panel=CARE)
-app.add_typer(ledger.app, name="ledger", rich_help_panel=CARE)
+for panel, modules in {
+    START: (lake,),
+    ROWS: (dataset, ingest, read),
+    DELIVERY: (sink, deliver, verify, receive, spool, token),
+    CARE: (status, maintain, reconcile, ledger),
+}.items():
+    for module in modules:
+        app.add_typer(module.app, rich_help_panel=panel)
 
 
 @app.callback(invoke_without_command=True)

@@ -48,7 +48,7 @@ HELP: Mapping[str, str] = {
     "reconcile_compared_timestamp_seconds": "When the newest run began that compared tables and storage.",
     "reconcile_orphan_files": "Files that it found, that nothing references, and that it left.",
     "reconcile_missing_files": "Entries that it found, whose file is gone, and that it left.",
-    "reconcile_partial": "1 if it could not look everywhere.",
+    "reconcile_partial": "1 if it could not load_samples everywhere.",
 }
 """All are gauges: a sink that is reset begins anew, and runs are forgotten in time."""
 
@@ -60,7 +60,7 @@ class Sample:
     value: float
 
 
-def look(config: LakeConfig, ledger: Ledger, lake: str) -> list[Sample]:
+def load_samples(config: LakeConfig, ledger: Ledger, lake: str) -> list[Sample]:
     """From the ledger alone."""
     return samples(
         sink_status.load_sinks(ledger, lake),

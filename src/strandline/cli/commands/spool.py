@@ -9,8 +9,7 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from strandline.cli.options import ConfigOption, JsonOption, NameArgument, YesOption, confirm, opened
-from strandline.cli.output import Output
+from strandline.cli.command import Call, NameArgument, command
 from strandline.cli.render.common import NOTHING, age, done
 from strandline.core.documents import fields_of
 from strandline.core.errors import UsageError
@@ -20,13 +19,13 @@ from strandline.status import documents
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from strandline.ledger.receive.ended_batches import AsideBody, Cleared
     from strandline.ledger.receive.spool_files import LeftFiles
 
 app = typer.Typer(
-    help="Bodies that were received and could not be ingested: look at them, try them again, give them up."
+    name="spool",
+    help="Bodies that were received and could not be ingested: look at them, try them again, give them up.",
 )
 
 LINES_MAX = 20  # bodies in the text; --json has all
@@ -38,7 +37,7 @@ BodiesArgument = Annotated[
 AllOption = Annotated[bool, typer.Option("--all", help="Every body that was set aside.")]
 DatasetOption = Annotated[
     str | None,
-    typer.Option("--dataset", metavar="DATASET", help="With --all: only those of this dataset.", show_default="all"),
+    typer.Option(metavar="DATASET", help="With --all: only those of this dataset.", show_default="all"),
 ]
 
 
@@ -51,13 +50,10 @@ def _chosen(bodies: list[int] | None, *, everything: bool, dataset: str | None) 
     return bodies or None
 
 
-@app.command("list")
+@command(app, "list")
 def list_(
-    dataset: Annotated[
-        str | None, typer.Argument(metavar="DATASET", help="Only of this dataset.", show_default="all")
-    ] = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
+    call: Call,
+    dataset: str | None = typer.Argument(None, metavar="DATASET", help="Only of this dataset.", show_default="all"),
 ) -> None:
     """The bodies that were set aside, each with its reason. Starts no JVM.
 
@@ -65,97 +61,79 @@ def list_(
     spool, and a sender that repeats one is answered as before. Files whose bodies a receiver could not record in the
     ledger, after it was restored, are listed behind them.
     """
-    with opened(config) as lake:
-        found = lake.receiver.set_aside(dataset)
-        left = lake.receiver.unrecorded()
-        named = None if dataset is None else full_name(dataset)
+    found = call.lake.receiver.set_aside(dataset)
+    left = call.lake.receiver.unrecorded()
+    named = None if dataset is None else full_name(dataset)
     document = {"bodies": [documents.spool_body(b) for b in found], "unrecorded": documents.unrecorded(left, named)}
-    Output(as_json=json).show(document, *listed(found), *unrecorded(left, named))
+    call.show(document, *listed(found), *unrecorded(left, named))
 
 
-@app.command()
+@command(app)
 def replay(
-    bodies: BodiesArgument = None,
-    everything: AllOption = False,
-    dataset: DatasetOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
+    call: Call, bodies: BodiesArgument = None, everything: AllOption = False, dataset: DatasetOption = None
 ) -> None:
     """Try bodies again that were set aside: `strandline receive` ingests them. What fails again is set aside again."""
     chosen = _chosen(bodies, everything=everything, dataset=dataset)
-    with opened(config) as lake:
-        found = lake.receiver.replay(chosen, dataset)
+    found = call.lake.receiver.replay(chosen, dataset)
     said = f"{plural(len(found), 'body', 'waits')} for `strandline receive` to ingest again"
-    Output(as_json=json).show({"replayed": [b.id for b in found]}, done(said))
+    call.show({"replayed": [b.id for b in found]}, done(said))
 
 
-@app.command()
+@command(app, asks=True)
 def discard(
+    call: Call,
     bodies: BodiesArgument = None,
     everything: AllOption = False,
     dataset: DatasetOption = None,
-    not_recorded: Annotated[
-        bool,
-        typer.Option(
-            "--unrecorded",
-            help="Instead, every file whose body could not be recorded; it stays in the spool, renamed to `.unsure`.",
-        ),
-    ] = False,
-    yes: YesOption = False,
-    config: ConfigOption = None,
-    json: JsonOption = False,
+    not_recorded: bool = typer.Option(
+        False,
+        "--unrecorded",
+        help="Instead, every file whose body could not be recorded; it stays in the spool, renamed to `.unsure`.",
+    ),
 ) -> None:
     """Give bodies up that were set aside: their rows never enter the table, and their files are removed."""
-    out = Output(as_json=json)
     if not_recorded:
         if bodies or everything:
             raise UsageError("--unrecorded goes with --dataset only", hint="Those files have no numbers.")
-        _discard_unrecorded(out, dataset, config, yes=yes)
+        _discard_unrecorded(call, dataset)
         return
     chosen = _chosen(bodies, everything=everything, dataset=dataset)
-    with opened(config) as lake:
-        which = "every body that was set aside" if chosen is None else plural(len(chosen), "body")
-        confirm(
-            out,
-            yes=yes,
-            question=f"Give up {which}? The rows were acknowledged to their sender, and are lost.",
-            refusal="nothing is discarded",
-        )
-        gone = lake.receiver.discard(chosen, dataset)
+    receiver = call.lake.receiver
+    which = "every body that was set aside" if chosen is None else plural(len(chosen), "body")
+    call.confirm(
+        f"Give up {which}? The rows were acknowledged to their sender, and are lost.",
+        refusal="nothing is discarded",
+    )
+    gone = receiver.discard(chosen, dataset)
     rows = sum(b.rows for b in gone)
     document = {"discarded": [b.id for b in gone], "rows": rows}
-    out.show(document, done(f"{plural(len(gone), 'body')} of {plural(rows, 'row')} given up"))
+    call.show(document, done(f"{plural(len(gone), 'body')} of {plural(rows, 'row')} given up"))
 
 
-def _discard_unrecorded(out: Output, dataset: str | None, config: Path | None, *, yes: bool) -> None:
-    with opened(config) as lake:
-        confirm(
-            out,
-            yes=yes,
-            question="Give up every body that could not be recorded? Its sender may have been told that it is safe.",
-            refusal="nothing is discarded",
-        )
-        gone = lake.receiver.set_unrecorded_aside(dataset)
+def _discard_unrecorded(call: Call, dataset: str | None) -> None:
+    receiver = call.lake.receiver
+    call.confirm(
+        "Give up every body that could not be recorded? Its sender may have been told that it is safe.",
+        refusal="nothing is discarded",
+    )
+    gone = receiver.set_unrecorded_aside(dataset)
     told = done(f"{plural(len(gone), 'file')} renamed to `.unsure`: nobody ingests what is in there")
-    out.show({"files_set_aside": [f.name for f in gone]}, told)
+    call.show({"files_set_aside": [f.name for f in gone]}, told)
 
 
-@app.command()
-def clear(name: NameArgument, yes: YesOption = False, config: ConfigOption = None, json: JsonOption = False) -> None:
+@command(app, asks=True)
+def clear(call: Call, name: NameArgument) -> None:
     """Give up everything that was received for a dataset that was dropped; `strandline status` tells how much it is.
 
     A dataset of the same name that is in use is not touched.
     """
-    out = Output(as_json=json)
-    with opened(config) as lake:
-        confirm(
-            out,
-            yes=yes,
-            question=f"Give up every body that was received for {name}, which was dropped? The rows are lost.",
-            refusal="nothing is cleared",
-        )
-        gone = lake.receiver.clear(name)
-    out.show({"dataset": name} | fields_of(gone), cleared(name, gone))
+    receiver = call.lake.receiver
+    call.confirm(
+        f"Give up every body that was received for {name}, which was dropped? The rows are lost.",
+        refusal="nothing is cleared",
+    )
+    gone = receiver.clear(name)
+    call.show({"dataset": name} | fields_of(gone), cleared(name, gone))
 
 
 def listed(found: Sequence[AsideBody], now: datetime | None = None) -> list[RenderableType]:
