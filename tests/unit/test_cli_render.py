@@ -13,7 +13,7 @@ from rich.console import Console, RenderableType
 from rich.progress import Progress, TextColumn
 
 from strandline.cli.output import Output
-from strandline.cli.render import bars, common, ingest, status
+from strandline.cli.render import bars, elements, ingest, lake, status
 from strandline.cli.render.bars import bars_on, how_far, one_bar
 from strandline.cli.render.ingest_progress import IngestBars
 from strandline.core.errors import InputError, InputRefused
@@ -170,7 +170,7 @@ def test_recovery_says_what_became_of_each_block() -> None:
         [SeqRange(Seq(7), Seq(8))],
         2,
     )
-    said = text(common.recovered(found))
+    said = text(lake.recovered(found))
     for part in (
         "Published: 1..2",
         "Abandoned: 3..4",
@@ -179,7 +179,7 @@ def test_recovery_says_what_became_of_each_block() -> None:
         "2 left-over branches",
     ):
         assert part in said
-    assert "Nothing was open" in text(common.recovered(Recovered()))
+    assert "Nothing was open" in text(lake.recovered(Recovered()))
 
 
 def test_ages_are_in_the_unit_that_a_person_would_use() -> None:
@@ -191,7 +191,7 @@ def test_ages_are_in_the_unit_that_a_person_would_use() -> None:
         (7_200, "2 h"),
         (200_000, "2 d"),
     ):
-        assert common.age(NOW - timedelta(seconds=seconds), NOW) == said
+        assert elements.age(NOW - timedelta(seconds=seconds), NOW) == said
 
 
 def test_progress_counts_files_and_only_the_rows_that_are_new() -> None:

@@ -10,7 +10,8 @@ import typer
 from rich.text import Text
 
 from strandline.cli.command import Call, NameArgument, command
-from strandline.cli.render import common, created
+from strandline.cli.render import lake as render_lake
+from strandline.cli.render.elements import done
 from strandline.core.errors import UsageError
 from strandline.core.types import History
 from strandline.status import documents
@@ -48,7 +49,7 @@ def create(
     """Make a dataset: a new Iceberg table that rows enter through Strandline."""
     found = _columns(schema, like, types or [])
     made = call.lake.create_dataset(name, found.columns, deliver_by=deliver_by or (), partition_by=partition_by)
-    call.show(documents.created_dataset(made, found, like), created.created(made, found, inferred_from=like))
+    call.show(documents.created_dataset(made, found, like), render_lake.created(made, found, inferred_from=like))
 
 
 def _columns(schema: Path | None, like: Path | None, types: Sequence[str]) -> Inferred:
@@ -99,7 +100,7 @@ def adopt(
 ) -> None:
     """Make a dataset of a table that has rows already: they are numbered. Again, it numbers what came since."""
     with call.bar() as bar:
-        done = call.lake.adopt_dataset(
+        numbered = call.lake.adopt_dataset(
             table,
             history=history,
             deliver_by=deliver_by,
@@ -107,14 +108,15 @@ def adopt(
             on_step=lambda rows, total: bar.step("numbering rows", rows, total),
         )
         name = call.lake.dataset(table).name
-    call.show({"name": name, "numbered": done.rows, "steps": done.steps}, common.adopted(name, done.rows, done.steps))
+    document = {"name": name, "numbered": numbered.rows, "steps": numbered.steps}
+    call.show(document, render_lake.adopted(name, numbered))
 
 
 @command(app, "list")
 def list_(call: Call) -> None:
     """The lake's datasets. Starts no JVM."""
     found = call.lake.datasets()
-    call.show({"datasets": [documents.dataset(d) for d in found]}, common.datasets(found))
+    call.show({"datasets": [documents.dataset(d) for d in found]}, render_lake.datasets(found))
 
 
 @command(app)
@@ -124,7 +126,7 @@ def show(call: Call, name: NameArgument) -> None:
 
     found = call.lake.dataset(name)
     table = describe(call.lake.catalog.load(found.name))
-    call.show(documents.described_dataset(found, table), common.shown(found, table))
+    call.show(documents.described_dataset(found, table), render_lake.shown(found, table))
 
 
 @command(app)
@@ -142,8 +144,8 @@ def alter(
     changes = _alterations(add or [], widen or [], rename or [], drop or [])
     call.lake.alter_dataset(name, changes)
     full = call.lake.dataset(name).name
-    said = common.alterations(changes)
-    call.show({"name": full, "changes": said}, common.altered(full, said))
+    said = render_lake.alterations(changes)
+    call.show({"name": full, "changes": said}, render_lake.altered(full, said))
 
 
 def _alterations(add: list[str], widen: list[str], rename: list[str], drop: list[str]) -> list[Alteration]:
@@ -177,7 +179,7 @@ def drop(call: Call, name: NameArgument) -> None:
     target = call.lake.dataset(name).name
     call.confirm(f"Drop {target} from catalog and ledger?", refusal=f"{target} is not dropped")
     call.lake.drop_dataset(name)
-    call.show({"dropped": target}, common.done(f"{target} is dropped; its files are still in the warehouse"))
+    call.show({"dropped": target}, done(f"{target} is dropped; its files are still in the warehouse"))
 
 
 @command(app, asks=True)
@@ -187,7 +189,7 @@ def accept(call: Call, name: NameArgument, reason: ReasonOption) -> None:
     question = f"Take {target} as it is, with whatever rows it lacks?"
     call.confirm(question, refusal=f"{target} is not accepted as it is")
     call.lake.accept_table(name, reason)
-    call.show({"accepted": target}, common.done(f"{target} is taken as it is; the audit log says why"))
+    call.show({"accepted": target}, done(f"{target} is taken as it is; the audit log says why"))
 
 
 @command(app, "accept-received", asks=True)
@@ -205,5 +207,5 @@ def accept_received(call: Call, name: NameArgument, reason: ReasonOption) -> Non
         refusal=f"the receiver of {target} goes on holding",
     )
     aside = call.lake.receiver.accept(target, reason)
-    told = common.done(f"The receiver takes rows for {target} again; the audit log says why")
+    told = done(f"The receiver takes rows for {target} again; the audit log says why")
     call.show({"accepted": target, "files_set_aside": aside}, told, *(Text(f"set aside: {name}") for name in aside))

@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from strandline.cli.command import START, Call, command
-from strandline.cli.render import common
+from strandline.cli.render import lake as render_lake
 from strandline.core.errors import FailedError
 from strandline.core.settings import CONFIG_NAME
 from strandline.lake_admin import init_lake
@@ -31,7 +31,7 @@ def init(
     with init_lake(home, warehouse=warehouse, ledger=ledger) as lake:
         path = lake.config.home / CONFIG_NAME
         document = {"lake": lake.id, "config": path, "warehouse": lake.config.warehouse_url}
-        call.show(document, common.initialised(lake.id, path))
+        call.show(document, render_lake.initialised(lake.id, path))
 
 
 def _home_of(config: Path | None) -> Path:
@@ -70,5 +70,5 @@ def doctor(
             ensure_runtime(s3=is_s3(call.config), progress=say)
     checks = all_checks(call.config)
     ok = all(c.ok for c in checks)
-    call.show({"ok": ok, "checks": checks}, *common.checks(checks))
+    call.show({"ok": ok, "checks": checks}, *render_lake.checks(checks))
     call.exit(0 if ok else FailedError.exit_code)

@@ -8,7 +8,8 @@ from pathlib import Path
 import typer
 
 from strandline.cli.command import Call, command
-from strandline.cli.render import common
+from strandline.cli.render import lake as render_lake
+from strandline.cli.render.elements import done
 from strandline.core.errors import RefusedError, StorageError
 from strandline.core.settings import find_config, load_config
 from strandline.lake_admin import rebuild_ledger
@@ -28,8 +29,8 @@ def rebuild(
     """Make a lost or damaged ledger again, from the tables and the witness."""
     settings = load_config(find_config(call.config, os.environ, Path.cwd()))
     with call.working("Starting Spark") as say:
-        done = rebuild_ledger(settings, force=force, lost_witness=lost_witness, on_start=say)
-    call.show(documents.resynced(done), common.resynced(done, "The ledger is made again"))
+        made = rebuild_ledger(settings, force=force, lost_witness=lost_witness, on_start=say)
+    call.show(documents.resynced(made), render_lake.resynced(made, "The ledger is made again"))
 
 
 @command(app)
@@ -41,19 +42,19 @@ def backup(call: Call, target: Path = typer.Argument(metavar="FILE", help="Where
         raise StorageError(f"there is no folder {target.absolute().parent}")
     call.lake.ledger.backup(target)
     size = target.stat().st_size
-    call.show({"backup": target, "bytes": size}, common.done(f"The ledger is copied to {target} ({size:,} bytes)"))
+    call.show({"backup": target, "bytes": size}, done(f"The ledger is copied to {target} ({size:,} bytes)"))
 
 
 @command(app)
 def resync(call: Call) -> None:
     """Bring a restored ledger up to the witness, and settle what is open. Ingest does the same when it must."""
     with call.spark("Resyncing the ledger") as lake:
-        done = lake.resync_ledger()
+        found = lake.resync_ledger()
         settled = lake.recover()
     call.show(
-        {"resynced": None if done is None else documents.resynced(done)} | documents.recovered(settled),
-        common.done("Ledger and witness agree") if done is None else common.resynced(done, "The ledger is resynced"),
-        common.recovered(settled),
+        {"resynced": None if found is None else documents.resynced(found)} | documents.recovered(settled),
+        done("Ledger and witness agree") if found is None else render_lake.resynced(found, "The ledger is resynced"),
+        render_lake.recovered(settled),
     )
 
 
@@ -69,7 +70,7 @@ def void(
     call.confirm(question, refusal=f"the block at {lo} is not given up")
     with call.spinner("Starting Spark"):
         lake.void_block(lo, reason)
-    call.show({"voided": lo, "reason": reason}, common.done(f"The block at {lo} is given up: {reason}"))
+    call.show({"voided": lo, "reason": reason}, done(f"The block at {lo} is given up: {reason}"))
 
 
 @command(app)
@@ -79,4 +80,4 @@ def audit(
 ) -> None:
     """What was decided out of the ordinary course, and why. Starts no JVM."""
     found = call.lake.audit_events(limit)
-    call.show({"events": found}, common.audit(found))
+    call.show({"events": found}, render_lake.audit(found))

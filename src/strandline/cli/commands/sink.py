@@ -9,8 +9,8 @@ import typer
 
 from strandline.cli.command import Call, command
 from strandline.cli.commands import quarantine
-from strandline.cli.render import common
 from strandline.cli.render import sinks as render_sinks
+from strandline.cli.render.elements import done
 from strandline.core.errors import StrandlineError, UsageError
 from strandline.status import documents, sinks
 
@@ -103,7 +103,7 @@ def update(
     with call.spinner("Looking at the destination") as lake:
         changed = lake.delivery.update(name, options, taken_back)
         document = _document(lake, changed)
-    call.show(document, common.done(f"Sink {name} is changed, for what is planned from now on"))
+    call.show(document, done(f"Sink {name} is changed, for what is planned from now on"))
 
 
 def _document(lake: Lake, record: SinkRecord) -> dict[str, object]:
@@ -115,14 +115,14 @@ def pause(call: Call, name: SinkArgument) -> None:
     """Deliver nothing more until `resume`. Rows wait for it. What a tick has under way is finished first."""
     document = _document(call.lake, call.lake.delivery.pause(name))
     said = f"Sink {name} is paused; `strandline sink resume {name}` goes on"
-    call.show(document, common.done(said))
+    call.show(document, done(said))
 
 
 @command(app)
 def resume(call: Call, name: SinkArgument) -> None:
     """Go on with a sink that is paused, waits or was stopped. One that still is not as it must be stops again."""
     document = _document(call.lake, call.lake.delivery.resume(name))
-    call.show(document, common.done(f"Sink {name} is active"))
+    call.show(document, done(f"Sink {name} is active"))
 
 
 @command(app, asks=True)
@@ -142,9 +142,9 @@ def reset(
     fresh = call.lake.delivery.reset(name, to=None if to == BEGINNING else to)
     document = _document(call.lake, fresh)
     note = render_sinks.floor_note(fresh, call.lake.delivery.floor(fresh))
-    begins = "the beginning" if fresh.start is None else f"behind number {fresh.start:,}"
-    said = common.done(f"Sink {name} begins generation {fresh.generation} at {begins}")
-    call.show(document, said, *([] if note is None else [note]))
+    begins = "the beginning" if fresh.start is None else f"after {fresh.start:,}"
+    said = done(f"Sink {name} begins generation {fresh.generation} at {begins}")
+    call.show(document, said, *note)
 
 
 @command(app, asks=True)
@@ -187,7 +187,7 @@ def remove(call: Call, name: SinkArgument) -> None:
     )
     gone = call.lake.delivery.remove(name)
     said = f"Sink {name} is removed; what it delivered is still at {gone.destination}"
-    call.show({"removed": name, "destination": gone.destination}, common.done(said))
+    call.show({"removed": name, "destination": gone.destination}, done(said))
 
 
 @command(app, ignores_config="Ignored: kinds belong to the program, not to a lake.")

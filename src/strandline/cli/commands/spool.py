@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from strandline.cli.command import Call, NameArgument, command
-from strandline.cli.render.common import NOTHING, age, done
+from strandline.cli.render.elements import LINES_MAX, age, done, nothing, one_line
 from strandline.core.documents import fields_of
 from strandline.core.errors import UsageError
 from strandline.core.wording import plural
@@ -27,8 +27,6 @@ app = typer.Typer(
     name="spool",
     help="Bodies that were received and could not be ingested: look at them, try them again, give them up.",
 )
-
-LINES_MAX = 20  # bodies in the text; --json has all
 
 BodiesArgument = Annotated[
     list[int] | None,
@@ -138,8 +136,7 @@ def clear(call: Call, name: NameArgument) -> None:
 
 def listed(found: Sequence[AsideBody], now: datetime | None = None) -> list[RenderableType]:
     if not found:
-        return [Text.assemble(NOTHING, " No bodies are set aside.")]
-    moment = now or datetime.now(UTC)
+        return [nothing("No bodies are set aside.")]
     lines: list[RenderableType] = []
     for b in found[:LINES_MAX]:
         named = f"key {b.key}" if b.sender is None else f"from {b.sender}"
@@ -147,10 +144,10 @@ def listed(found: Sequence[AsideBody], now: datetime | None = None) -> list[Rend
             Text.assemble(
                 (b.dataset, "bold"),
                 f"  body {b.id}  ",
-                f"{plural(b.rows, 'row')}, {plural(b.bytes, 'byte')}, {named}, set aside {age(b.since, moment)} ago",
+                f"{plural(b.rows, 'row')}, {plural(b.bytes, 'byte')}, {named}, set aside {age(b.since, now)} ago",
             )
         )
-        lines.append(Text(f"  {' '.join(b.reason.split())[:300]}", "red"))
+        lines.append(Text(f"  {one_line(b.reason)}", "red"))
     if len(found) > LINES_MAX:
         lines.append(Text(f"… and {plural(len(found) - LINES_MAX, 'body')} more; --json has all", "dim"))
     lines.append(Text("`strandline spool replay BODY…` tries them again, `… discard` gives them up", "dim"))
@@ -165,7 +162,7 @@ def unrecorded(left: LeftFiles, dataset: str | None) -> list[RenderableType]:
         Text(f"{plural(found['files'], 'body', 'lies')} in the spool and could not be recorded", "bold")
     ]
     for f in found["first"]:
-        lines += [Text(f"{f.dataset}  {f.name}"), Text(f"  {' '.join(f.reason.split())[:300]}", "red")]
+        lines += [Text(f"{f.dataset}  {f.name}"), Text(f"  {one_line(f.reason)}", "red")]
     if found["files"] > len(found["first"]):
         lines.append(Text(f"… and {found['files'] - len(found['first']):,} more", "dim"))
     lines.append(Text("a receiver tries again by itself; `strandline spool discard --unrecorded` gives them up", "dim"))
@@ -174,6 +171,6 @@ def unrecorded(left: LeftFiles, dataset: str | None) -> list[RenderableType]:
 
 def cleared(name: str, gone: Cleared) -> RenderableType:
     if not gone.bodies:
-        return Text.assemble(NOTHING, f" The spool holds nothing for a dropped dataset {name}.")
+        return nothing(f"The spool holds nothing for a dropped dataset {name}.")
     what = f"{plural(gone.bodies, 'body')}, {plural(gone.rows, 'row')}, {plural(gone.bytes, 'byte')}"
     return done(f"Given up, as {name} was dropped: {what}")

@@ -11,7 +11,7 @@ import typer
 
 from strandline.cli.command import CARE, Call, command
 from strandline.cli.output import dumps
-from strandline.cli.render import common
+from strandline.cli.render import lake as render_lake
 from strandline.cli.render import status as render_status
 from strandline.core.errors import UsageError
 from strandline.core.settings import find_config, load_config
@@ -52,7 +52,7 @@ def recover(call: Call) -> None:
     """Settle what dead writers left: publish what was committed, abandon what was not."""
     with call.spark("Settling open blocks") as lake:
         found = lake.recover()
-    call.show(documents.recovered(found), common.recovered(found))
+    call.show(documents.recovered(found), render_lake.recovered(found))
 
 
 @command(app, panel=CARE)
@@ -60,9 +60,9 @@ def migrate(call: Call) -> None:
     """Bring an older ledger to this program's version, and keep a copy. Every command that opens it does so too."""
     settings = load_config(find_config(call.config, os.environ, Path.cwd()))
     with closing(Ledger(settings)) as ledger:
-        done = ledger.open()
+        migrated = ledger.open()
         version = ledger.revision()
-    call.show(documents.migrated(done, version), common.migrated(done, version))
+    call.show(documents.migrated(migrated, version), render_lake.migrated(migrated, version))
 
 
 @command(app, panel=CARE)

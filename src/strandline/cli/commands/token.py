@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from strandline.cli.command import Call, command
-from strandline.cli.render.common import age, done, grid
+from strandline.cli.render.elements import age, done, grid
 from strandline.status import documents
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from strandline.cli.command import DELIVERY, Call, command
-from strandline.cli.render.common import BAD, NOTHING, OK
+from strandline.cli.render.elements import BAD, DOUBT, OK, nothing
 from strandline.core.wording import agreeing, plural
 from strandline.status import documents
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from strandline.deliver.verify.verdict import SinkVerdict, VerifyReport
 
 SHOWN_MAX = 20  # findings of one kind in the text; --json has all
-_NOTED = ("!", "yellow")
 
 app = typer.Typer()
 
@@ -51,7 +50,7 @@ def verify(
 
 def rendered(report: VerifyReport) -> Iterator[RenderableType]:
     if not report.sinks:
-        yield Text.assemble(NOTHING, " There are no sinks yet. `strandline sink add` makes one.")
+        yield nothing("There are no sinks yet. `strandline sink add` makes one.")
     for verdict in report.sinks:
         yield _head(verdict)
         yield from _findings(verdict.findings)
@@ -106,7 +105,7 @@ def _findings(findings: Sequence[VerifyFinding]) -> Iterator[Text]:
         shown[f.kind] = shown.get(f.kind, 0) + 1
         if shown[f.kind] <= SHOWN_MAX:
             where = f" ({f.partition})" if f.partition and f.partition not in f.what else ""
-            sign = BAD if f.is_fault else _NOTED
+            sign = BAD if f.is_fault else DOUBT
             kind = f.kind.value.replace("_", " ")
             yield Text.assemble("  ", sign, f" {kind}: ", (f.what, "bold"), f"{where}: {f.detail}")
     for kind, count in shown.items():

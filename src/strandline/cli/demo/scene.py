@@ -18,7 +18,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from strandline.cli.output import Output
-from strandline.cli.render.common import BAD, OK
+from strandline.cli.render.elements import BAD, OK
 from strandline.core.errors import FailedError
 from strandline.core.settings import CONFIG_NAME
 from strandline.ingest.ingest_files import FileOutcome

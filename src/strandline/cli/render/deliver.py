@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from rich.console import RenderableType
 from rich.text import Text
 
-from strandline.cli.render.common import BAD, NOTHING, OK, rate
-from strandline.cli.render.sinks import cut, reason
+from strandline.cli.render.elements import BAD, DOUBT, NO_SINKS, NOTHING, OK, cut, dim, rate
+from strandline.cli.render.sinks import reason
 from strandline.core.wording import plural
 
 if TYPE_CHECKING:
@@ -29,25 +29,22 @@ def exit_code(report: TickReport) -> int:
 
 def tick(report: TickReport, seconds: float) -> list[RenderableType]:
     if not report.sinks:
-        return [Text("No sinks yet. `strandline sink add` makes one.", "dim")]
+        return [NO_SINKS]
     lines: list[RenderableType] = []
     for s in report.sinks:
         lines.append(Text.assemble(_sign(s), " ", (s.name, "bold"), "  ", _said(s)))
         if s.hint:
             lines.append(Text(f"  {s.hint}", "dim"))
         elif s.did == "stopped":
-            lines.append(
-                Text(f"  `strandline sink show {s.name}` tells more; `strandline status` says how to go on", "dim")
-            )
+            lines.append(dim(f"  `strandline sink show {s.name}` tells more; `strandline status` says how to go on"))
     if rows := sum(s.rows for s in report.sinks):
-        speed = f"{seconds:.1f} s{rate(rows, seconds)}"
-        lines.append(Text(f"{plural(rows, 'row')} delivered in {speed}", "dim"))
+        lines.append(dim(f"{plural(rows, 'row')} delivered in {seconds:.1f} s{rate(rows, seconds)}"))
     return lines
 
 
 def _sign(s: SinkReport) -> tuple[str, str]:
     if s.did in ("stopped", "waiting", "busy"):
-        return BAD if s.did == "stopped" else ("!", "yellow")
+        return BAD if s.did == "stopped" else DOUBT
     return OK if s.did == "delivered" else NOTHING
 
 
@@ -74,7 +71,7 @@ def _said(s: SinkReport) -> Text:
 
 def preview(found: Sequence[SinkPreview]) -> list[RenderableType]:
     if not found:
-        return [Text("No sinks yet. `strandline sink add` makes one.", "dim")]
+        return [NO_SINKS]
     lines: list[RenderableType] = []
     for s in found:
         lines.append(_head(s))

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from strandline.cli.output import shown
-from strandline.cli.render.common import BAD, NOTHING, OK, grid, rate
+from strandline.cli.render.elements import BAD, NOTHING, OK, grid, rate
 from strandline.core.wording import plural
 from strandline.status.documents import new_rows
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from strandline.cli.output import Output
 from strandline.cli.render.bars import bars_on
-from strandline.cli.render.common import rate
+from strandline.cli.render.elements import rate
 from strandline.core.wording import plural
 
 if TYPE_CHECKING:

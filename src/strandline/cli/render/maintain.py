@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from strandline.cli.output import dumps
-from strandline.cli.render.common import BAD, NOTHING, OK, age, grid, number
+from strandline.cli.render.elements import BAD, LINES_MAX, age, dim, done, grid, nothing, number, size
 from strandline.cli.render.purge import purged
 from strandline.core.wording import agreeing, plural
 from strandline.ledger.maintain.runs import Kind, Outcome
@@ -18,7 +18,6 @@ from strandline.ledger.maintain.runs import Kind, Outcome
 if TYPE_CHECKING:
     from strandline.ledger.maintain.runs import Run
 
-LINES_MAX = 20
 _OUTCOMES = {
     None: "cyan",
     Outcome.DONE: "green",
@@ -28,19 +27,6 @@ _OUTCOMES = {
     Outcome.DIED: "bold red",
 }
 Result = Mapping[str, Any]
-
-
-def size(count: int) -> str:
-    amount = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if amount < 1024:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} TiB"
-
-
-def _some(count: int, one: str, many: str) -> str:
-    return f"{count:,} {one if count == 1 else many}"
 
 
 def render_run(run: Run) -> Iterator[RenderableType]:
@@ -56,13 +42,12 @@ def render_run(run: Run) -> Iterator[RenderableType]:
 def _compacted(run: Run, r: Result) -> Iterator[RenderableType]:
     if r["files_rewritten"]:
         verb = "would become" if run.dry_run else "became"
-        yield Text.assemble(
-            OK,
-            f" {run.dataset}: {plural(r['files_rewritten'], 'file')} {verb} {number(r['files_written'])}, with "
-            f"{plural(r['rows_written'], 'row')} and {size(r['bytes_rewritten'])}",
+        yield done(
+            f"{run.dataset}: {plural(r['files_rewritten'], 'file')} {verb} {number(r['files_written'])}, with "
+            f"{plural(r['rows_written'], 'row')} and {size(r['bytes_rewritten'])}"
         )
     else:
-        yield Text.assemble(NOTHING, f" {run.dataset}: nothing to gain in {plural(r['files_before'], 'file')}")
+        yield nothing(f"{run.dataset}: nothing to gain in {plural(r['files_before'], 'file')}")
     if r["manifests_after"] < r["manifests_before"]:
         yield Text(f"  manifests: {r['manifests_before']:,}, now {r['manifests_after']:,}")
     if r["delete_files_after"] != r["delete_files_before"]:
@@ -82,23 +67,20 @@ def _again(left: int) -> str:
 
 def _expired(run: Run, r: Result) -> Iterator[RenderableType]:
     gone, kept = r["snapshots_expired"], r["snapshots_before"] - r["snapshots_expired"]
+    stays = f"{kept:,} {agreeing(kept, 'stays')}"
     if gone:
         verb = "would go" if run.dry_run else f"{agreeing(gone, 'is')} gone"
-        yield Text.assemble(OK, f" {run.dataset}: {plural(gone, 'snapshot')} {verb}, {_some(kept, 'stays', 'stay')}")
+        yield done(f"{run.dataset}: {plural(gone, 'snapshot')} {verb}, {stays}")
     else:
-        yield Text.assemble(NOTHING, f" {run.dataset}: no snapshot is old enough; {_some(kept, 'stays', 'stay')}")
+        yield nothing(f"{run.dataset}: no snapshot is old enough; {stays}")
     if r["data_files_deleted"] is not None and gone:
         yield Text(
             f"  deleted: {plural(r['data_files_deleted'], 'data file')}, "
             f"{plural(r['delete_files_deleted'], 'delete file')}, {plural(r['manifests_deleted'], 'manifest')}",
             "dim",
         )
-    kept_too = [
-        _some(r[key], one, many)
-        for key, one, many in (("branches_kept", "other branch", "other branches"), ("tags_kept", "tag", "tags"))
-        if r[key]
-    ]
-    if kept_too:
+    nouns = {"branches_kept": "other branch", "tags_kept": "tag"}
+    if kept_too := [plural(r[key], noun) for key, noun in nouns.items() if r[key]]:
         yield Text(f"  kept: {' and '.join(kept_too)}", "dim")
 
 
@@ -109,16 +91,13 @@ def _held(rows: int, sink: str) -> str:
 
 
 def _retained(run: Run, r: Result) -> Iterator[RenderableType]:
-    before = (
-        f"of before {_moment(r['cutoff'])}"
-        if r["column"] is None
-        else f"with {r['column']} before {_moment(r['cutoff'])}"
-    )
+    of = "of" if r["column"] is None else f"with {r['column']}"
+    before = f"{of} before {_moment(r['cutoff'])}"
     if r["deleted_rows"]:
         verb = "would be deleted" if run.dry_run else "are deleted" if r["deleted_rows"] != 1 else "is deleted"
-        yield Text.assemble(OK, f" {run.dataset}: {plural(r['deleted_rows'], 'row')} {before} {verb}")
+        yield done(f"{run.dataset}: {plural(r['deleted_rows'], 'row')} {before} {verb}")
     else:
-        yield Text.assemble(NOTHING, f" {run.dataset}: no row {before} can go")
+        yield nothing(f"{run.dataset}: no row {before} can go")
     for h in r["held"]:
         yield Text(f"  held: {_held(h['rows'], h['sink'])}", "yellow")
     for x in r["lost"]:
@@ -132,9 +111,9 @@ def _retained(run: Run, r: Result) -> Iterator[RenderableType]:
 
 def _numbered(run: Run, r: Result) -> Iterator[RenderableType]:
     if not r["rows"]:
-        yield Text.assemble(NOTHING, f" {run.dataset}: every row has its number")
+        yield nothing(f"{run.dataset}: every row has its sequence number")
         return
-    yield Text.assemble(OK, f" {run.dataset}: {plural(r['rows'], 'row')} got a number")
+    yield done(f"{run.dataset}: {plural(r['rows'], 'row')} got a sequence number")
 
 
 def _moment(text: str) -> str:
@@ -157,15 +136,8 @@ def runs(found: Sequence[Run], now: datetime | None = None) -> RenderableType:
     for r in found:
         kind = f"{r.kind.value} (dry run)" if r.dry_run else r.kind.value
         took = "" if r.seconds is None else f"{r.seconds:.1f} s"
-        table.add_row(
-            Text(str(r.id), "bold"),
-            Text(r.dataset),
-            Text(kind),
-            Text(f"{age(r.started_at, now)} ago"),
-            Text(took),
-            Text("schedule" if r.by_schedule else "hand", "dim"),
-            outcome(r),
-        )
+        plain = map(Text, (r.dataset, kind, f"{age(r.started_at, now)} ago", took))
+        table.add_row(Text(str(r.id), "bold"), *plain, dim("schedule" if r.by_schedule else "hand"), outcome(r))
     return table
 
 
@@ -176,8 +148,7 @@ def outcome(run: Run) -> Text:
 
 
 def shown(run: Run, now: datetime | None = None) -> Iterator[RenderableType]:
-    moment = now or datetime.now(UTC)
-    began = f"began {age(run.started_at, moment)} ago on {run.node}, by {'schedule' if run.by_schedule else 'hand'}"
+    began = f"began {age(run.started_at, now)} ago on {run.node}, by {'schedule' if run.by_schedule else 'hand'}"
     yield Text.assemble(
         (f"Run {run.id}", "bold"), f" · {run.kind.value} of {run.dataset} · ", (began, "dim"), " · ", outcome(run)
     )

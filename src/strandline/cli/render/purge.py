@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from strandline.cli.render.common import NOTHING, OK
+from strandline.cli.render.elements import done, nothing
 from strandline.core.wording import plural
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ Result = Mapping[str, Any]
 def purged(run: Run, r: Result) -> Iterator[RenderableType]:
     if r["deleted_rows"]:
         verb = "would be deleted" if run.dry_run else "is deleted" if r["deleted_rows"] == 1 else "are deleted"
-        yield Text.assemble(OK, f" {run.dataset}: {plural(r['deleted_rows'], 'row')} {verb}")
+        yield done(f"{run.dataset}: {plural(r['deleted_rows'], 'row')} {verb}")
     else:
-        yield Text.assemble(NOTHING, f" {run.dataset}: no row of the table fits")
+        yield nothing(f"{run.dataset}: no row of the table fits")
     if r.get("foreign"):  # older runs did not record it
         yield Text(f"  {r['foreign']:,} of them had numbers that are not from here, and no sink was sent those", "dim")
     verb = "would be deleted" if run.dry_run else "deleted"

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from strandline.cli.render import sinks
-from strandline.cli.render.common import age, grid, number
+from strandline.cli.render.elements import age, grid, number
 from strandline.core.reconcile_records import Doubt
 from strandline.core.types import BlockKind
 from strandline.core.wording import agreeing, plural
@@ -105,7 +105,7 @@ def _received(found: Sequence[ReceiveStatus], now: datetime | None) -> Renderabl
         if r.dropped or not r.bodies:
             continue
         stuck = sum(b.reason is not None for b in r.batches)
-        state = Text(f"{plural(stuck, 'batch')} failed".replace("batchs", "batches"), "yellow") if stuck else Text("")
+        state = Text(f"{plural(stuck, 'batch')} failed", "yellow") if stuck else Text("")
         table.add_row(
             Text(r.dataset, "bold"), number(r.rows), number(r.bodies), number(r.bytes), _age(r.oldest, now), state
         )
