@@ -299,7 +299,7 @@ def test_the_daemon_tells_of_every_run_and_of_trouble(home: Path, capsys: pytest
         journal.scheduled(lake)
         journal.begun(target, Kind.COMPACT)
         journal.ended(recorded(lake.maintenance.context, target, Kind.COMPACT, lambda _: COMPACTED).run)
-    journal.maintenance_trouble(StorageError("the ledger did not answer"))
+    journal.failed("maintenance_failed", StorageError("the ledger did not answer"))
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["event"] for line in lines] == [
         "scheduled",

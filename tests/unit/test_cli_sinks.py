@@ -563,7 +563,7 @@ def test_the_daemon_tells_what_happened_and_not_what_stays(capsys: pytest.Captur
 
 def test_a_tick_that_fails_is_told_and_that_it_is_well_again(capsys: pytest.CaptureFixture[str]) -> None:
     journal = DeliverLog(as_json=False)
-    journal.trouble(StorageError("the ledger is away", hint="Bring it back."))
+    journal.failed("tick_failed", StorageError("the ledger is away", hint="Bring it back."))
     journal.well()
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[1] for line in lines] == ["event=tick_failed", "event=well_again"]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from types import FrameType
 
+    from strandline.core.errors import StrandlineError
     from strandline.lake import Lake
 
 INTERRUPTED = 128 + signal.SIGINT
@@ -35,6 +36,12 @@ class EventLog:
 
     def write(self, event: str, **values: object) -> None:
         self._log.info(event, **{k: v for k, v in values.items() if v is not None})
+
+    def failed(self, event: str, error: StrandlineError) -> None:
+        self.write(event, reason=error.message, hint=error.hint)
+
+    def well(self) -> None:
+        self.write("well_again")
 
     def listed(self, names: list[str]) -> list[str] | str:
         return names if self._as_json else ",".join(names) or "none yet"

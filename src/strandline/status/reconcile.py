@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from strandline.core.documents import fields_of
 from strandline.core.reconcile_records import Run
 from strandline.core.settings import LakeConfig
 from strandline.ledger.engine import Ledger
@@ -52,18 +53,16 @@ def load_reconcile(config: LakeConfig, ledger: Ledger) -> ReconcileStatus:
     if not ended:
         return NOT_YET
     last, compared = ended[0], next((_compared(run) for run in ended if has_compared(run)), None)
-    own = compared if compared is not None and compared.run == last.id else None
+    own = fields_of(compared, "run", "at") if compared is not None and compared.run == last.id else {}
     return ReconcileStatus(
-        last.id,
-        last.started_at,
-        last.ended_at,
-        None if own is None else own.orphans,
-        None if own is None else own.missing,
-        None if own is None else own.partial,
-        None if last.aborted is None else last.aborted.value,
-        last.held,
-        compared,
-        tuple(doubt.value for doubt in last.doubts),
+        last_run=last.id,
+        at=last.started_at,
+        ended_at=last.ended_at,
+        aborted=None if last.aborted is None else last.aborted.value,
+        held=last.held,
+        compared=compared,
+        doubts=tuple(doubt.value for doubt in last.doubts),
+        **own,
     )
 
 

@@ -88,14 +88,15 @@ def run(call: Call) -> None:
 
     def loops(stopping: Event) -> Iterator[Callable[[], None]]:
         journal.serving([s.name for s in lake.delivery.every()])
-        yield partial(lake.delivery.run, stopping, journal.tick, journal.trouble, journal.well)
+        yield partial(lake.delivery.run, stopping, journal.tick, partial(journal.failed, "tick_failed"), journal.well)
         if lake.maintenance.is_scheduled:
             journal.scheduled(lake)
-            yield partial(lake.maintenance.run, stopping, journal.begun, journal.ended, journal.maintenance_trouble)
+            failed = partial(journal.failed, "maintenance_failed")
+            yield partial(lake.maintenance.run, stopping, journal.begun, journal.ended, failed)
         if lake.reconciler.is_scheduled:
             journal.sweep_scheduled(lake)
-            sweep = lake.reconciler.run_on_schedule
-            yield partial(sweep, stopping, journal.sweeping, journal.swept, journal.sweep_trouble)
+            failed = partial(journal.failed, "reconcile_failed")
+            yield partial(lake.reconciler.run_on_schedule, stopping, journal.sweeping, journal.swept, failed)
 
     run_loops(lake, journal, loops)
 
@@ -123,25 +124,12 @@ class DeliverLog(EventLog):
         now, before = (s.did, s.reason), self._last.get(s.name, ("idle", None))
         self._last[s.name] = now
         if s.did == "delivered" or s.rows or s.withheld:
-            self.write(
-                s.did,
-                sink=s.name,
-                rows=s.rows,
-                withheld=s.withheld or None,
-                chunks=s.chunks,
-                reason=s.reason,
-                hint=s.hint,
-            )
+            sent = {"rows": s.rows, "withheld": s.withheld or None, "chunks": s.chunks}
+            self.write(s.did, sink=s.name, **sent, reason=s.reason, hint=s.hint)
         elif now != before and s.did in ("waiting", "stopped", "paused"):
             self.write(s.did, sink=s.name, reason=s.reason, hint=s.hint)
         elif s.did == "idle" and before[0] in ("waiting", "stopped", "paused"):
             self.write("well_again", sink=s.name)
-
-    def trouble(self, error: StrandlineError) -> None:
-        self.write("tick_failed", reason=error.message, hint=error.hint)
-
-    def well(self) -> None:
-        self.write("well_again")
 
     # Maintenance, from a thread of its own.
 
@@ -149,9 +137,8 @@ class DeliverLog(EventLog):
         s = lake.config.settings.maintain
         self.write("scheduled", retain=s.retain_schedule, compact=s.compact_schedule, expire=s.expire_schedule)
         for name in lake.maintenance.rules_without_dataset():
-            self.write(
-                "rule_without_dataset", dataset=name, hint="There is no such dataset yet: check maintain.retain."
-            )
+            hint = "There is no such dataset yet: check maintain.retain."
+            self.write("rule_without_dataset", dataset=name, hint=hint)
 
     def begun(self, dataset: Dataset, kind: Kind) -> None:
         self.write("maintaining", kind=kind.value, dataset=dataset.name)
@@ -166,9 +153,6 @@ class DeliverLog(EventLog):
             seconds=run.seconds,
             reason=run.reason,
         )
-
-    def maintenance_trouble(self, error: StrandlineError) -> None:
-        self.write("maintenance_failed", reason=error.message, hint=error.hint)
 
     # The reconciler, from another thread.
 
@@ -194,6 +178,3 @@ class DeliverLog(EventLog):
             doubts=", ".join(run.doubts) or None,
             reason=run.why or "; ".join(run.outcome.refusals) or None,
         )
-
-    def sweep_trouble(self, error: StrandlineError) -> None:
-        self.write("reconcile_failed", reason=error.message, hint=error.hint)

@@ -63,40 +63,21 @@ class ReceiveLog(EventLog):
         self.write("listening", url=url, datasets=self.listed(datasets))
 
     def batch(self, report: BatchReport) -> None:
-        if report.did == "ingested":
-            if self._waiting.pop(report.batch_id, None) is not None:
-                self.write("well_again", dataset=report.dataset, batch=report.batch_id)
-            self.write(
-                "ingested",
-                dataset=report.dataset,
-                rows=report.rows,
-                bodies=report.bodies,
-                numbers=None if report.numbers is None else str(report.numbers),
-            )
-        elif report.did != "waiting":
-            self._waiting.pop(report.batch_id, None)
-            self.write(
-                report.did,
-                dataset=report.dataset,
-                batch=report.batch_id,
-                bodies=report.bodies,
-                rows=report.rows,
-                reason=report.reason,
-                hint=report.hint,
-            )
-        elif self._waiting.get(report.batch_id) != report.reason:
-            self._waiting[report.batch_id] = report.reason
-            self.write(
-                "waiting",
-                dataset=report.dataset,
-                batch=report.batch_id,
-                rows=report.rows,
-                reason=report.reason,
-                hint=report.hint,
-            )
+        rows, why = {"rows": report.rows}, {"reason": report.reason, "hint": report.hint}
+        batch = {"dataset": report.dataset, "batch": report.batch_id}
+        if report.did == "waiting":
+            if self._waiting.get(report.batch_id) != report.reason:
+                self._waiting[report.batch_id] = report.reason
+                self.write("waiting", **batch, **rows, **why)
+            return
+        waited = self._waiting.pop(report.batch_id, None) is not None
+        if report.did != "ingested":
+            self.write(report.did, **batch, bodies=report.bodies, **rows, **why)
+            return
+        if waited:
+            self.write("well_again", **batch)
+        numbers = None if report.numbers is None else str(report.numbers)
+        self.write("ingested", dataset=report.dataset, **rows, bodies=report.bodies, numbers=numbers)
 
     def trouble(self, error: StrandlineError) -> None:
-        self.write("intake_failed", reason=error.message, hint=error.hint)
-
-    def well(self) -> None:
-        self.write("well_again")
+        self.failed("intake_failed", error)

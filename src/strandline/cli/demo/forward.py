@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strandline.cli.demo.delivery import deliver, rows_text
-from strandline.cli.demo.scene import DATASET, Demo, events, ingest, write
+from strandline.cli.demo.scene import DATASET, Demo, count, events, ingest, write
 from strandline.core.errors import FailedError, StrandlineError
 from strandline.core.settings import CONFIG_NAME
 from strandline.core.types import SEQ_COLUMN
@@ -87,10 +87,10 @@ def _go_on(demo: Demo, collector: Lake) -> None:
         deliver(demo)
         demo.say("The collector ingests what it received")
         _wait_for_rows(collector)
-        there, different = _count(collector)
+        rows, ids = count(collector)
         demo.claim(
-            f"the collector has {plural(there, 'row')}, {different:,} different ids: each exactly once",
-            there == different == _meant_for_it(demo),
+            f"the collector has {plural(rows, 'row')}, {ids:,} different ids: each exactly once",
+            rows == ids == _meant_for_it(demo),
         )
 
 
@@ -118,11 +118,6 @@ def _wait_for_rows(collector: Lake) -> None:
         if time.monotonic() > deadline:
             raise FailedError(f"the collector did not ingest what it received in {WAIT_SECONDS_MAX} s")
         time.sleep(0.2)
-
-
-def _count(collector: Lake) -> tuple[int, int]:
-    found = collector.read_since(DATASET).df.selectExpr("count(*)", "count(DISTINCT id)").collect()[0]
-    return int(found[0]), int(found[1])
 
 
 def _doomed_receiver(home: Path) -> tuple[subprocess.Popen[str], int]:

@@ -51,8 +51,7 @@ class Demo:
     @contextmanager
     def step(self, title: str) -> Iterator[None]:
         if not self.out.as_json:
-            number = f"{len(self.titles) + 1}"
-            self.out.out.print(Text.assemble("\n", (f"{number}  ", "bold cyan"), (title, "bold")))
+            self.out.out.print(Text.assemble("\n", (f"{len(self.titles) + 1}  ", "bold cyan"), (title, "bold")))
         self.titles.append(title)
         yield
 
@@ -86,20 +85,14 @@ def ingest(demo: Demo, name: str) -> FileOutcome:
     return done
 
 
-def count(demo: Demo) -> tuple[int, int]:
+def count(lake: Lake) -> tuple[int, int]:
     """Rows that a reader gets, and how many distinct ids they have."""
-    found = demo.lake.read_since(DATASET).df.selectExpr("count(*)", "count(DISTINCT id)").collect()[0]
+    found = lake.read_since(DATASET).df.selectExpr("count(*)", "count(DISTINCT id)").collect()[0]
     return int(found[0]), int(found[1])
 
 
-@dataclass(frozen=True, slots=True)
-class Died:
-    pid: int
-    code: int
-
-
-def killed_child(home: Path, *words: str, failpoint: str, settings: Mapping[str, str] | None = None) -> Died:
-    """A process of its own, killed for real at the failpoint."""
+def killed_child(home: Path, *words: str, failpoint: str, settings: Mapping[str, str] | None = None) -> int:
+    """Runs a command in a process of its own that is killed for real at the failpoint; returns its process id."""
     child = subprocess.Popen(
         [sys.executable, "-m", "strandline.cli.main", *words, "--config", str(home / CONFIG_NAME)],
         env={**os.environ, **(settings or {}), "STRANDLINE_FAILPOINT": failpoint},
@@ -116,4 +109,4 @@ def killed_child(home: Path, *words: str, failpoint: str, settings: Mapping[str,
         raise FailedError(f"the process that was to be killed did not get there in {CHILD_TIMEOUT_SECONDS} s") from e
     if child.returncode != -signal.SIGKILL:
         raise FailedError(f"the process that was to be killed ended with {child.returncode}: {said.strip()[-500:]}")
-    return Died(child.pid, child.returncode)
+    return child.pid
