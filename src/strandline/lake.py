@@ -1,7 +1,7 @@
 """A lake: the one place where the parts are put together.
 
-Opening one is light. Spark starts when something needs it, and the first thing done with it is to open the ledger
-(if the witness says so) and to settle what dead writers left.
+Opening one is light. Spark starts when something needs it, and the first thing done with it is to resync the
+ledger (if the witness says so) and to settle what dead writers left.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from strandline.ingest.facade import Ingestion
     from strandline.ingest.ingest_files import FileBytes, FileOutcome, FileProgress
     from strandline.ingest.recover import Recovered
-    from strandline.ingest.resync import Resynced
     from strandline.maintain.facade import Maintenance
     from strandline.read.scan import Rows
     from strandline.receive.body.json_lines import ReadLines
@@ -254,7 +253,7 @@ class Lake:
         return write
 
     def recover(self) -> Recovered:
-        """Settle what dead writers left; the ledger is opened first if the witness says so."""
+        """Settle what dead writers left; the ledger is resynced first if the witness says so."""
         return self.ingestion.recover(now=True)
 
     # Ways out.
@@ -361,14 +360,6 @@ class Lake:
         """Newest first."""
         with self.ledger.read() as connection:
             return audit.latest(connection, events_max=events_max)
-
-    def resync_ledger(self, *, rebuild: bool = False) -> Resynced | None:
-        """The resync: None if witness and counter agree, which they nearly always do."""
-        return self.ingestion.resync_ledger(rebuild=rebuild)
-
-    def void_block(self, lo: int, reason: str) -> None:
-        """A person gives up a staged block that cannot be published. One that can be is published instead."""
-        self.ingestion.void_block(lo, reason)
 
     def accept_table(self, name: str, reason: str) -> None:
         """A person takes a table as it is, although it lacks what was published: it was rolled back on purpose."""

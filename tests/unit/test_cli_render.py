@@ -14,8 +14,7 @@ from rich.progress import Progress, TextColumn
 
 from strandline.cli.output import Output
 from strandline.cli.render import bars, elements, ingest, lake, status
-from strandline.cli.render.bars import bars_on, how_far, one_bar
-from strandline.cli.render.ingest_progress import IngestBars
+from strandline.cli.render.progress import IngestBars, bars_on, how_far, one_bar
 from strandline.core.errors import InputError, InputRefused
 from strandline.core.types import Dataset, DatasetId, History, Seq, SeqRange
 from strandline.core.wording import plural

@@ -26,7 +26,7 @@ from rich.progress import Progress, TextColumn
 from strandline.cli.commands.deliver import DeliverLog
 from strandline.cli.main import run
 from strandline.cli.render import deliver
-from strandline.cli.render.deliver_progress import DeliverBars
+from strandline.cli.render.progress import DeliverBars
 from strandline.core.delivery_types import Acknowledged, ChunkPlan, ChunkState, Intent, LanePlan
 from strandline.core.errors import RefusedError, StorageError
 from strandline.core.read_token import Continuation

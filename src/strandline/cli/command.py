@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from strandline.cli.output import Output
-from strandline.cli.render.bars import OneBar, one_bar
-from strandline.core.errors import RefusedError
+from strandline.cli.render.progress import OneBar, one_bar
+from strandline.core.errors import RefusedError, UsageError
 from strandline.lake import Lake, open_lake
 
 START, ROWS, DELIVERY, CARE = "Begin", "Rows", "Delivery", "Care"  # the groups that `strandline --help` shows
@@ -76,6 +76,13 @@ class Call(Output):
     def exit(self, code: int) -> None:
         if code:
             raise typer.Exit(code)
+
+
+def chosen(numbers: list[int] | None, what: str, *, everything: bool) -> list[int] | None:
+    """Which of them a person named; None for all of them, only with --all."""
+    if bool(numbers) == everything:
+        raise UsageError(f"which {what}?", hint="Say their numbers, or --all.")
+    return numbers or None
 
 
 def command(

@@ -12,7 +12,6 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
-from pathlib import Path
 
 import typer
 from rich.text import Text
@@ -159,19 +158,12 @@ def _keep_traceback(error: Exception) -> str:
     from strandline.iceberg.session.runtime import cache_folder
 
     path = cache_folder() / "logs" / f"crash-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.txt"
-    text = masked("".join(traceback.format_exception(error)))
-    if _written(path, text):
-        return f"This is a fault of the program; please report it with {path}."
-    return "This is a fault of the program; STRANDLINE_DEBUG=1 shows where it happened."
-
-
-def _written(path: Path, text: str) -> bool:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, "utf-8")
+        path.write_text(masked("".join(traceback.format_exception(error))), "utf-8")
     except OSError:
-        return False
-    return True
+        return "This is a fault of the program; STRANDLINE_DEBUG=1 shows where it happened."
+    return f"This is a fault of the program; please report it with {path}."
 
 
 if __name__ == "__main__":

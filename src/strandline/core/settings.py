@@ -11,6 +11,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 from urllib.parse import urlsplit
@@ -228,7 +229,7 @@ class ReceiveSettings(Section):
     """How long rows wait for others before they are ingested."""
     keys_kept_days: int = Field(default=30, ge=1)
     """How long an `Idempotency-Key` is remembered after its rows were ingested: longer than any client retries. Ranges
-    of Strandline's own senders are kept for ever."""
+    of Strandline's own senders are kept forever."""
     receipts_kept_days: int = Field(default=30, ge=1)
     """How long the warehouse keeps the receipts of ingested batches. A ledger that is restored from a copy takes back
     from them what it has forgotten; with an older copy, the receiver holds until a person looks."""
@@ -269,12 +270,12 @@ class Settings(BaseSettings):
         return (env_settings, init_settings)
 
 
+@dataclass(frozen=True, eq=False)
 class LakeConfig:
     """Settings, and the folder that their relative paths start from."""
 
-    def __init__(self, settings: Settings, home: Path) -> None:
-        self.settings = settings
-        self.home = home
+    settings: Settings
+    home: Path
 
     def path(self, value: str) -> Path:
         return (self.home / value).resolve()

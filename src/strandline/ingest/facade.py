@@ -139,6 +139,7 @@ class Ingestion:
             self._recovering.discard(this)
 
     def void_block(self, lo: int, reason: str) -> None:
+        """A person gives up a staged block that cannot be published. One that can be is published instead."""
         from strandline.ingest.resync import with_resync
         from strandline.ingest.settle import void_staged
 

@@ -13,7 +13,7 @@ import typer
 from strandline.cli.command import DELIVERY, EVENT_LINES, Call, command
 from strandline.cli.daemon import EventLog, run_loops
 from strandline.cli.render import deliver
-from strandline.cli.render.deliver_progress import delivering
+from strandline.cli.render.progress import delivering
 from strandline.core.errors import StrandlineError
 from strandline.status import documents
 from strandline.status.sinks import state_of

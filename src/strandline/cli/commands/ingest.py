@@ -9,7 +9,7 @@ import typer
 
 from strandline.cli.command import ROWS, Call, NameArgument, command
 from strandline.cli.render import ingest as render_ingest
-from strandline.cli.render.ingest_progress import watching
+from strandline.cli.render.progress import watching
 from strandline.status import documents
 
 app = typer.Typer()

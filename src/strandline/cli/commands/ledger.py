@@ -49,7 +49,7 @@ def backup(call: Call, target: Path = typer.Argument(metavar="FILE", help="Where
 def resync(call: Call) -> None:
     """Bring a restored ledger up to the witness, and settle what is open. Ingest does the same when it must."""
     with call.spark("Resyncing the ledger") as lake:
-        found = lake.resync_ledger()
+        found = lake.ingestion.resync_ledger(rebuild=False)
         settled = lake.recover()
     call.show(
         {"resynced": None if found is None else documents.resynced(found)} | documents.recovered(settled),
@@ -69,7 +69,7 @@ def void(
     question = f"Give up the block that begins at {lo}, with all its rows?"
     call.confirm(question, refusal=f"the block at {lo} is not given up")
     with call.spinner("Starting Spark"):
-        lake.void_block(lo, reason)
+        lake.ingestion.void_block(lo, reason)
     call.show({"voided": lo, "reason": reason}, done(f"The block at {lo} is given up: {reason}"))
 
 

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from strandline.cli.command import Call, command
+from strandline.cli.command import Call, chosen, command
 from strandline.cli.render import quarantine
-from strandline.core.errors import FailedError, UsageError
+from strandline.core.errors import FailedError
 from strandline.core.wording import plural
 from strandline.status import documents
 
@@ -19,13 +19,6 @@ NumbersArgument = Annotated[
     list[int] | None, typer.Argument(metavar="NUMBER…", help="Only rows with these numbers.", show_default=False)
 ]
 AllOption = Annotated[bool, typer.Option("--all", help="Every row that the sink has in quarantine.")]
-
-
-def _chosen(numbers: list[int] | None, *, everything: bool) -> list[int] | None:
-    """None: all of them, only with --all."""
-    if bool(numbers) == everything:
-        raise UsageError("which rows?", hint="Say their numbers, or --all.")
-    return numbers or None
 
 
 @command(app, "list")
@@ -46,7 +39,7 @@ def replay(call: Call, sink: SinkArgument, numbers: NumbersArgument = None, ever
 
     Ends with 1 if not all of them landed.
     """
-    wanted = _chosen(numbers, everything=everything)
+    wanted = chosen(numbers, "rows", everything=everything)
     with call.bar(words := "Sending") as bar:
         report = call.lake.delivery.replay(sink, wanted, on_progress=lambda done, total: bar.step(words, done, total))
     call.show(documents.replayed_rows(report), *quarantine.replayed(report))
@@ -56,7 +49,7 @@ def replay(call: Call, sink: SinkArgument, numbers: NumbersArgument = None, ever
 @command(app, asks=True)
 def discard(call: Call, sink: SinkArgument, numbers: NumbersArgument = None, everything: AllOption = False) -> None:
     """Give rows up that were set aside: they are not delivered to this sink, and their stored content is removed."""
-    wanted = _chosen(numbers, everything=everything)
+    wanted = chosen(numbers, "rows", everything=everything)
     call.lake.delivery.get(sink)
     which = "every row" if wanted is None else plural(len(wanted), "row")
     call.confirm(

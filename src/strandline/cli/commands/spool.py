@@ -9,7 +9,7 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from strandline.cli.command import Call, NameArgument, command
+from strandline.cli.command import Call, NameArgument, chosen, command
 from strandline.cli.render.elements import LINES_MAX, age, done, nothing, one_line
 from strandline.core.documents import fields_of
 from strandline.core.errors import UsageError
@@ -40,12 +40,10 @@ DatasetOption = Annotated[
 
 
 def _chosen(bodies: list[int] | None, *, everything: bool, dataset: str | None) -> list[int] | None:
-    """None: all of them, only with --all."""
-    if bool(bodies) == everything:
-        raise UsageError("which bodies?", hint="Say their numbers, or --all.")
+    found = chosen(bodies, "bodies", everything=everything)
     if dataset is not None and not everything:
         raise UsageError("--dataset goes with --all", hint="The number of a body names its dataset already.")
-    return bodies or None
+    return found
 
 
 @command(app, "list")
@@ -71,8 +69,8 @@ def replay(
     call: Call, bodies: BodiesArgument = None, everything: AllOption = False, dataset: DatasetOption = None
 ) -> None:
     """Try bodies again that were set aside: `strandline receive` ingests them. What fails again is set aside again."""
-    chosen = _chosen(bodies, everything=everything, dataset=dataset)
-    found = call.lake.receiver.replay(chosen, dataset)
+    wanted = _chosen(bodies, everything=everything, dataset=dataset)
+    found = call.lake.receiver.replay(wanted, dataset)
     said = f"{plural(len(found), 'body', 'waits')} for `strandline receive` to ingest again"
     call.show({"replayed": [b.id for b in found]}, done(said))
 
@@ -95,14 +93,14 @@ def discard(
             raise UsageError("--unrecorded goes with --dataset only", hint="Those files have no numbers.")
         _discard_unrecorded(call, dataset)
         return
-    chosen = _chosen(bodies, everything=everything, dataset=dataset)
+    wanted = _chosen(bodies, everything=everything, dataset=dataset)
     receiver = call.lake.receiver
-    which = "every body that was set aside" if chosen is None else plural(len(chosen), "body")
+    which = "every body that was set aside" if wanted is None else plural(len(wanted), "body")
     call.confirm(
         f"Give up {which}? The rows were acknowledged to their sender, and are lost.",
         refusal="nothing is discarded",
     )
-    gone = receiver.discard(chosen, dataset)
+    gone = receiver.discard(wanted, dataset)
     rows = sum(b.rows for b in gone)
     document = {"discarded": [b.id for b in gone], "rows": rows}
     call.show(document, done(f"{plural(len(gone), 'body')} of {plural(rows, 'row')} given up"))
