@@ -72,7 +72,7 @@ class Lake:
         self.witness: Witness = open_witness(config)
         self._watches = SealWatches(self.ledger, poll_seconds=config.settings.seal.poll_seconds)
         self.on_start: Callable[[str], None] | None = None
-        """Told what a slow first start does (fetching the runtime, starting Spark)."""
+        """Gets what a slow first start does (fetching the runtime, starting Spark)."""
 
     def open(self) -> None:
         """Check that there is a ledger of this lake that this program understands."""
@@ -161,7 +161,7 @@ class Lake:
         self._datasets.alter(self.dataset(name), alterations)
 
     def drop_dataset(self, name: str) -> Dataset:
-        """The catalog and the ledger forget it; its files stay where they are, and its numbers stay taken."""
+        """The catalog and the ledger forget it; its files stay where they are, and its sequence numbers stay taken."""
         dataset = self.dataset(name)
         self._datasets.drop(dataset)
         return dataset

@@ -87,9 +87,9 @@ def test_status_names_every_problem_and_what_to_do() -> None:
     problems = "\n".join(status.problems(found))
     assert "the witness stands at 12" in problems
     assert "its metadata is gone" in problems
-    assert "7 rows have no number" in problems
+    assert "7 rows have no sequence number" in problems
     assert "strandline dataset adopt default.events" in problems
-    assert "3 foreign rows" in problems and "sequence number 11 stands on two rows" in problems
+    assert "3 foreign rows" in problems and "sequence number 11 is on two rows" in problems
     assert "witness at 12" in text(status.status(found, NOW))
 
 

@@ -51,7 +51,7 @@ def _lake_checks(named: Path | None) -> list[Check]:
             return [Check("settings", True, str(config.home)), Check("ledger", False, e.message, e.hint)]
         ledger = Check("ledger", True, f"lake {lake.id}, {plural(len(lake.datasets()), 'dataset')}")
         try:
-            witness = Check("witness", True, f"numbers up to {lake.witness.read().highest:,} are taken")
+            witness = Check("witness", True, f"sequence numbers up to {lake.witness.read().highest:,} are taken")
         except StrandlineError as e:
             witness = Check("witness", False, e.message, e.hint)
     return [Check("settings", True, str(config.home)), ledger, witness]

@@ -13,8 +13,8 @@ from strandline.core.settings_section import Cron, Duration, Section
 
 
 class CompactSettings(Section):
-    """When files are worth writing anew. A file holds rows in the order of their numbers, so that a read of new rows
-    opens little."""
+    """When files are worth writing anew. A file holds rows in the order of their sequence numbers, so that a
+    read of new rows opens little."""
 
     file_bytes_target: int | None = Field(default=None, ge=1 << 20)
     """Bytes that a data file is to have. Without: what the table says (`write.target-file-size-bytes`), which is 512

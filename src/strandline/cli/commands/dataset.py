@@ -175,7 +175,7 @@ def _pair(text: str, option: str, form: str) -> tuple[str, str]:
 
 @command(app, asks=True)
 def drop(call: Call, name: NameArgument) -> None:
-    """Forget a dataset. Its files stay where they are, and its numbers stay taken."""
+    """Forget a dataset. Its files stay where they are, and its sequence numbers stay taken."""
     target = call.lake.dataset(name).name
     call.confirm(f"Drop {target} from catalog and ledger?", refusal=f"{target} is not dropped")
     call.lake.drop_dataset(name)
@@ -207,5 +207,5 @@ def accept_received(call: Call, name: NameArgument, reason: ReasonOption) -> Non
         refusal=f"the receiver of {target} goes on holding",
     )
     aside = call.lake.receiver.accept(target, reason)
-    told = done(f"The receiver takes rows for {target} again; the audit log says why")
-    call.show({"accepted": target, "files_set_aside": aside}, told, *(Text(f"set aside: {name}") for name in aside))
+    said = done(f"The receiver takes rows for {target} again; the audit log says why")
+    call.show({"accepted": target, "files_set_aside": aside}, said, *(Text(f"set aside: {name}") for name in aside))

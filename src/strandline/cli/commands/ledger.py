@@ -61,7 +61,7 @@ def resync(call: Call) -> None:
 @command(app, asks=True)
 def void(
     call: Call,
-    lo: int = typer.Argument(metavar="LO", help="The block's first number.", min=1),
+    lo: int = typer.Argument(metavar="LO", help="The block's first sequence number.", min=1),
     reason: str = typer.Option(metavar="TEXT", help="Why; it is kept in the audit."),
 ) -> None:
     """Give up a committed block that cannot be published. Its rows are lost to the lake; this is audited."""

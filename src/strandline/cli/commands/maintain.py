@@ -29,7 +29,7 @@ DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be
 
 @command(app, panel=CARE)
 def compact(call: Call, dataset: NameArgument, dry_run: DryRunOption = False) -> None:
-    """Write small data files anew as large ones, with rows in the order of their numbers.
+    """Write small data files anew as large ones, with rows in the order of their sequence numbers.
 
     Readers, ingest and delivery go on. Only where there is something to gain; says what it left alone, and why.
     `[maintain.compact]` says what is small.

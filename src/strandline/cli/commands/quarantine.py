@@ -16,7 +16,8 @@ app = typer.Typer(help="Rows that a sink refused for good and that were set asid
 
 SinkArgument = Annotated[str, typer.Argument(metavar="SINK", help="The sink's name.", show_default=False)]
 NumbersArgument = Annotated[
-    list[int] | None, typer.Argument(metavar="NUMBER…", help="Only rows with these numbers.", show_default=False)
+    list[int] | None,
+    typer.Argument(metavar="NUMBER…", help="Only rows with these sequence numbers.", show_default=False),
 ]
 AllOption = Annotated[bool, typer.Option("--all", help="Every row that the sink has in quarantine.")]
 

@@ -29,7 +29,9 @@ def read(
     since: str | None = typer.Option(
         None, metavar="TOKEN", help="Only what came after.", show_default="from the beginning"
     ),
-    until: int | None = typer.Option(None, metavar="N", min=1, help="Up to this number.", show_default="the seal"),
+    until: int | None = typer.Option(
+        None, metavar="N", min=1, help="Up to this sequence number.", show_default="the seal"
+    ),
     limit: int | None = typer.Option(None, metavar="N", min=1, help="At most so many rows.", show_default="all"),
     columns: str | None = typer.Option(None, metavar="A,B", help="Only these columns."),
     partition: list[str] | None = typer.Option(
@@ -37,7 +39,7 @@ def read(
     ),
     internal: bool = typer.Option(False, "--internal", help="With Strandline's own columns."),
 ) -> None:
-    """Settled rows in the order of their numbers, as JSON lines; the token for the next read on standard error.
+    """Settled rows as JSON lines, ordered by sequence number; the token for the next read on standard error.
 
     With --json both are one document. Rows are printed as they come, however many there are.
     """

@@ -57,16 +57,16 @@ def reconcile(
     if act:
         call.confirm(_question(delete=delete, accept_loss=accept_loss), refusal="nothing is touched")
     lake = call.lake
-    with findings_file(findings) as told:
+    with findings_file(findings) as file:
         with call.bar("Looking") as bar:
             run = lake.reconciler.run(
                 Asked(act, delete, accept_loss),
                 inventory_file=inventory,
                 on_progress=lambda phase, count, total: bar.step(_PHASES[phase.value], count, total),
-                on_finding=None if told is None else told.write,
+                on_finding=None if file is None else file.write,
             )
-        if told is not None and not told.finish(run):
-            call.note(f"{findings} is not written: the run ended before everything was told", "yellow")
+        if file is not None and not file.finish(run):
+            call.note(f"{findings} is not written: the run ended before it had reported everything", "yellow")
     call.show(documents.reconcile_run(run), *render_reconcile.run(run))
     if run.aborted is not None:
         raise typer.Exit(RefusedError.exit_code if run.aborted is AbortReason.GUARD else FailedError.exit_code)

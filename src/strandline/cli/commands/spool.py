@@ -113,8 +113,8 @@ def _discard_unrecorded(call: Call, dataset: str | None) -> None:
         refusal="nothing is discarded",
     )
     gone = receiver.set_unrecorded_aside(dataset)
-    told = done(f"{plural(len(gone), 'file')} renamed to `.unsure`: nobody ingests what is in there")
-    call.show({"files_set_aside": [f.name for f in gone]}, told)
+    said = done(f"{plural(len(gone), 'file')} renamed to `.unsure`: nobody ingests what is in there")
+    call.show({"files_set_aside": [f.name for f in gone]}, said)
 
 
 @command(app, asks=True)

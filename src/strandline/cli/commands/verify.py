@@ -95,8 +95,8 @@ def _rest(s: SinkVerdict) -> str:
         f"{s.taken_over:,} taken over" if s.taken_over else "",
         f"{plural(s.under_way, 'chunk')} under way" if s.under_way else "",
     ]
-    told = ", ".join(w for w in words if w)
-    return f" ({told})" if told else ""
+    listed = ", ".join(w for w in words if w)
+    return f" ({listed})" if listed else ""
 
 
 def _findings(findings: Sequence[VerifyFinding]) -> Iterator[Text]:

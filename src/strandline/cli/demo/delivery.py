@@ -82,7 +82,7 @@ def add_sinks(demo: Demo) -> None:
 
 
 def kill_a_deliverer(demo: Demo) -> None:
-    with demo.step("Kill a deliverer (kill -9) when its first object has landed, before anybody is told"):
+    with demo.step("Kill a deliverer (kill -9) when its first object has landed, before anybody knows of it"):
         demo.say("Another process delivers, and is about to be killed")
         lease = {"STRANDLINE_DELIVER__LEASE_SECONDS": str(LEASE_SECONDS)}
         pid = killed_child(demo.home, "tick", failpoint="files.after_link=kill", settings=lease)
@@ -130,14 +130,14 @@ def go_on_delivering(demo: Demo) -> None:
 
 def deliver(demo: Demo) -> None:
     """The killed deliverer holds its leases a moment longer: until then its sinks are busy."""
-    deadline, told = time.monotonic() + GO_ON_SECONDS_MAX, set()
+    deadline, shown = time.monotonic() + GO_ON_SECONDS_MAX, set()
     while True:
         report = demo.lake.tick()
         for s in report.sinks:
             if s.did == "delivered":
                 demo.tell(f"{s.name}: {rows_text(s.rows)} delivered in {plural(s.chunks, 'chunk')}", "dim")
-            elif s.reason is not None and s.reason not in told:
-                told.add(s.reason)
+            elif s.reason is not None and s.reason not in shown:
+                shown.add(s.reason)
                 demo.tell(f"{s.name}: {s.reason}", "yellow")
         if all(s.did == "idle" for s in report.sinks):
             return

@@ -136,7 +136,7 @@ def _doomed_receiver(home: Path) -> tuple[subprocess.Popen[str], int]:
     raise FailedError("the receiver did not start")
 
 
-class _Told:
+class _ReceiverLog:
     """Gets the events of the receiver."""
 
     def __init__(self, demo: Demo) -> None:
@@ -159,12 +159,12 @@ class _Told:
 @contextmanager
 def _receiving(demo: Demo, collector: Lake, port: int) -> Iterator[None]:
     """In this process, so that both lakes share one JVM."""
-    stopping, told = threading.Event(), _Told(demo)
+    stopping, log = threading.Event(), _ReceiverLog(demo)
     with ThreadPoolExecutor(1, "strandline-demo-receiver") as pool:
-        serving = pool.submit(collector.receiver.serve, stopping, told, port=port)
-        serving.add_done_callback(lambda _: told.listens.set())
+        serving = pool.submit(collector.receiver.serve, stopping, log, port=port)
+        serving.add_done_callback(lambda _: log.listens.set())
         try:
-            told.listens.wait(WAIT_SECONDS_MAX)
+            log.listens.wait(WAIT_SECONDS_MAX)
             yield
         finally:
             stopping.set()

@@ -108,7 +108,7 @@ def ingest_with_bad_rows(demo: Demo) -> None:
         write(demo.home / "monday.jsonl", lines)
         demo.say("Starting Spark")
         done = ingest(demo, "monday.jsonl")
-        demo.tell(f"monday.jsonl → numbers {done.range}, {plural(done.rejected or 0, 'row')} rejected", "dim")
+        demo.tell(f"monday.jsonl → sequence numbers {done.range}, {plural(done.rejected or 0, 'row')} rejected", "dim")
         rejects = [] if done.rejects_path is None else done.rejects_path.read_text("utf-8").splitlines()
         for entry in map(json.loads, rejects):
             demo.tell(f"  line {entry['line']}: {entry['reason']}", "yellow")
@@ -124,7 +124,7 @@ def ingest_again(demo: Demo) -> None:
         before = demo.lake.status().sequence
         done = ingest(demo, "monday.jsonl")
         demo.claim(
-            "it is recognised by its bytes: no row came in, no number was used",
+            "it is recognised by its bytes: no row came in, no sequence number was used",
             done.duplicate and demo.lake.status().sequence == before,
         )
 

@@ -108,9 +108,9 @@ def problems(found: Iterable[SinkStatus], now: datetime | None = None) -> list[s
     return lines
 
 
-def reason(name: str, told: str | None) -> str:
+def reason(name: str, stored: str | None) -> str:
     """Without the sink's name at the start, which was just printed."""
-    return (told or "nobody wrote down why").removeprefix(f"{name}: ")
+    return (stored or "nobody wrote down why").removeprefix(f"{name}: ")
 
 
 _LONG_SECONDS = 600
