@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from rich.console import RenderableType
 
 from strandline.cli.command import Call, command
 from strandline.cli.commands import quarantine
@@ -17,7 +18,6 @@ from strandline.status import documents, sinks
 if TYPE_CHECKING:
     from strandline.core.delivery_types import SinkRecord
     from strandline.deliver.sink import Option
-    from strandline.lake import Lake
 
 app = typer.Typer(name="sink", help="Where rows are delivered to: add, look at, change and remove sinks.")
 app.add_typer(quarantine.app, name="quarantine")
@@ -80,7 +80,7 @@ def list_(call: Call) -> None:
 
 @command(app)
 def show(call: Call, name: SinkArgument) -> None:
-    """One sink: its options, its marks, and what is under way, chunk by chunk. Starts no JVM."""
+    """One sink: its options, its watermarks, and what is under way, chunk by chunk. Starts no JVM."""
     record = call.lake.delivery.get(name)
     lanes = sinks.load_sinks(call.lake.ledger, call.lake.id, name)
     found = record, lanes, call.lake.delivery.open_intents(record)
@@ -102,27 +102,23 @@ def update(
         raise UsageError(f"the option {both[0]} is both set and unset")
     with call.spinner("Looking at the destination") as lake:
         changed = lake.delivery.update(name, options, taken_back)
-        document = _document(lake, changed)
-    call.show(document, done(f"Sink {name} is changed, for what is planned from now on"))
+    _show(call, changed, f"Sink {name} is changed, for what is planned from now on")
 
 
-def _document(lake: Lake, record: SinkRecord) -> dict[str, object]:
-    return documents.sink(record, lake.delivery.dataset_name(record))
+def _show(call: Call, record: SinkRecord, text: str, *notes: RenderableType) -> None:
+    call.show(documents.sink(record, call.lake.delivery.dataset_name(record)), done(text), *notes)
 
 
 @command(app)
 def pause(call: Call, name: SinkArgument) -> None:
     """Deliver nothing more until `resume`. Rows wait for it. What a tick has under way is finished first."""
-    document = _document(call.lake, call.lake.delivery.pause(name))
-    said = f"Sink {name} is paused; `strandline sink resume {name}` goes on"
-    call.show(document, done(said))
+    _show(call, call.lake.delivery.pause(name), f"Sink {name} is paused; `strandline sink resume {name}` goes on")
 
 
 @command(app)
 def resume(call: Call, name: SinkArgument) -> None:
     """Go on with a sink that is paused, waits or was stopped. One that still is not as it must be stops again."""
-    document = _document(call.lake, call.lake.delivery.resume(name))
-    call.show(document, done(f"Sink {name} is active"))
+    _show(call, call.lake.delivery.resume(name), f"Sink {name} is active")
 
 
 @command(app, asks=True)
@@ -131,7 +127,7 @@ def reset(
     name: SinkArgument,
     to: str = typer.Option(metavar="TOKEN|beginning", help="Where it begins anew: behind a token, or at the start."),
 ) -> None:
-    """Deliver again, in a new generation: with marks of its own, into a place of its own beside the old one."""
+    """Deliver again, in a new generation: with watermarks of its own, into a place of its own beside the old one."""
     record = call.lake.delivery.get(name)
     which = "all rows" if to == BEGINNING else "the rows behind that token"
     call.confirm(
@@ -140,11 +136,9 @@ def reset(
         refusal=f"{name} is not reset",
     )
     fresh = call.lake.delivery.reset(name, to=None if to == BEGINNING else to)
-    document = _document(call.lake, fresh)
     note = render_sinks.floor_note(fresh, call.lake.delivery.floor(fresh))
-    begins = "the beginning" if fresh.start is None else f"after {fresh.start:,}"
-    said = done(f"Sink {name} begins generation {fresh.generation} at {begins}")
-    call.show(document, said, *note)
+    begins = "from the beginning" if fresh.start is None else f"after {fresh.start:,}"
+    _show(call, fresh, f"Sink {name} begins generation {fresh.generation}, {begins}", *note)
 
 
 @command(app, asks=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,9 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strandline.cli.demo.delivery import deliver, rows_text
-from strandline.cli.demo.scene import DATASET, Demo, count, events, ingest, write
+from strandline.cli.demo.scene import DATASET, Demo, count, events, ingest, start_child, write
 from strandline.core.errors import FailedError, StrandlineError
-from strandline.core.settings import CONFIG_NAME
 from strandline.core.types import SEQ_COLUMN
 from strandline.core.wording import plural
 from strandline.lake import Lake
@@ -122,14 +120,8 @@ def _wait_for_rows(collector: Lake) -> None:
 
 def _doomed_receiver(home: Path) -> tuple[subprocess.Popen[str], int]:
     """A process of its own, killed for real after it has committed the first rows."""
-    command = [sys.executable, "-m", "strandline.cli.main", "receive", "--no-ingest", "--port", "0", "--json"]
-    child = subprocess.Popen(
-        [*command, "--config", str(home / CONFIG_NAME)],
-        env={**os.environ, "STRANDLINE_FAILPOINT": "receive.after_commit=kill"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    command = ("receive", "--no-ingest", "--port", "0", "--json")
+    child = start_child(home, *command, failpoint="receive.after_commit=kill")
     for said in map(json.loads, child.stdout or ()):
         if said["event"] == "listening":
             return child, int(said["url"].rpartition(":")[2])

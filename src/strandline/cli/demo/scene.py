@@ -91,16 +91,22 @@ def count(lake: Lake) -> tuple[int, int]:
     return int(found[0]), int(found[1])
 
 
-def killed_child(home: Path, *words: str, failpoint: str, settings: Mapping[str, str] | None = None) -> int:
-    """Runs a command in a process of its own that is killed for real at the failpoint; returns its process id."""
-    child = subprocess.Popen(
+def start_child(
+    home: Path, *words: str, failpoint: str, settings: Mapping[str, str] | None = None, stderr: int | None = None
+) -> subprocess.Popen[str]:
+    return subprocess.Popen(
         [sys.executable, "-m", "strandline.cli.main", *words, "--config", str(home / CONFIG_NAME)],
         env={**os.environ, **(settings or {}), "STRANDLINE_FAILPOINT": failpoint},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=stderr,
         text=True,
     )
+
+
+def killed_child(home: Path, *words: str, failpoint: str, settings: Mapping[str, str] | None = None) -> int:
+    """Runs a command in a process of its own that is killed for real at the failpoint; returns its process id."""
+    child = start_child(home, *words, failpoint=failpoint, settings=settings, stderr=subprocess.STDOUT)
     try:
         said, _ = child.communicate(timeout=CHILD_TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired as e:
