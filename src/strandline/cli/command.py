@@ -19,7 +19,7 @@ from strandline.lake import Lake, open_lake
 START, ROWS, DELIVERY, CARE = "Begin", "Rows", "Delivery", "Care"  # the groups that `strandline --help` shows
 EVENT_LINES = "One JSON document per line on standard output, one for each event."  # --json of a daemon
 
-NameArgument = Annotated[str, typer.Argument(metavar="DATASET", help="TABLE or NAMESPACE.TABLE", show_default=False)]
+NameArgument = Annotated[str, typer.Argument(metavar="DATASET", help="TABLE or NAMESPACE.TABLE")]
 
 
 class Call(Output):

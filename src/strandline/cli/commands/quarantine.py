@@ -14,10 +14,10 @@ from strandline.status import documents
 
 app = typer.Typer(help="Rows that a sink refused for good and that were set aside: look at them, send them again.")
 
-SinkArgument = Annotated[str, typer.Argument(metavar="SINK", help="The sink's name.", show_default=False)]
+SinkArgument = Annotated[str, typer.Argument(metavar="SINK", help="The sink's name.")]
 NumbersArgument = Annotated[
     list[int] | None,
-    typer.Argument(metavar="NUMBER…", help="Only rows with these sequence numbers.", show_default=False),
+    typer.Argument(metavar="NUMBER…", help="Only rows with these sequence numbers."),
 ]
 AllOption = Annotated[bool, typer.Option("--all", help="Every row that the sink has in quarantine.")]
 

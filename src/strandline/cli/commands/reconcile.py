@@ -19,7 +19,7 @@ app = typer.Typer(name="reconcile", invoke_without_command=True)
 
 DOUBTFUL_EXIT_CODE = 4  # the run completed, and somebody should look
 
-RunArgument = Annotated[int, typer.Argument(metavar="RUN", help="The run's number.", show_default=False, min=1)]
+RunArgument = Annotated[int, typer.Argument(metavar="RUN", help="The run's number.", min=1)]
 
 
 def reconcile(

@@ -24,16 +24,13 @@ app.add_typer(quarantine.app, name="quarantine")
 
 BEGINNING = "beginning"
 
-
-SinkArgument = Annotated[str, typer.Argument(metavar="NAME", help="The sink's name.", show_default=False)]
+SinkArgument = Annotated[str, typer.Argument(metavar="NAME", help="The sink's name.")]
 OptionsOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--option",
         metavar="K=V",
         help="A setting of the sink; repeat it for more. A value env:NAME is read from the environment when it is "
         "needed and never stored. `strandline sink kinds` shows what there is.",
-        show_default=False,
     ),
 ]
 

@@ -30,7 +30,7 @@ app = typer.Typer(
 
 BodiesArgument = Annotated[
     list[int] | None,
-    typer.Argument(metavar="BODY…", help="Only these bodies, by the numbers that `list` shows.", show_default=False),
+    typer.Argument(metavar="BODY…", help="Only these bodies, by the numbers that `list` shows."),
 ]
 AllOption = Annotated[bool, typer.Option("--all", help="Every body that was set aside.")]
 DatasetOption = Annotated[

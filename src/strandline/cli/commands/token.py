@@ -23,7 +23,7 @@ app = typer.Typer(
     help="Who may send rows to the receiver: create, list and revoke tokens; free lanes they claimed.",
 )
 
-TokenArgument = Annotated[str, typer.Argument(metavar="NAME", help="The token's name.", show_default=False)]
+TokenArgument = Annotated[str, typer.Argument(metavar="NAME", help="The token's name.")]
 
 
 @command(app)
