@@ -306,7 +306,7 @@ class Lake:
 
     @cached_property
     def reconciler(self) -> Reconciler:
-        """Drift between tables and storage: runs, their record, and what they have set aside."""
+        """Drift between tables and storage: runs, their record, and the files that they have in quarantine."""
         from strandline.reconcile.facade import Reconciler
 
         return Reconciler(self.config, self.ledger, lambda: self.catalog, self.tables, self.witness, self.ingestion)

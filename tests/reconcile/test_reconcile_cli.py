@@ -108,7 +108,7 @@ def test_on_a_terminal_acting_asks_and_does_as_it_is_told(lake: WholeLake, answe
     finally:
         asked.kill()
         os.close(ours)
-    assert b"Drop entries of missing files? Files that nothing references are set aside" in said
+    assert b"Drop entries of missing files? Files that nothing references are moved to quarantine" in said
     assert there(orphans) == [code != 0] * 2
 
 

@@ -75,7 +75,7 @@ class ReconcileSettings(Section):
     left of a table that was dropped, or a table that only another catalog knows: leave it off where others keep tables
     in this warehouse. Files outside every layout are never touched."""
     quarantine_days: Annotated[int, _within(0, 3_650)] = 7
-    """How long files that were set aside are kept before `purge` deletes them. 0 to 3,650."""
+    """How long files stay in quarantine before `purge` deletes them. 0 to 3,650."""
     samples_max: Annotated[int, _within(0, 1_000)] = 10
     """Findings that a run's record shows of each kind. 0 to 1,000."""
     errors_max: Annotated[int, _within(1, 1_000)] = 32

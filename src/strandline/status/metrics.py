@@ -21,7 +21,7 @@ HELP: Mapping[str, str] = {
     "sink_state": "1 for the state that the sink is in: active, paused, waiting (to try again) or stopped.",
     "sink_failed_ticks": "Ticks in a row that did not get through.",
     "sink_delivered_rows": "Rows that were delivered in this generation of the sink.",
-    "sink_quarantined_rows": "Rows that the sink refused and that are set aside.",
+    "sink_quarantined_rows": "Rows that the sink refused and that are in quarantine.",
     "sink_held_rows": "Rows that are due for deletion and stay, because the sink does not have them.",
     "sink_held_since_timestamp_seconds": "Since when the sink holds retention back; absent while it does not.",
     "sink_lost_rows": "Rows that were deleted before the sink had them, in this generation of it.",

@@ -12,7 +12,7 @@ from strandline.core.errors import FailedError
 from strandline.core.wording import plural
 from strandline.status import documents
 
-app = typer.Typer(help="Rows that a sink refused for good and that were set aside: look at them, send them again.")
+app = typer.Typer(help="Rows that a sink refused for good, in quarantine: look at them, send them again, give them up.")
 
 SinkArgument = Annotated[str, typer.Argument(metavar="SINK", help="The sink's name.")]
 NumbersArgument = Annotated[
@@ -29,14 +29,14 @@ def list_(
     settled_too: bool = typer.Option(False, "--settled", help="Also those that were replayed or discarded since."),
     limit: int = typer.Option(100, min=0, metavar="N", help="Show the content of so many rows."),
 ) -> None:
-    """The rows that were set aside: number, reason, when, and the row itself. Starts no JVM."""
+    """The rows in quarantine: sequence number, reason, when, and the row itself. Starts no JVM."""
     found = call.lake.delivery.quarantined(sink, settled_too=settled_too, contents_max=limit)
     call.show({"rows": [documents.quarantined_row(q) for q in found]}, *quarantine.listed(found))
 
 
 @command(app)
 def replay(call: Call, sink: SinkArgument, numbers: NumbersArgument = None, everything: AllOption = False) -> None:
-    """Send rows again that were set aside. One that is refused again stays where it is. Starts no JVM.
+    """Send quarantined rows again. One that is refused again stays in quarantine. Starts no JVM.
 
     Ends with 1 if not all of them landed.
     """
@@ -49,7 +49,7 @@ def replay(call: Call, sink: SinkArgument, numbers: NumbersArgument = None, ever
 
 @command(app, asks=True)
 def discard(call: Call, sink: SinkArgument, numbers: NumbersArgument = None, everything: AllOption = False) -> None:
-    """Give rows up that were set aside: they are not delivered to this sink, and their stored content is removed."""
+    """Give quarantined rows up: they are not delivered to this sink, and their stored content is removed."""
     wanted = chosen(numbers, "rows", everything=everything)
     call.lake.delivery.get(sink)
     which = "every row" if wanted is None else plural(len(wanted), "row")

@@ -25,9 +25,11 @@ RunArgument = Annotated[int, typer.Argument(metavar="RUN", help="The run's numbe
 def reconcile(
     call: Call,
     context: typer.Context,
-    act: bool = typer.Option(False, "--act", help="Drop entries of missing files, and set orphans aside. Asks first."),
+    act: bool = typer.Option(
+        False, "--act", help="Drop entries of missing files, and quarantine orphan files. Asks first."
+    ),
     delete: bool = typer.Option(
-        False, "--delete", help="With --act: delete orphans at once instead of setting them aside."
+        False, "--delete", help="With --act: delete orphan files at once instead of moving them to quarantine."
     ),
     accept_loss: bool = typer.Option(
         False, "--accept-loss", help="With --act: also drop entries whose rows not every sink holds."
@@ -77,7 +79,7 @@ app.callback()(with_call(reconcile, asks=True))
 
 
 def _question(*, delete: bool, accept_loss: bool) -> str:
-    files = "deleted for good" if delete else "set aside, from where they can be restored"
+    files = "deleted for good" if delete else "moved to quarantine, from where they can be restored"
     loss = " Rows that not every sink holds are given up." if accept_loss else ""
     return f"Drop entries of missing files? Files that nothing references are {files}.{loss}"
 
@@ -130,7 +132,7 @@ def release(
 ) -> None:
     """Say that a suspected file is an orphan, and not the file of a damaged entry. Asks first.
 
-    Later runs set it aside like any orphan, and may drop the entry that it seemed to belong to.
+    Later runs move it to quarantine like any orphan file, and may drop the entry that it seemed to belong to.
     """
     call.confirm(
         f"Is {file} an orphan? If it is the file of a damaged entry, its rows are lost.",
@@ -142,7 +144,7 @@ def release(
 
 @command(app)
 def restore(call: Call, run: RunArgument) -> None:
-    """Bring back every file that a run has set aside. Never replaces a file. May be repeated.
+    """Bring back every file that a run has moved to quarantine. Never replaces a file. May be repeated.
 
     Ends with 1 if not all of them are back.
     """
@@ -158,13 +160,13 @@ def purge(
     call: Call,
     run: int | None = typer.Argument(None, metavar="RUN", help="Only of this run.", show_default="all", min=1),
 ) -> None:
-    """Delete for good what was set aside at least reconcile.quarantine_days ago. Asks first. What a table references
-    by now is brought back instead.
+    """Delete files for good that have been in quarantine for reconcile.quarantine_days. Asks first. A file that a table
+    references by now is brought back instead.
 
     Ends with 1 if something could not be deleted.
     """
     call.confirm(
-        "Delete what was set aside long enough ago? It cannot be restored afterwards.",
+        "Delete the files that have been in quarantine long enough? They cannot be restored afterwards.",
         refusal="nothing is deleted",
     )
     with call.bar(words := "Deleting") as bar:

@@ -53,7 +53,7 @@ def _said(s: SinkReport) -> Text:
     if s.withheld:
         sent += f", {s.withheld:,} withheld"
     if s.quarantined:
-        sent += f", {s.quarantined:,} set aside"
+        sent += f", {s.quarantined:,} quarantined"
     match s.did:
         case "delivered":
             return Text(sent)
