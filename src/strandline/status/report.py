@@ -5,6 +5,7 @@ It reads the ledger and the newest metadata of each table, and starts no JVM. Wh
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -141,8 +142,5 @@ def _remote_glance(config: LakeConfig, name: str) -> TableGlance | None:
     """Slower: the catalog or the metadata is remote, so PyIceberg must be loaded."""
     from strandline.iceberg.pyiceberg.catalog import open_catalog
 
-    catalog = open_catalog(config)
-    try:
+    with closing(open_catalog(config)) as catalog:
         return catalog.glance(name)
-    finally:
-        catalog.close()

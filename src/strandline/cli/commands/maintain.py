@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -25,6 +26,7 @@ history = typer.Typer(help="What maintenance did, by hand and by schedule.")
 app.add_typer(history, name="maintenance", rich_help_panel=CARE)
 
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; change nothing.")]
+_duration = partial(typer.Option, None, parser=duration.parse)
 
 
 @command(app, panel=CARE)
@@ -41,12 +43,8 @@ def compact(call: Call, dataset: NameArgument, dry_run: DryRunOption = False) ->
 def retain(
     call: Call,
     dataset: NameArgument,
-    older_than: timedelta | None = typer.Option(
-        None,
-        parser=duration.parse,
-        metavar="30d",
-        help="Delete rows that are older.",
-        show_default="the dataset's rule",
+    older_than: timedelta | None = _duration(
+        metavar="30d", help="Delete rows that are older.", show_default="the dataset's rule"
     ),
     column: str | None = typer.Option(
         None,
@@ -57,9 +55,7 @@ def retain(
     on_lag: Literal["hold", "drop"] | None = typer.Option(
         None, help="Rows that a sink does not have yet: kept, or deleted after --drop-after."
     ),
-    drop_after: timedelta | None = typer.Option(
-        None, parser=duration.parse, metavar="7d", help="With --on-lag drop: how long they are held first."
-    ),
+    drop_after: timedelta | None = _duration(metavar="7d", help="With --on-lag drop: how long they are held first."),
     paused_sinks: Literal["count", "ignore"] | None = typer.Option(
         None, help="Whether rows wait for sinks that are paused."
     ),
@@ -93,8 +89,8 @@ def retain(
 def expire(
     call: Call,
     dataset: NameArgument,
-    older_than: timedelta | None = typer.Option(
-        None, parser=duration.parse, metavar="5d", help="Remove snapshots that are older.", show_default="settings"
+    older_than: timedelta | None = _duration(
+        metavar="5d", help="Remove snapshots that are older.", show_default="settings"
     ),
     keep_min: int | None = typer.Option(
         None, metavar="N", min=1, help="Keep so many in any case.", show_default="settings"
