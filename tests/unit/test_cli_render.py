@@ -13,7 +13,8 @@ from rich.console import Console, RenderableType
 from rich.progress import Progress, TextColumn
 
 from strandline.cli.output import Output
-from strandline.cli.render import bars, elements, ingest, lake, status
+from strandline.cli.render import elements, ingest, lake, status
+from strandline.cli.render import progress as render_progress
 from strandline.cli.render.progress import IngestBars, bars_on, how_far, one_bar
 from strandline.core.errors import InputError, InputRefused
 from strandline.core.types import Dataset, DatasetId, History, Seq, SeqRange
@@ -221,7 +222,7 @@ def test_one_bar_shows_the_share_where_the_total_is_known_and_begins_anew_with_a
     out.out = out.err = Console(file=written, force_terminal=True, width=200, color_system=None)
     shown: list[str] = []
     drawn: list[Progress] = []
-    monkeypatch.setattr(bars, "bars_on", lambda out: drawn.append(bars_on(out)) or drawn[0])
+    monkeypatch.setattr(render_progress, "bars_on", lambda out: drawn.append(bars_on(out)) or drawn[0])
 
     def look() -> None:
         drawn[0].refresh()
