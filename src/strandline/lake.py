@@ -233,11 +233,11 @@ class Lake:
         return self.ingestion.ingest(
             dataset,
             [Path(p) for p in paths],
-            Options(batch_id, again, strict, format, rejects, on_bytes),
-            files_at_once_max=self.config.settings.ingest.files_at_once_max,
-            progress=progress or (lambda path, step, rows: None),
-            on_done=on_done or (lambda outcome: None),
-        )
+            Options(
+                batch_id, again, strict, format, rejects, self.config.settings.ingest.files_at_once_max,
+                progress or (lambda path, step, rows: None), on_done or (lambda outcome: None), on_bytes,
+            ),
+        )  # fmt: skip
 
     def stream_writer(self, dataset: str) -> Callable[[DataFrame, int], None]:
         """For `writeStream.foreachBatch`: exactly once per (query, epoch), however often Spark repeats an epoch, and

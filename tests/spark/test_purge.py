@@ -23,8 +23,7 @@ from strandline.ledger import audit
 from strandline.ledger.deliver import losses, quarantine, sinks
 from strandline.ledger.deliver.losses import Reason
 from strandline.maintain import sink_lease
-from strandline.maintain.purge.plan import MEANWHILE, SENT_AGAIN, UNDER_WAY
-from strandline.maintain.purge.run import PurgeResult
+from strandline.maintain.purge.plan import MEANWHILE, SENT_AGAIN, UNDER_WAY, PurgeResult
 from strandline.maintain.purge.sinks import SinkSearch
 from strandline.receive.drain import drain
 from tests.spark.bodies import Sender, files

@@ -26,8 +26,8 @@ from strandline.ledger.maintain.runs import Kind, Outcome, Run, RunId
 from strandline.maintain.compact import Compacted
 from strandline.maintain.compact_plan import SkippedFiles as LeftAlone
 from strandline.maintain.expire import Expired
-from strandline.maintain.purge.run import PurgeResult
-from strandline.maintain.retain_rule import HeldRows, LostRows, Retained
+from strandline.maintain.purge.plan import PurgeResult
+from strandline.maintain.retain_result import HeldRows, LostRows, Retained
 from strandline.maintain.runs import StillAlive, plain, recorded
 from strandline.status.metrics import Sample, exposition
 from tests.unit.test_cli import document, error, plain_error

@@ -9,8 +9,8 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.iceberg.metadata.live_files import LiveFile
-from strandline.maintain.compact_plan import CompactOptions, CompactPlan, FilePart, plan
+from strandline.iceberg.metadata.live_files import FilePart, LiveFile
+from strandline.maintain.compact_plan import CompactOptions, CompactPlan, plan
 from tests.campaign import scaled
 
 TARGET = 1000

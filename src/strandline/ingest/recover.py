@@ -87,12 +87,8 @@ def _recover_dataset(
         if found.head.kind is not BlockKind.ADOPTED:  # never by lease: the next pass of adopt takes it over
             _recover_block(work, dataset, found, report)
     report.branches_removed += remove_strays(work, dataset)
-    _follow_main(work, dataset)
-
-
-def _follow_main(work: IngestContext, dataset: Dataset) -> None:
-    """Moves our tag, which keeps its snapshot alive, even rows that the owner has deleted and expired since: so it must
-    not stay behind. A table that was rolled back is refused by the stages, and is no trouble for recovery."""
+    # Our tag keeps its snapshot alive, even rows that the owner has deleted and expired since: so it must not stay
+    # behind. A table that was rolled back is refused by the stages, and is no trouble for recovery.
     with suppress(TableRolledBack):
         rollback.move_tag(work.ledger, work.tables, dataset)
 
@@ -166,8 +162,7 @@ def branch_complete(work: IngestContext, name: str, view: TableView, head: Snaps
     snapshot = None if head is None else view.snapshots.get(head)
     if snapshot is None or snapshot.wap != str(wap):
         return False
-    exact = staged_exactly(work.tables.staged_files(name, snapshot.id), wap.rows)
-    if exact is not None:
+    if (exact := staged_exactly(work.tables.staged_files(name, snapshot.id), wap.rows)) is not None:
         return exact
     own = work.tables.read(name, snapshot.id).where(f"{SEQ_COLUMN} BETWEEN {wap.rows.lo} AND {wap.rows.hi}")
     return bool(own.select(SEQ_COLUMN).distinct().count() == len(wap.rows) == own.select(SEQ_COLUMN).count())

@@ -27,7 +27,7 @@ from strandline.core.types import PARTITION_COLUMN, SEQ_COLUMN, SeqRange
 from strandline.core.wording import plural
 from strandline.iceberg.metadata.identifier import quoted
 from strandline.iceberg.session import spark_internals
-from strandline.iceberg.spark.number_bounds import StagedFile
+from strandline.iceberg.spark.number_bounds import NewFile
 from strandline.iceberg.spark.tables import explain
 
 _PLACE_BITS = (1 << 33) - 1  # monotonically_increasing_id keeps the row's place in its partition below this bit
@@ -226,7 +226,7 @@ def partition_of(deliver_by: Sequence[T.StructField], given: Sequence[str]) -> C
     return F.concat_ws("/", *parts)
 
 
-def check_staged(files: Sequence[StagedFile], rows: SeqRange, counted: CountedRows) -> None:
+def check_staged(files: Sequence[NewFile], rows: SeqRange, counted: CountedRows) -> None:
     """Raises StampMismatch unless each partition has as many rows as were counted. A total alone would hide one row
     more here and one fewer there.
 
@@ -243,7 +243,7 @@ def check_staged(files: Sequence[StagedFile], rows: SeqRange, counted: CountedRo
             raise StampMismatch(
                 f"a staged file holds numbers of several tasks ({file.lo}..{file.hi})", hint=MISMATCH_HINT
             )
-        found[at] += file.records
+        found[at] += file.rows
     if tuple(found) != counted.per_partition:
         raise StampMismatch(
             f"the batch changed while it was written: counted {plural(counted.rows, 'row')}, wrote {sum(found):,}",
@@ -256,14 +256,14 @@ MISMATCH_HINT = (
 )
 
 
-def staged_exactly(files: Sequence[StagedFile], rows: SeqRange) -> bool | None:
+def staged_exactly(files: Sequence[NewFile], rows: SeqRange) -> bool | None:
     """For recovery, which has no counts: True if the files' bounds prove that every sequence number is on one row,
     False if the count is wrong, None if only the rows can tell (files of a partitioned table interleave)."""
-    if sum(f.records for f in files) != len(rows):
+    if sum(f.rows for f in files) != len(rows):
         return False
     expected = rows.lo
     for file in sorted(files, key=lambda f: f.lo):
-        if file.lo != expected or file.hi - file.lo + 1 != file.records:
+        if file.lo != expected or file.hi - file.lo + 1 != file.rows:
             return None
         expected = type(rows.lo)(file.hi + 1)
     return True

@@ -11,15 +11,16 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from strandline.core.delivery_types import NOT_PARTITIONED
-from strandline.core.errors import DuplicateNumbers, FailedError, RefusedError, UsageError
+from strandline.core.delivery_types import NOT_PARTITIONED, SinkRecord
+from strandline.core.errors import DuplicateNumbers, FailedError, RefusedError, StrandlineError, UsageError
 from strandline.core.read_token import Bounds
 from strandline.core.types import PARTITION_COLUMN, SEQ_COLUMN, Dataset, Seq, SeqRange
 from strandline.core.wording import plural
 from strandline.iceberg.spark.conditions import find_instability
 from strandline.iceberg.spark.tables import explain
+from strandline.ledger.maintain.skipped_rows import LanePosition
 from strandline.maintain.context import MaintainContext
-from strandline.maintain.retain_plan import RANGES_MAX
+from strandline.maintain.retain_plan import RANGES_MAX, owed, range_or_none
 from strandline.read.settled_view import SettledView
 
 _LOOKS_MAX = 3
@@ -28,8 +29,7 @@ _LOOKS_MAX = 3
 def settled(context: MaintainContext, dataset: Dataset, sealed: Seq) -> SettledView:
     """The settled rows of a table that was not rolled back."""
     for _ in range(_LOOKS_MAX):
-        found = _settled_once(context, dataset, sealed)
-        if found is not None:
+        if (found := _settled_once(context, dataset, sealed)) is not None:
             return found
     raise FailedError(
         f"{dataset.name} was changed {_LOOKS_MAX} times while its rows were looked at, each time before it was clear "
@@ -44,7 +44,7 @@ def _settled_once(context: MaintainContext, dataset: Dataset, sealed: Seq) -> Se
     twice = None if found.counts is None else found.counts.twice_first
     if twice is not None:
         raise DuplicateNumbers(
-            f"{dataset.name}: number {twice} stands on two rows, and nobody can tell which one is ours to delete",
+            f"{dataset.name}: sequence number {twice} is on two rows, and nobody can tell which one is ours to delete",
             hint=DuplicateNumbers.REMEDY,
         )
     if not found.has_only_ours and len(found.owned) > RANGES_MAX:
@@ -121,6 +121,26 @@ def count_owed(df: DataFrame, owed: Owed, condition: str) -> dict[str, RowCounts
                 new.join(F.broadcast(lanes), "_sl_lane", "left_anti")
             )
     return dict(_collect(_aggregated(inside, condition, lane_of(inside))))
+
+
+def count_lacking(
+    df: DataFrame, record: SinkRecord, standings: Sequence[LanePosition], until: Seq, condition: str
+) -> dict[str, RowCounts]:
+    """By lane, the matching rows up to `until` that the sink does not have."""
+    lanes = {s.partition: owed(s, until) for s in standings}
+    others = range_or_none(int(record.planned or 0), int(until))
+    where = record.options.get("where") or None
+    promised = {s.intent.options.get("where") or None for s in standings if s.intent is not None}
+    if promised - {where}:
+        where = None  # an open intent has another condition: count too many rows rather than too few
+    try:
+        return count_owed(df, Owed(lanes, others, where), condition)
+    except StrandlineError:
+        if where is None:
+            raise
+    # The condition fails on some row, so nobody knows which rows the sink would get: count all of them. Otherwise a
+    # sink that cannot be delivered to would make every run fail, and nothing would ever be held or dropped for it.
+    return count_owed(df, Owed(lanes, others, None), condition)
 
 
 def _aggregated(df: DataFrame, condition: str, lane: Column | None = None) -> DataFrame:

@@ -19,14 +19,14 @@ from strandline.ledger.maintain import runs as maintenance
 from strandline.ledger.maintain.runs import Kind, Run, RunId
 from strandline.maintain.context import MaintainContext, Progress, quiet
 from strandline.maintain.runs import RunResult, StillAlive, Work, recorded, rehearsed, take_turn
+from strandline.maintain.schedule import Job, crons, jobs
 
 if TYPE_CHECKING:
     from strandline.core.settings_maintain import RetainSettings
     from strandline.maintain.compact import Compacted
     from strandline.maintain.expire import Expired
-    from strandline.maintain.purge.run import PurgeResult
-    from strandline.maintain.retain_rule import Retained, RetainRule
-    from strandline.maintain.schedule import Job
+    from strandline.maintain.purge.plan import PurgeResult
+    from strandline.maintain.retain_result import Retained
 
 log = logging.getLogger(__name__)
 
@@ -63,14 +63,8 @@ class Maintenance:
         """Deletes rows that are old enough and that every sink has. Options that are not given come from the dataset's
         rule in the settings; without a rule, `older_than` is required."""
         target = self._ready(dataset)
-        given = {
-            "older_than": older_than,
-            "column": column,
-            "on_lag": on_lag,
-            "drop_after": drop_after,
-            "paused_sinks": paused_sinks,
-        }
-        rule = self._rule(target, {k: v for k, v in given.items() if v is not None})
+        options = {"column": column, "on_lag": on_lag, "drop_after": drop_after, "paused_sinks": paused_sinks}
+        rule = self._rule(target, older_than=older_than, **options)
         work = lambda _: self._retain(target, rule, accept_clock, dry_run, progress)  # noqa: E731
         return self._run(target, Kind.RETAIN, work, dry_run)
 
@@ -115,13 +109,11 @@ class Maintenance:
 
     def _compact(self, target: Dataset, dry_run: bool, progress: Progress, alive: StillAlive) -> Compacted:
         from strandline.maintain.compact import compact
-        from strandline.maintain.compact_plan import options_of
 
-        options = options_of(self.context.config.settings.maintain.compact)
-        return compact(self.context, target, options, dry_run=dry_run, progress=progress, alive=alive)
+        return compact(self.context, target, dry_run=dry_run, progress=progress, alive=alive)
 
     def _retain(
-        self, target: Dataset, rule: RetainRule, accept_clock: bool, dry_run: bool, progress: Progress
+        self, target: Dataset, rule: RetainSettings, accept_clock: bool, dry_run: bool, progress: Progress
     ) -> Retained:
         from strandline.maintain.retain import retain
 
@@ -146,12 +138,12 @@ class Maintenance:
         )
         return expire(self.context, target, options, dry_run=dry_run, progress=progress)
 
-    def _rule(self, target: Dataset, given: dict[str, Any]) -> RetainRule:
+    def _rule(self, target: Dataset, **options: Any) -> RetainSettings:
         from pydantic import ValidationError
 
         from strandline.core.settings_maintain import RetainSettings
-        from strandline.maintain.retain_rule import RetainRule
 
+        given = {name: value for name, value in options.items() if value is not None}
         known = self._rules().get(target.name)
         values = ({} if known is None else known.model_dump()) | given
         if given.get("on_lag") == "hold":
@@ -162,11 +154,10 @@ class Maintenance:
                 hint='Say --older-than 30d, or set a rule: [maintain.retain.<dataset>] older_than = "30d".',
             )
         try:
-            rule = RetainSettings(**values)
+            return RetainSettings(**values)
         except ValidationError as e:
             said = "; ".join(str(err["msg"]).removeprefix("Value error, ") for err in e.errors())
             raise UsageError(f"this rule cannot be: {said}") from e
-        return RetainRule(rule.older_than, rule.column, rule.on_lag, rule.drop_after, rule.paused_sinks)
 
     def _rules(self) -> dict[str, RetainSettings]:
         return self.context.config.settings.maintain.rules()
@@ -175,17 +166,7 @@ class Maintenance:
 
     @property
     def is_scheduled(self) -> bool:
-        return bool(self._crons())
-
-    def _crons(self) -> dict[str, str]:
-        s = self.context.config.settings.maintain
-        crons = {
-            "compact": s.compact_schedule,
-            "retain": s.retain_schedule,
-            "expire": s.expire_schedule,
-            "number": s.number_schedule,
-        }
-        return {job: cron for job, cron in crons.items() if cron is not None}
+        return bool(crons(self.context.config.settings.maintain))
 
     def rules_without_dataset(self) -> list[str]:
         """Rules for datasets that do not exist: probably typos."""
@@ -202,7 +183,8 @@ class Maintenance:
     ) -> None:
         """Until `stopping` is set, runs the jobs that are due, one after the other, and finishes the job under way.
         Several daemons on one ledger share the jobs."""
-        followed = FollowedSchedules(self.context.ledger, self._crons())
+        by_job = {kind.value: cron for kind, cron in crons(self.context.config.settings.maintain).items()}
+        followed = FollowedSchedules(self.context.ledger, by_job)
         run_until_stopped(
             lambda: self.take_turns(stopping, followed, on_begin, on_run),
             name="maintenance",
@@ -219,8 +201,6 @@ class Maintenance:
         on_run: Callable[[Run], None],
     ) -> None:
         """Runs everything that is due now. A job that fails does not stop the next one."""
-        from strandline.maintain.schedule import jobs
-
         with self.context.ledger.read() as connection:
             known = datasets.list_datasets(connection)
         for job in jobs(self.context.config.settings.maintain, known, self._rules()):
@@ -250,7 +230,7 @@ class Maintenance:
                 case Kind.EXPIRE:
                     return self._expire(job.dataset, None, None, False, quiet)
                 case _:
-                    return self._retain(job.dataset, self._rule(job.dataset, {}), False, False, quiet)
+                    return self._retain(job.dataset, self._rule(job.dataset), False, False, quiet)
 
         try:
             taken = take_turn(self.context, job.dataset, job.kind, work, after=after)

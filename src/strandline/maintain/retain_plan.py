@@ -117,8 +117,7 @@ def drop_point(standing: LanePosition, target: Seq) -> Seq | None:
 def owed(standing: LanePosition, until: Seq) -> list[SeqRange]:
     """The sequence numbers up to `until` that the lane lacks: neither landed nor found to be empty."""
     after = int(standing.mark or 0)
-    begun = standing.intent
-    if begun is None:
+    if (begun := standing.intent) is None:
         whole = range_or_none(after, int(until))
         return [] if whole is None else [whole]
     left = [c.rows for c in begun.chunks if c.state is ChunkState.PLANNED and c.rows.lo <= until]

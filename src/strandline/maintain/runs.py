@@ -62,8 +62,7 @@ def rehearsed(context: MaintainContext, dataset: Dataset, kind: Kind, work: Work
 
 def recorded(context: MaintainContext, dataset: Dataset, kind: Kind, work: Work[T]) -> RunResult[T]:
     """A run on demand; `AlreadyRunning` if one of this kind is under way."""
-    run = _begin(context, NewRun(dataset.id, kind, node()), None)
-    if run is None:
+    if (run := _begin(context, NewRun(dataset.id, kind, node()), None)) is None:
         raise RuntimeError("only a turn of the schedule can be somebody else's")
     return _work(context, dataset, kind, run, work)
 

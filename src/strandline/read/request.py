@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from strandline.core import read_token as tokens
 from strandline.core.errors import UsageError
-from strandline.core.partition import choose_partition
 from strandline.core.read_token import Bounds, Continuation
 from strandline.core.settings import LakeConfig
 from strandline.core.types import Dataset, Seq
@@ -53,14 +52,4 @@ def rows(
     config: LakeConfig, ledger: Ledger, lake_id: str, tables: SparkTables, target: Dataset, wanted: ReadRequest
 ) -> Rows:
     settled = open_settled(config, ledger, tables, lake_id, target, bounds(ledger, lake_id, target, wanted))
-    partition = wanted.partition
-    if isinstance(partition, Mapping):
-        partition = choose_partition(target.deliver_by, partition)
-    return scan.bounded(
-        settled,
-        lake_id,
-        partition=partition,
-        columns=wanted.columns,
-        limit=wanted.limit,
-        internal=wanted.internal,
-    )
+    return scan.bounded(settled, lake_id, wanted)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -15,6 +15,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.functions import pandas_udf
 
 from strandline.core.errors import DuplicateNumbers, SchemaError
+from strandline.core.partition import choose_partition
 from strandline.core.read_token import Bounds, Continuation
 from strandline.core.types import INTERNAL_COLUMNS, PARTITION_COLUMN, SEQ_COLUMN, Dataset, Seq, SeqRange, SnapshotId
 from strandline.iceberg.metadata.identifier import in_spark, quoted
@@ -22,6 +23,9 @@ from strandline.iceberg.metadata.table_metadata import TableView
 from strandline.iceberg.spark.row_text import line
 from strandline.iceberg.spark.tables import SparkTables, explain
 from strandline.read.settled_view import SettledView
+
+if TYPE_CHECKING:
+    from strandline.read.request import ReadRequest
 
 
 @dataclass(frozen=True)
@@ -56,34 +60,27 @@ class Rows:
             for row in ordered.toLocalIterator(prefetchPartitions=True):
                 number = row[0]
                 if number <= last:
-                    raise DuplicateNumbers(f"number {number} stands on two rows", hint=DuplicateNumbers.REMEDY)
+                    raise DuplicateNumbers(f"sequence number {number} is on two rows", hint=DuplicateNumbers.REMEDY)
                 last = number
                 yield row[1:], Continuation(self.token.lake, self.token.table, Seq(number)).encode()
         except Exception as e:
             raise explain(e, "the rows cannot be read") from e
 
 
-def bounded(
-    settled: SettledView,
-    lake: str,
-    *,
-    partition: str | None = None,
-    columns: Sequence[str] | None = None,
-    limit: int | None = None,
-    internal: bool = False,
-) -> Rows:
+def bounded(settled: SettledView, lake: str, wanted: ReadRequest) -> Rows:
     """Checks now whether two rows share a sequence number, if they may: a DataFrame that was handed out cannot
     raise."""
     dataset, df, behind = settled.dataset, settled.df, settled.bounds.behind
+    partition = wanted.partition
+    if isinstance(partition, Mapping):
+        partition = choose_partition(dataset.deliver_by, partition)
     if partition is not None:
         if PARTITION_COLUMN not in df.columns:
             raise SchemaError(f"{dataset.name} has no logical partitions", hint="It was made without --deliver-by.")
         df = df.where(F.col(PARTITION_COLUMN) == partition)
-    chosen = _chosen(df, columns, internal)
-    if limit is not None:
-        last = _last_of(df, limit)
-        if last is not None:
-            df, behind = df.where(F.col(SEQ_COLUMN) <= last), Seq(last)
+    chosen = _chosen(df, wanted.columns, wanted.internal)
+    if wanted.limit is not None and (last := _last_of(df, wanted.limit)) is not None:
+        df, behind = df.where(F.col(SEQ_COLUMN) <= last), Seq(last)
     if settled.may_repeat_numbers:
         _check_once(df)
     return Rows(df.select(*map(quoted, chosen)), Continuation(lake, dataset.table_uuid, behind), df)
@@ -96,7 +93,7 @@ def _check_once(df: DataFrame) -> None:
     except Exception as e:
         raise explain(e, "the rows cannot be read") from e
     if found:
-        raise DuplicateNumbers(f"number {found[0][0]} stands on two rows", hint=DuplicateNumbers.REMEDY)
+        raise DuplicateNumbers(f"sequence number {found[0][0]} is on two rows", hint=DuplicateNumbers.REMEDY)
 
 
 def settled_rows(

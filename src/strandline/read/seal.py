@@ -42,8 +42,7 @@ class SealedWatermark:
         return self._value
 
     def refresh(self) -> Seq | None:
-        found = self._look()
-        if found is not None:
+        if (found := self._look()) is not None:
             self._advance(found)
         return self._value
 
@@ -129,8 +128,7 @@ class SealWatches:
 
     def refresh(self, dataset: Dataset) -> None:
         """Rows are published and acknowledged by now: an error of a watch must not look like a failure of that."""
-        watch = self._watches.get(dataset.name)
-        if watch is not None:
+        if (watch := self._watches.get(dataset.name)) is not None:
             with suppress(StrandlineError):
                 watch.refresh()
 

@@ -256,7 +256,7 @@ class Reconciler:
         return take_folder_id(warehouse)
 
     def _pointers(self, tables: Collection[str]) -> list[str]:
-        from strandline.iceberg.metadata.catalog_rows import read_rows
+        from strandline.iceberg.metadata.metadata_peek import read_rows
 
         rows = read_rows(self._config) or ()
         return [canonical(at) for row in rows if row.name in tables for at in row.metadata]

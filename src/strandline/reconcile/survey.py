@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from strandline.core.errors import StorageError, StrandlineError, TableUnfit, UsageError
 from strandline.core.settings import LakeConfig
 from strandline.core.wording import plural
-from strandline.iceberg.metadata.catalog_rows import CatalogRow, read_rows
+from strandline.iceberg.metadata.metadata_peek import CatalogRow, read_rows
 from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
 from strandline.reconcile import grace
 from strandline.reconcile.compare.compared import CompareBounds, Look, Ways, compared

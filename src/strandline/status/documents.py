@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from strandline.deliver.tick import TickReport
     from strandline.deliver.verify.ranges import VerifyFinding
     from strandline.deliver.verify.verdict import SinkVerdict, VerifyReport
-    from strandline.iceberg.pyiceberg.describe import TableDescription
+    from strandline.iceberg.pyiceberg.schema import TableDescription
     from strandline.iceberg.schema.infer import Inferred
     from strandline.ingest.ingest_files import FileOutcome
     from strandline.ingest.recover import Recovered

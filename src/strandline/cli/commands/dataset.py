@@ -122,7 +122,7 @@ def list_(call: Call) -> None:
 @command(app)
 def show(call: Call, name: NameArgument) -> None:
     """Its columns, how it is partitioned and delivered, and where it came from. Starts no JVM."""
-    from strandline.iceberg.pyiceberg.describe import describe
+    from strandline.iceberg.pyiceberg.schema import describe
 
     found = call.lake.dataset(name)
     table = describe(call.lake.catalog.load(found.name))

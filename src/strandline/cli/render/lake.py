@@ -17,7 +17,7 @@ from strandline.core.wording import agreeing, part, plural
 from strandline.status.documents import replaced_table
 
 if TYPE_CHECKING:
-    from strandline.iceberg.pyiceberg.describe import TableDescription
+    from strandline.iceberg.pyiceberg.schema import TableDescription
     from strandline.iceberg.schema.alteration import Alteration
     from strandline.iceberg.schema.columns import Column
     from strandline.iceberg.schema.infer import Guess, Inferred

@@ -262,16 +262,16 @@ def iceberg_type(kind: ColumnType, ids: Iterator[int]) -> str | dict[str, Any]:
 
 def from_iceberg(fields: Iterable[Mapping[str, Any]]) -> tuple[Column, ...]:
     """The columns of a schema in a table's metadata."""
-    return tuple(Column(f["name"], _from_iceberg_type(f["type"]), f["required"], f.get("doc")) for f in fields)
+    return tuple(Column(f["name"], type_from_iceberg(f["type"]), f["required"], f.get("doc")) for f in fields)
 
 
-def _from_iceberg_type(kind: str | Mapping[str, Any]) -> ColumnType:
+def type_from_iceberg(kind: str | Mapping[str, Any]) -> ColumnType:
     if isinstance(kind, str):
         return Primitive(kind.replace(" ", ""))
     match kind["type"]:
         case "list":
-            return ListOf(_from_iceberg_type(kind["element"]), kind["element-required"])
+            return ListOf(type_from_iceberg(kind["element"]), kind["element-required"])
         case "map":
-            return MapOf(_from_iceberg_type(kind["key"]), _from_iceberg_type(kind["value"]), kind["value-required"])
+            return MapOf(type_from_iceberg(kind["key"]), type_from_iceberg(kind["value"]), kind["value-required"])
         case _:
             return Struct(from_iceberg(kind["fields"]))

@@ -169,8 +169,7 @@ def _read_release(home: Path) -> tuple[str | None, frozenset[str]] | None:
 
 def _ask(program: Path) -> tuple[str | None, frozenset[str]]:
     settings = _output(_settings_command(program)) or ""
-    version = re.search(r"^\s*java\.version = (\S+)", settings, flags=re.MULTILINE)
-    if not version:
+    if not (version := re.search(r"^\s*java\.version = (\S+)", settings, flags=re.MULTILINE)):
         return None, frozenset()
     modules = _output([str(program), "--list-modules"]) or ""
     return version.group(1), frozenset(line.partition("@")[0].strip() for line in modules.splitlines())

@@ -23,7 +23,6 @@ from strandline.iceberg.metadata.identifier import in_spark
 from strandline.iceberg.metadata.table_metadata import BLOCK_SUMMARY, TableView, WapId
 from strandline.iceberg.session.spark_internals import set_active
 from strandline.iceberg.spark import java
-from strandline.iceberg.spark.number_bounds import NumberBounds, StagedFile
 from strandline.iceberg.spark.tables import (
     JAVA_ERRORS,
     Prepared,
@@ -77,8 +76,7 @@ def unnumbered_group(
     """The next files that have, or may have, rows without a sequence number, by their metrics alone. With `only`,
     exactly these files, or None if one of them is gone."""
     table = tables.load(name)
-    current = table.currentSnapshot()
-    if current is None:
+    if (current := table.currentSnapshot()) is None:
         return None
     is_null = tables.java.is_null(SEQ_COLUMN)
     scan = table.newScan().useSnapshot(current.snapshotId()).filter(is_null).ignoreResiduals()
@@ -171,11 +169,6 @@ def discard(table: Any, new_files: Sequence[Any]) -> None:
     """For files that no commit has named."""
     for file in new_files:
         table.io().deleteFile(file.location())
-
-
-def bounds(tables: SparkTables, group: FileGroup, files: Sequence[Any]) -> list[StagedFile]:
-    numbers = NumberBounds(tables.java, group.table)
-    return [numbers.staged(f) for f in files]
 
 
 def commit(

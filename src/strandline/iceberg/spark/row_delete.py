@@ -75,8 +75,7 @@ def delete(tables: SparkTables, name: str, condition: str) -> None:
 
 def _attempt(tables: SparkTables, name: str, condition: str) -> None:
     table = tables.load(name)
-    current = table.currentSnapshot()
-    if current is None:
+    if (current := table.currentSnapshot()) is None:
         return
     snapshot = SnapshotId(current.snapshotId())
     fitting = _count(tables, name, table, snapshot, condition)
@@ -133,8 +132,7 @@ def _tasks(
     planned = scan.planFiles()
     try:
         for task in iterate(planned):
-            count = fitting.by_file.get(str(task.file().location()))
-            if count is not None:
+            if (count := fitting.by_file.get(str(task.file().location()))) is not None:
                 is_whole = task.deletes().isEmpty() and count == task.file().recordCount()
                 (whole if is_whole else partial).append(task)
     finally:

@@ -44,7 +44,7 @@ from strandline.iceberg.metadata.table_metadata import (
 )
 from strandline.iceberg.spark import java
 from strandline.iceberg.spark.java import IcebergJava
-from strandline.iceberg.spark.number_bounds import NumberBounds, StagedFile
+from strandline.iceberg.spark.number_bounds import NewFile, NumberBounds, new_files
 
 JAVA_ERRORS = (Py4JJavaError, PySparkException)
 
@@ -130,11 +130,13 @@ def tag_main(transaction: Any) -> None:
     manage.commit()
 
 
-def check_epoch(view: TableView, epoch: int) -> None:
+def check_epoch(
+    view: TableView, epoch: int, outcome: str = "the rows that it staged were rolled forward or dropped"
+) -> None:
     if view.epoch > epoch:
         raise Superseded(
             f"another ledger took this lake over (epoch {view.epoch}, ours is {epoch})",
-            hint="Stop using this copy of the ledger; the rows that it staged were rolled forward or dropped.",
+            hint=f"Stop using this copy of the ledger; {outcome}.",
         )
 
 
@@ -204,8 +206,7 @@ class SparkTables:
     def _parsed(self, metadata: Any) -> TableView:
         """Caches parsed metadata, because a metadata file never changes and each batch reads the table many times.
         Metadata without a file, in some REST catalogs, is parsed each time."""
-        location = metadata.metadataFileLocation()
-        if location is None:
+        if (location := metadata.metadataFileLocation()) is None:
             return parse_view(self.java.metadata_json(metadata))
         if (view := self._views.get(location)) is None:
             while len(self._views) >= _VIEWS_KEPT:
@@ -223,11 +224,10 @@ class SparkTables:
     def read(self, name: str, snapshot: SnapshotId) -> DataFrame:
         return self.spark.read.option("versionAsOf", str(snapshot)).table(in_spark(name))
 
-    def staged_files(self, name: str, snapshot: SnapshotId) -> list[StagedFile]:
+    def staged_files(self, name: str, snapshot: SnapshotId) -> list[NewFile]:
         """What one snapshot added, from its manifests: one entry per file, never per row."""
         table = self.load(name)
-        bounds = NumberBounds(self.java, table)
-        return [bounds.staged(f) for f in iterate(table.snapshot(snapshot).addedDataFiles(table.io()))]
+        return new_files(self.java, table, iterate(table.snapshot(snapshot).addedDataFiles(table.io())))
 
     def data_files(
         self, name: str, snapshot: SnapshotId, after: int, until: int, *, files_max: int
@@ -245,19 +245,10 @@ class SparkTables:
                 if len(found) == files_max:
                     return None
                 file = task.file()
-                held = numbers.staged(file)
-                found.append(
-                    DataFile(
-                        str(file.location()),
-                        held.records,
-                        held.lo,
-                        held.hi,
-                        file.format().toString() == "PARQUET",
-                        not task.deletes().isEmpty(),
-                    )
-                )
-        except FailedError:
-            return None
+                if (held := numbers.of(file)) is None:
+                    return None
+                is_parquet, has_deletes = file.format().toString() == "PARQUET", not task.deletes().isEmpty()
+                found.append(DataFile(str(file.location()), file.recordCount(), *held, is_parquet, has_deletes))
         except JAVA_ERRORS as e:
             raise explain(e, f"the files of {name} cannot be listed") from e
         finally:

@@ -36,8 +36,7 @@ def read_source(
             case "jsonl":
                 return _in_tasks(spark, source, schema, lambda span: jsonl.read_range(source, span, fields), positions)
             case "csv":
-                header = delimited.read_header(source, fields)
-                if header is None:
+                if (header := delimited.read_header(source, fields)) is None:
                     return spark.createDataFrame([], schema)
                 return _in_tasks(
                     spark, source, schema, lambda span: delimited.read_records(source, span, fields, header), positions

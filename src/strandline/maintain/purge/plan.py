@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from strandline.core.delivery_types import ChunkState, Intent
 from strandline.core.types import SEQ_COLUMN, Seq, SeqRange, merge_ranges
@@ -26,24 +26,17 @@ class AtSink:
     sink: str
     kind: str
     destination: str
-    rows: int
+    rows: int | None  # None if nobody can tell
     generation: int = 1
     older: bool = False  # an older generation: the sink was reset since, and those rows are stored separately
     removed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class MayHold:
-    """A sink that may have such rows, besides those that it was certainly sent."""
+class MayHold(AtSink):
+    """A sink that may have so many such rows at most, besides those that it was certainly sent."""
 
-    sink: str
-    kind: str
-    destination: str
-    rows: int | None  # at most; None if nobody can tell
-    why: tuple[str, ...]
-    generation: int = 1
-    older: bool = False
-    removed: bool = False
+    why: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,15 +217,10 @@ def began_below(holder: SinkGeneration, floor: Seq | None) -> bool:
 # --- results --------------------------------------------------------------------------------------------------------
 
 
-def at_sink(holder: SinkGeneration, count: int) -> AtSink:
-    r = holder.record
-    return AtSink(r.name, r.kind, r.destination, count, holder.generation, _older(holder), holder.removed)
+def at_sink(holder: SinkGeneration, count: int | None) -> AtSink:
+    r, generation = holder.record, holder.generation
+    return AtSink(r.name, r.kind, r.destination, count, generation, generation != r.generation, holder.removed)
 
 
 def may_hold(holder: SinkGeneration, count: int | None, why: Sequence[str]) -> MayHold:
-    r = holder.record
-    return MayHold(r.name, r.kind, r.destination, count, tuple(why), holder.generation, _older(holder), holder.removed)
-
-
-def _older(holder: SinkGeneration) -> bool:
-    return holder.generation != holder.record.generation
+    return MayHold(**asdict(at_sink(holder, count)), why=tuple(why))

@@ -26,14 +26,13 @@ from pyspark.sql import types as T
 
 from strandline.core import failpoints
 from strandline.core.delivery_types import SinkId, SinkRecord
-from strandline.core.errors import LeaseLost, MarkMoved, ResyncNeeded, StrandlineError, Superseded, UsageError
+from strandline.core.errors import LeaseLost, MarkMoved, StrandlineError, UsageError
 from strandline.core.types import Dataset, Lease, Seq, SeqRange
 from strandline.core.wording import agreeing, plural
 from strandline.iceberg.metadata.table_metadata import RecordedPurge
 from strandline.iceberg.spark import floor as table_floor
-from strandline.iceberg.spark import maintenance as upkeep
 from strandline.iceberg.spark.conditions import find_instability
-from strandline.iceberg.spark.tables import JAVA_ERRORS, explain
+from strandline.iceberg.spark.tables import JAVA_ERRORS, check_epoch, explain
 from strandline.ledger import audit
 from strandline.ledger.deliver import losses, sink_exposure, sinks
 from strandline.ledger.deliver.losses import NewLoss, Reason
@@ -44,10 +43,10 @@ from strandline.ledger.maintain import floors
 from strandline.ledger.maintain import runs as maintenance
 from strandline.ledger.maintain.runs import Kind, Outcome
 from strandline.maintain.compact import compact
-from strandline.maintain.compact_plan import options_of
 from strandline.maintain.context import MaintainContext, Progress, quiet
-from strandline.maintain.expire import ExpireOptions, expire
 from strandline.maintain.expire import check as check_expirable
+from strandline.maintain.expire import expire
+from strandline.maintain.expire_plan import ExpireOptions
 from strandline.maintain.purge.outside_table import (
     RefusedFound,
     RejectFiles,
@@ -58,7 +57,6 @@ from strandline.maintain.purge.outside_table import (
 )
 from strandline.maintain.purge.plan import (
     MEANWHILE,
-    AtSink,
     MatchingRows,
     MayHold,
     PurgeResult,
@@ -72,12 +70,9 @@ from strandline.maintain.purge.table_rows import RowSearch, ours_above
 from strandline.maintain.sink_lease import alone
 from strandline.read import rollback
 
-__all__ = ["AtSink", "MayHold", "PurgeResult", "purge"]
-
 R = TypeVar("R")
 
 _Leases = Sequence[tuple[SinkRecord, Lease]]
-_ATTEMPTS_MAX = 5
 _AUDITED_MAX = 10_000  # audit events that are searched for what a dead run had named
 _PURGED, _SETTLED = "purged", "purge_settled"  # recorded before the delete; when sinks that were added are known
 
@@ -127,10 +122,12 @@ class _Purge:
             self.progress("taking in what waits at the receiver", 0, None)
             bodies = self.context.received.ingest_waiting(self.dataset)
             self.context.ingestion.recover()
-        table = self._from_table()
+        table = self.context.retried(self._count_and_delete)
         found = self._tried("folders of reject files", lambda: find_folders(self.context, self.dataset))
         folders = found or RejectFolders((), ())
-        rejects = self._tried("reject files", lambda: self._from_reject_files(folders)) or RejectsFound(0, 0, ())
+        files = RejectFiles(self._main(), self.where, self.progress)
+        sifted = self._tried("reject files", lambda: files.look(folders, dry_run=self.dry_run))
+        rejects = sifted or RejectsFound(0, 0, ())
         self.left += [f"{f}: an ingest gathers rejected rows there, or was killed" for f in rejects.under_way]
         failpoints.hit("purge.after_elsewhere")
         gone = None if self.dry_run or keep_snapshots else self._tried("old snapshots", self._make_it_so)
@@ -166,9 +163,6 @@ class _Purge:
             () if self.dry_run else tuple(self.left),
         )
 
-    def _from_reject_files(self, folders: RejectFolders) -> RejectsFound:
-        return RejectFiles(self._main(), self.where, self.progress).look(folders, dry_run=self.dry_run)
-
     # --- what could refuse it ---
 
     def _check(self, *, keep_snapshots: bool) -> None:
@@ -192,7 +186,7 @@ class _Purge:
                 "Use columns of the row and constants, such as timestamp'2026-01-31 00:00:00' instead of now().",
             )
         if not keep_snapshots:
-            check_expirable(self.dataset, upkeep.history(self.context.tables(), self.dataset.name))
+            check_expirable(self.dataset, self.context.tables().view(self.dataset.name))
 
     @property
     def _rows(self) -> RowSearch:
@@ -212,16 +206,6 @@ class _Purge:
             return None
 
     # --- the table ---
-
-    def _from_table(self) -> _Table:
-        for attempt in range(_ATTEMPTS_MAX):
-            try:
-                return self._count_and_delete()
-            except (ResyncNeeded, MarkMoved, LeaseLost):  # each of them before anything is recorded
-                if attempt == _ATTEMPTS_MAX - 1:
-                    raise
-                self.context.ingestion.recover()
-        raise AssertionError("unreachable")
 
     def _count_and_delete(self) -> _Table:
         with self._alone() as leases:
@@ -276,10 +260,7 @@ class _Purge:
         tables, name, fits = self.context.tables(), self.dataset.name, table.fits
         if fits.range is not None:
             table_floor.write_purge(tables, name, RecordedPurge(fits.range, fits.rows, counter.last))
-        if tables.view(name).epoch > counter.epoch:  # after the record on the table, as in retention
-            raise Superseded(
-                "another ledger took this lake over", hint="Stop using this copy of the ledger; nothing was deleted."
-            )
+        check_epoch(tables.view(name), counter.epoch, "nothing was deleted")  # after the record on the table
         self.progress("deleting rows", 0, fits.total)
         table_floor.delete(tables, name, delete_condition(self.where, fits, counter.last, above))
         self.progress("deleting rows", fits.total, fits.total)
@@ -385,8 +366,7 @@ class _Purge:
         head = None if view.main is None else view.snapshots.get(view.main)
         if head is not None and int(head.summary.get("total-delete-files", "0")):
             self.progress("writing files anew", 0, None)
-            options = options_of(self.context.config.settings.maintain.compact)
-            left = compact(self.context, self.dataset, options, alive=self.alive).delete_files_after
+            left = compact(self.context, self.dataset, alive=self.alive).delete_files_after
         self.progress("expiring snapshots", 0, None)
         done = expire(self.context, self.dataset, ExpireOptions(timedelta(0), 1))
         shown = still_shown(self._rows, self.progress)

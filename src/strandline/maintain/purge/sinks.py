@@ -24,7 +24,6 @@ from strandline.maintain import count_rows
 from strandline.maintain.context import MaintainContext, Progress
 from strandline.maintain.purge.plan import CONDITION_UNFIT, RETAINED, SENT_AGAIN, SentRanges, began_below, sent_ranges
 from strandline.maintain.purge.table_rows import RowSearch
-from strandline.maintain.retain_plan import owed, range_or_none
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,7 @@ class SinkSearch:
             standing = {h.record.id: skipped_rows.standings(connection, h.record) for h in known if h.is_current}
         if sealed is None or not found:
             return [_with_floor(SinkExposure(h, 0, 0, (), ()), floor) for h in known]
-        table = RowSearch(self.context, self.dataset, self.where).settled(sealed).where(F.expr(self.where))
+        table = RowSearch(self.context, self.dataset, self.where).settled(sealed).df.where(F.expr(self.where))
         fits = table.persist(StorageLevel.MEMORY_ONLY)  # few rows, read many times
         try:
             findings = []
@@ -96,8 +95,7 @@ class SinkSearch:
     def _count(self, fits: DataFrame, by: Mapping[str | None, Mapping[str, list[SeqRange]]], reach: SentRanges) -> int:
         total = 0
         for where, lanes in by.items():
-            counted = self._chosen(fits, count_rows.Owed(lanes, None, where))
-            if counted is None:
+            if (counted := self._chosen(fits, count_rows.Owed(lanes, None, where))) is None:
                 reach.because(CONDITION_UNFIT)
                 counted = count_rows.count_owed(fits, count_rows.Owed(lanes, None, None), "true")
             total += sum(c.rows for c in counted.values())
@@ -117,14 +115,7 @@ class SinkSearch:
     def _owed(
         self, fits: DataFrame, record: SinkRecord, standings: Sequence[LanePosition], sealed: Seq
     ) -> tuple[NewLoss, ...]:
-        lanes = {s.partition: owed(s, sealed) for s in standings}
-        others = range_or_none(int(record.planned or 0), int(sealed))
-        where = record.options.get("where") or None
-        promised = {s.intent.options.get("where") or None for s in standings if s.intent is not None}
-        # An open intent may have another condition: count too many rows rather than too few.
-        lacking = None if promised - {where} else self._chosen(fits, count_rows.Owed(lanes, others, where))
-        if lacking is None:
-            lacking = count_rows.count_owed(fits, count_rows.Owed(lanes, others, None), "true")
+        lacking = count_rows.count_lacking(fits, record, standings, sealed, "true")
         marks = {s.partition: s.mark for s in standings}
         return tuple(
             NewLoss(lane, marks.get(lane, record.planned), c.last, c.rows)

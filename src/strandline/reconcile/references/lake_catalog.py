@@ -44,7 +44,7 @@ class LakeCatalog:
             summary=summary,
             attempts_max=COMMIT_ATTEMPTS_MAX,
             before_commit=last_word,
-        ).count
+        )
 
     def dropped(self, table: str, token: str) -> int | None:
         if self._catalog.exists(table) and light_drop.is_possible(self._catalog, table):
