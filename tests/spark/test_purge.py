@@ -193,7 +193,7 @@ def test_a_sink_that_is_added_meanwhile_is_counted_or_named(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append(lake, 1, 10)
-    look, delete = SinkSearch.look, table_floor.delete
+    look, delete = SinkSearch.find_exposed, table_floor.delete
 
     def add_first(name: str, then: Any) -> Any:
         def patched(*args: Any) -> Any:
@@ -211,7 +211,7 @@ def test_a_sink_that_is_added_meanwhile_is_counted_or_named(
         patched.setattr(table_floor, "delete", add_first("before_a_run_died", and_dies))
         with pytest.raises(FailpointError):
             purge(lake, "n = 7")
-    monkeypatch.setattr(SinkSearch, "look", add_first("before_it_is_recorded", look))
+    monkeypatch.setattr(SinkSearch, "find_exposed", add_first("before_it_is_recorded", look))
     monkeypatch.setattr(table_floor, "delete", add_first("while_rows_go", delete))
     monkeypatch.setattr(sink_lease.sinks.leases, "release", _storage_fails)
     monkeypatch.setattr(sink_lease, "_WAIT_FOR_DELIVERER_SECONDS", 0.1)
@@ -277,7 +277,7 @@ def test_a_restored_ledger_learns_from_the_table_what_was_purged(
     assert (loss.reason, loss.after, loss.until) == (Reason.FORGOTTEN, 10, 20)
     assert opened["sinks_below_a_purge"] == ["out"]
     lake.ledger.backup(tmp_path / "later.db")
-    monkeypatch.setattr(table_floor, "PURGES_TOLD_MAX", 1)
+    monkeypatch.setattr(table_floor, "PURGES_RECORDED_MAX", 1)
     assert purge(lake, "n = 13").deleted_rows == 1
     told = [(p.rows, p.count) for p in lake.maintenance.context.tables().view("default.events").purged]
     assert told == [(SeqRange(Seq(5), Seq(20)), 5)], "it lies between those that were told before"

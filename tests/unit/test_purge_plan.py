@@ -144,16 +144,18 @@ def test_a_table_is_told_of_each_purge_until_there_are_many_and_then_of_neighbou
     known = [told(10, 20, 3, 96), told(50, 60, 4, 98), told(90, 95, 1, 97)]
     assert with_neighbours(known, told(30, 40, 2, 99)) == told(30, 40, 2, 99)
     assert with_neighbours(known, told(5, 55, 2, 99)) == told(5, 55, 5, 99), "what lies within is told by it"
-    assert with_neighbours(known, told(30, 40, 2, 99), told_max=3) == told(10, 40, 5, 99)
-    assert with_neighbours(known, told(62, 70, 2, 99), told_max=1) == told(10, 95, 10, 99)
-    assert with_neighbours(known, told(62, 70, 2, 5), told_max=1).number == 98, "one that comes late takes nothing back"
+    assert with_neighbours(known, told(30, 40, 2, 99), recorded_max=3) == told(10, 40, 5, 99)
+    assert with_neighbours(known, told(62, 70, 2, 99), recorded_max=1) == told(10, 95, 10, 99)
+    assert with_neighbours(known, told(62, 70, 2, 5), recorded_max=1).number == 98, (
+        "one that comes late takes nothing back"
+    )
 
 
 def test_a_restored_ledger_knows_which_purges_it_has_not_heard_of_however_many_were_told_as_one() -> None:
     known = [rows(1, 10_000), rows(4_000, 5_000)]
     before = [told(1, 10_000, 7, 20_000)]
     assert forgotten_purges(before, known, 20_000) == []
-    after = with_neighbours(before, told(4_000, 5_000, 1, 20_001), told_max=1)
+    after = with_neighbours(before, told(4_000, 5_000, 1, 20_001), recorded_max=1)
     assert after.rows == rows(1, 10_000), "the ends are the same"
     assert forgotten_purges([after], known, 20_000) == [after]
     assert forgotten_purges([after], known, 20_001) == []

@@ -196,17 +196,17 @@ def _ingest(work: IngestContext, dataset: Dataset, batch: _Batch, options: Optio
 
 
 def _bytes_of(
-    batch: _Batch, told: FileBytes | None, share: Callable[[], float]
+    batch: _Batch, on_bytes: FileBytes | None, share: Callable[[], float]
 ) -> tuple[Callable[[int], None] | None, Callable[[], int]]:
     """The callback for bytes read, and how many of them Spark has read: for Parquet, the share of finished tasks."""
     by_spark = sum(s.size_bytes for s in batch.sources if s.format == "parquet")
     size = sum(s.size_bytes for s in batch.sources)
 
     def tell(count: int) -> None:
-        if told is not None:
-            told(batch.paths[0], min(count, size), size)
+        if on_bytes is not None:
+            on_bytes(batch.paths[0], min(count, size), size)
 
-    return None if told is None or not size else tell, lambda: int(by_spark * share()) if by_spark else 0
+    return None if on_bytes is None or not size else tell, lambda: int(by_spark * share()) if by_spark else 0
 
 
 def _read_and_append(

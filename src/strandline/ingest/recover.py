@@ -94,13 +94,13 @@ def _recover_dataset(
 
 
 def _record_trouble(work: IngestContext, dataset: Dataset, error: Exception, report: Recovered) -> None:
-    told = explain(error, "what is open cannot be settled").message
+    reason = explain(error, "what is open cannot be settled").message
     if not isinstance(error, StrandlineError):
         log.warning("recovery of %s failed in a way that nobody foresaw", dataset.name, exc_info=error)
-    report.held.append(f"{dataset.name}: {told}")
+    report.held.append(f"{dataset.name}: {reason}")
     report.troubled.append(dataset.name)
     with work.ledger.write() as connection:
-        table_states.record_trouble(connection, dataset.id, told)
+        table_states.record_trouble(connection, dataset.id, reason)
 
 
 def _clear_trouble(work: IngestContext, dataset: Dataset) -> None:

@@ -278,10 +278,10 @@ def resync_postponed(work: IngestContext) -> list[str]:
             raise
         except Exception as e:
             work.backoff.failed(dataset.id, started_at)
-            told = explain(e, "it cannot be read").message
+            reason = explain(e, "it cannot be read").message
             with work.ledger.write() as connection:
-                table_states.record_trouble(connection, dataset.id, told)
-            left.append(f"{dataset.name}: {told}")
+                table_states.record_trouble(connection, dataset.id, reason)
+            left.append(f"{dataset.name}: {reason}")
     return left
 
 

@@ -72,8 +72,8 @@ class RecordedPurge:
         return f"{PURGED_PREFIX}{self.rows.lo}-{self.rows.hi}{number}"
 
     @classmethod
-    def parse(cls, told: tuple[str, str]) -> RecordedPurge | None:
-        found, value = _PURGE.fullmatch(told[0]), told[1]
+    def parse(cls, recorded: tuple[str, str]) -> RecordedPurge | None:
+        found, value = _PURGE.fullmatch(recorded[0]), recorded[1]
         if found is None or not (value.isascii() and value.isdigit()):
             return None
         lo, hi, number = (int(text or 0) for text in found.groups())
@@ -322,9 +322,8 @@ def plan_publish(
     if rows_in_main is None:
         return CountRows()
     if 0 < rows_in_main < len(wap.rows):
-        return PublishHeld(
-            f"main has {rows_in_main:,} of its {plural(len(wap.rows), 'number')}, and no history that tells why"
-        )
+        rows = plural(len(wap.rows), "sequence number")
+        return PublishHeld(f"main has {rows_in_main:,} of its {rows}, and no history that tells why")
     if rows_in_main > 0:
         return AlreadyPublished(None, view.settled) if head is None else RemoveBranch(None)
     if head is None:
@@ -374,7 +373,7 @@ def plan_recovery(
     if elsewhere is not None:
         return Abandon(f"the batch is in main under {elsewhere}")
     if passed is not None and wap.rows.lo <= passed:
-        return Abandon(f"a sink has passed its numbers (it stands at {passed})")
+        return Abandon(f"the watermark of a sink is already past it, at {passed}")
     if head is not None and branch_complete:
         return RollForward(head)
     return Abandon("its writer is gone and staged nothing" if head is None else "its writer left the branch incomplete")
@@ -414,7 +413,7 @@ def unfit(view: TableView, dataset: Dataset, lake: str) -> str | None:
     if view.properties.get(METRICS_PROPERTY) != "full":
         return f"its property {METRICS_PROPERTY} is no longer `full`"
     if view.properties.get(FORMAT_PROPERTY, "").lower() == "avro":
-        return f"its property {FORMAT_PROPERTY} is avro, and Avro files do not say which numbers they hold"
+        return f"its property {FORMAT_PROPERTY} is avro, and Avro files do not say which sequence numbers they hold"
     if MAX_REF_AGE_PROPERTY in view.properties:
         return f"its property {MAX_REF_AGE_PROPERTY} would expire staged branches"
     return None

@@ -158,9 +158,9 @@ def check_rows(group: FileGroup, new_files: Sequence[Any], *, read: int, deleted
     if written + deleted == read:
         return
     discard(group.table, new_files)
-    told = f" {plural(deleted, 'row', 'was')} to be deleted," if deleted else ""
+    to_be_deleted = f" {plural(deleted, 'row', 'was')} to be deleted," if deleted else ""
     raise FailedError(
-        f"{group.name}: {plural(read, 'row', 'was')} read,{told} and {plural(written, 'row', 'was')} written",
+        f"{group.name}: {plural(read, 'row', 'was')} read,{to_be_deleted} and {plural(written, 'row', 'was')} written",
         hint="Nothing was changed. The files may be damaged, or the condition gives another answer each time.",
     )
 

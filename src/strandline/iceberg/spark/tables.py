@@ -417,9 +417,9 @@ class SparkTables:
                 continue
             except JAVA_ERRORS as e:
                 if not _worth_another_look(e):
-                    told = explain(e, what)
-                    if last is None or not self.is_remote or not isinstance(told, StorageError):
-                        raise told from e
+                    failure = explain(e, what)
+                    if last is None or not self.is_remote or not isinstance(failure, StorageError):
+                        raise failure from e
                 last = e
             except StorageError as e:
                 if last is None:

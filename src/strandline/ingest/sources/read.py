@@ -64,14 +64,14 @@ def _in_tasks(
     spark: SparkSession, source: SourceFile, schema: t.StructType, read: RangeReader, positions: Positions | None
 ) -> DataFrame:
     spans = plan_ranges(source, spark.sparkContext.defaultParallelism)
-    told = None if positions is None else positions.path
+    reported_to = None if positions is None else positions.path
     first = 0 if positions is None else positions.take(len(spans))
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for index in batch.column(0):
                 at = int(index.as_py())
-                with telling(told, first + at):
+                with telling(reported_to, first + at):
                     yield from read(spans[at])
 
     # one partition per range: `range` distributes its numbers evenly and in order

@@ -92,7 +92,7 @@ def judge(main: DataFrame, where: str, texts: Sequence[str | None]) -> list[bool
         found = _judged(main.sparkSession, main.schema, where, texts)
     except Exception as e:
         if not is_about_values(e):
-            raise explain(e, "what was kept aside cannot be judged") from e
+            raise explain(e, "quarantined and rejected rows cannot be judged") from e
         found = _judged(_lenient(main.sparkSession), main.schema, where, texts)
     return [False if text == "{}" else found[n] for n, text in enumerate(texts)]
 
@@ -154,7 +154,7 @@ class RejectFiles:
     where: str
     progress: Progress
 
-    def look(self, folders: RejectFolders, *, dry_run: bool) -> RejectsFound:
+    def remove_matching(self, folders: RejectFolders, *, dry_run: bool) -> RejectsFound:
         """Counts the lines that match and, unless this is a dry run, removes them."""
         paths = [p for folder in folders.here if folder.is_dir() for p in sorted(folder.glob("*.jsonl"))]
         removed, not_judged = 0, 0

@@ -126,7 +126,7 @@ class _Purge:
         found = self._tried("folders of reject files", lambda: find_folders(self.context, self.dataset))
         folders = found or RejectFolders((), ())
         files = RejectFiles(self._main(), self.where, self.progress)
-        sifted = self._tried("reject files", lambda: files.look(folders, dry_run=self.dry_run))
+        sifted = self._tried("reject files", lambda: files.remove_matching(folders, dry_run=self.dry_run))
         rejects = sifted or RejectsFound(0, 0, ())
         self.left += [f"{f}: an ingest gathers rejected rows there, or was killed" for f in rejects.under_way]
         failpoints.hit("purge.after_elsewhere")
@@ -209,12 +209,12 @@ class _Purge:
 
     def _count_and_delete(self) -> _Table:
         with self._alone() as leases:
-            table = self._look()
+            table = self._search()
             if not self.dry_run and table.fits.total:
                 self._delete(table, leases)
                 late = self._tried("who was added meanwhile", lambda: self._meanwhile(table.fits, leases))
                 table = replace(table, meanwhile=late or ())
-                self._tried("rows that came meanwhile", self._look_again)
+                self._tried("rows that came meanwhile", self._search_again)
             failpoints.hit("purge.after_table")
             if not self.dry_run:
                 ids = {q.id for q in table.refused.chosen}
@@ -234,23 +234,23 @@ class _Purge:
                 leases.append((record, stack.enter_context(alone(self.context, record))))
             yield leases
 
-    def _look(self) -> _Table:
+    def _search(self) -> _Table:
         with self.context.ledger.read() as connection:
             sealed = blocks.sealed(connection, self.dataset.id)
             floor = floors.get(connection, self.dataset.id)
         self.progress("looking for rows that fit", 0, None)
-        fits = self._rows.look(sealed)
+        fits = self._rows.count_matching(sealed)
         refused = judge_refused(self._main(), self.where, self.context.quarantine.of_dataset(self.dataset))
         search = SinkSearch(self.context, self.dataset, self.where, self.progress)
-        findings = search.look(sealed, floor, fits.ours, refused.in_table)
+        findings = search.find_exposed(sealed, floor, fits.ours, refused.in_table)
         return _Table(floor, fits, refused, tuple(findings))
 
-    def _look_again(self) -> None:
+    def _search_again(self) -> None:
         """Rows that were numbered or written between the count and the delete were not counted. The delete leaves them
         to the next run."""
         with self.context.ledger.read() as connection:
             sealed = blocks.sealed(connection, self.dataset.id)
-        if still := self._rows.look(sealed).total:
+        if still := self._rows.count_matching(sealed).total:
             rows = f"{plural(still, 'row')} that {agreeing(still, 'fits')}"
             self.left.append(f"{rows} came, or got a number, while others were deleted")
 

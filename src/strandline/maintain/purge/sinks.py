@@ -57,8 +57,8 @@ class SinkSearch:
     where: str
     progress: Progress
 
-    def look(
-        self, sealed: Seq | None, floor: Seq | None, found: int, aside: Sequence[QuarantinedMatch]
+    def find_exposed(
+        self, sealed: Seq | None, floor: Seq | None, found: int, quarantined: Sequence[QuarantinedMatch]
     ) -> list[SinkExposure]:
         """One finding per generation of every sink that the dataset has or had."""
         with self.context.ledger.read() as connection:
@@ -74,7 +74,7 @@ class SinkSearch:
                 self.progress("looking which sinks have them", n, len(known))
                 standings = standing[holder.record.id] if holder.is_current else []
                 finding = self._finding(fits, holder, standings, sealed, found)
-                findings.append(_with_floor(_without_refused(finding, aside), floor))
+                findings.append(_with_floor(_without_refused(finding, quarantined), floor))
             return findings
         finally:
             fits.unpersist()
@@ -132,10 +132,10 @@ def _fits(df: DataFrame, where: str) -> bool:
         return False
 
 
-def _without_refused(finding: SinkExposure, aside: Sequence[QuarantinedMatch]) -> SinkExposure:
+def _without_refused(finding: SinkExposure, quarantined: Sequence[QuarantinedMatch]) -> SinkExposure:
     """The watermark is above quarantined rows, but the sink does not have them."""
     marks = {past.partition: int(past.mark or 0) for past in finding.holder.lanes}
-    own = [r for r in aside if (r.sink, r.generation) == (finding.holder.record.id, finding.holder.generation)]
+    own = [r for r in quarantined if (r.sink, r.generation) == (finding.holder.record.id, finding.holder.generation)]
     passed = sum(r.number <= marks.get(r.partition, 0) for r in own)
     again = sum(r.may_have_landed for r in own)
     why = (*finding.why, SENT_AGAIN) if again else finding.why

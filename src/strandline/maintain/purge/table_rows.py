@@ -41,7 +41,7 @@ class RowSearch:
         """The whole table: foreign rows are about persons, too."""
         return self.context.tables().spark.table(in_spark(self.dataset.name))
 
-    def look(self, sealed: Seq | None) -> MatchingRows:
+    def count_matching(self, sealed: Seq | None) -> MatchingRows:
         """Reads the table's snapshot first and the ledger after it: so every row of ours is known to the ledger."""
         fitting = self.main().where(F.expr(self.where))
         with self.context.ledger.read() as connection:
