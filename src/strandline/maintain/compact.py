@@ -94,7 +94,7 @@ def compact(
     if (first := upkeep.list_main(tables, dataset.name)) is None:
         return Compacted(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, (), 0)
     tally = _Tally()
-    chosen = plan(first.files, options, _target(first, options))
+    chosen = plan(first.files, options, options.file_bytes_target or first.file_bytes_target)
     if dry_run:
         return _planned(first, chosen)
     now = first
@@ -104,7 +104,7 @@ def compact(
         if (found := upkeep.list_main(tables, dataset.name)) is None:
             break
         now = found
-        chosen = plan(now.files, options, _target(now, options))
+        chosen = plan(now.files, options, options.file_bytes_target or now.file_bytes_target)
         if n == ROUNDS_MAX - 1:
             tally.left = sum(len(p.files) for p in chosen.pieces)
     alive()
@@ -123,10 +123,6 @@ def compact(
                 rows=done.rows_written,
             )
     return done
-
-
-def _target(main: Main, options: CompactOptions) -> int:
-    return main.file_bytes_target if options.file_bytes_target is None else options.file_bytes_target
 
 
 def _round(
@@ -148,7 +144,7 @@ def _round(
     done, lost = 0, False
     for step in chosen.steps:
         progress("rewriting files", done, total)
-        rewrite = upkeep.Rewrite(tables, main, step, _target(main, options))
+        rewrite = upkeep.Rewrite(tables, main, step, options.file_bytes_target or main.file_bytes_target)
         failpoints.hit("compact.before_rewrite")
         new = rewrite.write()
         if why := wrong(step, new, read=rewrite.live_rows()):

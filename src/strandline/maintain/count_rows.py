@@ -88,37 +88,35 @@ def count(df: DataFrame, condition: str) -> RowCounts:
     return found[0][1] if found else RowCounts(0, None, None, None)
 
 
-@dataclass(frozen=True, slots=True)
-class Owed:
-    """What a sink lacks, by lane."""
-
-    lanes: Mapping[str, Sequence[SeqRange]]
-    others: SeqRange | None  # for partitions without a lane
-    where: str | None  # the sink's condition: only matching rows are meant for it
-
-
-def count_owed(df: DataFrame, owed: Owed, condition: str) -> dict[str, RowCounts]:
-    """By lane, without lanes that have no such row."""
+def count_owed(
+    df: DataFrame,
+    lanes: Mapping[str, Sequence[SeqRange]],
+    others: SeqRange | None,
+    where: str | None,
+    condition: str,
+) -> dict[str, RowCounts]:
+    """Of what a sink lacks, by lane, without lanes that have no such row. `others` is for partitions without a lane.
+    `where` is the sink's condition: only matching rows are meant for it."""
     number = F.col(SEQ_COLUMN)
-    named = [(p, int(r.lo), int(r.hi)) for p, ranges in owed.lanes.items() for r in ranges]
-    if owed.where is not None:
+    named = [(p, int(r.lo), int(r.hi)) for p, ranges in lanes.items() for r in ranges]
+    if where is not None:
         with suppress(PySparkException):  # a condition that no longer fits the table must not hide any row
-            if find_instability(df, owed.where) is None:  # nor may one whose result changes each time
-                df = df.where(F.expr(owed.where))
+            if find_instability(df, where) is None:  # nor may one whose result changes each time
+                df = df.where(F.expr(where))
     if PARTITION_COLUMN not in df.columns:
         spans = [number.between(lo, hi) for _, lo, hi in named]
-        if not owed.lanes and owed.others is not None:
-            spans = [number.between(int(owed.others.lo), int(owed.others.hi))]
+        if not lanes and others is not None:
+            spans = [number.between(int(others.lo), int(others.hi))]
         inside = df.where(reduce(Column.__or__, spans, F.lit(False)))
     else:
         laned = df.withColumn("_sl_lane", lane_of(df))
         known = df.sparkSession.createDataFrame(named, "_sl_lane string, _sl_from long, _sl_to long")
         inside = laned.join(F.broadcast(known), "_sl_lane").where(number.between(F.col("_sl_from"), F.col("_sl_to")))
-        if owed.others is not None:
-            lanes = df.sparkSession.createDataFrame([(p,) for p in owed.lanes], "_sl_lane string")
-            new = laned.where(number.between(int(owed.others.lo), int(owed.others.hi)))
+        if others is not None:
+            with_lane = df.sparkSession.createDataFrame([(p,) for p in lanes], "_sl_lane string")
+            new = laned.where(number.between(int(others.lo), int(others.hi)))
             inside = inside.drop("_sl_from", "_sl_to").unionByName(
-                new.join(F.broadcast(lanes), "_sl_lane", "left_anti")
+                new.join(F.broadcast(with_lane), "_sl_lane", "left_anti")
             )
     return dict(_collect(_aggregated(inside, condition, lane_of(inside))))
 
@@ -134,13 +132,13 @@ def count_lacking(
     if promised - {where}:
         where = None  # an open intent has another condition: count too many rows rather than too few
     try:
-        return count_owed(df, Owed(lanes, others, where), condition)
+        return count_owed(df, lanes, others, where, condition)
     except StrandlineError:
         if where is None:
             raise
     # The condition fails on some row, so nobody knows which rows the sink would get: count all of them. Otherwise a
     # sink that cannot be delivered to would make every run fail, and nothing would ever be held or dropped for it.
-    return count_owed(df, Owed(lanes, others, None), condition)
+    return count_owed(df, lanes, others, None, condition)
 
 
 def _aggregated(df: DataFrame, condition: str, lane: Column | None = None) -> DataFrame:

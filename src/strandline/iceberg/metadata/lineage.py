@@ -63,20 +63,16 @@ def judge(
     snapshots of main were expired. `all_have_rows` says whether main has a row of each block; it is called last."""
     anchors = _anchors(view, memory)
     found = {a: _descends(view, a, lambda: ()) for a in anchors}
-    if None in found.values() and not (_is_untagged(view, memory) and True in found.values()):
+    is_untagged = view.settled is None and memory.anchor is None  # a version of Strandline without tags published last
+    if None in found.values() and not (is_untagged and True in found.values()):
         found = {a: _descends(view, a, earlier) if f is None else f for a, f in found.items()}
     if (lost := next((a for a in anchors if found[a] is False), None)) is not None:
         return RolledBack(lost.snapshot, lost.snapshot in view.snapshots)
-    if None not in found.values() or (_is_untagged(view, memory) and True in found.values()):
+    if None not in found.values() or (is_untagged and True in found.values()):
         return Holds()
     doubtful = next(a for a in anchors if found[a] is None)
     blocks = _telling(view, memory, doubtful)
     return Holds() if blocks and all_have_rows(blocks) else NotKnown(doubtful.snapshot)
-
-
-def _is_untagged(view: TableView, memory: Memory) -> bool:
-    """A version of Strandline without tags published last."""
-    return view.settled is None and memory.anchor is None
 
 
 def _anchors(view: TableView, memory: Memory) -> list[Anchor]:

@@ -32,6 +32,7 @@ from strandline.iceberg.spark.tables import (
     explain,
     iterate,
     java_class,
+    planned_files,
     root_cause,
 )
 
@@ -80,18 +81,16 @@ def list_main(tables: SparkTables, name: str) -> Main | None:
         return None
     found: list[LiveFile] = []
     tasks: dict[str, Any] = {}
-    planned = table.newScan().useSnapshot(current.snapshotId()).includeColumnStats().ignoreResiduals().planFiles()
+    scan = table.newScan().useSnapshot(current.snapshotId()).includeColumnStats().ignoreResiduals()
     facts = _Facts(tables, table)
     try:
-        for task in iterate(planned):
+        for task in planned_files(scan):
             file = facts.of(task)
             found.append(file)
             tasks[file.location] = task
         manifests = current.dataManifests(table.io()).size()
     except JAVA_ERRORS as e:
         raise explain(e, f"the files of {name} cannot be listed") from e
-    finally:
-        planned.close()
     deletes = int(current.summary().get("total-delete-files") or 0)
     snapshot = SnapshotId(current.snapshotId())
     return Main(name, table, snapshot, int(current.sequenceNumber()), tuple(found), tasks, deletes, manifests)
@@ -265,16 +264,11 @@ class Rewrite:
 
     def _is_as_read(self, table: Any) -> bool:
         """Whether every file to be replaced still exists, with the same deletes."""
-        scan = table.newScan().ignoreResiduals()
         wanted = {file.location: _deletes(self._main.tasks[file.location]) for file in self._old}
-        planned = scan.planFiles()
-        try:
-            for task in iterate(planned):
-                location = str(task.file().location())
-                if location in wanted and wanted.pop(location) != _deletes(task):
-                    return False
-        finally:
-            planned.close()
+        for task in planned_files(table.newScan().ignoreResiduals()):
+            location = str(task.file().location())
+            if location in wanted and wanted.pop(location) != _deletes(task):
+                return False
         return not wanted
 
 

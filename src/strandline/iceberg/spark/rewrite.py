@@ -29,8 +29,8 @@ from strandline.iceberg.spark.tables import (
     SparkTables,
     check_epoch,
     explain,
-    iterate,
     java_class,
+    planned_files,
     root_cause,
     tag_main,
 )
@@ -82,9 +82,8 @@ def unnumbered_group(
     scan = table.newScan().useSnapshot(current.snapshotId()).filter(is_null).ignoreResiduals()
     tasks: list[Any] = []
     records = 0
-    planned = scan.planFiles()
     try:
-        for task in iterate(planned):
+        for task in planned_files(scan):
             path = task.file().location()
             if path in skip or (only is not None and path not in only):
                 continue
@@ -94,8 +93,6 @@ def unnumbered_group(
             records += int(task.file().recordCount())
     except JAVA_ERRORS as e:
         raise explain(e, f"the files of {name} cannot be listed") from e
-    finally:
-        planned.close()
     if not tasks or (only is not None and len(tasks) < len(set(only))):
         return None
     return group_of(name, table, SnapshotId(current.snapshotId()), tasks)

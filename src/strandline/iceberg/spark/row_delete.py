@@ -27,8 +27,8 @@ from strandline.iceberg.spark.tables import (
     Prepared,
     SparkTables,
     explain,
-    iterate,
     java_class,
+    planned_files,
     root_cause,
 )
 
@@ -129,14 +129,10 @@ def _tasks(
         scan = scan.filter(tables.java.between(SEQ_COLUMN, fitting.first, fitting.last))
     whole: list[Any] = []
     partial: list[Any] = []
-    planned = scan.planFiles()
-    try:
-        for task in iterate(planned):
-            if (count := fitting.by_file.get(str(task.file().location()))) is not None:
-                is_whole = task.deletes().isEmpty() and count == task.file().recordCount()
-                (whole if is_whole else partial).append(task)
-    finally:
-        planned.close()
+    for task in planned_files(scan):
+        if (count := fitting.by_file.get(str(task.file().location()))) is not None:
+            is_whole = task.deletes().isEmpty() and count == task.file().recordCount()
+            (whole if is_whole else partial).append(task)
     if len(whole) + len(partial) != len(fitting.by_file):
         raise _Moved(f"{name} has other files than were counted")
     return whole, partial

@@ -239,9 +239,8 @@ class SparkTables:
         scan = table.newScan().useSnapshot(snapshot).filter(bounds).includeColumnStats()
         found: list[DataFile] = []
         numbers = NumberBounds(self.java, table)
-        tasks = scan.planFiles()
         try:
-            for task in iterate(tasks):
+            for task in planned_files(scan):
                 if len(found) == files_max:
                     return None
                 file = task.file()
@@ -251,8 +250,6 @@ class SparkTables:
                 found.append(DataFile(str(file.location()), file.recordCount(), *held, is_parquet, has_deletes))
         except JAVA_ERRORS as e:
             raise explain(e, f"the files of {name} cannot be listed") from e
-        finally:
-            tasks.close()
         return found
 
     def spans_above(self, name: str, number: int) -> list[NumberSpan]:
@@ -430,6 +427,15 @@ class SparkTables:
             f"{what}: {plural(self.attempts_max, 'attempt')}, the last one: {'' if last is None else root_cause(last)}",
             hint="Nothing is lost; `strandline status` shows the open block, and the next run settles it.",
         )
+
+
+def planned_files(scan: Any) -> Iterator[Any]:
+    """The tasks of a scan: files, and the deletes that apply to each."""
+    planned = scan.planFiles()
+    try:
+        yield from iterate(planned)
+    finally:
+        planned.close()
 
 
 def iterate(iterable: Any) -> Iterator[Any]:

@@ -25,7 +25,6 @@ from strandline.core.types import SEQ_COLUMN, Dataset
 from strandline.iceberg.spark.tables import explain
 from strandline.ledger.ingest import reject_folders
 from strandline.maintain.context import MaintainContext, Progress
-from strandline.maintain.purge.sinks import QuarantinedMatch
 from strandline.maintain.purge.table_rows import is_about_values
 from strandline.storage.durable import sync_folder, whole_file
 
@@ -38,7 +37,7 @@ _TEMPORARY_SECONDS_MAX = 3600.0  # the temporary file of a running ingest is you
 @dataclass(frozen=True, slots=True)
 class RefusedFound:
     chosen: tuple[RefusedRow, ...]
-    in_table: tuple[QuarantinedMatch, ...]  # those of them that are in the table, too
+    in_table: tuple[RefusedRow, ...]  # those of them that are in the table, too
     not_judged: int
 
 
@@ -55,11 +54,7 @@ def judge_refused(main: DataFrame, where: str, kept: Sequence[RefusedRow]) -> Re
         texts = [_as_json(q.read()) for q in some]
         verdicts.update(zip((q.id for q in some), judge(main, where, texts), strict=True))
     chosen = tuple(q for q in kept if verdicts[q.id])
-    in_table = tuple(
-        QuarantinedMatch(q.sink.id, q.generation, q.partition, q.number, q.may_have_landed)
-        for q in chosen
-        if int(q.number) in by_number
-    )
+    in_table = tuple(q for q in chosen if int(q.number) in by_number)
     return RefusedFound(chosen, in_table, sum(verdicts[q.id] is None for q in kept))
 
 

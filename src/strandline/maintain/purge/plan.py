@@ -132,9 +132,6 @@ class SentRanges:
     may: dict[str | None, dict[str, list[SeqRange]]] = field(default_factory=dict)
     why: list[str] = field(default_factory=list)
 
-    def add_sent(self, where: str | None, partition: str, rows: SeqRange | None) -> None:
-        _add(self.sent, where, partition, rows)
-
     def add_may(self, where: str | None, partition: str, rows: SeqRange | None, why: str) -> None:
         if rows is not None:
             _add(self.may, where, partition, rows)
@@ -172,7 +169,7 @@ def _of_lane(found: SentRanges, past: LanePast, start: Seq | None, sealed: int, 
     mark = int(past.mark or 0)
     for span in past.spans:
         after, until = int(span.after or 0), min(int(span.until), sealed)
-        found.add_sent(span.where, past.partition, range_or_none(after, min(until, mark)))
+        _add(found.sent, span.where, past.partition, range_or_none(after, min(until, mark)))
         if begun is None:
             found.add_may(span.where, past.partition, range_or_none(max(after, mark), until), UNDER_WAY)
     if begun is not None:
@@ -180,7 +177,7 @@ def _of_lane(found: SentRanges, past: LanePast, start: Seq | None, sealed: int, 
         for chunk in begun.chunks:
             rows = range_or_none(int(chunk.rows.lo) - 1, min(int(chunk.rows.hi), sealed))
             if chunk.state is ChunkState.LANDED:
-                found.add_sent(where, past.partition, rows)
+                _add(found.sent, where, past.partition, rows)
             elif chunk.state is ChunkState.PLANNED:
                 found.add_may(where, past.partition, rows, UNDER_WAY)
     for rows in _uncovered(int(start or 0), min(mark, sealed), [(int(s.after or 0), int(s.until)) for s in past.spans]):
