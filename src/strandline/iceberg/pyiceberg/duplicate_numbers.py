@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from strandline.core.types import Seq
 from strandline.iceberg.metadata.live_files import overlapping
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class NumberedFile:
 @dataclass(frozen=True, slots=True)
 class DuplicateNumbers:
     rows: int  # rows beyond the first of each sequence number
-    first: int | None
+    first: Seq | None
 
 
 def files_to_read(files: Sequence[NumberedFile]) -> tuple[list[NumberedFile], list[tuple[int, int]]]:
@@ -68,4 +69,4 @@ def count_twice(
     numbers = np.concatenate(parts) if parts else np.zeros(0, np.int64)
     found, counts = np.unique(numbers[is_owned(numbers)], return_counts=True)
     more = counts > 1
-    return DuplicateNumbers(int((counts[more] - 1).sum()), int(found[more][0]) if more.any() else None)
+    return DuplicateNumbers(int((counts[more] - 1).sum()), Seq(int(found[more][0])) if more.any() else None)

@@ -8,7 +8,7 @@ opened, and only that column of it is read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING, Any, cast
 
@@ -41,7 +41,7 @@ _FIELD_ID_KEY = b"PARQUET:field_id"
 class _Tally:
     unnumbered: int
     foreign: int
-    foreign_from: int | None = None
+    foreign_from: Seq | None = None
 
     def __add__(self, other: _Tally) -> _Tally:
         lowest = min((n for n in (self.foreign_from, other.foreign_from) if n is not None), default=None)
@@ -79,12 +79,9 @@ def count_rows_not_ours(
         twice = counter.count_twice(entries, is_trusted)
     except _EqualityDeletes:
         return None
-    foreign = total.foreign + (0 if twice is None else twice.rows)
-    counts = TableCounts(SnapshotId(snapshot.snapshot_id), total.unnumbered, foreign, now, None)
-    counts = replace(counts, foreign_from=None if total.foreign_from is None else Seq(total.foreign_from))
-    if twice is None:
-        return counts
-    return replace(counts, twice=twice.rows, twice_first=None if twice.first is None else Seq(twice.first))
+    rows, first = (None, None) if twice is None else (twice.rows, twice.first)
+    at, foreign = SnapshotId(snapshot.snapshot_id), total.foreign + (rows or 0)
+    return TableCounts(at, total.unnumbered, foreign, now, rows, first, total.foreign_from)
 
 
 class _Owned:
@@ -112,7 +109,7 @@ class _Owned:
         at = np.searchsorted(self._los, values, side="right") - 1
         return (at >= 0) & (values <= self._his[np.maximum(at, 0)])
 
-    def strangers(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+    def unowned(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         return values[~self.holds_each(values)]
 
 
@@ -206,7 +203,7 @@ class _Counter:
             return _Tally(nulls, 0)
         # Of a file with numbers on both sides of the counter, only its rows tell the lowest number above the counter.
         if self._owned.holds_none(lo, hi) and not lo <= self._last < hi:
-            return _Tally(nulls, file.record_count - nulls, lo if lo > self._last else None)
+            return _Tally(nulls, file.record_count - nulls, Seq(lo) if lo > self._last else None)
         return None
 
     def _lacks_the_column(self, entry: ManifestEntry) -> bool:
@@ -244,5 +241,5 @@ class _Counter:
 
     def _count_numbers(self, numbers: pa.Array[Any]) -> _Tally:
         present = numbers.drop_null().cast(pa.int64()).to_numpy()
-        strangers = self._owned.strangers(present)
-        return _Tally(numbers.null_count, len(strangers), min(strangers[strangers > self._last].tolist(), default=None))
+        unowned = self._owned.unowned(present)
+        return _Tally(numbers.null_count, len(unowned), min(unowned[unowned > self._last].tolist(), default=None))

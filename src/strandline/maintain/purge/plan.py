@@ -192,12 +192,10 @@ def _uncovered(after: int, until: int, spans: Iterable[tuple[int, int]]) -> list
     """The parts of `after+1..until` that are in none of the spans."""
     found = []
     at = after
-    for lo, hi in sorted(spans):
+    for lo, hi in (*sorted(spans), (until, until)):
         if (rows := range_or_none(at, min(lo, until))) is not None:
             found.append(rows)
         at = max(at, hi)
-    if (rows := range_or_none(at, until)) is not None:
-        found.append(rows)
     return found
 
 
