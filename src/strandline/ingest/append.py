@@ -117,7 +117,7 @@ def check_columns(
     if ours := [n for n in given if is_reserved(n)]:
         raise SchemaError(
             f"the rows have a column {ours[0]!r}, which is Strandline's own",
-            hint="Rename or drop it; numbers are given at ingest.",
+            hint="Rename or drop it; ingest gives each row its sequence number.",
         )
     known = {f.name for f in fields}
     if unknown := [n for n in given if n not in known]:

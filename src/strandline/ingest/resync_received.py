@@ -42,8 +42,8 @@ def take_back_received(
     if not problems:
         return None
     reason = (
-        f"the ledger was restored from an older copy, and which bodies were received since (numbers {gap}) is not "
-        f"known: {problems[0]}"
+        f"the ledger was restored from an older copy, and which bodies were received since (sequence numbers {gap}) is "
+        f"not known: {problems[0]}"
     )
     receive_holds.put(connection, dataset.id, reason)
     return reason

@@ -241,7 +241,7 @@ def check_staged(files: Sequence[NewFile], rows: SeqRange, counted: CountedRows)
             starts, file.lo
         ):
             raise StampMismatch(
-                f"a staged file holds numbers of several tasks ({file.lo}..{file.hi})", hint=MISMATCH_HINT
+                f"a staged file has sequence numbers of several tasks ({file.lo}..{file.hi})", hint=MISMATCH_HINT
             )
         found[at] += file.rows
     if tuple(found) != counted.per_partition:

@@ -173,7 +173,7 @@ def wrong(step: Sequence[FilePart], new: Sequence[NewFile], *, read: int) -> str
         return f"{plural(written, 'row', 'was')} written of {read:,}"
     lows, highs = [f.lo or 0 for p in step for f in p.files], [f.hi or 0 for p in step for f in p.files]
     if new and (min(f.lo for f in new) < min(lows) or max(f.hi for f in new) > max(highs)):
-        return "numbers lie outside of those that were read"
+        return "sequence numbers are outside of those that were read"
     return None
 
 

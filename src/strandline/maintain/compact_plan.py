@@ -63,7 +63,11 @@ def plan(files: Iterable[LiveFile], options: CompactOptions, target: int) -> Com
         numbered = [f for f in here if f.lo is not None and f.hi is not None]
         if unnumbered := len(here) - len(numbered):
             skipped.append(
-                SkippedFiles(partition, unnumbered, "they have rows without a number: adopt numbers them first")
+                SkippedFiles(
+                    partition,
+                    unnumbered,
+                    "they have rows without a sequence number: adopt numbers them first",
+                )
             )
         for run in _runs(_knots(numbered), options, target):
             chosen, left = _choose(run, partition, options, target)

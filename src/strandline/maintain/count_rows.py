@@ -58,11 +58,11 @@ def _settled_once(context: MaintainContext, dataset: Dataset, sealed: Seq) -> Se
 def _not_told_apart(dataset: Dataset, ranges: int, *, counted: bool) -> RefusedError:
     if counted:
         return RefusedError(
-            f"{dataset.name} has rows whose numbers are not ours, among {plural(ranges, 'range')} of ours",
+            f"{dataset.name} has foreign rows, among {plural(ranges, 'range')} of ours",
             hint="Rows that nobody numbered must not be deleted with the others: take them out of the table first.",
         )
     return RefusedError(
-        f"{dataset.name} does not tell whether all of its numbers are ours, among {plural(ranges, 'range')} of ours: "
+        f"{dataset.name} may have foreign rows, among {plural(ranges, 'range')} of ours: "
         "another engine deleted rows by their values, and what is left cannot be counted",
         hint=f"`strandline compact {dataset.name}` applies such deletes.",
     )

@@ -37,7 +37,7 @@ def bounds(ledger: Ledger, lake_id: str, target: Dataset, wanted: ReadRequest) -
     """What to read. Raises UsageError or TokenError for a bad request, without starting a JVM."""
     until = wanted.until
     if until is not None and until < 1:
-        raise UsageError(f"`until` is a number of the sequence, which begins at 1, not {until}")
+        raise UsageError(f"`until` is a sequence number, and the first one is 1: {until} is none")
     after = None
     with ledger.read() as connection:
         seal = blocks.sealed(connection, target.id)

@@ -48,7 +48,7 @@ def place(
             beyond += [] if lowest is None else [lowest]
         if above + rows > SEQ_MAX:
             raise RefusedError(
-                "the table holds numbers up to the end of the sequence, and there is no room for new rows",
+                "the table has sequence numbers up to the end of the sequence, and there is no room for new rows",
                 hint="Somebody wrote them past Strandline: `strandline status` counts them as foreign. Delete them.",
             )
         if above + rows <= limit:

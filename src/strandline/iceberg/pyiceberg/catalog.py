@@ -345,7 +345,7 @@ def check_adoptable(
     if owner is not None and owner != lake_id:
         raise WrongLake(
             f"{name} is a dataset of another lake ({owner})",
-            hint="Rows cannot have numbers of two lakes. Copy the table, or open that lake.",
+            hint="Rows cannot have sequence numbers of two lakes. Copy the table, or open that lake.",
         )
     if int(properties.get(EPOCH_PROPERTY, "0")) > epoch:
         raise Superseded(

@@ -276,7 +276,7 @@ class SparkTables:
             highest = F.max(F.when(number <= limit, number))
             return tuple(df.agg(highest, F.min(F.when(number > limit, number))).collect()[0])
         except Exception as e:
-            raise explain(e, f"the numbers of {name} cannot be read") from e
+            raise explain(e, f"the sequence numbers of {name} cannot be read") from e
 
     def own_head(self, name: str, branch: str, wap: WapId) -> SnapshotId | None:
         """Reads back the branch's head; None unless it is the append of this block."""

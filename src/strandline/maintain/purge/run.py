@@ -252,7 +252,7 @@ class _Purge:
             sealed = blocks.sealed(connection, self.dataset.id)
         if still := self._rows.count_matching(sealed).total:
             rows = f"{plural(still, 'row')} that {agreeing(still, 'fits')}"
-            self.left.append(f"{rows} came, or got a number, while others were deleted")
+            self.left.append(f"{rows} came, or got a sequence number, while others were deleted")
 
     def _delete(self, table: _Table, leases: _Leases) -> None:
         counter, above = self._record(table, leases)
