@@ -356,7 +356,7 @@ def test_a_report_says_what_the_guard_by_share_would_refuse(
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_counts_are_followed_by_the_noun_and_the_verb_that_fit(count: int) -> None:
-    purged, restored = PurgedFiles(count, 9, count, count, ()), Restored(RunId(7), 3, count, (), (), ())
+    purged, restored = PurgedFiles(count, 9, count, count), Restored(RunId(7), 3, count)
     shown = [*reconcile.purged(purged), *reconcile.restored(restored)]
     said = "\n".join(str(line) for line in shown)
     files, was, stays = ("1 file", "was", "stays") if count == 1 else ("2 files", "were", "stay")

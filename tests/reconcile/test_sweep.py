@@ -190,7 +190,7 @@ def test_a_restore_never_replaces_a_file_that_came_since(lake: WholeLake) -> Non
     run = lake.run(ACT)
     lake.put("stray.parquet", content=b"newer")
     restored = lake.lake.reconciler.restore(run.id)
-    assert restored.restored == 0 and restored.taken == (path,)
+    assert restored.restored == 0 and restored.taken == [path]
     assert Path(path).read_bytes() == b"newer" and lake.states(run.id)[path] is SweptState.HELD
 
 

@@ -171,14 +171,14 @@ class Reconciler:
             )
         return released
 
-    def restore(self, run: int, *, on_progress: OnFiles | None = None) -> Restored:
+    def restore(self, run: int, *, on_progress: OnFiles = lambda done, total: None) -> Restored:
         from strandline.reconcile import quarantine
 
         self._catch_up(needed=True)
         with self._bench() as context:
             return quarantine.restore(context, run, on_progress)
 
-    def purge(self, run: int | None = None, *, on_progress: OnFiles | None = None) -> PurgedFiles:
+    def purge(self, run: int | None = None, *, on_progress: OnFiles = lambda done, total: None) -> PurgedFiles:
         from strandline.reconcile import quarantine
 
         self._catch_up(needed=True)

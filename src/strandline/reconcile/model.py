@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from strandline.core.reconcile_records import AbortReason, Counts, Done, FindingKind, RunId, StorageKind
 from strandline.core.types import Seq, SeqRange
+
+if TYPE_CHECKING:
+    from strandline.reconcile.compare.findings import Drift
 
 __all__ = ["AbortReason", "Counts", "Done", "FindingKind", "RunId", "StorageKind"]
 
@@ -220,47 +223,9 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """The counts of one table; its guards judge by them."""
-
     head: TableHead
-    listed: int
-    referenced: int
-    contents: int  # the data and delete files among them
-    missing: int
-    orphans: int
-    contents_before: int | None
-    stopped: Protection | None = None
-    why: str | None = None
-
-
-class Drift(Protocol):
-    """One comparison of storage and references, every finding judged. It can be iterated repeatedly, always in the same
-    order (`Finding.order`), without holding all files in memory."""
-
-    @property
-    def found(self) -> Counts:
-        """Everything, protected or not."""
-
-    @property
-    def planned(self) -> Counts:
-        """What is not protected."""
-
-    @property
-    def protected(self) -> Mapping[Protection, int]: ...
-
-    @property
-    def tables(self) -> Sequence[TableFacts]: ...
-
-    @property
-    def listed(self) -> int: ...
-
-    def missing(self) -> Iterator[Finding]: ...
-
-    def orphans(self) -> Iterator[Finding]:
-        """All findings that are not missing files."""
-
-    def first_orphans(self, count: int) -> Iterator[Finding]:
-        """Of each kind, so many that can be acted on and so many that are protected."""
+    contents: int  # how many data and delete files it references
+    stopped: Protection | None  # why nothing of it is touched
 
 
 class References(Protocol):

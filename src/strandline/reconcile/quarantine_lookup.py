@@ -14,7 +14,7 @@ from strandline.ledger.reconcile import quarantined_files
 from strandline.reconcile.context import QUARANTINE_FOLDER, SweepContext
 from strandline.reconcile.model import Protection, Survey
 from strandline.reconcile.paths import first_that_is_no_text, key
-from strandline.reconcile.settle import SweptFile, look_at_both
+from strandline.reconcile.settle import look_at_both
 from strandline.reconcile.storage.quarantine_listing import kept_without_record, original
 
 SOUGHT_AT_ONCE = 100_000  # the whole quarantine is searched each time
@@ -78,8 +78,8 @@ def _seek_recorded(context: SweepContext, kept: QuarantineLookup, paths: Sequenc
         here = context.here(connection, [file for files in recorded.values() for file in files])
     for seen in look_at_both(context, here):
         path, file = wanted[seen.file.path], seen.file
-        if not seen.is_told:
-            kept.untold[path] = _why(seen)
+        if seen.error is not None:
+            kept.untold[path] = seen.error.message
         elif seen.at_kept is not None and seen.at_path is None:
             kept.files.setdefault(path, QuarantinedAt(file.path, file.kept_at, file))
 
@@ -99,8 +99,3 @@ def _seek_forgotten(
             came_from = original(kept_at, f"{context.warehouse}/{QUARANTINE_FOLDER}", context.warehouse)
             kept.files[path] = QuarantinedAt(came_from or path, kept_at, None)
     kept.planned += sum(1 for path, is_planned in paths.items() if is_planned and path in kept)
-
-
-def _why(seen: SweptFile) -> str:
-    errors = (stat for stat in (seen.at_kept, seen.at_path) if isinstance(stat, StorageError))
-    return next(errors).message

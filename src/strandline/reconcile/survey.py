@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,14 +22,13 @@ from strandline.core.wording import plural
 from strandline.iceberg.metadata.metadata_peek import CatalogRow, read_rows
 from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
 from strandline.reconcile import grace
-from strandline.reconcile.compare.compared import CompareBounds, Look, Ways, compared
+from strandline.reconcile.compare.compared import CompareContext, Look, compared
 from strandline.reconcile.compare.places import Places, Unclaimed
 from strandline.reconcile.model import LedgerContext, Phase, PrefixFailure, Survey, Watch
 from strandline.reconcile.paths import SPOOL_FOLDER, Room, Roots, canonical, key
 from strandline.reconcile.references.collect import (
     LakeReferences,
     ReferenceReader,
-    TableReferences,
     entries_said,
     folders_in,
     folders_of,
@@ -37,7 +36,7 @@ from strandline.reconcile.references.collect import (
     references_too_many,
 )
 from strandline.reconcile.references.manifest_workers import ManifestReading
-from strandline.reconcile.references.missing_entries import Entry, describe
+from strandline.reconcile.references.missing_entries import describe
 from strandline.reconcile.references.real_paths import other_spellings
 from strandline.reconcile.storage.discovery import Discovery, discover
 from strandline.reconcile.storage.inventory import holding, list_local, list_local_level, same_folders
@@ -126,25 +125,22 @@ class LakeSurveyor:
                 roots = {root for path in listing.folders if (root := unclaimed.root_of(key(path))) is not None}
                 times = (max(f.modified_ns, default=0) for f in listing.folders.values() if f.modified_ns)
                 places = self.bounded(places, unclaimed, sorted(roots), max(times, default=0), listing.failures)
-            return compared(self.warehouse, listing, references, ledger_context, self.ways(watch), self.bounds, places)
+            return compared(self.warehouse, listing, references, ledger_context, self.compare_context(watch), places)
 
     def references(self, known: LakeReferences | None, watch: Watch) -> LakeReferences:
         """The present references."""
         with Pool() as pool:
             return self._reader(pool, watch).read(known)
 
-    def ways(self, watch: Watch) -> Ways:
-        return Ways(self._look, self._describe, watch.check, self._folders_in)
-
-    @property
-    def bounds(self) -> CompareBounds:
-        return CompareBounds(self._settings.references_shrink_max, self._settings.recheck_concurrency)
-
-    def _describe(self, references: TableReferences, wanted: Set[str]) -> dict[str, Entry]:
-        return describe(self.catalog.load(references.head.name), references, wanted)
-
-    def _folders_in(self, metadata_file: str) -> tuple[str, ...]:
-        return folders_in(self.catalog.read_metadata(metadata_file))
+    def compare_context(self, watch: Watch) -> CompareContext:
+        return CompareContext(
+            self._look,
+            lambda references, wanted: describe(self.catalog.load(references.head.name), references, wanted),
+            watch.check,
+            lambda metadata_file: folders_in(self.catalog.read_metadata(metadata_file)),
+            self._settings.references_shrink_max,
+            self._settings.recheck_concurrency,
+        )
 
     def _reader(self, pool: Pool, watch: Watch, on_found: OnFound = lambda more: None) -> ReferenceReader:
         s = self._settings

@@ -77,7 +77,7 @@ def _compared(run: Run) -> Compared:
     return Compared(
         run.id,
         run.started_at,
-        max(found.orphans - done.orphans, 0),  # a dead run counts superseded files among the orphans that it handled
+        max(found.orphans - done.orphans, 0),
         # More files may be restored than were missing: a table that could not be read has no missing entries.
         max(found.missing - done.missing - done.restored, 0),
         outcome.partial,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -99,17 +99,6 @@ def due_for_purge(connection: sa.Connection, *, before: datetime, run: RunId | N
     if run is not None:
         query = query.where(swept_file.c.run_id == run)
     return [_swept(row) for row in connection.execute(query.order_by(swept_file.c.id))]
-
-
-def counted(connection: sa.Connection, run: RunId) -> Mapping[tuple[FindingKind, SweptState], tuple[int, int]]:
-    """Files and bytes of a run, by kind and state."""
-    total = sa.cast(sa.func.sum(swept_file.c.size), sa.BigInteger)
-    rows = connection.execute(
-        sa.select(swept_file.c.kind, swept_file.c.state, sa.func.count().label("files"), total.label("bytes"))
-        .where(swept_file.c.run_id == run)
-        .group_by(swept_file.c.kind, swept_file.c.state)
-    )
-    return {(FindingKind(r.kind), SweptState(r.state)): (r.files, int(r.bytes)) for r in rows}
 
 
 def _swept(row: Any) -> Swept:

@@ -17,9 +17,9 @@ from pyspark.sql import functions as F
 from strandline.core.errors import StrandlineError
 from strandline.iceberg.session.lake_session import open_session
 from strandline.iceberg.spark.tables import JAVA_ERRORS, SparkTables, explain
-from strandline.reconcile.compare.compared import surveyed
+from strandline.reconcile.compare.compared import Comparison
 from strandline.reconcile.compare.places import Places, Unclaimed
-from strandline.reconcile.compare.spill import spilled
+from strandline.reconcile.compare.spill import Spill
 from strandline.reconcile.model import LedgerContext, Phase, PrefixFailure, Survey, Watch
 from strandline.reconcile.on_spark.compare import Comparing
 from strandline.reconcile.on_spark.listing import (
@@ -82,10 +82,9 @@ class SparkSurveyor:
             places = known.places(references)
             if light.inventory_file is not None:
                 places = self._bounded(places, known, listing.files, failures)
-            return surveyed(
-                light.warehouse, failures, difference, sought, references, ledger_context, light.ways(watch),
-                light.bounds, places, spilled,
-            )  # fmt: skip
+            context = light.compare_context(watch)
+            compared = Comparison(light.warehouse, failures, difference, references, ledger_context, context, places)
+            return compared.survey(sought, Spill)
 
     def references(self, known: LakeReferences | None, watch: Watch) -> SparkReferences:
         """The present references."""
