@@ -20,7 +20,6 @@ from strandline.reconcile.model import (
     LedgerContext,
     Move,
     Phase,
-    References,
     Stat,
     Survey,
     TableHead,
@@ -332,7 +331,7 @@ class ModelCatalog:
     def __init__(self, world: World) -> None:
         self.world = world
 
-    def references(self, known: References | None, watch: Watch) -> LakeReferences:
+    def references(self, known: LakeReferences | None, watch: Watch) -> LakeReferences:
         self.world.tick()
         if self.world.fails(0.02):
             raise StorageError("the catalog cannot be reached")

@@ -37,8 +37,9 @@ from strandline.ledger.reconcile import dropped_entries, quarantined_files
 from strandline.ledger.reconcile.dropped_entries import DroppedBatch, GoneRows, NewBatch, given_up
 from strandline.ledger.reconcile.quarantined_files import NewSwept
 from strandline.reconcile.context import QUARANTINE_FOLDER, SweepContext
-from strandline.reconcile.model import Finding, Move, References, Stat
+from strandline.reconcile.model import Finding, Move, Stat
 from strandline.reconcile.paths import SPOOL_FOLDER, below
+from strandline.reconcile.references.collect import LakeReferences
 from strandline.reconcile.rendering import printable
 from strandline.reconcile.run_counters import RunCounters
 from strandline.reconcile.run_watch import Aborted, RunWatch
@@ -62,7 +63,7 @@ class Actor:
         # A new ledger counts runs from 1 again, so the run's id alone does not make a unique name.
         self._folder = f"{context.warehouse}/{QUARANTINE_FOLDER}/{run}-{uuid4().hex[:8]}"
 
-    def sweep_files(self, files: Sequence[tuple[Finding, Stat]], known: References) -> References:
+    def sweep_files(self, files: Sequence[tuple[Finding, Stat]], known: LakeReferences) -> LakeReferences:
         """Quarantines files, or deletes them with `--delete`; returns the present references. Raises Aborted."""
         failpoints.hit("reconcile.before_files")
         new = [
@@ -146,7 +147,7 @@ class Actor:
         self._tally.failed += sum(1 for file in refused if file.id not in aside)
         return [*moved, *aside.values()], stayed, lost
 
-    def _needed(self, moved: Sequence[Swept], known: References) -> list[Swept]:
+    def _needed(self, moved: Sequence[Swept], known: LakeReferences) -> list[Swept]:
         paths = [file.path for file in moved]
         live = known.referenced(paths) | self._bench.spooled(paths)
         return [f for f in moved if f.path in live or is_unread(f.table, known, self._asked)]
@@ -302,7 +303,7 @@ class Actor:
         )
 
 
-def is_unread(table: str | None, known: References, asked: Asked) -> bool:
+def is_unread(table: str | None, known: LakeReferences, asked: Asked) -> bool:
     """Whether a table that could not be read may reference a file of this one. With `--delete`, any such table might:
     nobody could bring the file back."""
     return table in known.unread or (bool(known.unread) and (table is None or asked.delete))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
     from strandline.iceberg.spark.tables import SparkTables
     from strandline.reconcile.context import SweepContext
-    from strandline.reconcile.model import Catalog, Storage, Surveyor
+    from strandline.reconcile.model import Storage
     from strandline.reconcile.quarantine import OnFiles, PurgedFiles, Restored
     from strandline.reconcile.run_watch import OnProgress
     from strandline.reconcile.sweep import OnFinding
@@ -62,7 +62,7 @@ class Reconciler:
         self._catalog = catalog
         self._spark = spark
         self._recovery = recovery
-        self._ground = LedgerContextLoader(config, ledger, witness)
+        self._loader = LedgerContextLoader(config, ledger, witness)
         self._followed = FollowedSchedules(ledger, {"reconcile": config.settings.reconcile.schedule})
         self._tried: datetime | None = None
 
@@ -94,7 +94,7 @@ class Reconciler:
             self._catch_up()
         memory = self._config.home / _MEMORY
         forget_old(str(memory))
-        with self._bench(inventory_file, None if asked.act else memory) as context:
+        with self._context(inventory_file, None if asked.act else memory) as context:
             return sweep(context, asked, cancelled=cancelled, on_progress=on_progress, on_finding=on_finding)
 
     @property
@@ -175,28 +175,28 @@ class Reconciler:
         from strandline.reconcile import quarantine
 
         self._catch_up(needed=True)
-        with self._bench() as context:
+        with self._context() as context:
             return quarantine.restore(context, run, on_progress)
 
     def purge(self, run: int | None = None, *, on_progress: OnFiles = lambda done, total: None) -> PurgedFiles:
         from strandline.reconcile import quarantine
 
         self._catch_up(needed=True)
-        with self._bench() as context:
+        with self._context() as context:
             return quarantine.purge(context, run, on_progress)
 
     def _catch_up(self, *, needed: bool = False) -> None:
         """Resyncs a restored ledger before anything relies on it. A run checks again under its lease, and records the
         reason if it aborts; other operations (`needed`) raise here."""
-        if self._ground.behind() is None:
+        if self._loader.behind() is None:
             return
         try:
             self._recovery.recover()
         except StrandlineError as e:
             if needed and not isinstance(e, WitnessUnreadable):
                 raise
-            log.warning("the ledger cannot be opened: %s", e.message)
-        if needed and (why := self._ground.behind()) is not None:
+            log.warning("the ledger cannot be resynced: %s", e.message)
+        if needed and (why := self._loader.behind()) is not None:
             raise RefusedError(why, hint="`strandline status` says what is wrong with the witness.")
 
     @cached_property
@@ -211,45 +211,39 @@ class Reconciler:
         return LocalStore()
 
     @contextmanager
-    def _bench(self, inventory_file: Path | None = None, memory: Path | None = None) -> Iterator[SweepContext]:
+    def _context(self, inventory_file: Path | None = None, memory: Path | None = None) -> Iterator[SweepContext]:
+        from strandline.reconcile.context import SweepContext
         from strandline.reconcile.fallback import FallbackSurveyor
-        from strandline.reconcile.references.lake_catalog import AwayCatalog, LakeCatalog
+        from strandline.reconcile.references.lake_catalog import LakeCatalog
         from strandline.reconcile.survey import LakeSurveyor
 
-        try:
-            catalog = self._catalog()
-        except StorageError as e:
-            away = AwayCatalog(e)
-            yield self._put_together(away, away)
-            return
-        light = LakeSurveyor(self._config, catalog, self.storage.look, inventory_file=inventory_file, memory=memory)
+        with suppress(StorageError):
+            # If it cannot be opened, the first step that needs it raises why: a run ends with a recorded reason.
+            self._catalog()
+        look = self.storage.look
+        light = LakeSurveyor(self._config, self._catalog, look, inventory_file=inventory_file, memory=memory)
         surveyor = FallbackSurveyor(light, self._spark)
         try:
-            yield self._put_together(LakeCatalog(catalog, surveyor.references, self._spark), surveyor)
+            yield SweepContext(
+                self._ledger,
+                self._config.settings.reconcile,
+                self.storage,
+                LakeCatalog(self._catalog, surveyor.references, self._spark),
+                surveyor,
+                self._loader.ledger_context,
+                self._loader.gate,
+                canonical(self._config.warehouse_url),
+                self._loader.spooled,
+                self._pointers,
+                self._folder(),
+            )
         finally:
             surveyor.close()
-
-    def _put_together(self, catalog: Catalog, surveyor: Surveyor) -> SweepContext:
-        from strandline.reconcile.context import SweepContext
-
-        return SweepContext(
-            self._ledger,
-            self._config.settings.reconcile,
-            self.storage,
-            catalog,
-            surveyor,
-            self._ground.ledger_context,
-            self._ground.gate,
-            canonical(self._config.warehouse_url),
-            self._ground.spooled,
-            self._pointers,
-            self._folder(),
-        )
 
     def _folder(self) -> str | None:
         """The id of the warehouse's folder; None if a path means the same on every machine."""
         warehouse = self._config.warehouse_folder
-        if self._ground.own_origin or warehouse is None:
+        if self._loader.own_origin or warehouse is None:
             return None
         from strandline.reconcile.storage.folder_id import take_folder_id
 

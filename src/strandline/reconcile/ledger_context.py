@@ -25,8 +25,6 @@ from strandline.reconcile.model import LastPublished, LedgerContext, TableSeal
 from strandline.reconcile.paths import SPOOL_FOLDER, below, canonical
 from strandline.reconcile.run_clock import RunClock
 
-_MICROSECOND_NS = 1_000
-
 
 class LedgerContextLoader:
     def __init__(self, config: LakeConfig, ledger: Ledger, witness: Witness) -> None:
@@ -147,13 +145,10 @@ def _seal(connection: Connection, dataset: Dataset) -> TableSeal:
 def _reserved_ns(block: Published) -> int | None:
     """None for a block that the ledger learnt of from the table's history: it was recorded as reserved and published at
     one moment, long after its commit."""
-    return _at_ns(block.head.reserved_at) if block.head.reserved_at < block.published_at else None
+    return _ns(block.head.reserved_at if block.head.reserved_at < block.published_at else None)
 
 
 def _ns(moment: datetime | None) -> int | None:
-    return None if moment is None else _at_ns(moment)
-
-
-def _at_ns(moment: datetime) -> int:
-    whole = int(moment.replace(microsecond=0).timestamp()) * 1_000_000 + moment.microsecond
-    return whole * _MICROSECOND_NS
+    if moment is None:
+        return None
+    return int(moment.replace(microsecond=0).timestamp()) * 1_000_000_000 + moment.microsecond * 1_000

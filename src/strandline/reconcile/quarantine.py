@@ -19,7 +19,8 @@ from strandline.ledger import audit
 from strandline.ledger.engine import utc_now
 from strandline.ledger.reconcile import quarantined_files, reconcile_runs
 from strandline.reconcile.context import SweepContext
-from strandline.reconcile.model import Phase, References
+from strandline.reconcile.model import Phase
+from strandline.reconcile.references.collect import LakeReferences
 from strandline.reconcile.run_watch import Aborted, RunWatch, under_lease
 from strandline.reconcile.settle import SweptFile, look_at_both, settle_dead_runs
 
@@ -184,7 +185,7 @@ def _purge(context: SweepContext, run: RunId | None, watch: RunWatch, on_progres
         seen_before = _tables_seen(reconcile_runs.latest(connection, runs_max=context.settings.history_runs))
     due = [file for file in files if file.begun_at <= before]
     told = PurgedFiles(waiting=_held(files) - _held(due))
-    known: References | None = None
+    known: LakeReferences | None = None
     waiting = iter(due)
     done = 0
     on_progress(0, len(due))
@@ -210,7 +211,7 @@ def _tables_seen(runs: Iterable[Run]) -> Collection[str]:
     return next((run.outcome.tables for run in runs if run.ended_at is not None and run.outcome.tables), {})
 
 
-def _check_catalog(context: SweepContext, known: References, seen_before: Collection[str]) -> None:
+def _check_catalog(context: SweepContext, known: LakeReferences, seen_before: Collection[str]) -> None:
     """Raises RefusedError if this may not be the same catalog as always: unreferenced files are deleted for good."""
     refused = context.gate({head.name: head.uuid for head in known.tables}, known.unread.keys())
     if refused is not None:
@@ -241,7 +242,7 @@ def _held(files: Sequence[Swept]) -> int:
 
 
 def _purge_batch(
-    context: SweepContext, some: Sequence[Swept], known: References, watch: RunWatch, told: PurgedFiles
+    context: SweepContext, some: Sequence[Swept], known: LakeReferences, watch: RunWatch, told: PurgedFiles
 ) -> None:
     paths = [file.path for file in some]
     live = known.referenced(paths) | context.spooled(paths)

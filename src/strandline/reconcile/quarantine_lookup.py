@@ -1,5 +1,6 @@
-"""Finds missing files that are only in quarantine. The ledger says where; files that it has forgotten are searched for
-in the quarantine itself. If that fails, nothing is dropped.
+"""Finds missing files that are only in quarantine. The ledger says where, and is faster to ask. But a ledger that was
+restored from an older copy, or created anew, does not know the files that were quarantined since: those are searched
+for in the quarantine itself. If that fails, nothing is dropped.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from itertools import islice
 from strandline.core.errors import StorageError
 from strandline.core.reconcile_records import Swept
 from strandline.ledger.reconcile import quarantined_files
+from strandline.reconcile.act import OUTSIDE_FOLDER
 from strandline.reconcile.context import QUARANTINE_FOLDER, SweepContext
-from strandline.reconcile.model import Protection, Survey
-from strandline.reconcile.paths import first_that_is_no_text, key
+from strandline.reconcile.model import Protection, Storage, Survey
+from strandline.reconcile.paths import below, first_that_is_no_text, key
 from strandline.reconcile.settle import look_at_both
-from strandline.reconcile.storage.quarantine_listing import kept_without_record, original
 
+CHECKED_EVERY = 1_000
 SOUGHT_AT_ONCE = 100_000  # the whole quarantine is searched each time
 # there may be millions of them, and none is known to be missing
 _STORAGE_AWAY = (Protection.NOTHING_LISTED, Protection.PREFIX_FAILED)
@@ -99,3 +101,34 @@ def _seek_forgotten(
             came_from = original(kept_at, f"{context.warehouse}/{QUARANTINE_FOLDER}", context.warehouse)
             kept.files[path] = QuarantinedAt(came_from or path, kept_at, None)
     kept.planned += sum(1 for path, is_planned in paths.items() if is_planned and path in kept)
+
+
+def kept_without_record(
+    storage: Storage, warehouse: str, paths: Sequence[str], check: Callable[[], None] = lambda: None
+) -> dict[str, str]:
+    """Where files of these paths are kept, one place for each; paths without one are left out. Lists the whole
+    quarantine once, however many paths. Raises `StorageError` if it cannot: then no file is known to be gone."""
+    wanted = {key(path): path for path in paths}
+    if not wanted:
+        return {}
+    folder = f"{warehouse}/{QUARANTINE_FOLDER}"
+    found: dict[str, str] = {}
+    for n, kept_at in enumerate(storage.files_under(folder)):
+        if n % CHECKED_EVERY == 0:
+            check()
+        came_from = original(kept_at, folder, warehouse)
+        path = None if came_from is None else wanted.get(key(came_from))
+        if path is not None:
+            found[path] = max(kept_at, found.get(path, ""))
+    return found
+
+
+def original(kept_at: str, folder: str, warehouse: str) -> str | None:
+    """Where a quarantined file came from, by its place: `FOLDER/RUN/…`. None if no run put it there."""
+    _, slash, inside = (below(kept_at, folder) or "").partition("/")
+    if not slash or not inside:
+        return None
+    outside = below(inside, OUTSIDE_FOLDER)
+    if outside is None:
+        return f"{warehouse}/{inside}"
+    return f"s3://{outside}" if warehouse.startswith("s3://") else f"/{outside}"

@@ -24,15 +24,15 @@ from strandline.core.errors import (
 from strandline.core.reconcile_records import AbortReason, Asked, Event, Run, RunId, SweptState
 from strandline.core.wording import plural
 from strandline.ledger import audit
-from strandline.ledger.engine import Connection
 from strandline.ledger.maintain import runs
 from strandline.ledger.reconcile import quarantined_files, reconcile_runs
 from strandline.reconcile.act import Actor, is_unread
 from strandline.reconcile.compare import guard
 from strandline.reconcile.context import SweepContext
-from strandline.reconcile.model import Content, Finding, Phase, Protection, References, Stat, Survey
+from strandline.reconcile.model import Content, Finding, Phase, Protection, Stat, Survey
 from strandline.reconcile.paths import Roots, key
 from strandline.reconcile.quarantine_lookup import QuarantinedAt, QuarantineLookup, find_kept
+from strandline.reconcile.references.collect import LakeReferences
 from strandline.reconcile.run_counters import RunCounters
 from strandline.reconcile.run_watch import Aborted, OnProgress, RunWatch, under_lease
 from strandline.reconcile.settle import settle_dead_runs
@@ -88,27 +88,25 @@ class _Sweep:
         self._actor = Actor(context, run, asked, watch, self._tally)
 
     def run(self, on_finding: OnFinding | None) -> None:
-        reason, why = AbortReason.UNKNOWN, "it ended unexpectedly"
         try:
             self._work(on_finding)
         except Aborted as e:
-            reason, why = e.reason, e.why
+            self._end(e.reason, e.why)
         except ReferencesTooMany as e:
-            reason, why = AbortReason.REFERENCES_TOO_MANY, e.message
+            self._end(AbortReason.REFERENCES_TOO_MANY, e.message)
         except CommitUnknown as e:
-            reason, why = AbortReason.COMMIT_FAILED, e.message
+            self._end(AbortReason.COMMIT_FAILED, e.message)
         except StrandlineError as e:
-            reason, why = AbortReason.UNKNOWN, e.message
+            self._end(AbortReason.UNKNOWN, e.message)
         except KeyboardInterrupt:
-            self._abort(AbortReason.CANCELLED, "it was interrupted")
+            self._end(AbortReason.CANCELLED, "it was interrupted")
             raise
         except BaseException as e:
-            self._abort(AbortReason.UNKNOWN, f"it ended unexpectedly: {type(e).__name__}")
+            self._end(AbortReason.UNKNOWN, f"it ended unexpectedly: {type(e).__name__}")
             raise
         else:
-            self._complete()
-            return
-        self._abort(reason, why)
+            failpoints.hit("reconcile.before_end")
+            self._end()
 
     def _work(self, on_finding: OnFinding | None) -> None:
         ledger_context = self._bench.ledger_context(self._asked)
@@ -234,28 +232,34 @@ class _Sweep:
                 samples=[file.path for file in back[: self._settings.samples_max]],
             )
 
-    def _sweep_missing(self, survey: Survey, kept: QuarantineLookup, suspects: Suspects) -> References:
+    def _sweep_missing(self, survey: Survey, kept: QuarantineLookup, suspects: Suspects) -> LakeReferences:
         known = survey.references
         planned = (
             f for f in survey.drift.missing() if f.protected is None and f.path not in kept and not suspects.protects(f)
         )
         for table, findings in groupby(planned, key=lambda f: f.table or ""):
-            waiting = iter(findings)
-            while some := list(islice(waiting, min(self._settings.batch_size, max(self._tally.left, 1)))):
-                self._watch.check()
-                if self._tally.left <= 0:
-                    self._hit_cap()
-                    return known
+            for some in self._batches(findings):
                 known, gone, untold = self._still_gone(table, some, known)
                 self._tally.skipped_recheck += len(some) - len(gone) - untold
                 if gone:
                     self._actor.drop_entries(table, gone)
                 self._watch.progress(self._tally.missing)
+            if self._tally.cap_hit:
+                break
         return known
 
+    def _batches(self, findings: Iterator[Finding]) -> Iterator[list[Finding]]:
+        """Ends at the cap, and records that if there are more findings."""
+        while some := list(islice(findings, min(self._settings.batch_size, max(self._tally.left, 1)))):
+            self._watch.check()
+            if self._tally.left <= 0:
+                self._hit_cap()
+                return
+            yield some
+
     def _still_gone(
-        self, table: str, some: Sequence[Finding], known: References
-    ) -> tuple[References, list[Finding], int]:
+        self, table: str, some: Sequence[Finding], known: LakeReferences
+    ) -> tuple[LakeReferences, list[Finding], int]:
         """Also returns how many could not be checked."""
         known = self._bench.catalog.references(known, self._watch)
         if table in known.unread:
@@ -271,14 +275,10 @@ class _Sweep:
             log.warning("run %d: could not be looked at again, and stayed: %d", self._run, count)
         return count
 
-    def _sweep_orphans(self, survey: Survey, known: References, suspects: Suspects) -> None:
+    def _sweep_orphans(self, survey: Survey, known: LakeReferences, suspects: Suspects) -> None:
         waiting = (f for f in survey.drift.orphans() if f.protected is None and f.path not in suspects.files)
         before = {head.location for head in survey.references.tables}
-        while some := list(islice(waiting, min(self._settings.batch_size, max(self._tally.left, 1)))):
-            self._watch.check()
-            if self._tally.left <= 0:
-                self._hit_cap()
-                return
+        for some in self._batches(waiting):
             stats = self._bench.look_at([f.path for f in some])
             known = self._bench.catalog.references(known, self._watch)
             if self._asked.delete and known.unread:
@@ -294,7 +294,7 @@ class _Sweep:
         self,
         some: Sequence[Finding],
         stats: Sequence[Stat | StorageError | None],
-        known: References,
+        known: LakeReferences,
         before: set[str],
     ) -> list[tuple[Finding, Stat]]:
         """Those that are exactly as listed, and that nothing references now."""
@@ -335,26 +335,18 @@ class _Sweep:
                 storage=self._bench.storage.kind.value,
             )
 
-    def _complete(self) -> None:
-        failpoints.hit("reconcile.before_end")
+    def _end(self, reason: AbortReason | None = None, why: str = "") -> None:
         self._watch.end_phase()
         self._tally.phases = self._watch.seconds
+        outcome, settings = self._tally.outcome(), self._settings
         with self._bench.ledger.write() as connection:
-            if not reconcile_runs.complete(connection, self._run, self._tally.outcome()):
-                reconcile_runs.outlived(connection, self._run, self._tally.outcome())
-            self._forget_old(connection)
-
-    def _forget_old(self, connection: Connection) -> None:
-        settings = self._settings
-        reconcile_runs.forget_old(connection, runs_max=settings.history_runs, left_days=settings.quarantine_days)
-
-    def _abort(self, reason: AbortReason, why: str) -> None:
-        self._watch.end_phase()
-        self._tally.phases = self._watch.seconds
-        with self._bench.ledger.write() as connection:
-            if not reconcile_runs.abort(connection, self._run, self._tally.outcome(), reason, why):
-                reconcile_runs.outlived(connection, self._run, self._tally.outcome())
-            self._forget_old(connection)
+            if reason is None:
+                is_recorded = reconcile_runs.complete(connection, self._run, outcome)
+            else:
+                is_recorded = reconcile_runs.abort(connection, self._run, outcome, reason, why)
+            if not is_recorded:
+                reconcile_runs.outlived(connection, self._run, outcome)
+            reconcile_runs.forget_old(connection, runs_max=settings.history_runs, left_days=settings.quarantine_days)
 
 
 def _check(refusal: str | None) -> None:

@@ -18,7 +18,7 @@ from strandline.reconcile.compare.diff import Difference, TableKeys, compare
 from strandline.reconcile.compare.findings import Judged, Store, gathered, in_memory
 from strandline.reconcile.compare.judge import Judge, RunPlaces, missing_finding, shared_keys
 from strandline.reconcile.compare.places import Places
-from strandline.reconcile.compare.vanished import VanishedTables, folders_beside, folders_named_in
+from strandline.reconcile.compare.vanished import VanishedTables, folders_named_in, table_folder
 from strandline.reconcile.model import (
     Content,
     Finding,
@@ -139,7 +139,7 @@ class Comparison:
         """Only `delete_foreign` lets a run act where no table is, so only then the metadata files are read."""
         metadata = self._difference.vanished
         if not self._ledger_context.delete_foreign:
-            return folders_beside(metadata)
+            return VanishedTables({table_folder(path) for path in metadata})
         is_strange = Roots(folder for of in self._places.strangers.values() for folder in of).of
         metadata = {path for path in metadata if is_strange(key(path)) is None}
         context = self._context

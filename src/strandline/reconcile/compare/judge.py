@@ -163,16 +163,8 @@ def missing_finding(
 ) -> Finding:
     seal = ledger_context.seals.get(table)
     holding, lacking = ((), ()) if seal is None else guard.delivered(entry.rows, seal)
-    protected = guard.of_missing(
-        ledger_context,
-        table=table,
-        stopped=guard.first((stopped, ground.stopped.get(table))),
-        content=entry.content,
-        rows=entry.rows,
-        added_ns=entry.added_ns,
-        in_main=entry.in_main,
-        shared=shared,
-    )
+    stopped = guard.first((stopped, ground.stopped.get(table)))
+    protected = guard.of_missing(ledger_context, table, entry, stopped=stopped, shared=shared)
     return Finding(
         FindingKind.MISSING,
         entry.path,

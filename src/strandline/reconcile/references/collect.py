@@ -26,7 +26,7 @@ from strandline.core.wording import plural
 from strandline.reconcile.model import Content, Lineage, TableHead
 from strandline.reconcile.paths import canonical, first_that_is_no_text, key
 from strandline.reconcile.references.manifest_workers import ListedManifest, ManifestFiles, ManifestReading, Unreadable
-from strandline.reconcile.references.metadata_checks import problem_of
+from strandline.reconcile.references.metadata_checks import named_files, newest_sequence, problem_of
 from strandline.reconcile.references.real_paths import RealPaths
 
 if TYPE_CHECKING:
@@ -82,8 +82,10 @@ class TableReferences:
 
 @dataclass(frozen=True)
 class LakeReferences:
+    """What the catalog's tables reference, at one moment."""
+
     by_name: Mapping[str, TableReferences]
-    unread: Mapping[str, str]
+    unread: Mapping[str, str]  # tables that could not be read completely, and why
     also: frozenset[str] = field(default=frozenset())  # the real paths of references that go through symbolic links
     links: tuple[str, ...] = ()  # the known links
 
@@ -102,6 +104,7 @@ class LakeReferences:
         return set().union(self.also, *(table.keys for table in tables))
 
     def referenced(self, paths: Iterable[str]) -> set[str]:
+        """Those of the paths that are referenced."""
         return {path for path in paths if key(path) in self.everything}
 
 
@@ -231,9 +234,7 @@ class ReferenceReader:
         return problem_of(table, is_from_file=not self._catalog.is_remote)
 
     def _read_lists(self, tables: Mapping[str, Table]) -> dict[str, Parts]:
-        answers = self._reading.read_lists(
-            {name: (table.io, [s.manifest_list for s in table.snapshots()]) for name, table in tables.items()}
-        )
+        answers = self._reading.read_lists({s.manifest_list: t.io for t in tables.values() for s in t.snapshots()})
         parts = {name: Parts() for name in tables}
         for name, table in tables.items():
             for path in sorted({s.manifest_list for s in table.snapshots()}):
@@ -353,13 +354,9 @@ def head_of(name: str, table: Table) -> TableHead:
         metadata.last_updated_ms * 1_000_000,
         metadata.current_snapshot_id,
         {snapshot.snapshot_id: snapshot.parent_snapshot_id for snapshot in metadata.snapshots},
-        None if metadata.format_version == 1 else _proven(metadata),
+        None if metadata.format_version == 1 else newest_sequence(metadata),
     )
     return TableHead(name, str(metadata.table_uuid), canonical(metadata.location), table.metadata_location, lineage)
-
-
-def _proven(metadata: TableMetadata) -> int | None:
-    return max((s.sequence_number for s in metadata.snapshots if s.sequence_number is not None), default=None)
 
 
 def folders_of(table: Table) -> tuple[str, ...]:
@@ -395,15 +392,13 @@ def _locations(location: str, properties: Mapping[str, Any]) -> list[str]:
 
 def metadata_files(table: Table) -> dict[str, NamedFile]:
     """Files that the table's metadata names directly, by key."""
-    metadata = table.metadata
-    named = [(table.metadata_location, Content.METADATA)]
-    named += [(entry.metadata_file, Content.METADATA) for entry in metadata.metadata_log]
-    named += [(snapshot.manifest_list, Content.MANIFEST_LIST) for snapshot in metadata.snapshots]
-    named += [(statistics.statistics_path, Content.STATISTICS) for statistics in metadata.statistics]
-    named += [(statistics.statistics_path, Content.STATISTICS) for statistics in metadata.partition_statistics]
-    # A path that is not valid text is damage, which `metadata_checks` reports; nobody can check such a file.
-    named = [(path, content) for path, content in named if first_that_is_no_text((path, key(path))) is None]
-    return {key(path): NamedFile(content, canonical(path)) for path, content in named}
+    return {
+        key(path): NamedFile(content, canonical(path))
+        for _, content, paths in named_files(table)
+        for path in paths
+        # A path that is not valid text is damage, which `metadata_checks` reports; nobody can check such a file.
+        if first_that_is_no_text((path, key(path))) is None
+    }
 
 
 def _check_format(name: str, metadata: TableMetadata) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from strandline.core.errors import NoSuchDataset, StorageError
+from strandline.core.errors import NoSuchDataset
 from strandline.iceberg.pyiceberg import drop_entries as light_drop
 from strandline.iceberg.pyiceberg.catalog import COMMIT_ATTEMPTS_MAX, PyIcebergCatalog
-from strandline.reconcile.model import LedgerContext, References, Survey, Watch
+from strandline.reconcile.model import Watch
 from strandline.reconcile.paths import key
 from strandline.reconcile.references.collect import LakeReferences
 
@@ -19,18 +19,29 @@ ReadReferences = Callable[[LakeReferences | None, Watch], LakeReferences]
 
 
 class LakeCatalog:
-    def __init__(self, catalog: PyIcebergCatalog, read: ReadReferences, spark: Callable[[], SparkTables]) -> None:
-        self._catalog = catalog
+    """If the catalog cannot be read at all, methods raise `StorageError`."""
+
+    def __init__(
+        self, catalog: Callable[[], PyIcebergCatalog], read: ReadReferences, spark: Callable[[], SparkTables]
+    ) -> None:
+        self._open = catalog
         self._read = read
         self._spark = spark
 
-    def references(self, known: References | None, watch: Watch) -> References:
-        # `known` is only a shortcut, and useless if another reader made it.
-        return self._read(known if isinstance(known, LakeReferences) else None, watch)
+    @property
+    def _catalog(self) -> PyIcebergCatalog:
+        return self._open()
+
+    def references(self, known: LakeReferences | None, watch: Watch) -> LakeReferences:
+        """The present references. A table whose pointer did not move since `known` is not read again. A table that
+        cannot be read is in `unread`."""
+        return self._read(known, watch)
 
     def drop_entries(
         self, table: str, paths: Sequence[str], *, token: str, summary: Mapping[str, str], last_word: Callable[[], None]
     ) -> int:
+        """Removes the entries of data files from main in one commit, once per token; returns how many. `last_word`
+        raises to prevent the commit. Raises `CommitUnknown` if the outcome is unknown."""
         if not light_drop.is_possible(self._catalog, table):
             from strandline.iceberg.spark.drop_entries import drop_data_files
 
@@ -47,37 +58,15 @@ class LakeCatalog:
         )
 
     def dropped(self, table: str, token: str) -> int | None:
+        """How many entries the commit of a batch removed; None if it did not land. Voids the token: from then on the
+        batch cannot be committed any more."""
         if self._catalog.exists(table) and light_drop.is_possible(self._catalog, table):
             light_drop.void(self._catalog, table, token)
         return light_drop.landed(self._catalog, table, token)
 
     def may_have(self, table: str, paths: Sequence[str]) -> bool:
+        """False if main certainly has no entry for any of them."""
         try:
             return light_drop.has_entries(self._catalog, table, {key(path) for path in paths}, key)
         except NoSuchDataset:
             return True
-
-
-class AwayCatalog:
-    """Stands for a catalog that could not be opened: every method raises why. So a run ends with a recorded reason, and
-    whatever needs no catalog still works."""
-
-    def __init__(self, why: StorageError) -> None:
-        self._why = why
-
-    def survey(self, ledger_context: LedgerContext, watch: Watch) -> Survey:
-        raise self._why
-
-    def references(self, known: References | None, watch: Watch) -> References:
-        raise self._why
-
-    def drop_entries(
-        self, table: str, paths: Sequence[str], *, token: str, summary: Mapping[str, str], last_word: Callable[[], None]
-    ) -> int:
-        raise self._why
-
-    def dropped(self, table: str, token: str) -> int | None:
-        raise self._why
-
-    def may_have(self, table: str, paths: Sequence[str]) -> bool:
-        raise self._why

@@ -64,12 +64,9 @@ class ManifestReading:
         self._memory = memory
         self._on_found = on_found
 
-    def read_lists(
-        self, wanted: Mapping[str, tuple[FileIO, Sequence[str]]]
-    ) -> dict[str, list[ListedManifest] | Unreadable]:
+    def read_lists(self, owners: Mapping[str, FileIO]) -> dict[str, list[ListedManifest] | Unreadable]:
         """By path."""
         answers: dict[str, list[ListedManifest] | Unreadable] = {}
-        owners = {path: io for io, paths in wanted.values() for path in paths}
         parts: dict[str, list[Listed]] = {path: [] for path in owners}
 
         def on_part(path: str, part: list[Listed]) -> None:

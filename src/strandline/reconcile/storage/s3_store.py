@@ -103,13 +103,11 @@ class S3Store:
             return True
         # A copy may have another ETag: of a multipart or an encrypted object.
         size = int(heads[0]["ContentLength"])
-        return all(self._read(one, start) == self._read(other, start) for start in range(0, size, _COMPARED_BYTES))
+        spans = [f"bytes={start}-{start + _COMPARED_BYTES - 1}" for start in range(0, size, _COMPARED_BYTES)]
+        return all(self._get(one, span) == self._get(other, span) for span in spans)
 
     def tail(self, path: str, count: int) -> bytes:
         return self._get(path, f"bytes=-{count}")
-
-    def _read(self, path: str, start: int) -> bytes:
-        return self._get(path, f"bytes={start}-{start + _COMPARED_BYTES - 1}")
 
     def _get(self, path: str, span: str) -> bytes:
         bucket, key = split_url(path)
