@@ -83,6 +83,10 @@ class ReconcileSettings(Section):
     history_runs: Annotated[int, _within(1, 10_000)] = 100
     """Runs that the ledger remembers; one that still holds files in quarantine is kept. 1 to 10,000."""
 
+    @property
+    def grace_seconds(self) -> int:
+        return self.grace_hours * 3_600
+
     @field_validator("grace_hours", mode="before")
     @classmethod
     def _some_grace(cls, value: Any) -> Any:

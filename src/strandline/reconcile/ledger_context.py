@@ -19,7 +19,7 @@ from strandline.ledger.maintain import runs
 from strandline.ledger.receive import received, spool_files
 from strandline.ledger.reconcile import reconcile_runs, suspect_files
 from strandline.ledger.witness import Witness
-from strandline.reconcile import grace, run_clock
+from strandline.reconcile import run_clock
 from strandline.reconcile.compare.guard import is_one_bit_off
 from strandline.reconcile.model import LastPublished, LedgerContext, TableSeal
 from strandline.reconcile.paths import SPOOL_FOLDER, below, canonical
@@ -52,7 +52,7 @@ class LedgerContextLoader:
             suspected = frozenset(s.path for s in suspect_files.list_suspects(connection) if not s.released)
         return LedgerContext(
             now_ns,
-            grace.grace_seconds(settings),
+            settings.grace_seconds,
             settings.clock_skew_seconds,
             _ns(min(opened, default=None)),
             _ns(oldest_job),

@@ -21,7 +21,6 @@ from strandline.core.settings import LakeConfig
 from strandline.core.wording import plural
 from strandline.iceberg.metadata.metadata_peek import CatalogRow, read_rows
 from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
-from strandline.reconcile import grace
 from strandline.reconcile.compare.compared import CompareContext, Look, compared
 from strandline.reconcile.compare.places import Places, Unclaimed
 from strandline.reconcile.model import LedgerContext, Phase, PrefixFailure, Survey, Watch
@@ -253,7 +252,7 @@ class LakeSurveyor:
         most = self._settings.unknown_roots_max
         if 0 < most < len(roots):
             failures.append(self._cut())
-        as_of_ns = newest_ns - grace.grace_seconds(self._settings) * 1_000_000_000
+        as_of_ns = newest_ns - self._settings.grace_seconds * 1_000_000_000
         return replace(places, unclaimed=unclaimed, looked_into=frozenset(roots[: max(most, 0)]), as_of_ns=as_of_ns)
 
     def _discover(self, known: Sequence[str], levels: dict[str, Listing], pool: Pool, watch: Watch) -> Discovery:

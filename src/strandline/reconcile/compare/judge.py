@@ -60,8 +60,8 @@ class _Place:
 class Judge:
     """Judges unreferenced files. It judges a folder once, because a folder may have a million of them."""
 
-    def __init__(self, ground: RunPlaces, ledger_context: LedgerContext) -> None:
-        self._ground = ground
+    def __init__(self, run_places: RunPlaces, ledger_context: LedgerContext) -> None:
+        self._run_places = run_places
         self._context = ledger_context
         self._places: dict[tuple[str, str | None], _Place | None] = {}
 
@@ -89,7 +89,7 @@ class Judge:
             protected = Protection.DAMAGED
         kind = FindingKind.ORPHAN if fits else FindingKind.FOREIGN
         if fits and is_metadata_file(checksum_of(name) or name):
-            current = self._ground.current.get(place.table or "")
+            current = self._run_places.current.get(place.table or "")
             if current is not None and is_superseded(file.path, current):
                 kind = FindingKind.SUPERSEDED
         content = place.content if fits and place.content is not None else Content.UNKNOWN
@@ -103,16 +103,16 @@ class Judge:
         return self._places[known]
 
     def _place_of(self, folder: str, table: str | None) -> _Place | None:
-        ground = self._ground
-        if is_own(folder, ground.warehouse):
+        run_places = self._run_places
+        if is_own(folder, run_places.warehouse):
             return self._spool(folder)
         if table is not None:
-            return self._at(table, room_of_folder(folder, ground.locations[table]), folder, is_known=True)
-        if ground.passed_over(key(folder)):
+            return self._at(table, room_of_folder(folder, run_places.locations[table]), folder, is_known=True)
+        if run_places.passed_over(key(folder)):
             return None
-        relative = below(f"{folder}/", ground.warehouse)
+        relative = below(f"{folder}/", run_places.warehouse)
         root = None if relative is None else unknown_root_of(relative)
-        room = None if root is None else room_of_folder(folder, f"{ground.warehouse}/{root}")
+        room = None if root is None else room_of_folder(folder, f"{run_places.warehouse}/{root}")
         return self._at(None, room, folder, is_known=False)
 
     def _at(self, table: str | None, room: Room | None, folder: str, *, is_known: bool) -> _Place:
@@ -123,17 +123,17 @@ class Judge:
     def _standing(self, table: str | None, folder: str, *, in_layout: bool, is_known: bool) -> Protection | None:
         return by_place(
             self._context,
-            stopped=None if table is None else self._ground.stopped.get(table),
+            stopped=None if table is None else self._run_places.stopped.get(table),
             in_layout=in_layout,
             known_root=is_known,
-            failed_prefix=self._ground.failed.of(key(folder)) is not None,
-            vanished=not is_known and self._ground.vanished.of(key(folder)) is not None,
-            any_unread=self._ground.any_unread,
+            failed_prefix=self._run_places.failed.of(key(folder)) is not None,
+            vanished=not is_known and self._run_places.vanished.of(key(folder)) is not None,
+            any_unread=self._run_places.any_unread,
         )
 
     def _spool(self, folder: str) -> _Place | None:
         """A spool file without a record may be an orphan; everything else in the lake's own folder is the lake's."""
-        relative = below(folder, f"{self._ground.warehouse}/{SPOOL_FOLDER}")
+        relative = below(folder, f"{self._run_places.warehouse}/{SPOOL_FOLDER}")
         if relative is None:
             return None
         if "/" in relative or not has_plain_segments(relative):
@@ -155,7 +155,7 @@ def is_superseded(path: str, current: str) -> bool:
 def missing_finding(
     table: str,
     entry: Entry,
-    ground: RunPlaces,
+    run_places: RunPlaces,
     ledger_context: LedgerContext,
     *,
     shared: bool,
@@ -163,7 +163,7 @@ def missing_finding(
 ) -> Finding:
     seal = ledger_context.seals.get(table)
     holding, lacking = ((), ()) if seal is None else guard.delivered(entry.rows, seal)
-    stopped = guard.first((stopped, ground.stopped.get(table)))
+    stopped = guard.first((stopped, run_places.stopped.get(table)))
     protected = guard.of_missing(ledger_context, table, entry, stopped=stopped, shared=shared)
     return Finding(
         FindingKind.MISSING,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from strandline.core.errors import NoSuchDataset
@@ -15,27 +16,23 @@ from strandline.reconcile.references.collect import LakeReferences
 if TYPE_CHECKING:
     from strandline.iceberg.spark.tables import SparkTables
 
-ReadReferences = Callable[[LakeReferences | None, Watch], LakeReferences]
 
-
+@dataclass(frozen=True)
 class LakeCatalog:
     """If the catalog cannot be read at all, methods raise `StorageError`."""
 
-    def __init__(
-        self, catalog: Callable[[], PyIcebergCatalog], read: ReadReferences, spark: Callable[[], SparkTables]
-    ) -> None:
-        self._open = catalog
-        self._read = read
-        self._spark = spark
+    open: Callable[[], PyIcebergCatalog]
+    read: Callable[[LakeReferences | None, Watch], LakeReferences]
+    spark: Callable[[], SparkTables]
 
     @property
     def _catalog(self) -> PyIcebergCatalog:
-        return self._open()
+        return self.open()
 
     def references(self, known: LakeReferences | None, watch: Watch) -> LakeReferences:
         """The present references. A table whose pointer did not move since `known` is not read again. A table that
         cannot be read is in `unread`."""
-        return self._read(known, watch)
+        return self.read(known, watch)
 
     def drop_entries(
         self, table: str, paths: Sequence[str], *, token: str, summary: Mapping[str, str], last_word: Callable[[], None]
@@ -45,7 +42,7 @@ class LakeCatalog:
         if not light_drop.is_possible(self._catalog, table):
             from strandline.iceberg.spark.drop_entries import drop_data_files
 
-            return drop_data_files(self._spark(), table, paths, token=token, summary=summary, before_commit=last_word)
+            return drop_data_files(self.spark(), table, paths, token=token, summary=summary, before_commit=last_word)
         return light_drop.drop_data_files(
             self._catalog,
             table,

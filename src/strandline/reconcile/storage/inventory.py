@@ -8,7 +8,7 @@ from contextlib import nullcontext
 
 from strandline.reconcile.storage.listing import Listing, OnFound, outermost
 from strandline.reconcile.storage.pool import Pool
-from strandline.reconcile.storage.walk import Part
+from strandline.reconcile.storage.worker import Part
 
 NOT_FOLLOWED = "it is a link or a device, which is not followed"
 

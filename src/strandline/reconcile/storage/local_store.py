@@ -14,7 +14,7 @@ from strandline.core.reconcile_records import StorageKind
 from strandline.reconcile.model import Move, Stat
 from strandline.reconcile.storage import cross_device_move
 from strandline.reconcile.storage.cross_device_move import CHANGED
-from strandline.reconcile.storage.walk import is_gone, scan
+from strandline.reconcile.storage.worker import is_gone, scan
 from strandline.storage.durable import make_folders, sync_folder
 
 
