@@ -125,7 +125,9 @@ def test_only_a_run_that_was_taken_for_dead_may_say_that_it_lost_its_lease(bench
     dead, own = new_run(bench), Outcome(done=Done(orphans=7))
     with bench.ledger.write() as connection:
         assert not reconcile_runs.outlived(connection, dead, own), "it is under way"
-        reconcile_runs.abort(connection, dead, Outcome(), AbortReason.UNKNOWN, "it ended without a word")
+        reconcile_runs.abort(
+            connection, dead, Outcome(), AbortReason.UNKNOWN, "its process ended without recording why"
+        )
         assert reconcile_runs.outlived(connection, dead, own) and not reconcile_runs.outlived(connection, dead, own)
         found = reconcile_runs.get(connection, dead)
         assert (found.aborted, found.outcome) == (AbortReason.LEASE_LOST, own)

@@ -147,10 +147,10 @@ MakeLake = Callable[..., WholeLake]
 
 def after_survey(monkeypatch: pytest.MonkeyPatch, then: Callable[[], object]) -> None:
     """Something happens between listing and acting."""
-    tell = sweep._Sweep._tell
+    tell = sweep._Sweep._report
 
     def told(self: Any, *arguments: Any) -> None:
         tell(self, *arguments)
         then()
 
-    monkeypatch.setattr(sweep._Sweep, "_tell", told)
+    monkeypatch.setattr(sweep._Sweep, "_report", told)

@@ -96,7 +96,7 @@ class Actor:
         self._record_held(moved, {f.path: f.kind for f, _ in files})
         failpoints.hit("reconcile.after_files")
         log.warning(
-            "run %d: files set aside: %d; could not be moved: %d; referenced by now, and went back: %d",
+            "run %d: files quarantined: %d; could not be moved: %d; referenced by now, and went back: %d",
             self._run,
             len(moved),
             len(stayed),

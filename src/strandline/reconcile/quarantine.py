@@ -63,7 +63,7 @@ def restore(context: SweepContext, run: int, on_progress: OnFiles = silent) -> R
         reconcile_runs.get(connection, run)
         if run in reconcile_runs.elsewhere(connection, context.folder):
             raise RefusedError(
-                f"run {run} set files aside in a folder that this machine does not have",
+                f"run {run} quarantined files in a folder that this machine does not have",
                 hint="Restore them on the machine that has made the run.",
             )
     return _with_lease(context, lambda watch: _restore(context, RunId(run), watch, on_progress))
@@ -90,7 +90,7 @@ def _with_lease(context: SweepContext, work: Callable[[RunWatch], _T]) -> _T:
 def _restore(context: SweepContext, run: RunId, watch: RunWatch, on_progress: OnFiles) -> Restored:
     with context.ledger.read() as connection:
         files = quarantined_files.of_run(connection, run, _KEPT_STATES)
-    told = Restored(run)
+    result = Restored(run)
     waiting = iter(files)
     done = 0
     on_progress(0, len(files))
@@ -110,15 +110,15 @@ def _restore(context: SweepContext, run: RunId, watch: RunWatch, on_progress: On
                 samples = [file.path for file in back[: context.settings.samples_max]]
                 audit.record(connection, Event.FILES_RESTORED.value, run=run, files=len(back), samples=samples)
         failpoints.hit("reconcile.after_restore")
-        told.restored += len(back)
-        told.already += len(in_place)
-        told.lost += [file.path for file in gone]
-        told.taken += [file.path for file in ends.pop(_TAKEN, [])]
+        result.restored += len(back)
+        result.already += len(in_place)
+        result.lost += [file.path for file in gone]
+        result.taken += [file.path for file in ends.pop(_TAKEN, [])]
         ends.pop(_LEFT, [])
-        told.failed += [f"{file.path}: {why}" for why, failed in ends.items() for file in failed]
+        result.failed += [f"{file.path}: {why}" for why, failed in ends.items() for file in failed]
         done += len(some)
         on_progress(done, len(files))
-    return told
+    return result
 
 
 def _bring_back(context: SweepContext, seen: SweptFile, watch: RunWatch) -> str:
@@ -184,7 +184,7 @@ def _purge(context: SweepContext, run: RunId | None, watch: RunWatch, on_progres
         files = context.here(connection, quarantined_files.due_for_purge(connection, before=utc_now(), run=run))
         seen_before = _tables_seen(reconcile_runs.latest(connection, runs_max=context.settings.history_runs))
     due = [file for file in files if file.begun_at <= before]
-    told = PurgedFiles(waiting=_held(files) - _held(due))
+    result = PurgedFiles(waiting=_held(files) - _held(due))
     known: LakeReferences | None = None
     waiting = iter(due)
     done = 0
@@ -195,15 +195,15 @@ def _purge(context: SweepContext, run: RunId | None, watch: RunWatch, on_progres
         _check_catalog(context, known, seen_before)
         # A table that cannot be read may reference any file, under whatever name the file was quarantined.
         if known.unread:
-            told.waiting += _held([*some, *waiting])
-            told.failed += [
+            result.waiting += _held([*some, *waiting])
+            result.failed += [
                 f"{name}: {why}; until it can be read, everything waits" for name, why in known.unread.items()
             ]
             break
-        _purge_batch(context, some, known, watch, told)
+        _purge_batch(context, some, known, watch, result)
         done += len(some)
         on_progress(done, len(due))
-    return told
+    return result
 
 
 def _tables_seen(runs: Iterable[Run]) -> Collection[str]:
@@ -242,7 +242,7 @@ def _held(files: Sequence[Swept]) -> int:
 
 
 def _purge_batch(
-    context: SweepContext, some: Sequence[Swept], known: LakeReferences, watch: RunWatch, told: PurgedFiles
+    context: SweepContext, some: Sequence[Swept], known: LakeReferences, watch: RunWatch, result: PurgedFiles
 ) -> None:
     paths = [file.path for file in some]
     live = known.referenced(paths) | context.spooled(paths)
@@ -251,7 +251,7 @@ def _purge_batch(
         file, end = seen.file, fate(seen, is_live=seen.file.path in live)
         why = _before(context, file, end, file.path in live, watch) if seen.at_kept is not None else None
         if why is not None:
-            told.failed.append(f"{file.path}: {why}")
+            result.failed.append(f"{file.path}: {why}")
             end = Fate.WAITS
         ends[end].append(file)
     goes = ends[Fate.GOES]
@@ -262,7 +262,7 @@ def _purge_batch(
         quarantined_files.move(connection, goes, SweptState.PURGING)
     failpoints.hit("reconcile.after_purge_record")
     refused = context.storage.delete([file.kept_at for file in (*goes, *ends[Fate.IN_PLACE])])
-    told.failed += [f"{kept_at}: {why}" for kept_at, why in refused.items()]
+    result.failed += [f"{kept_at}: {why}" for kept_at, why in refused.items()]
     failpoints.hit("reconcile.after_purged")
     gone = [replace(file, state=SweptState.PURGING) for file in goes if file.kept_at not in refused]
     size = sum(file.size for file in gone)
@@ -272,10 +272,10 @@ def _purge_batch(
         quarantined_files.move(connection, gone, SweptState.PURGED)
         samples = [file.path for file in gone[: context.settings.samples_max]]
         audit.record(connection, Event.FILES_PURGED.value, files=len(gone), bytes=size, samples=samples)
-    told.purged += len(gone)
-    told.bytes += size
-    told.brought_back += len(ends[Fate.NEEDED])
-    told.waiting += len(ends[Fate.WAITS])
+    result.purged += len(gone)
+    result.bytes += size
+    result.brought_back += len(ends[Fate.NEEDED])
+    result.waiting += len(ends[Fate.WAITS])
 
 
 def _before(context: SweepContext, file: Swept, end: Fate, is_live: bool, watch: RunWatch) -> str | None:

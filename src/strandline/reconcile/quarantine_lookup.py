@@ -35,31 +35,31 @@ class QuarantinedAt:
 class QuarantineLookup:
     files: dict[str, QuarantinedAt] = field(default_factory=dict)  # by the path in the table
     # files that may be in quarantine, and why that could not be checked
-    untold: dict[str, str] = field(default_factory=dict)
+    unchecked: dict[str, str] = field(default_factory=dict)
     planned: int = 0  # how many of both nothing else protects
 
     def __contains__(self, path: str) -> bool:
-        return path in self.files or path in self.untold
+        return path in self.files or path in self.unchecked
 
 
-def find_kept(context: SweepContext, survey: Survey, check: Callable[[], None]) -> QuarantineLookup:
+def find_quarantined(context: SweepContext, survey: Survey, check: Callable[[], None]) -> QuarantineLookup:
     """For all missing files, protected or not, and for the metadata of tables that cannot be read."""
-    kept = QuarantineLookup()
+    lookup = QuarantineLookup()
     missing = survey.drift.missing()
     not_recorded: dict[str, bool] = {}  # the value: whether nothing protects them
     while some := list(islice(missing, context.settings.batch_size)):
-        _seek_recorded(context, kept, [f.path for f in some])
-        kept.planned += sum(1 for f in some if f.protected is None and f.path in kept)
+        _seek_recorded(context, lookup, [f.path for f in some])
+        lookup.planned += sum(1 for f in some if f.protected is None and f.path in lookup)
         not_recorded |= {
-            f.path: f.protected is None for f in some if f.path not in kept and f.protected not in _STORAGE_AWAY
+            f.path: f.protected is None for f in some if f.path not in lookup and f.protected not in _STORAGE_AWAY
         }
         if len(not_recorded) >= SOUGHT_AT_ONCE:
-            _seek_forgotten(context, kept, not_recorded, check)
+            _seek_forgotten(context, lookup, not_recorded, check)
             not_recorded = {}
     metadata = _metadata_away(context, survey)
-    _seek_recorded(context, kept, metadata)
-    _seek_forgotten(context, kept, not_recorded | {path: False for path in metadata if path not in kept}, check)
-    return kept
+    _seek_recorded(context, lookup, metadata)
+    _seek_forgotten(context, lookup, not_recorded | {path: False for path in metadata if path not in lookup}, check)
+    return lookup
 
 
 def _metadata_away(context: SweepContext, survey: Survey) -> list[str]:
@@ -71,7 +71,7 @@ def _metadata_away(context: SweepContext, survey: Survey) -> list[str]:
     return [path for path, stat in zip(named, context.look_at(named), strict=True) if stat is None]
 
 
-def _seek_recorded(context: SweepContext, kept: QuarantineLookup, paths: Sequence[str]) -> None:
+def _seek_recorded(context: SweepContext, lookup: QuarantineLookup, paths: Sequence[str]) -> None:
     wanted = {key(path): path for path in paths} | {path: path for path in paths}
     # A path that is not valid text cannot be on record, nor be a parameter of a query.
     wanted = {spelled: path for spelled, path in wanted.items() if first_that_is_no_text((spelled,)) is None}
@@ -81,32 +81,32 @@ def _seek_recorded(context: SweepContext, kept: QuarantineLookup, paths: Sequenc
     for seen in look_at_both(context, here):
         path, file = wanted[seen.file.path], seen.file
         if seen.error is not None:
-            kept.untold[path] = seen.error.message
+            lookup.unchecked[path] = seen.error.message
         elif seen.at_kept is not None and seen.at_path is None:
-            kept.files.setdefault(path, QuarantinedAt(file.path, file.kept_at, file))
+            lookup.files.setdefault(path, QuarantinedAt(file.path, file.kept_at, file))
 
 
 def _seek_forgotten(
-    context: SweepContext, kept: QuarantineLookup, paths: Mapping[str, bool], check: Callable[[], None]
+    context: SweepContext, lookup: QuarantineLookup, paths: Mapping[str, bool], check: Callable[[], None]
 ) -> None:
     if not paths:
         return
     try:
         found = kept_without_record(context.storage, context.warehouse, list(paths), check)
     except StorageError as e:
-        kept.untold |= dict.fromkeys(paths, e.message)
+        lookup.unchecked |= dict.fromkeys(paths, e.message)
     else:
         for path, kept_at in found.items():
             # The table may spell it differently from storage.
             came_from = original(kept_at, f"{context.warehouse}/{QUARANTINE_FOLDER}", context.warehouse)
-            kept.files[path] = QuarantinedAt(came_from or path, kept_at, None)
-    kept.planned += sum(1 for path, is_planned in paths.items() if is_planned and path in kept)
+            lookup.files[path] = QuarantinedAt(came_from or path, kept_at, None)
+    lookup.planned += sum(1 for path, is_planned in paths.items() if is_planned and path in lookup)
 
 
 def kept_without_record(
     storage: Storage, warehouse: str, paths: Sequence[str], check: Callable[[], None] = lambda: None
 ) -> dict[str, str]:
-    """Where files of these paths are kept, one place for each; paths without one are left out. Lists the whole
+    """Where files of these paths are lookup, one place for each; paths without one are left out. Lists the whole
     quarantine once, however many paths. Raises `StorageError` if it cannot: then no file is known to be gone."""
     wanted = {key(path): path for path in paths}
     if not wanted:

@@ -64,7 +64,7 @@ class RunCounters:
         else:
             self.unlisted_failures += 1
 
-    def not_looked_at(self, stats: Sequence[object]) -> int:
+    def not_checked(self, stats: Sequence[object]) -> int:
         """Counts candidates that could not be checked again, and reports them as far as there is room."""
         errors = [stat for stat in stats if isinstance(stat, StorageError)]
         for error in errors:

@@ -187,7 +187,7 @@ def record_dropped(
 
 def _end(connection: Connection, dead: Run) -> None:
     outcome = replace(dead.outcome, done=done_so_far(connection, dead))
-    reconcile_runs.abort(connection, dead.id, outcome, AbortReason.UNKNOWN, "it ended without a word")
+    reconcile_runs.abort(connection, dead.id, outcome, AbortReason.UNKNOWN, "its process ended without recording why")
 
 
 def _dropped(connection: Connection, run: RunId) -> int:

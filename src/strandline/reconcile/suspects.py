@@ -47,10 +47,10 @@ class Suspects:
     # what else protects these orphan files and entries, and how many
     before: Counter[Protection | None] = field(default_factory=Counter)
     # tables with an orphan file that could not be read, and why: none of their entries is dropped
-    untold: dict[str, str] = field(default_factory=dict)
+    unreadable: dict[str, str] = field(default_factory=dict)
 
     def protects(self, entry: Finding) -> bool:
-        return entry.path in self.entries or entry.table in self.untold
+        return entry.path in self.entries or entry.table in self.unreadable
 
     def marked(self, finding: Finding) -> Finding:
         """The finding as it is reported."""
@@ -104,14 +104,14 @@ class MissingEntries:
                 yield self._ranged[at][2]
 
 
-def find_suspects(context: SweepContext, survey: Survey, kept: QuarantineLookup, watch: Watch) -> Suspects:
+def find_suspects(context: SweepContext, survey: Survey, quarantined: QuarantineLookup, watch: Watch) -> Suspects:
     """Also records them, and forgets those that a table references again."""
     with context.ledger.read() as connection:
         known = suspect_files.list_suspects(connection)
     again = survey.references.referenced([suspect.path for suspect in known])
     released = {suspect.path for suspect in known if suspect.released}
     found = Suspects({s.path: s.entry for s in known if not s.released and s.path not in again})
-    missing = _missing(survey, kept)
+    missing = _missing(survey, quarantined)
     tables: dict[str, str] = {}
     if missing:
         orphans = (
@@ -134,11 +134,11 @@ def find_suspects(context: SweepContext, survey: Survey, kept: QuarantineLookup,
     return found
 
 
-def _missing(survey: Survey, kept: QuarantineLookup) -> dict[str, MissingEntries]:
+def _missing(survey: Survey, quarantined: QuarantineLookup) -> dict[str, MissingEntries]:
     """By table. A file that is only in quarantine is not missing, and its path is right."""
     found: dict[str, MissingEntries] = {}
     for finding in survey.drift.missing():
-        if finding.protected in _STORAGE_AWAY or finding.path in kept.files or finding.table is None:
+        if finding.protected in _STORAGE_AWAY or finding.path in quarantined.files or finding.table is None:
             continue
         if finding.size is not None or finding.row_count is not None:
             found.setdefault(finding.table, MissingEntries()).add(finding)
@@ -181,7 +181,7 @@ def _matched(
             read += len(wanted)
             for finding, footer in zip(wanted, threads.map(lambda f: _footer(context, f), wanted), strict=True):
                 if isinstance(footer, StorageError):
-                    found.untold.setdefault(finding.table or "", footer.message)
+                    found.unreadable.setdefault(finding.table or "", footer.message)
                 elif footer is not None and (entries := missing[finding.table or ""].agreeing(footer)):
                     yield finding, entries
 

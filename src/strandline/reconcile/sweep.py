@@ -31,7 +31,7 @@ from strandline.reconcile.compare import guard
 from strandline.reconcile.context import SweepContext
 from strandline.reconcile.model import Content, Finding, Phase, Protection, Stat, Survey
 from strandline.reconcile.paths import Roots, key
-from strandline.reconcile.quarantine_lookup import QuarantinedAt, QuarantineLookup, find_kept
+from strandline.reconcile.quarantine_lookup import QuarantinedAt, QuarantineLookup, find_quarantined
 from strandline.reconcile.references.collect import LakeReferences
 from strandline.reconcile.run_counters import RunCounters
 from strandline.reconcile.run_watch import Aborted, OnProgress, RunWatch, under_lease
@@ -114,14 +114,14 @@ class _Sweep:
         survey = self._context.surveyor.survey(ledger_context, self._watch)
         self._counters.survey(survey, ledger_context.contents_before)
         self._counters.vanished = self._vanished(survey)
-        kept = self._in_quarantine(survey)
-        suspects = self._suspected(survey, kept)
-        self._tell(survey, kept, suspects, on_finding)
+        quarantined = self._in_quarantine(survey)
+        suspects = self._find_suspects(survey, quarantined)
+        self._report(survey, quarantined, suspects, on_finding)
         is_empty = not (
             ledger_context.seals or survey.references.tables or survey.references.unread or survey.drift.listed
         )
         if not self._asked.act and not is_empty:  # a new lake has nothing that a guard could refuse
-            refusals = (self._gate_refusal(survey), self._share_refusal(survey, kept))
+            refusals = (self._gate_refusal(survey), self._share_refusal(survey, quarantined))
             self._counters.refusals = [why for why in refusals if why is not None]
         with self._context.ledger.write() as connection:
             reconcile_runs.progress(connection, self._run, self._counters.outcome())
@@ -130,46 +130,48 @@ class _Sweep:
         _check(self._gate_refusal(survey))
         planned = survey.drift.planned
         self._watch.phase(Phase.MISSING, min(planned.missing, self._counters.left))
-        self._bring_back(kept)
-        _check(self._share_refusal(survey, kept))
-        known = self._sweep_missing(survey, kept, suspects)
+        self._bring_back(quarantined)
+        _check(self._share_refusal(survey, quarantined))
+        known = self._sweep_missing(survey, quarantined, suspects)
         self._watch.phase(Phase.ORPHANS, min(planned.total - planned.missing, self._counters.left))
         self._sweep_orphans(survey, known, suspects)
 
     def _in_quarantine(self, survey: Survey) -> QuarantineLookup:
         """Missing files that are in quarantine, or for which that could not be checked."""
-        kept = find_kept(self._context, survey, self._watch.check)
-        self._counters.partial |= bool(kept.untold)
-        for why in dict.fromkeys(kept.untold.values()):
+        quarantined = find_quarantined(self._context, survey, self._watch.check)
+        self._counters.partial |= bool(quarantined.unchecked)
+        for why in dict.fromkeys(quarantined.unchecked.values()):
             self._counters.fail(why)
-        return kept
+        return quarantined
 
-    def _suspected(self, survey: Survey, kept: QuarantineLookup) -> Suspects:
+    def _find_suspects(self, survey: Survey, quarantined: QuarantineLookup) -> Suspects:
         """Orphan files that are probably the files of missing entries: the run touches neither."""
-        suspects = find_suspects(self._context, survey, kept, self._watch)
+        suspects = find_suspects(self._context, survey, quarantined, self._watch)
         self._counters.suspects = len(suspects.files)
         for path, entry in suspects.files.items():
             self._counters.fail(f"{path} is probably the file that the entry {entry} means: the metadata is damaged")
-        for why in dict.fromkeys(suspects.untold.values()):
+        for why in dict.fromkeys(suspects.unreadable.values()):
             self._counters.fail(why)
         self._counters.reprotect(suspects.before, Protection.DAMAGED)
         return suspects
 
-    def _tell(self, survey: Survey, kept: QuarantineLookup, suspects: Suspects, on_finding: OnFinding | None) -> None:
+    def _report(
+        self, survey: Survey, quarantined: QuarantineLookup, suspects: Suspects, on_finding: OnFinding | None
+    ) -> None:
         drift = survey.drift
-        missing = (replace(f, in_quarantine=True) if f.path in kept.files else f for f in drift.missing())
+        missing = (replace(f, in_quarantine=True) if f.path in quarantined.files else f for f in drift.missing())
         if on_finding is None:
             orphans = drift.first_orphans(self._settings.samples_max)
             self._counters.sample(map(suspects.marked, chain(missing, orphans)))
             return
         listener = on_finding
 
-        def told() -> Iterator[Finding]:
+        def reported() -> Iterator[Finding]:
             for finding in map(suspects.marked, chain(missing, drift.orphans())):
                 listener(finding)
                 yield finding
 
-        self._counters.sample(told())
+        self._counters.sample(reported())
 
     def _vanished(self, survey: Survey) -> int:
         """How many tables the run before saw that the catalog does not have."""
@@ -184,11 +186,11 @@ class _Sweep:
         references = survey.references
         return self._context.gate({head.name: head.uuid for head in references.tables}, references.unread.keys())
 
-    def _share_refusal(self, survey: Survey, kept: QuarantineLookup) -> str | None:
+    def _share_refusal(self, survey: Survey, quarantined: QuarantineLookup) -> str | None:
         """Files that are only in quarantine do not count: they were brought back before this check."""
         settings, planned = self._settings, self._counters.planned
         for what, count, total in (
-            ("entry", planned.missing - kept.planned, len(survey.references)),
+            ("entry", planned.missing - quarantined.planned, len(survey.references)),
             ("file", planned.orphans + planned.foreign + planned.superseded, survey.drift.listed),
         ):
             if guard.share_refused(
@@ -200,9 +202,9 @@ class _Sweep:
                 )
         return None
 
-    def _bring_back(self, kept: QuarantineLookup) -> None:
+    def _bring_back(self, quarantined: QuarantineLookup) -> None:
         """Brings back quarantined files that a table needs, before anything else."""
-        waiting = iter(kept.files.values())
+        waiting = iter(quarantined.files.values())
         while some := list(islice(waiting, self._settings.batch_size)):
             back: list[QuarantinedAt] = []
             try:
@@ -232,15 +234,17 @@ class _Sweep:
                 samples=[file.path for file in back[: self._settings.samples_max]],
             )
 
-    def _sweep_missing(self, survey: Survey, kept: QuarantineLookup, suspects: Suspects) -> LakeReferences:
+    def _sweep_missing(self, survey: Survey, quarantined: QuarantineLookup, suspects: Suspects) -> LakeReferences:
         known = survey.references
         planned = (
-            f for f in survey.drift.missing() if f.protected is None and f.path not in kept and not suspects.protects(f)
+            f
+            for f in survey.drift.missing()
+            if f.protected is None and f.path not in quarantined and not suspects.protects(f)
         )
         for table, findings in groupby(planned, key=lambda f: f.table or ""):
             for some in self._batches(findings):
-                known, gone, untold = self._still_gone(table, some, known)
-                self._counters.skipped_recheck += len(some) - len(gone) - untold
+                known, gone, unchecked = self._still_gone(table, some, known)
+                self._counters.skipped_recheck += len(some) - len(gone) - unchecked
                 if gone:
                     self._actor.drop_entries(table, gone)
                 self._watch.progress(self._counters.missing)
@@ -267,12 +271,12 @@ class _Sweep:
         live = known.referenced([f.path for f in some])
         stats = self._context.look_at([f.path for f in some])
         gone = [f for f, stat in zip(some, stats, strict=True) if stat is None and f.path in live]
-        return known, gone, self._not_looked_at(stats)
+        return known, gone, self._not_checked(stats)
 
-    def _not_looked_at(self, stats: Sequence[Stat | StorageError | None]) -> int:
-        count = self._counters.not_looked_at(stats)
+    def _not_checked(self, stats: Sequence[Stat | StorageError | None]) -> int:
+        count = self._counters.not_checked(stats)
         if count:
-            log.warning("run %d: could not be looked at again, and stayed: %d", self._run, count)
+            log.warning("run %d: could not be checked again, and stayed: %d", self._run, count)
         return count
 
     def _sweep_orphans(self, survey: Survey, known: LakeReferences, suspects: Suspects) -> None:
@@ -282,10 +286,10 @@ class _Sweep:
             stats = self._context.look_at([f.path for f in some])
             known = self._context.catalog.references(known, self._watch)
             if self._asked.delete and known.unread:
-                self._counters.fail("as long as a table cannot be read, nothing is deleted at once")
+                self._counters.fail("a table cannot be read: until it can, nothing is deleted without quarantine")
                 return
             still = self._still_orphans(some, stats, known, before)
-            self._counters.skipped_recheck += len(some) - len(still) - self._not_looked_at(stats)
+            self._counters.skipped_recheck += len(some) - len(still) - self._not_checked(stats)
             if still:
                 known = self._actor.sweep_files(still, known)
             self._watch.progress(self._counters.files)

@@ -207,11 +207,11 @@ class Comparison:
             entries = self._entries(table, wanted, whole=not away)
         except StrandlineError as e:
             self._failures.append(PrefixFailure(table.head.location, e.message))
-            self._unshown.cannot_look(name)
+            self._unshown.cannot_check(name)
             return
         if wanted - entries.keys():
             # An entry was read a moment ago and cannot be described now: nobody can say what is missing.
-            self._unshown.cannot_look(name)
+            self._unshown.cannot_check(name)
         failures_before = len(self._failures)
         existing = {} if away else self._existing(entries, threads)
         gone = [k for k in entries if k not in existing]
@@ -221,7 +221,7 @@ class Comparison:
         seen: Set[str] = existing.keys()
         if len(self._failures) > failures_before:
             seen = frozenset()
-            self._unshown.cannot_look(name)
+            self._unshown.cannot_check(name)
         covered = set(sought.missing)
         self._unshown.look_at(name, {k: stat for k, stat in existing.items() if stat is not None and k in covered})
         absent = _absent(table, set(gone), seen, elsewhere, self._difference.contents_listed.get(name, 0))
@@ -277,11 +277,11 @@ class Unshown:
         began_ns = ledger_context.now_ns - ledger_context.clock_skew_seconds * 1_000_000_000
         self._as_of_ns = began_ns if places.as_of_ns is None else places.as_of_ns
         self._tables: set[str] = set()
-        self._untold: set[str] = set()
+        self._unchecked: set[str] = set()
         self.lacking: set[str] = set()  # tables that reference a missing file
 
-    def cannot_look(self, table: str) -> None:
-        self._untold.add(table)
+    def cannot_check(self, table: str) -> None:
+        self._unchecked.add(table)
 
     def look_at(self, table: str, unlisted: Mapping[str, Stat]) -> None:
         """`unlisted`: existing files that should have been listed, by key. Files behind a link are never listed."""
@@ -291,7 +291,7 @@ class Unshown:
 
     def stops(self, before: Mapping[str, Protection]) -> dict[str, Protection]:
         spelling = dict.fromkeys(self._tables, Protection.SPELLING)
-        return {**spelling, **dict.fromkeys(self._untold, Protection.PREFIX_FAILED), **before}
+        return {**spelling, **dict.fromkeys(self._unchecked, Protection.PREFIX_FAILED), **before}
 
 
 def stops(

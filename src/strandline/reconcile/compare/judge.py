@@ -72,7 +72,7 @@ class Judge:
     def judged(self, file: Unreferenced, stat: Stat | None) -> Judged:
         place = self._place(file)
         if place is None:
-            raise ValueError(f"{file.path} is not to be spoken of")
+            raise ValueError(f"{file.path} is not reported")
         name = file.path.rpartition("/")[2]
         fits = place.content is not None and fits_room(name, place.suffixes)
         modified_ns = None if stat is None else stat.modified_ns

@@ -198,10 +198,10 @@ class Comparing:
         gone = self._gone()
         contents = F.count(F.when(F.col("content") != _NAMED, 1)).alias("contents")
         # one row per table
-        told = gone.groupBy("table", "label").agg(F.count("key").alias("count"), contents).collect()
-        described = sorted({row.table for row in told if row.contents and listed.get(row.table)})
+        totals = gone.groupBy("table", "label").agg(F.count("key").alias("count"), contents).collect()
+        described = sorted({row.table for row in totals if row.contents and listed.get(row.table)})
         rows = self._located(gone, locate(described)) if described else gone.withColumn("manifests", F.expr(_NOWHERE))
-        counts = {(row.table, row.label): row["count"] for row in told}
+        counts = {(row.table, row.label): row["count"] for row in totals}
         for name, table in sorted(self._references.by_name.items()):
             apart = counts.get((name, _ELSEWHERE), 0)
             some = self._some(rows, name, _ELSEWHERE, 1 if apart > LOOKED_FOR_MAX else apart)

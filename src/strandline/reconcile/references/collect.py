@@ -253,7 +253,7 @@ class ReferenceReader:
 
 def references_too_many(count: int) -> ReferencesTooMany:
     return ReferencesTooMany(
-        f"the tables reach {plural(count, 'file')}, which is more than one process is to hold",
+        f"the tables reference {plural(count, 'file')}, more than one process may hold",
         hint="Raise reconcile.references_max, if this machine has the memory.",
     )
 

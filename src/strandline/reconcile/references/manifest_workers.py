@@ -151,7 +151,7 @@ def _fetch(io: FileIO, path: str) -> bytes | Unreadable:
         with io.new_input(path).open() as file:
             return file.read()
     except FileNotFoundError:
-        return Unreadable("it is not there", is_missing=True)
+        return Unreadable("it does not exist", is_missing=True)
     except Exception as e:
         # Stores and their clients have no common error class; every failure is reported.
         return Unreadable(f"{type(e).__name__}: {str(e)[:200]}")
@@ -164,7 +164,7 @@ def _listed(found: Listed) -> ListedManifest:
 
 
 def _unreadable(how: str, why: str | None) -> Unreadable:
-    return Unreadable("it is not there", is_missing=True) if how == "missing" else Unreadable(why or how)
+    return Unreadable("it does not exist", is_missing=True) if how == "missing" else Unreadable(why or how)
 
 
 def _content(content: int, form: str) -> Content:

@@ -30,7 +30,7 @@ class LocalStore:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError) as e:
-            raise StorageError(f"{path} cannot be looked at: {_said(e)}") from e
+            raise StorageError(f"{path} cannot be checked: {_said(e)}") from e
         if not stat.S_ISREG(found.st_mode):
             raise StorageError(f"{path} is not a regular file")
         return Stat(found.st_size, found.st_mtime_ns)
