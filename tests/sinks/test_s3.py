@@ -12,7 +12,6 @@ from typing import Any
 import obstore
 import pyarrow as pa
 import pytest
-from obstore.store import S3Store
 
 from strandline.core import failpoints
 from strandline.core.errors import RefusedError, StorageError
@@ -50,10 +49,7 @@ class Store:
         self.bucket = s3.make_bucket()
         self.endpoint = endpoint or s3.endpoint
         self.options = options
-        self.store = S3Store(
-            self.bucket, endpoint=s3.endpoint, region=s3.region, access_key_id=s3.access_key,
-            secret_access_key=s3.secret_key, client_options={"allow_http": True}, virtual_hosted_style_request=False,
-        )  # fmt: skip
+        self.store = s3.objects(self.bucket)
         self.made = Made(self.open, self.numbers, self.take_away)
 
     def open(self, *, place: str = "one", generation: int = 1, **options: str) -> Sink:
