@@ -136,11 +136,9 @@ def test_references_that_are_gone_while_files_are_there_stop_a_table() -> None:
 
 
 def test_nothing_is_dropped_where_nothing_was_listed_of_a_table_or_of_its_data() -> None:
-    assert guard.by_absence(references=1, listed=0) is Protection.NOTHING_LISTED
-    assert guard.by_absence(references=1, listed=1) is None and guard.by_absence(references=0, listed=0) is None
-    assert guard.by_absent_contents(missing=2, there=0) is Protection.NOTHING_LISTED
-    assert guard.by_absent_contents(missing=0, there=0) is None, "a table without data has none to list"
-    assert guard.by_absent_contents(missing=2, there=1) is None
+    assert guard.by_absence(expected=2, found=0) is Protection.NOTHING_LISTED
+    assert guard.by_absence(expected=2, found=1) is None
+    assert guard.by_absence(expected=0, found=0) is None, "a table without data has none to list"
 
 
 SEGMENTS = st.lists(st.sampled_from("ab"), min_size=1, max_size=4).map("/".join)

@@ -40,7 +40,9 @@ class LedgerContextLoader:
         with self._ledger.read() as connection:
             clock = self._clock(connection, now_ns)
         if asked.act and clock.doubt is None:
-            self._close_dead_jobs()
+            # Otherwise files of a dead job would be protected forever if nobody ever runs maintenance again.
+            with self._ledger.write() as connection:
+                runs.close_dead(connection, utc_now(), lease_seconds=self._config.settings.ingest.lease_seconds)
         with self._ledger.read() as connection:
             known = datasets.list_datasets(connection)
             seals = {d.name: _seal(connection, d) for d in known}
@@ -76,11 +78,6 @@ class LedgerContextLoader:
             jump=timedelta(seconds=settings.maintain.clock_jump_seconds),
             skew=timedelta(seconds=settings.reconcile.clock_skew_seconds),
         )
-
-    def _close_dead_jobs(self) -> None:
-        """Otherwise files of a dead job would be protected forever if nobody ever runs maintenance again."""
-        with self._ledger.write() as connection:
-            runs.close_dead(connection, utc_now(), lease_seconds=self._config.settings.ingest.lease_seconds)
 
     @property
     def own_origin(self) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
+from itertools import chain
 from urllib.parse import unquote
 
 OWN_FOLDER = "_strandline"
@@ -202,11 +203,4 @@ class Roots:
 
     def of(self, path: str) -> str | None:
         at = path.rstrip("/")
-        while at:
-            if at in self._folders:
-                return at
-            above, slash, _ = at.rpartition("/")
-            if not slash or above == at:
-                return None
-            at = above
-        return None
+        return next((folder for folder in chain((at,), above(at)) if folder in self._folders), None)

@@ -324,7 +324,7 @@ def stops(
                     published=() if seal is None else seal.published,
                     skew_seconds=ledger_context.clock_skew_seconds,
                 ),
-                guard.by_absence(references=table.count, listed=listed),
+                guard.by_absence(expected=table.count, found=listed),
             )
         )
         if reason is not None:
@@ -340,8 +340,8 @@ def _absent(
     apart = {k for k in elsewhere if k not in table.files}
     here = gone - apart - table.files.keys()
     found: dict[str, Protection] = {}
-    for some, there in ((here, contents_listed), (apart & gone, len(apart & seen))):
-        reason = guard.by_absent_contents(missing=len(some), there=there)
+    for some, count in ((here, contents_listed), (apart & gone, len(apart & seen))):
+        reason = guard.by_absence(expected=len(some), found=count)
         if reason is not None:
             found |= dict.fromkeys(some, reason)
     return found

@@ -101,15 +101,11 @@ def is_one_bit_off(one: str, other: str) -> bool:
     return sum((ord(a) ^ ord(b)).bit_count() for a, b in zip(one, other, strict=True)) == 1
 
 
-def by_absence(*, references: int, listed: int) -> Protection | None:
-    """Unavailable storage shows nothing at all; missing files leave others behind."""
-    return Protection.NOTHING_LISTED if references > 0 and listed == 0 else None
-
-
-def by_absent_contents(*, missing: int, there: int) -> Protection | None:
-    """The same for data and delete files alone: they may be on other storage than the metadata, or have been removed as
-    a whole, and existing metadata says nothing about that. Entries of such a table are not dropped."""
-    return Protection.NOTHING_LISTED if missing > 0 and there == 0 else None
+def by_absence(*, expected: int, found: int) -> Protection | None:
+    """Unavailable storage shows nothing at all; missing files leave others behind. Data and delete files are also
+    judged alone: they may be on other storage than the metadata, or have been removed as a whole, and existing metadata
+    says nothing about that. Entries of such a table are not dropped."""
+    return Protection.NOTHING_LISTED if expected > 0 and found == 0 else None
 
 
 def overlaps(folders: Mapping[str, Sequence[str]]) -> dict[str, str]:

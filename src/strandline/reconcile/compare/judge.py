@@ -29,7 +29,12 @@ from strandline.reconcile.paths import (
 from strandline.reconcile.references.missing_entries import Entry
 
 _SPOOL_SUFFIXES = (".arrow", ".tmp")
-_CONTENTS = {Room.DATA: Content.DATA, Room.METADATA: Content.METADATA}
+# what the files of a folder are, and how their names end
+_LAYOUT: Mapping[Room | None, tuple[Content | None, tuple[str, ...]]] = {
+    Room.DATA: (Content.DATA, SUFFIXES[Room.DATA]),
+    Room.METADATA: (Content.METADATA, SUFFIXES[Room.METADATA]),
+    None: (None, ()),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,7 @@ class _Place:
     table: str | None
     content: Content | None  # None outside every layout
     suffixes: tuple[str, ...]
-    standing: Protection | None  # the guard that protects the file, whatever its age
+    protected: Protection | None  # the guard that protects the file, whatever its age
 
 
 class Judge:
@@ -80,8 +85,8 @@ class Judge:
         if place.content is Content.SPOOL:
             table_uuid = file.path.rpartition("/")[0].rpartition("/")[2]
             protected = first((protected, by_spool(modified_ns, table_uuid, name, self._context)))
-        if place.standing is not None or not fits:
-            protected = first((place.standing, None if fits else Protection.LAYOUT, protected))
+        if place.protected is not None or not fits:
+            protected = first((place.protected, None if fits else Protection.LAYOUT, protected))
         if not self._context.own_origin and is_metadata_file(name):
             # The catalog's client writes these, on whatever machine it runs; this disk may have a copy.
             protected = first((protected, Protection.ORIGIN))
@@ -107,29 +112,28 @@ class Judge:
         if is_own(folder, run_places.warehouse):
             return self._spool(folder)
         if table is not None:
-            return self._at(table, room_of_folder(folder, run_places.locations[table]), folder, is_known=True)
+            room = room_of_folder(folder, run_places.locations[table])
+            return self._at(table, folder, *_LAYOUT[room], is_known=True)
         if run_places.passed_over(key(folder)):
             return None
         relative = below(f"{folder}/", run_places.warehouse)
         root = None if relative is None else unknown_root_of(relative)
         room = None if root is None else room_of_folder(folder, f"{run_places.warehouse}/{root}")
-        return self._at(None, room, folder, is_known=False)
+        return self._at(None, folder, *_LAYOUT[room], is_known=False)
 
-    def _at(self, table: str | None, room: Room | None, folder: str, *, is_known: bool) -> _Place:
-        standing = self._standing(table, folder, in_layout=room is not None, is_known=is_known)
-        content = None if room is None else _CONTENTS[room]
-        return _Place(table, content, () if room is None else SUFFIXES[room], standing)
-
-    def _standing(self, table: str | None, folder: str, *, in_layout: bool, is_known: bool) -> Protection | None:
-        return by_place(
+    def _at(
+        self, table: str | None, folder: str, content: Content | None, suffixes: tuple[str, ...], *, is_known: bool
+    ) -> _Place:
+        protected = by_place(
             self._context,
             stopped=None if table is None else self._run_places.stopped.get(table),
-            in_layout=in_layout,
+            in_layout=content is not None,
             known_root=is_known,
             failed_prefix=self._run_places.failed.of(key(folder)) is not None,
             vanished=not is_known and self._run_places.vanished.of(key(folder)) is not None,
             any_unread=self._run_places.any_unread,
         )
+        return _Place(table, content, suffixes, protected)
 
     def _spool(self, folder: str) -> _Place | None:
         """A spool file without a record may be an orphan; everything else in the lake's own folder is the lake's."""
@@ -137,10 +141,9 @@ class Judge:
         if relative is None:
             return None
         if "/" in relative or not has_plain_segments(relative):
-            return self._at(None, None, folder, is_known=True)
+            return self._at(None, folder, *_LAYOUT[None], is_known=True)
         # The spool has a layout of its own.
-        standing = self._standing(None, folder, in_layout=True, is_known=True)
-        return _Place(None, Content.SPOOL, _SPOOL_SUFFIXES, standing)
+        return self._at(None, folder, Content.SPOOL, _SPOOL_SUFFIXES, is_known=True)
 
 
 def is_superseded(path: str, current: str) -> bool:

@@ -180,7 +180,7 @@ class ReferenceReader:
                 try:
                     table = self._catalog.load(name)
                     _check_format(name, table.metadata)
-                    folders_of(table)
+                    folders_of(table)  # which raises, too
                 except NoSuchDataset:
                     continue  # Dropped or renamed just now: the names are listed again.
                 except (TableUnfit, StorageError, SchemaError) as e:
@@ -216,7 +216,8 @@ class ReferenceReader:
         parts = self._read_lists(tables)
         wanted = {manifest.path: manifest for part in parts.values() for manifest in part.listed()}
         owners = {manifest.path: tables[name].io for name, part in parts.items() for manifest in part.listed()}
-        self._check_count(wanted.values())
+        if (counted := sum(manifest.live or 0 for manifest in wanted.values())) > self._references_max:
+            raise references_too_many(counted)
         files = self._reading.read_manifests(wanted.values(), owners)
         for part in parts.values():
             for path in sorted({manifest.path for manifest in part.listed()}):
@@ -244,11 +245,6 @@ class ReferenceReader:
                 else:
                     parts[name].lists[path] = listed
         return parts
-
-    def _check_count(self, manifests: Iterable[ListedManifest]) -> None:
-        counted = sum(manifest.live or 0 for manifest in manifests)
-        if counted > self._references_max:
-            raise references_too_many(counted)
 
 
 def references_too_many(count: int) -> ReferencesTooMany:
