@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
-from itertools import chain
 from urllib.parse import unquote
 
 OWN_FOLDER = "_strandline"
@@ -203,4 +202,6 @@ class Roots:
 
     def of(self, path: str) -> str | None:
         at = path.rstrip("/")
-        return next((folder for folder in chain((at,), above(at)) if folder in self._folders), None)
+        while at and at not in self._folders:
+            at = at.rpartition("/")[0]
+        return at or None
