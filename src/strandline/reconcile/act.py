@@ -216,11 +216,9 @@ class Actor:
             files=len(files),
             bytes=size,
             storage=self._context.storage.kind.value,
-            partial=self._counters.partial,
-            cap_hit=self._counters.cap_hit,
-            skipped_recheck=self._counters.skipped_recheck,
             failed=self._counters.failed,
             samples=[file.path for file in files[: self._context.settings.samples_max]],
+            **self._counters.flags,
         )
 
     def drop_entries(self, table: str, findings: Sequence[Finding]) -> None:
@@ -283,15 +281,7 @@ class Actor:
             raise Aborted(AbortReason.COMMIT_FAILED, e.message) from e
 
     def _record_dropped(self, connection: Connection, batch: DroppedBatch, dropped: int) -> None:
-        record_dropped(
-            connection,
-            self._context,
-            batch,
-            dropped,
-            partial=self._counters.partial,
-            cap_hit=self._counters.cap_hit,
-            skipped_recheck=self._counters.skipped_recheck,
-        )
+        record_dropped(connection, self._context, batch, dropped, **self._counters.flags)
         lost = sorted({loss.name for loss in batch.lost})
         log.warning(
             "run %d: entries of %s whose files are gone were dropped: %d, with rows: %d%s",

@@ -58,6 +58,11 @@ class RunCounters:
         """How many files it acted on."""
         return self.orphans + self.foreign + self.superseded
 
+    @property
+    def flags(self) -> dict[str, object]:
+        """What each record of the audit log says about the run so far."""
+        return {"partial": self.partial, "cap_hit": self.cap_hit, "skipped_recheck": self.skipped_recheck}
+
     def fail(self, what: str) -> None:
         if len(self.failures) < self.settings.errors_max:
             self.failures.append(printable(what))

@@ -26,6 +26,7 @@ from strandline.reconcile.paths import checksum_of, metadata_version
 from strandline.reconcile.run_watch import RunWatch
 
 _GONE = "in neither place"
+_DIED = "its process ended without recording why"
 # files that went back do not count, just as in a live run
 _ACTED = (SweptState.HELD, SweptState.PURGING, SweptState.PURGED, SweptState.LOST)
 
@@ -119,7 +120,8 @@ def settle_dead_runs(context: SweepContext, watch: RunWatch, *, entries: bool = 
     with context.ledger.write() as connection:
         watch.hold(connection)
         if dead is not None:
-            _end(connection, dead)
+            outcome = replace(dead.outcome, done=done_so_far(connection, dead))
+            reconcile_runs.abort(connection, dead.id, outcome, AbortReason.UNKNOWN, _DIED)
         if files or settled:
             states = {state.value: len(some) for state, some in after.items()}
             runs = sorted({file.run for file in files} | {batch.run for batch in drops})
@@ -183,11 +185,6 @@ def record_dropped(
         samples=batch.samples[: context.settings.samples_max],
         **more,
     )
-
-
-def _end(connection: Connection, dead: Run) -> None:
-    outcome = replace(dead.outcome, done=done_so_far(connection, dead))
-    reconcile_runs.abort(connection, dead.id, outcome, AbortReason.UNKNOWN, "its process ended without recording why")
 
 
 def _dropped(connection: Connection, run: RunId) -> int:

@@ -333,10 +333,8 @@ class _Sweep:
                 cap=self._settings.deletes_max_per_run,
                 missing=self._counters.missing,
                 orphans=self._counters.files,
-                partial=self._counters.partial,
-                cap_hit=True,
-                skipped_recheck=self._counters.skipped_recheck,
                 storage=self._context.storage.kind.value,
+                **self._counters.flags,
             )
 
     def _end(self, reason: AbortReason | None = None, why: str = "") -> None:

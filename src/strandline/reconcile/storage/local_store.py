@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from strandline.core import failpoints
@@ -142,10 +143,8 @@ class LocalStore:
 
 def _synced(folders: set[Path]) -> None:
     for folder in folders:
-        try:
+        with suppress(OSError):  # a missing folder has no files; a later check corrects the record
             sync_folder(folder)
-        except OSError:
-            continue  # a missing folder has no files; a later check corrects the record
 
 
 def _said(error: Exception) -> str:
