@@ -234,14 +234,14 @@ def test_one_bar_shows_the_share_where_the_total_is_known_and_begins_anew_with_a
         bar.step("Listing storage", 1_234, None)
         look()
         bar.step("Orphan files", 25, 100)
-        logging.getLogger("strandline.reconcile.act").warning("files set aside: 25")
+        logging.getLogger("strandline.reconcile.act").warning("files quarantined: 25")
         look()
         bar.say("Comparing")
         look()
     assert "Listing storage" in shown[0] and "1,234" in shown[0] and "%" not in shown[0]
     assert "Orphan files" in shown[1] and "25/100" in shown[1] and "25 %" in shown[1]
     assert "Comparing" in shown[2] and "%" not in shown[2].rpartition("Comparing")[2]
-    assert "files set aside" not in "".join(shown) and "files set aside: 25" in written.getvalue()
+    assert "files quarantined" not in "".join(shown) and "files quarantined: 25" in written.getvalue()
     with one_bar(Output(as_json=True), "Looking") as bar:
         bar.step("Orphan files", 25, 100)
 
