@@ -165,7 +165,7 @@ def test_bodies_that_cannot_be_recorded_are_told_each_with_its_reason_and_once(
         assert len([e for e in audit.latest(connection) if e.event == "spool_files_left"]) == 1
     assert left.by_dataset == {"default.events": 5} and left.first == tuple(sorted(done.left, key=lambda f: f.name))
     young = _adoption(bench).run(older_than=utc_now() - timedelta(hours=1))
-    assert young.left == () and _receiver(bench).unrecorded() == left, "what is passed over is as it was"
+    assert young.left == [] and _receiver(bench).unrecorded() == left, "what is passed over is as it was"
     gone = _receiver(bench).set_unrecorded_aside("events")
     assert {f.name for f in gone} == set(reasons) and _receiver(bench).unrecorded().by_dataset == {}
     assert len([p for p in bench.files() if p.suffix == ".unsure"]) == 5
@@ -191,7 +191,7 @@ def test_a_hold_that_comes_just_before_the_commit_is_no_failure_of_the_batch(
     with bench.ledger.write() as connection:
         [waiting] = receive_report.report(connection)
         receive_holds.clear(connection, bench.dataset.id)
-    assert [(b.failures, b.reason) for b in waiting.batches] == [(0, None)]
+    assert [(b.tries, b.reason) for b in waiting.batches] == [(0, None)]
     assert batches.take(bench.ledger, 60), "and nobody has to wait for its lease"
 
 
