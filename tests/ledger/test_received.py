@@ -26,7 +26,7 @@ from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.ingest import datasets
 from strandline.ledger.receive import batches, receive_report, received, senders, tokens
 from strandline.ledger.receive.received import Body, BodyGone, New, OtherBody, Overlaps, Repeat
-from strandline.ledger.receive.senders import NotClaimed, NotOwner, PlacedBody
+from strandline.ledger.receive.senders import NotClaimed, NotOwner, PlacedBody, SourceRecord
 from tests.campaign import scaled
 from tests.ledger.conftest import Bench
 from tests.ledger.delivery_bench import open_shared
@@ -566,12 +566,7 @@ def test_a_claim_is_written_once_and_its_generation_only_rises(receiving: Receiv
             found = senders.claim(
                 connection,
                 receiving.dataset.id,
-                lake,
-                "default.source",
-                instance=instance,
-                table_uuid=uuid,
-                generation=generation,
-                owner=receiving.token.owner,
+                SourceRecord(lake, "default.source", instance, uuid, generation, receiving.token.owner),
             )
             assert found is not None
             assert found == senders.claimed(connection, receiving.dataset.id, lake, "default.source")
@@ -595,9 +590,8 @@ def test_of_many_that_claim_at_once_one_has_the_record(receiving: Receiving, sha
     def claim(instance: str, ledger: Ledger) -> str:
         with ledger.write() as connection:
             made = senders.claim(
-                connection, receiving.dataset.id, "l", "d",
-                instance=instance, table_uuid="u", generation=1, owner=receiving.token.owner,
-            )  # fmt: skip
+                connection, receiving.dataset.id, SourceRecord("l", "d", instance, "u", 1, receiving.token.owner)
+            )
             assert made is not None
             return made.instance
 

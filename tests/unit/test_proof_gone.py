@@ -97,7 +97,7 @@ def test_a_chunk_that_was_never_sent_is_a_gap_unless_it_is_counted_as_lost() -> 
 
 def loss(reason: Reason, until: int, partition: str = "", after: int | None = None) -> Loss:
     at = None if after is None else Seq(after)
-    return Loss(SinkId(1), 1, partition, at, Seq(until), None, reason, NOW)
+    return Loss(partition, at, Seq(until), None, sink=SinkId(1), generation=1, reason=reason, at=NOW)
 
 
 def test_only_where_a_mark_was_moved_nothing_was_sent() -> None:

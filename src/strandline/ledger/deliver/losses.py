@@ -30,27 +30,23 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
-    sink: SinkId
-    generation: int
+class NewLoss:
     partition: str
     after: Seq | None
     until: Seq
     rows: int | None  # None for forgotten rows: nobody can count them any more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss(NewLoss):
+    sink: SinkId
+    generation: int
     reason: Reason
     at: datetime
 
     @property
     def range(self) -> SeqRange:
         return SeqRange(Seq((self.after or 0) + 1), self.until)
-
-
-@dataclass(frozen=True, slots=True)
-class NewLoss:
-    partition: str
-    after: Seq | None
-    until: Seq
-    rows: int | None
 
 
 def add(connection: sa.Connection, record: SinkRecord, reason: Reason, found: Sequence[NewLoss]) -> None:

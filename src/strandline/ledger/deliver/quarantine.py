@@ -41,35 +41,28 @@ NOT_THERE = (QuarantineState.HELD, QuarantineState.REPLAYING)  # the sink does n
 
 
 @dataclass(frozen=True, slots=True)
-class Quarantined:
-    id: QuarantinedId
-    sink: SinkId
-    generation: int
-    lane: LaneId
-    partition: str
-    seq: Seq
-    reason: str
-    object: str  # the key of its content
-    size: int
-    options: Mapping[str, str]  # of the refused send, with `env:NAME` unresolved
-    form: str  # the sink's description of the table that was sent
-    state: QuarantineState
-    replay_number: int | None
-    at: datetime
-    changed_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
 class SetAside:
     """A refused row whose content is stored and whose record is not."""
 
     lane: LaneId
     seq: Seq
     reason: str
-    object: str
+    object: str  # the key of its content
     size: int
-    options: Mapping[str, str]
-    form: str
+    options: Mapping[str, str]  # of the refused send, with `env:NAME` unresolved
+    form: str  # the sink's description of the table that was sent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantined(SetAside):
+    id: QuarantinedId
+    sink: SinkId
+    generation: int
+    partition: str
+    state: QuarantineState
+    replay_number: int | None
+    at: datetime
+    changed_at: datetime
 
 
 def set_aside(ledger: Ledger, lease: Lease, rows: Sequence[tuple[ChunkId, SetAside]]) -> bool:

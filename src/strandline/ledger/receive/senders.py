@@ -98,22 +98,13 @@ def _record(row: Any) -> SourceRecord:
     return from_row(SourceRecord, row, dataset=row.source_dataset, owner=row.owner_id)
 
 
-def claim(
-    connection: sa.Connection,
-    dataset: DatasetId,
-    lake: str,
-    source_dataset: str,
-    *,
-    instance: str,
-    table_uuid: str,
-    generation: int,
-    owner: TokenId,
-) -> SourceRecord | None:
+def claim(connection: sa.Connection, dataset: DatasetId, wanted: SourceRecord) -> SourceRecord | None:
     """Writes the record if there is none and this is generation 1. If the record has this owner and instance, raises
     its generation by at most one, and never lowers it. Returns the record as it is then, which may be another sink's;
     None if there was none and this is not generation 1."""
-    own = {"instance": instance, "table_uuid": table_uuid}
-    at = {"dataset_id": dataset, "lake": lake, "source_dataset": source_dataset}
+    generation, owner = wanted.generation, wanted.owner
+    own = {"instance": wanted.instance, "table_uuid": wanted.table_uuid}
+    at = {"dataset_id": dataset, "lake": wanted.lake, "source_dataset": wanted.dataset}
     if generation == 1:
         connection.execute(
             insert_into(connection, source)
@@ -129,7 +120,7 @@ def claim(
         )
         .values(generation=generation, owner_id=owner)
     )
-    return claimed(connection, dataset, lake, source_dataset)
+    return claimed(connection, dataset, wanted.lake, wanted.dataset)
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,18 +120,11 @@ async def claimed(handler: RequestHandler, caller: Caller, asked: ClaimedQuestio
 
 @_question(ClaimQuestion)
 async def claim(handler: RequestHandler, caller: Caller, asked: ClaimQuestion) -> Reply:
+    wanted = SourceRecord(**asked.model_dump(), owner=caller.token.owner)
+
     def ask() -> SourceRecord | None:
         with handler.ledger.write() as connection:
-            return senders.claim(
-                connection,
-                caller.dataset.id,
-                asked.lake,
-                asked.dataset,
-                instance=asked.instance,
-                table_uuid=asked.table_uuid,
-                generation=asked.generation,
-                owner=caller.token.owner,
-            )
+            return senders.claim(connection, caller.dataset.id, wanted)
 
     found = await handler.in_thread(ask)
     if found is None:
@@ -151,12 +144,7 @@ def _own(record: SourceRecord, caller: Caller) -> SourceRecord:
 
 
 def _claim_reply(record: SourceRecord) -> Reply:
-    found = {
-        "lake": record.lake,
-        "instance": record.instance,
-        "dataset": record.dataset,
-        "table_uuid": record.table_uuid,
-    }
+    found = {name: getattr(record, name) for name in ("lake", "instance", "dataset", "table_uuid")}
     return _answer({"claim": found, "generation": record.generation})
 
 
