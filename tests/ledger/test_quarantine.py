@@ -12,7 +12,7 @@ from strandline.core.delivery_types import ChunkState, Intent, LanePlan
 from strandline.core.errors import MarkMoved
 from strandline.core.types import Seq
 from strandline.ledger.deliver import quarantine, sinks
-from strandline.ledger.deliver.quarantine import NOT_THERE, Quarantined, QuarantinedId, QuarantineState, SetAside
+from strandline.ledger.deliver.quarantine import NOT_DELIVERED, Quarantined, QuarantinedId, QuarantineState, SetAside
 from strandline.status import documents
 from strandline.status import sinks as sink_status
 from tests.ledger.conftest import LAKE, Bench
@@ -139,7 +139,7 @@ def test_a_row_that_may_have_landed_cannot_be_discarded(delivery: Delivery) -> N
     assert not quarantine.discard(ledger, first.id)
     assert quarantine.discard(ledger, second.id) and quarantine.discard(ledger, second.id)
     assert quarantine.start_replay(ledger, second.id) is None
-    assert (look(delivery, NOT_THERE), counted(delivery)) == ([], 0)
+    assert (look(delivery, NOT_DELIVERED), counted(delivery)) == ([], 0)
     assert [q.seq for q in look(delivery, (QuarantineState.DISCARDED,))] == [8]
 
 

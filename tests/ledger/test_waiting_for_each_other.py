@@ -66,7 +66,7 @@ def retention(bench: Bench, dataset: Dataset) -> _Retention:
 
 def passing_over(delivery: Delivery, until: int) -> _Drop:
     with delivery.ledger.read() as connection:
-        (standing,) = skipped_rows.standings(connection, delivery.sink)
+        (standing,) = skipped_rows.lane_positions(connection, delivery.sink)
     lost = NewLoss(standing.partition, standing.mark, Seq(until), 50)
     passed = _Passed(delivery.sink, delivery.lease, (standing,))
     return _Drop(passed, (LaneDrop(standing, Seq(until)),), (lost,), (), False)

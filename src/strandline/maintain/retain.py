@@ -183,7 +183,7 @@ class _Retention:
         for n, reach in enumerate(holding):
             self.progress("counting rows that are held", n, len(holding))
             with self.context.ledger.read() as connection:
-                standings = skipped_rows.standings(connection, reach.sink)
+                standings = skipped_rows.lane_positions(connection, reach.sink)
             counted = rows.count_lacking(self._table(sealed).df, reach.sink, standings, due, condition)
             total = max(0, sum(c.rows for c in counted.values()) - lost.get(reach.sink.id, 0))
             above = f"{condition} AND `{SEQ_COLUMN}` > {max(int(reach.number or 0), int(end or 0))}"
@@ -204,7 +204,7 @@ class _Retention:
                     record = self._current(connection, reach.sink)
                     if record is None or (record.generation, record.state) != (reach.sink.generation, reach.sink.state):
                         raise MarkMoved(f"sink {reach.sink.name} was changed meanwhile", hint="Try again.")
-                    passed.append(_Passed(record, lease, tuple(skipped_rows.standings(connection, record))))
+                    passed.append(_Passed(record, lease, tuple(skipped_rows.lane_positions(connection, record))))
             yield passed
 
     def _current(self, connection: Connection, record: SinkRecord) -> SinkRecord | None:

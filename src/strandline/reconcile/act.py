@@ -166,7 +166,7 @@ class Actor:
                 self._counters.fail(e.message)
         self._counters.skipped_recheck += sum(went_back.values())
         with self._context.ledger.write() as connection:
-            recorded = quarantined_files.of_run(connection, self._run, quarantined_files.THERE)
+            recorded = quarantined_files.of_run(connection, self._run, quarantined_files.IN_QUARANTINE)
             back = [file for file in recorded if went_back.get(file.id) is True]
             quarantined_files.move(connection, back, SweptState.RESTORED, why)
         if rest := [file for file in recorded if went_back.get(file.id) is False]:

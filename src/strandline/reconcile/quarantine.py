@@ -31,7 +31,7 @@ _BACK, _IN_PLACE, _TAKEN, _LOST, _LEFT = "back", "in place", "taken", "lost", "l
 _VANISHED = "it is no longer in quarantine"
 _T = TypeVar("_T")
 _UNBOUNDED_SECONDS = 365 * 86_400.0
-_KEPT_STATES = (*quarantined_files.THERE, SweptState.LOST)
+_KEPT_STATES = (*quarantined_files.IN_QUARANTINE, SweptState.LOST)
 
 
 @dataclass(slots=True)

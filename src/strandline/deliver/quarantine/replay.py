@@ -27,7 +27,7 @@ from strandline.deliver.sink_session import SinkRun
 from strandline.iceberg.schema.columns import Column
 from strandline.ledger import audit
 from strandline.ledger.deliver import intents, lanes, quarantine, sinks
-from strandline.ledger.deliver.quarantine import NOT_THERE, Quarantined
+from strandline.ledger.deliver.quarantine import NOT_DELIVERED, Quarantined
 from strandline.ledger.engine import Connection
 
 
@@ -73,7 +73,7 @@ def replay(
     with alone(context, context.ledger.query(sinks.get, name)) as lease:
         with context.ledger.read() as connection:
             record = sinks.get(connection, name)
-            rows = quarantine.list_quarantined(connection, record, NOT_THERE)
+            rows = quarantine.list_quarantined(connection, record, NOT_DELIVERED)
             anew = [q for q in rows if _is_delivered_anew(connection, record, q)]
         _refuse(record, anew, numbers or ())
         wanted = chosen([q for q in rows if q not in anew], numbers, name)

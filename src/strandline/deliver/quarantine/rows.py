@@ -16,7 +16,7 @@ from strandline.deliver.quarantine.content import in_json, shown, unpacked
 from strandline.deliver.quarantine.objects import QuarantineObjects, open_objects
 from strandline.ledger import audit
 from strandline.ledger.deliver import quarantine, sinks
-from strandline.ledger.deliver.quarantine import NOT_THERE, Quarantined, QuarantinedId, QuarantineState
+from strandline.ledger.deliver.quarantine import NOT_DELIVERED, Quarantined, QuarantinedId, QuarantineState
 
 _SHOWN_BYTES_MAX = 1 << 20  # the content of a larger row is not shown: its object can be read
 _NUMBERS_TOLD_MAX = 100
@@ -37,7 +37,7 @@ def list_rows(
     """The rows of all generations by sequence number; the first `contents_max` with their content."""
     objects = open_objects(context.config)
     with context.ledger.read() as connection:
-        rows = quarantine.list_quarantined(connection, record, None if settled_too else NOT_THERE)
+        rows = quarantine.list_quarantined(connection, record, None if settled_too else NOT_DELIVERED)
     found = []
     for n, row in enumerate(rows):
         content, problem = _content(objects, row) if n < contents_max else (None, None)
@@ -46,7 +46,7 @@ def list_rows(
 
 
 def _content(objects: QuarantineObjects, row: Quarantined) -> tuple[Any, str | None]:
-    if row.state not in NOT_THERE:
+    if row.state not in NOT_DELIVERED:
         return None, None
     if row.size > _SHOWN_BYTES_MAX:
         return None, "too large to be shown here"
@@ -80,7 +80,7 @@ def discard(context: DeliverContext, name: str, numbers: Sequence[int] | None) -
     objects = open_objects(context.config)
     with alone(context, record):
         with context.ledger.read() as connection:
-            rows = chosen(quarantine.list_quarantined(connection, record, NOT_THERE), numbers, name)
+            rows = chosen(quarantine.list_quarantined(connection, record, NOT_DELIVERED), numbers, name)
         for row in rows:
             if row.state is QuarantineState.REPLAYING:
                 raise _may_have_landed(name, row)
@@ -108,7 +108,7 @@ def list_kept(context: DeliverContext, dataset: Dataset) -> list[Aside]:
     """The rows of all sinks that the dataset has or had."""
     with context.ledger.read() as connection:
         known = {r.id: (r, removed) for r, removed in sinks.ever_of_dataset(connection, dataset.id)}
-        rows = quarantine.of_dataset(connection, dataset.id, NOT_THERE)
+        rows = quarantine.of_dataset(connection, dataset.id, NOT_DELIVERED)
     return [Aside(*known[row.sink], row) for row in rows]
 
 

@@ -20,7 +20,7 @@ from strandline.deliver.send.rejection import Halves, Refusal, RefusalHistory, S
 from strandline.deliver.sink_options import parse_common
 from strandline.deliver.sink_session import SinkRun
 from strandline.ledger.deliver import lanes, quarantine, splits
-from strandline.ledger.deliver.quarantine import NOT_THERE, SetAside
+from strandline.ledger.deliver.quarantine import NOT_DELIVERED, SetAside
 from strandline.ledger.deliver.splits import Split
 
 
@@ -100,7 +100,7 @@ class Refusing:
             known = lanes.unchecked(connection, self.run.record)
             rows = [
                 q
-                for q in quarantine.list_quarantined(connection, self.run.record, NOT_THERE)
+                for q in quarantine.list_quarantined(connection, self.run.record, NOT_DELIVERED)
                 if q.generation == self.run.record.generation
             ]
         taken = max((int(lane.last.hi) for lane in known if lane.last is not None), default=0)

@@ -30,7 +30,7 @@ from strandline.deliver.verify.verdict import Proved, SinkVerdict, VerifyProgres
 from strandline.iceberg.spark.tables import explaining
 from strandline.ledger.deliver import intents, lanes, losses, quarantine
 from strandline.ledger.deliver.losses import Loss, Reason
-from strandline.ledger.deliver.quarantine import NOT_THERE, QuarantineState
+from strandline.ledger.deliver.quarantine import NOT_DELIVERED, QuarantineState
 from strandline.ledger.deliver.sinks import seq_or_none
 from strandline.ledger.maintain import floors
 
@@ -96,7 +96,7 @@ class _Verification:
             record.kind,
             len(known),
             **add_up([*proofs, outside]),
-            quarantined=replays.count(*NOT_THERE),
+            quarantined=replays.count(*NOT_DELIVERED),
             replayed=replays.count(QuarantineState.REPLAYED),
             discarded=replays.count(QuarantineState.DISCARDED),
             lost=sum(x.rows or 0 for x in self.losses),

@@ -37,7 +37,7 @@ class QuarantineState(StrEnum):
     DISCARDED = "discarded"
 
 
-NOT_THERE = (QuarantineState.HELD, QuarantineState.REPLAYING)  # the sink does not have the row, as far as we know
+NOT_DELIVERED = (QuarantineState.HELD, QuarantineState.REPLAYING)  # the sink does not have the row, as far as we know
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ def counts(connection: sa.Connection, sink: SinkRecord) -> dict[LaneId, int]:
         .where(
             quarantined.c.sink_id == sink.id,
             quarantined.c.generation == sink.generation,
-            quarantined.c.state.in_([state.value for state in NOT_THERE]),
+            quarantined.c.state.in_([state.value for state in NOT_DELIVERED]),
         )
         .group_by(quarantined.c.lane_id)
     )
@@ -179,7 +179,7 @@ def start_replay(ledger: Ledger, id: QuarantinedId, *, above: int = 0) -> int | 
         of = sa.select(quarantined.c.sink_id).where(quarantined.c.id == id).scalar_subquery()
         lock_row(connection, sink_table, of)
         found = get(connection, id)
-        if found is None or found.state not in NOT_THERE:
+        if found is None or found.state not in NOT_DELIVERED:
             return None
         number = found.replay_number
         if number is None:

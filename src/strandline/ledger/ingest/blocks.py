@@ -187,21 +187,27 @@ def _change(connection: sa.Connection, head: BlockHead, expected: str, fence: Fe
     return changed.rowcount == 1
 
 
-def renew(ledger: Ledger, held: Reserved, *, lease_seconds: float) -> bool:
+def renew(ledger: Ledger, reserved: Reserved, *, lease_seconds: float) -> bool:
     with ledger.write() as connection:
         until = utc_now() + timedelta(seconds=lease_seconds)
-        return _change(connection, held.head, "reserved", held.fence, lease_until=until)
+        return _change(connection, reserved.head, "reserved", reserved.fence, lease_until=until)
 
 
-def mark_staged(ledger: Ledger, witness: Witness, held: Reserved, snapshot: SnapshotId) -> bool:
+def mark_staged(ledger: Ledger, witness: Witness, reserved: Reserved, snapshot: SnapshotId) -> bool:
     """The commit point of a batch. It checks the witness, under the counter's lock: a ledger that was restored under
     its writer may have brought back a block that had been abandoned, with its fence."""
     failpoints.hit("stage.before_mark")
     with ledger.write() as connection:
         sequence.check(connection, witness)
-        check_resynced(connection, held.head.dataset)
+        check_resynced(connection, reserved.head.dataset)
         done = _change(
-            connection, held.head, "reserved", held.fence, state="staged", snapshot_id=snapshot, lease_until=None
+            connection,
+            reserved.head,
+            "reserved",
+            reserved.fence,
+            state="staged",
+            snapshot_id=snapshot,
+            lease_until=None,
         )
     failpoints.hit("stage.after_mark")
     return done
@@ -248,16 +254,20 @@ def take_over(ledger: Ledger, found: Reserved, *, lease_seconds: float) -> Reser
     return Reserved(found.head, fence, until)
 
 
-def abandon(ledger: Ledger, witness: Witness, held: Reserved, reason: str) -> bool:
+def abandon(ledger: Ledger, witness: Witness, reserved: Reserved, reason: str) -> bool:
     """Abandons the block and takes a sequence number, so that a restored ledger that undoes this is noticed."""
     with ledger.write() as connection:
         sequence.lock(connection)
-        current = get(connection, held.head.id)
-        if not isinstance(current, Reserved) or current.fence != held.fence or not is_same(current.head, held.head):
+        current = get(connection, reserved.head.id)
+        if (
+            not isinstance(current, Reserved)
+            or current.fence != reserved.fence
+            or not is_same(current.head, reserved.head)
+        ):
             return False
         sequence.take(connection, witness, 1, step="abandon")
         done = _change(
-            connection, held.head, "reserved", held.fence, state="abandoned", reason=reason, lease_until=None
+            connection, reserved.head, "reserved", reserved.fence, state="abandoned", reason=reason, lease_until=None
         )
     failpoints.hit("abandon.after_commit")
     return done
@@ -467,5 +477,5 @@ def input_files(connection: sa.Connection, id: BlockId) -> Sequence[str]:
     return list(connection.execute(sa.select(input_file.c.path).where(input_file.c.block_id == id)).scalars())
 
 
-def lease_left_seconds(held: Reserved, now: datetime) -> float:
-    return (held.lease_until - now).total_seconds()
+def lease_left_seconds(reserved: Reserved, now: datetime) -> float:
+    return (reserved.lease_until - now).total_seconds()

@@ -104,12 +104,12 @@ def begin(connection: sa.Connection, new: NewRun, *, lease_seconds: float, after
     # Others that begin a run on this dataset wait here, so what is read below stays true.
     lock_row(connection, dataset_table, new.dataset)
     close_dead(connection, now, lease_seconds=lease_seconds)
-    for held in _RUNS.latest(connection, _RUNS.running, *_of(new.dataset, new.kind), runs_max=1):
+    for running in _RUNS.latest(connection, _RUNS.running, *_of(new.dataset, new.kind), runs_max=1):
         if new.by_schedule:
             return None
         raise AlreadyRunning(
-            f"{new.kind.value} of {held.dataset} is under way already: run {held.id} on {held.node}, "
-            f"since {held.started_at:%Y-%m-%d %H:%M:%S} UTC",
+            f"{new.kind.value} of {running.dataset} is under way already: run {running.id} on {running.node}, "
+            f"since {running.started_at:%Y-%m-%d %H:%M:%S} UTC",
             hint=f"Wait for it. If its process is gone, it is taken for dead {lease_seconds:.0f} s after its last sign "
             "of life.",
         )

@@ -35,11 +35,11 @@ class LanePosition:
 class LaneDrop:
     """Moves a lane to `until` without the rows that it lacks. `until` is never inside a chunk that may still land."""
 
-    standing: LanePosition
+    position: LanePosition
     until: Seq
 
 
-def standings(connection: sa.Connection, record: SinkRecord) -> list[LanePosition]:
+def lane_positions(connection: sa.Connection, record: SinkRecord) -> list[LanePosition]:
     begun = {i.lane: i for i in intents.open_of(connection, record)}
     return [LanePosition(x.id, x.partition, x.mark, begun.get(x.id)) for x in lanes.unchecked(connection, record)]
 
@@ -59,7 +59,7 @@ def move(
         return False
     now = utc_now()
     for drop in drops:
-        begun = drop.standing.intent
+        begun = drop.position.intent
         if begun is not None:
             (_close if drop.until >= begun.until else _part)(connection, begun, drop.until, now)
         _move_lane(connection, record, drop, token(drop.until), now)
@@ -73,12 +73,12 @@ def move(
 
 
 def _move_lane(connection: sa.Connection, record: SinkRecord, drop: LaneDrop, text: str, now: datetime) -> None:
-    begun = drop.standing.intent
+    begun = drop.position.intent
     done = [c for c in (() if begun is None else begun.chunks) if c.rows.hi <= drop.until]
-    move = intents.lane_move(drop.standing.lane, drop.standing.mark, drop.until, text, done, now)
+    move = intents.lane_move(drop.position.lane, drop.position.mark, drop.until, text, done, now)
     moved = connection.execute(intents.MOVE_LANE, move)
     if moved.rowcount != 1:
-        raise MarkMoved(f"sink {record.name}, partition {drop.standing.partition!r} moved meanwhile", hint="Try again.")
+        raise MarkMoved(f"sink {record.name}, partition {drop.position.partition!r} moved meanwhile", hint="Try again.")
 
 
 def _close(connection: sa.Connection, begun: Intent, until: Seq, now: datetime) -> None:

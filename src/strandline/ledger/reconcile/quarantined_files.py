@@ -14,7 +14,7 @@ from strandline.ledger.engine import from_row, slices, utc_now
 from strandline.ledger.schema.reconcile import swept_file
 
 # The states of files that may be in quarantine; only storage can tell.
-THERE = (SweptState.BEGUN, SweptState.HELD, SweptState.LEFT, SweptState.PURGING)
+IN_QUARANTINE = (SweptState.BEGUN, SweptState.HELD, SweptState.LEFT, SweptState.PURGING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def of_run(connection: sa.Connection, run: RunId, states: Sequence[SweptState] |
 def of_paths(connection: sa.Connection, paths: Iterable[str]) -> dict[str, list[Swept]]:
     """The files of these paths that may still be in quarantine, newest first."""
     found: dict[str, list[Swept]] = {}
-    states = [s.value for s in THERE]
+    states = [s.value for s in IN_QUARANTINE]
     for some in slices(paths):
         rows = connection.execute(
             sa.select(swept_file)

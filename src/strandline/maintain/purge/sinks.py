@@ -52,7 +52,7 @@ class SinkSearch:
         """One finding per generation of every sink that the dataset has or had."""
         with self.context.ledger.read() as connection:
             known = sink_exposure.of_dataset(connection, self.dataset.id)
-            standing = {h.record.id: skipped_rows.standings(connection, h.record) for h in known if h.is_current}
+            standing = {h.record.id: skipped_rows.lane_positions(connection, h.record) for h in known if h.is_current}
         if sealed is None or not found:
             return [_with_floor(SinkExposure(h, 0, 0, (), ()), floor) for h in known]
         table = RowSearch(self.context, self.dataset, self.where).settled(sealed).df.where(F.expr(self.where))
