@@ -200,15 +200,8 @@ def mark_staged(ledger: Ledger, witness: Witness, reserved: Reserved, snapshot: 
     with ledger.write() as connection:
         sequence.check(connection, witness)
         check_resynced(connection, reserved.head.dataset)
-        done = _change(
-            connection,
-            reserved.head,
-            "reserved",
-            reserved.fence,
-            state="staged",
-            snapshot_id=snapshot,
-            lease_until=None,
-        )
+        values = {"state": "staged", "snapshot_id": snapshot, "lease_until": None}
+        done = _change(connection, reserved.head, "reserved", reserved.fence, **values)
     failpoints.hit("stage.after_mark")
     return done
 
@@ -259,16 +252,12 @@ def abandon(ledger: Ledger, witness: Witness, reserved: Reserved, reason: str) -
     with ledger.write() as connection:
         sequence.lock(connection)
         current = get(connection, reserved.head.id)
-        if (
-            not isinstance(current, Reserved)
-            or current.fence != reserved.fence
-            or not is_same(current.head, reserved.head)
-        ):
+        if not isinstance(current, Reserved) or current.fence != reserved.fence:
+            return False
+        if not is_same(current.head, reserved.head):
             return False
         sequence.take(connection, witness, 1, step="abandon")
-        done = _change(
-            connection, reserved.head, "reserved", reserved.fence, state="abandoned", reason=reason, lease_until=None
-        )
+        done = forget_reserved(connection, reserved, reason)
     failpoints.hit("abandon.after_commit")
     return done
 
