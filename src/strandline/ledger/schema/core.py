@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any
 
 from sqlalchemy import BigInteger, Boolean, Column, Dialect, MetaData, Table, Text, TypeDecorator
@@ -67,101 +68,97 @@ def partition_hash(partition: str) -> str:
     return hashlib.sha256(partition.encode()).hexdigest()
 
 
-def hash_column() -> Column[str]:
+def hash_column() -> Iterable[Column[str]]:
     """A column that gets the hash of the row's `partition` on every insert."""
-    return Column(
+    yield Column(
         "partition_hash", Text, default=lambda context: partition_hash(context.get_current_parameters()["partition"])
     )
 
 
-sequence = Table("sequence", metadata, *integers("id", "last", "epoch"), *texts("lake"), *times("created_at"))
+def table(name: str, *columns: Iterable[Column[Any]]) -> Table:
+    return Table(name, metadata, *chain(*columns))
 
-dataset = Table(
+
+sequence = table("sequence", integers("id", "last", "epoch"), texts("lake"), times("created_at"))
+
+dataset = table(
     "dataset",
-    metadata,
-    *integers("id"),
-    *texts("name", "table_uuid", "history"),
-    *texts("deliver_by"),  # a JSON list of column names
-    *flags("adopted"),
-    *times("created_at", "dropped_at"),
+    integers("id"),
+    texts("name", "table_uuid", "history"),
+    texts("deliver_by"),  # a JSON list of column names
+    flags("adopted"),
+    times("created_at", "dropped_at"),
 )
 
-block = Table(
+block = table(
     "block",
-    metadata,
-    *integers("id", "dataset_id", "lo", "hi", "fence", "snapshot_id", "row_count"),
-    *texts("kind", "batch_id", "digest", "state", "reason"),
-    *times("lease_until", "reserved_at", "changed_at"),
+    integers("id", "dataset_id", "lo", "hi", "fence", "snapshot_id", "row_count"),
+    texts("kind", "batch_id", "digest", "state", "reason"),
+    times("lease_until", "reserved_at", "changed_at"),
 )
 
 # The files whose rows an adopted block numbers. Recovery takes over a crashed pass by numbering them again.
-input_file = Table("input_file", metadata, *integers("block_id"), *texts("path"))
+input_file = table("input_file", integers("block_id"), texts("path"))
 
 # `detail` is JSON.
-audit = Table("audit", metadata, *integers("id"), *texts("event", "detail"), *times("at"))
+audit = table("audit", integers("id"), texts("event", "detail"), times("at"))
 
 # Foreign and unnumbered rows, as last counted at one snapshot of main.
-table_count = Table(
+table_count = table(
     "table_count",
-    metadata,
-    *integers("dataset_id", "snapshot_id", "unnumbered", "foreign_rows", "twice", "twice_first"),
-    *integers("foreign_from"),  # the lowest foreign sequence number above the counter of that moment
-    *times("counted_at"),
+    integers("dataset_id", "snapshot_id", "unnumbered", "foreign_rows", "twice", "twice_first"),
+    integers("foreign_from"),  # the lowest foreign sequence number above the counter of that moment
+    times("counted_at"),
 )
 
 # The snapshot of main whose sequence numbers were last compared with the counter, stored by the transaction that placed
 # a block above them. `beyond`: the lowest sequence number that was too far ahead of the counter to skip.
-table_check = Table("table_check", metadata, *integers("dataset_id", "snapshot_id", "beyond"))
+table_check = table("table_check", integers("dataset_id", "snapshot_id", "beyond"))
 
 # What the ledger remembers of a table besides its blocks.
-table_state = Table(
+table_state = table(
     "table_state",
-    metadata,
-    *integers("dataset_id"),
-    *integers("settled_snapshot"),  # the snapshot of our tag, when the ledger last learned of it
-    *integers("settled_sequence"),  # Iceberg's sequence number of that snapshot
-    *texts("doubt"),  # rows were published while nothing showed whether the table had been rolled back
-    *texts("trouble"),  # why the last recovery could not settle the dataset
-    *times("trouble_since"),
+    integers("dataset_id"),
+    integers("settled_snapshot"),  # the snapshot of our tag, when the ledger last learned of it
+    integers("settled_sequence"),  # Iceberg's sequence number of that snapshot
+    texts("doubt"),  # rows were published while nothing showed whether the table had been rolled back
+    texts("trouble"),  # why the last recovery could not settle the dataset
+    times("trouble_since"),
 )
 
-sink = Table(
+sink = table(
     "sink",
-    metadata,
-    *integers("id", "dataset_id", "generation", "start", "planned", "failures"),
-    *texts("instance", "name", "kind", "destination", "state", "reason", "lease_token"),
-    *texts("options"),  # a JSON object of texts
-    *texts("peer"),  # the kind of server that answered the claim of the destination; NULL where it is irrelevant
-    *times("retry_at", "lease_until", "created_at", "removed_at"),
-    *times("failing_since"),  # the time of the first failure after the last success
+    integers("id", "dataset_id", "generation", "start", "planned", "failures"),
+    texts("instance", "name", "kind", "destination", "state", "reason", "lease_token"),
+    texts("options"),  # a JSON object of texts
+    texts("peer"),  # the kind of server that answered the claim of the destination; NULL where it is irrelevant
+    times("retry_at", "lease_until", "created_at", "removed_at"),
+    times("failing_since"),  # the time of the first failure after the last success
 )
 
-lane = Table(
+lane = table(
     "lane",
-    metadata,
-    *integers("id", "sink_id", "generation", "mark", "exported", "withheld", "last_lo", "last_hi", "version"),
+    integers("id", "sink_id", "generation", "mark", "exported", "withheld", "last_lo", "last_hi", "version"),
     # The generation before delivered the rows at or below it; this generation sent only some of them again.
-    *integers("builds_on"),
-    *texts("partition", "continuation"),
+    integers("builds_on"),
+    texts("partition", "continuation"),
     hash_column(),
-    *times("updated_at"),
+    times("updated_at"),
 )
 
-intent = Table(
+intent = table(
     "intent",
-    metadata,
-    *integers("id", "lane_id", "after", "until"),
-    *texts("options"),  # a JSON object of texts
-    *times("opened_at", "closed_at"),
+    integers("id", "lane_id", "after", "until"),
+    texts("options"),  # a JSON object of texts
+    times("opened_at", "closed_at"),
 )
 
-chunk = Table(
+chunk = table(
     "chunk",
-    metadata,
-    *integers("id", "intent_id", "lane_id", "lo", "hi", "expected", "row_count", "withheld", "size"),
-    *integers("split_from"),  # the id of the chunk that this one is a part of; that chunk is gone
-    *texts("state", "digest"),
-    *flags("found"),
-    *flags("offered"),  # it may have been sent: stored before the send, for sinks that cannot say what they hold
-    *times("acked_at"),
+    integers("id", "intent_id", "lane_id", "lo", "hi", "expected", "row_count", "withheld", "size"),
+    integers("split_from"),  # the id of the chunk that this one is a part of; that chunk is gone
+    texts("state", "digest"),
+    flags("found"),
+    flags("offered"),  # it may have been sent: stored before the send, for sinks that cannot say what they hold
+    times("acked_at"),
 )

@@ -8,40 +8,36 @@ demand. Losses and purges are stored before the rows are deleted, and stay. A ru
 
 from __future__ import annotations
 
-from sqlalchemy import Table
-
-from strandline.ledger.schema.core import flags, integers, metadata, texts, times
+from strandline.ledger.schema.core import flags, integers, table, texts, times
 
 # Rows at or below a floor may be gone from the table. A dataset without one never lost rows to retention.
-floor = Table("floor", metadata, *integers("dataset_id", "floor", "version"), *times("changed_at"))
+floor = table("floor", integers("dataset_id", "floor", "version"), times("changed_at"))
 
 # `rows` is NULL if nobody counted them.
-hold = Table("hold", metadata, *integers("dataset_id", "sink_id", "rows", "up_to"), *times("since"))
+hold = table("hold", integers("dataset_id", "sink_id", "rows", "up_to"), times("since"))
 
-loss = Table(
+loss = table(
     "loss",
-    metadata,
-    *integers("id", "dataset_id", "sink_id", "generation", "after", "until"),
-    *integers("rows"),  # NULL: nobody can count them any more
-    *texts("partition", "reason"),
-    *times("at"),
+    integers("id", "dataset_id", "sink_id", "generation", "after", "until"),
+    integers("rows"),  # NULL: nobody can count them any more
+    texts("partition", "reason"),
+    times("at"),
 )
 
 # The range in which rows were deleted on demand, and how many. Not the predicate, which may name a person.
-purge = Table("purge", metadata, *integers("id", "dataset_id", "lo", "hi", "rows"), *times("at"))
+purge = table("purge", integers("id", "dataset_id", "lo", "hi", "rows"), times("at"))
 
 # The folders and machines with files of rejected rows: a purge must find every copy of a row.
-reject_folder = Table("reject_folder", metadata, *integers("dataset_id"), *texts("node", "folder"), *times("noted_at"))
+reject_folder = table("reject_folder", integers("dataset_id"), texts("node", "folder"), times("noted_at"))
 
 # `result` is JSON.
-maintenance_run = Table(
+maintenance_run = table(
     "maintenance_run",
-    metadata,
-    *integers("id", "dataset_id"),
-    *texts("kind", "node", "outcome", "reason", "result"),
-    *flags("dry_run", "by_schedule"),
-    *times("started_at", "heartbeat_at", "ended_at"),
+    integers("id", "dataset_id"),
+    texts("kind", "node", "outcome", "reason", "result"),
+    flags("dry_run", "by_schedule"),
+    times("started_at", "heartbeat_at", "ended_at"),
 )
 
 # The last time that retention saw, and the machine's uptime then. One per dataset, so that each of them sees a jump.
-clock = Table("clock", metadata, *integers("dataset_id", "boottime_us"), *texts("boot"), *times("wall"))
+clock = table("clock", integers("dataset_id", "boottime_us"), texts("boot"), times("wall"))

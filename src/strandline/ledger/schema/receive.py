@@ -13,38 +13,35 @@ every other transition.
 
 from __future__ import annotations
 
-from sqlalchemy import Table, literal_column
+from sqlalchemy import literal_column
 
-from strandline.ledger.schema.core import hash_column, integers, metadata, texts, times
+from strandline.ledger.schema.core import hash_column, integers, table, texts, times
 
 # `datasets` is a JSON list of names; NULL: every dataset.
-api_token = Table(
+api_token = table(
     "api_token",
-    metadata,
-    *integers("id"),
-    *integers("owner_id"),  # the first token of its line (`receive/tokens.py`); NULL: this token
-    *texts("name", "hash", "datasets"),
-    *times("created_at", "revoked_at"),
+    integers("id"),
+    integers("owner_id"),  # the first token of its line (`receive/tokens.py`); NULL: this token
+    texts("name", "hash", "datasets"),
+    times("created_at", "revoked_at"),
 )
 
 # Which sink of which lake feeds a dataset of ours, and which token owns it: the record that the sender asks for.
-source = Table(
+source = table(
     "source",
-    metadata,
-    *integers("id", "dataset_id", "generation"),
-    *integers("owner_id"),  # NULL: claimed before owners were stored
-    *texts("lake", "source_dataset", "instance", "table_uuid"),
-    *times("created_at"),
+    integers("id", "dataset_id", "generation"),
+    integers("owner_id"),  # NULL: claimed before owners were stored
+    texts("lake", "source_dataset", "instance", "table_uuid"),
+    times("created_at"),
 )
 
 # A sender's lane. A transaction that adds ranges locks this row, so that no two add ranges that overlap.
-source_lane = Table(
+source_lane = table(
     "source_lane",
-    metadata,
-    *integers("id", "dataset_id", "generation"),
-    *texts("lake", "instance", "source_dataset", "partition"),
+    integers("id", "dataset_id", "generation"),
+    texts("lake", "instance", "source_dataset", "partition"),
     hash_column(),
-    *times("created_at"),
+    times("created_at"),
 )
 
 # Triggers guard how a batch may end (`a_batch_is_only_published`) and where its bodies may go (`a_body_never_changes`):
@@ -54,35 +51,32 @@ source_lane = Table(
 #   discarded.
 # - A process that held the batch when it ended may still try to ingest it, but its bodies are in other batches by now:
 #   `an_ended_batch_gets_no_block`.
-receive_batch = Table(
+receive_batch = table(
     "receive_batch",
-    metadata,
-    *integers("id", "dataset_id", "rows", "lo", "hi", "failures"),
-    *integers("failed_from"),  # the lake's counter at the first failure
-    *texts("batch_id", "lease_token", "reason", "ending"),
-    *times("created_at", "lease_until", "published_at", "retry_at", "ended_at"),
+    integers("id", "dataset_id", "rows", "lo", "hi", "failures"),
+    integers("failed_from"),  # the lake's counter at the first failure
+    texts("batch_id", "lease_token", "reason", "ending"),
+    times("created_at", "lease_until", "published_at", "retry_at", "ended_at"),
 )
 
-received = Table(
+received = table(
     "received",
-    metadata,
-    *integers("id", "dataset_id", "lane_id", "lo", "hi", "token_id", "rows", "size", "spool_bytes", "batch", "place"),
-    *texts("key", "digest", "spool"),
-    *times("received_at", "spool_removed_at"),
+    integers("id", "dataset_id", "lane_id", "lo", "hi", "token_id", "rows", "size", "spool_bytes", "batch", "place"),
+    texts("key", "digest", "spool"),
+    times("received_at", "spool_removed_at"),
 )
 
 # The dataset's receiver accepts and ingests nothing until a person has released it.
-receive_hold = Table("receive_hold", metadata, *integers("dataset_id"), *texts("reason"), *times("since"))
+receive_hold = table("receive_hold", integers("dataset_id"), texts("reason"), times("since"))
 
 # `rows > 0`, not `spool IS NOT NULL`: for that, SQLite would use the index of all spool files there ever were.
 # A literal: with a parameter, the databases do not use their partial indexes.
 HAS_ROWS = received.c.rows > literal_column("0")
 
 # `options` is a JSON object of texts.
-quarantined = Table(
+quarantined = table(
     "quarantined",
-    metadata,
-    *integers("id", "sink_id", "generation", "lane_id", "seq", "size", "replay_number"),
-    *texts("reason", "object", "options", "form", "state"),
-    *times("at", "changed_at"),
+    integers("id", "sink_id", "generation", "lane_id", "seq", "size", "replay_number"),
+    texts("reason", "object", "options", "form", "state"),
+    times("at", "changed_at"),
 )

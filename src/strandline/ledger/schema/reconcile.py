@@ -7,42 +7,37 @@ migrations) refuse every other transition.
 
 from __future__ import annotations
 
-from sqlalchemy import Table
+from strandline.ledger.schema.core import flags, integers, table, texts, times
 
-from strandline.ledger.schema.core import flags, integers, metadata, texts, times
+sweep_lease = table("sweep_lease", integers("id", "fence"), texts("token"), times("until"))
 
-sweep_lease = Table("sweep_lease", metadata, *integers("id", "fence"), *texts("token"), *times("until"))
-
-reconcile_run = Table(
+reconcile_run = table(
     "reconcile_run",
-    metadata,
-    *integers("id", "fence"),
-    *flags("act", "delete", "accept_loss"),
-    *texts("storage", "state", "reason", "why"),
-    *texts("outcome"),  # a JSON object: see `reconcile_runs`
-    *texts("folder"),  # the id of a folder that other machines may not see; only there are the run's files
-    *times("started_at", "ended_at"),
+    integers("id", "fence"),
+    flags("act", "delete", "accept_loss"),
+    texts("storage", "state", "reason", "why"),
+    texts("outcome"),  # a JSON object: see `reconcile_runs`
+    texts("folder"),  # the id of a folder that other machines may not see; only there are the run's files
+    times("started_at", "ended_at"),
 )
 
-swept_file = Table(
+swept_file = table(
     "swept_file",
-    metadata,
-    *integers("id", "run_id", "size", "modified_ns"),
-    *texts("kind", "table_name", "path", "kept_at", "state", "why"),
-    *times("begun_at", "changed_at"),
+    integers("id", "run_id", "size", "modified_ns"),
+    texts("kind", "table_name", "path", "kept_at", "state", "why"),
+    times("begun_at", "changed_at"),
 )
 
-suspect_file = Table(
-    "suspect_file", metadata, *texts("path_hash", "path", "table_name", "entry"), *times("found_at", "released_at")
+suspect_file = table(
+    "suspect_file", texts("path_hash", "path", "table_name", "entry"), times("found_at", "released_at")
 )
 
-dropped_batch = Table(
+dropped_batch = table(
     "dropped_batch",
-    metadata,
-    *integers("id", "run_id", "entries", "dropped"),
-    *texts("token", "table_name", "state"),
-    *texts("samples"),  # a JSON list of paths
-    *texts("gone"),  # JSON: per entry, the range of its rows and their count
-    *texts("lost"),  # JSON: what each sink will not get if the batch lands
-    *times("begun_at", "changed_at"),
+    integers("id", "run_id", "entries", "dropped"),
+    texts("token", "table_name", "state"),
+    texts("samples"),  # a JSON list of paths
+    texts("gone"),  # JSON: per entry, the range of its rows and their count
+    texts("lost"),  # JSON: what each sink will not get if the batch lands
+    times("begun_at", "changed_at"),
 )
