@@ -312,24 +312,24 @@ class Intake:
         self, batch: Batch, dataset: Dataset | None, error: StrandlineError, *, while_appending: bool
     ) -> BatchReport | None:
         """Takes the step that `failed_batches.next_step` decides. None if another receiver has taken the batch over."""
-        told = explained(error)
+        reported = explained(error)
         facts = self.context.ledger.query(ended_batches.failed_batch_facts, batch, tries=TRIES_WITHOUT_PROOF)
-        failure = Failure(len(batch.bodies), batch.failures + 1, while_appending, unfit=told is not error)
+        failure = Failure(len(batch.bodies), batch.failures + 1, while_appending, unfit=reported is not error)
         step = next_step(failure, facts)
-        did, hint = "waiting", told.hint
+        did, hint = "waiting", reported.hint
         if step == "divide" and ended_batches.divide(self.context.ledger, self.context.witness, batch):
             did = "divided"
         elif step == "set_aside" and ended_batches.set_aside(
-            self.context.ledger, self.context.witness, batch, told.message
+            self.context.ledger, self.context.witness, batch, reported.message
         ):
             did, hint = "set_aside", _ASIDE_HINT
         else:  # also if a block still has the batch, which must be settled first
             seconds = backoff_seconds(batch.failures, random.random(), longest=_RETRY_SECONDS_MAX)
             retry_at = utc_now() + timedelta(seconds=seconds)
-            if not batches.failed(self.context.ledger, batch, told.message, retry_at):
+            if not batches.failed(self.context.ledger, batch, reported.message, retry_at):
                 return None
         name = f"dataset {batch.dataset}" if dataset is None else dataset.name
-        return BatchReport(name, batch.batch_id, did, len(batch.bodies), batch.rows, reason=told.message, hint=hint)
+        return BatchReport(name, batch.batch_id, did, len(batch.bodies), batch.rows, reason=reported.message, hint=hint)
 
     def _remove_now(self, files: Sequence[tuple[ReceivedId, str]]) -> None:
         """The rows are published, so a failure to remove their files must not look like a failed batch."""

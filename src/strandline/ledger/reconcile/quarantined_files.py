@@ -1,4 +1,4 @@
-"""The quarantine of files: what a run moves aside is recorded before and after."""
+"""The quarantine of files: what a run moves there is recorded before and after."""
 
 from __future__ import annotations
 

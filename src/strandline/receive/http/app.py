@@ -180,7 +180,9 @@ _PARAMETERS = [
         maxLength=forward_protocol.KEY_CHARS_MAX,
     ),
     _header("Content-Encoding", "How the body is compressed.", enum=list(forward_protocol.ENCODINGS)),
-    _header(forward_protocol.DIGEST, "RFC 9530; a body that was damaged on the way is told from one that is bad."),
+    _header(
+        forward_protocol.DIGEST, "RFC 9530; a body that was damaged on the way is distinguished from one that is bad."
+    ),
     _header(forward_protocol.LAKE, "From a Strandline sender: its lake."),
     _header(forward_protocol.INSTANCE, "From a Strandline sender: its sink."),
     _header(forward_protocol.GENERATION, "From a Strandline sender: the sink's generation."),
