@@ -195,7 +195,7 @@ def latest(
     connection: sa.Connection, *, dataset: DatasetId | None = None, kind: Kind | None = None, runs_max: int = 20
 ) -> list[Run]:
     """Newest first."""
-    wanted = {"dataset_id": dataset, "kind": kind}
+    wanted = {"dataset_id": dataset, "kind": None if kind is None else kind.value}
     given = (maintenance_run.c[name] == value for name, value in wanted.items() if value is not None)
     return _RUNS.latest(connection, *given, runs_max=runs_max)
 
