@@ -107,7 +107,8 @@ def test_only_where_a_mark_was_moved_nothing_was_sent() -> None:
 
 def test_what_a_restored_ledger_forgot_is_said_unless_as_many_rows_are_there_as_came_in() -> None:
     def found(until: int, published: int | None, reason: Reason = Reason.FORGOTTEN) -> list[Fault]:
-        return [f.kind for f in forgotten("s", [loss(reason, until)], [delivered()], {loss(reason, until).range: published})]
+        lost = loss(reason, until)
+        return [f.kind for f in forgotten("s", [lost], [delivered()], {lost.range: published})]
 
     assert found(20, 20) == [] and found(10, 10) == []
     assert found(20, 21) == [Fault.UNPROVABLE]
