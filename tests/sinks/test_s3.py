@@ -95,7 +95,7 @@ def test_a_cut_is_kept_by_whoever_plans_from_the_same_mark(s3: S3) -> None:
     assert second.pin([(ADDRESS, None, theirs)]) == [ours]
     second.mark([(ADDRESS, Seq(50))])
     assert not [k for k in store.keys("") if "_cuts" in k]  # below a mark nobody plans any more
-    with pytest.raises(StorageError, match="moved the mark"):
+    with pytest.raises(StorageError, match="moved the watermark"):
         first.pin([(ADDRESS, None, ours)])
     assert second.pin([(ADDRESS, Seq(50), PinnedCut(Seq(60), (SeqRange(Seq(51), Seq(60)),)))])
 

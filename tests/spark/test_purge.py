@@ -197,7 +197,7 @@ def test_a_sink_that_is_added_meanwhile_is_counted_or_named(
 
     def add_first(name: str, then: Any) -> Any:
         def patched(*args: Any) -> Any:
-            if all(s.name != name for s in lake.delivery.every()):
+            if all(s.name != name for s in lake.delivery.list_sinks()):
                 lake.delivery.add(name, "events", "files", {"path": str(tmp_path / name)})
             return then(*args)
 

@@ -10,8 +10,8 @@ from strandline.core.delivery_types import SinkId
 from strandline.core.types import Seq, SeqRange
 from strandline.deliver.sink import Inspected
 from strandline.deliver.verify.compare import LakeRows, LakeSide, LaneProof, prove
-from strandline.deliver.verify.lost import forgotten, passed_over
 from strandline.deliver.verify.ranges import Fault, LaneRanges, lay_out
+from strandline.deliver.verify.undelivered import forgotten, passed_over
 from strandline.ledger.deliver.losses import Loss, Reason
 from tests.unit.test_proof import empty, held, intent, landed, lane, name, planned, rows, seen_as_recorded
 

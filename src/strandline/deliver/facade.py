@@ -59,7 +59,7 @@ class Delivery:
         self._check_where(target, options.get("where"))
         return update_sink(self.context, target, self.catalog().columns(target.name), name, options, unset)
 
-    def every(self) -> list[SinkRecord]:
+    def list_sinks(self) -> list[SinkRecord]:
         return self.context.ledger.query(sinks.list_sinks)
 
     def get(self, name: str) -> SinkRecord:
@@ -219,7 +219,7 @@ class Delivery:
     # Looking things up.
 
     def _chosen(self, only: str | None) -> list[SinkRecord]:
-        return self.every() if only is None else [self.get(only)]
+        return self.list_sinks() if only is None else [self.get(only)]
 
     def _dataset(self, name: str) -> Dataset:
         return self.context.ledger.query(datasets.get, full_name(name))

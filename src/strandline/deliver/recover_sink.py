@@ -194,7 +194,7 @@ def _repair(found: _Lanes) -> SinkRecovered:
     repaired = []
     with run.context.ledger.write() as connection:
         still_alone(connection, record, run.lease)
-        unanswered = {lane.id for lane, h in found.held if not h.told}
+        unanswered = {lane.id for lane, h in found.held if not h.known}
         dropped, kept = intents.drop_open(connection, record, keep=unanswered)
         for lane, h in found.held:
             reached = found.delivered(lane, h)
@@ -203,7 +203,7 @@ def _repair(found: _Lanes) -> SinkRecovered:
             if lane.id in gone:
                 lanes.forget_last(connection, lane)
             lanes.rebuild(connection, record, lane.partition, mark=mark, token=run.token, last=None)
-            if h.told:
+            if h.known:
                 repaired.append(lane.partition)
         sinks.resume(connection, record.id)
         audit.record(
@@ -222,13 +222,11 @@ def _check_believable(run: SinkRun, lane: Lane, reached: Seq | None) -> None:
     planned. It proves nothing: unless the sink itself has come as far, rows below it may never have been sent."""
     said, readable = said_mark(lane)
     agrees = readable and said == lane.mark
-    readable_text = agrees or said is not None
-    planned = run.record.planned or 0
-    fine = agrees or (not readable_text and (lane.last is None or (reached or 0) >= lane.last.hi))
-    if lane.mark is not None and lane.mark > (reached or 0) and (not fine or lane.mark > planned):
+    fine = agrees or (said is None and (lane.last is None or (reached or 0) >= lane.last.hi))
+    if lane.mark is not None and lane.mark > (reached or 0) and (not fine or lane.mark > (run.record.planned or 0)):
         raise RefusedError(
-            f"{run.record.name}: the ledger's mark {lane.mark} cannot be believed, and the destination has come to "
-            f"{reached or 'nothing'} only; marks never go back",
+            f"{run.record.name}: the ledger's watermark {lane.mark} cannot be believed, and the destination has come "
+            f"to {reached or 'nothing'} only; watermarks never go back",
             hint=f"`strandline sink reset {run.record.name} --to TOKEN` begins another one behind a row that you name.",
         )
 

@@ -35,6 +35,10 @@ class HeldRange:
     digest: str | None = None
     size: int | None = None
 
+    @staticmethod
+    def of(lo: int, hi: int, count: int, digest: str, size: int) -> HeldRange:
+        return HeldRange(SeqRange(Seq(lo), Seq(hi)), count, digest, size)
+
 
 @dataclass(frozen=True, slots=True)
 class Held:
@@ -42,7 +46,7 @@ class Held:
 
     mark: Seq | None
     ranges: tuple[HeldRange, ...]
-    told: bool = True  # False: the peer cannot be asked, so a missing range proves nothing
+    known: bool = True  # False: the peer cannot be asked, so a missing range proves nothing
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ def _highest_recorded(context: DeliverContext, record: SinkRecord, dataset: Data
             held = run.sink().held([(run.address(NOT_PARTITIONED), record.planned)])[0]
     except StrandlineError:
         return SEQ_MAX
-    if not held.told:
+    if not held.known:
         return SEQ_MAX
     highest = max([int(held.mark or 0), *(int(r.rows.hi) for r in held.ranges)])
     return Seq(highest) if highest else None

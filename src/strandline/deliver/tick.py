@@ -226,13 +226,9 @@ class Deliverer:
             with suppress(StrandlineError), ledger.write() as connection:  # on failure, the next poll stops it again
                 sinks.stop(connection, record.id, e.message)
             return SinkReport(record.name, "stopped", reason=e.message, hint=e.hint)
-        except StrandlineError as e:  # trouble with the ledger itself, so it cannot be stored there
-            return SinkReport(record.name, "waiting", reason=e.message, hint=_hint(e))
-        except failpoints.FailpointError:
-            raise
-        except Exception as e:
-            log.exception("sink %s failed in a way that nobody foresaw", record.name)
-            return SinkReport(record.name, "waiting", reason=unexpected_message(e))
+        except Exception as e:  # trouble with the ledger itself, so it cannot be stored there
+            reason, hint = _explained(record.name, e)
+            return SinkReport(record.name, "waiting", reason=reason, hint=hint)
 
     def _work_and_record(self, run: SinkRun, sealed: Seq | None, *, checks_only: bool) -> SinkReport:
         """The outcome is stored under the lease: a deliverer that was superseded must not change the sink's state."""
@@ -248,18 +244,14 @@ class Deliverer:
                 sinks.stop(connection, run.record.id, e.message)
                 audit.record(connection, "sink_stopped", sink=name, reason=e.message)
             return SinkReport(name, "stopped", reason=e.message, hint=e.hint)
-        except StrandlineError as e:
-            if self.stopping.is_set():  # stopping cut the request short: this is no failure of the sink
+        except Exception as e:  # whatever it is, perhaps in a sink of another package: the other sinks must go on
+            reason, hint = _explained(name, e)
+            if isinstance(e, StrandlineError) and self.stopping.is_set():
+                return SinkReport(name, "idle")  # stopping cut the request short: this is no failure of the sink
+            if isinstance(e, StrandlineError) and checks_only:  # nobody waits for rows, so no early retry is needed
+                log.warning("sink %s is idle, and could not be checked: %s", name, reason)
                 return SinkReport(name, "idle")
-            if checks_only:  # nobody waits for rows, so no early retry is needed
-                log.warning("sink %s is idle, and could not be checked: %s", name, e.message)
-                return SinkReport(name, "idle")
-            return self._waits(run, SinkReport(name, "waiting", hint=_hint(e)), e.message, None)
-        except failpoints.FailpointError:
-            raise
-        except Exception as e:  # for example in a sink of another package: the other sinks must go on
-            log.exception("sink %s failed in a way that nobody foresaw", name)
-            return self._waits(run, SinkReport(name, "waiting"), unexpected_message(e), None)
+            return self._waits(run, SinkReport(name, "waiting", hint=hint), reason, None)
 
     def _work(self, run: SinkRun, sealed: Seq | None) -> SinkReport:
         from strandline.deliver.plan.planner import store_next
@@ -373,8 +365,13 @@ def _at_rest(record: SinkRecord, now: datetime) -> SinkReport:
     return SinkReport(record.name, "idle")
 
 
-def _hint(error: StrandlineError) -> str | None:
-    """The error's hint. A StorageError without one does not know that another tick follows."""
+def _explained(name: str, error: Exception) -> tuple[str, str | None]:
+    """Message and hint. A StorageError without a hint does not know that another tick follows."""
+    if isinstance(error, failpoints.FailpointError):
+        raise error
+    if not isinstance(error, StrandlineError):
+        log.error("sink %s failed in a way that nobody foresaw", name, exc_info=error)
+        return unexpected_message(error), None
     if error.hint is None and isinstance(error, StorageError):
-        return "Nothing is lost: the next tick tries again."
-    return error.hint
+        return error.message, "Nothing is lost: the next tick tries again."
+    return error.message, error.hint

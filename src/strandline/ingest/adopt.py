@@ -59,8 +59,7 @@ def number_rows(work: IngestContext, dataset: Dataset, *, on_step: OnStep | None
 
 
 def _open_passes(work: IngestContext, dataset: Dataset) -> list[Reserved]:
-    with work.ledger.read() as connection:
-        found = blocks.open_blocks(connection, dataset.id)
+    found = work.ledger.query(blocks.open_blocks, dataset.id)
     return [b for b in found if isinstance(b, Reserved) and b.head.kind is BlockKind.ADOPTED]
 
 
@@ -75,8 +74,7 @@ def _take_over(work: IngestContext, dataset: Dataset, left: Reserved) -> int:
     work.tables.remove_branch(dataset.name, held.head.branch)  # from here on a commit that is under way cannot land
     if settle_if_landed(work, dataset, held):
         return 0
-    with work.ledger.read() as connection:
-        paths = blocks.input_files(connection, held.head.id)
+    paths = work.ledger.query(blocks.input_files, held.head.id)
     done = 0
     group = rewrite.unnumbered_group(work.tables, dataset.name, rows_max=0, only=paths)
     if group is not None:

@@ -200,5 +200,4 @@ class Ingestion:
 
     def _ready(self, dataset: str) -> Dataset:
         self.catch_up()
-        with self._ledger.read() as connection:
-            return datasets.get(connection, full_name(dataset))
+        return self._ledger.query(datasets.get, full_name(dataset))

@@ -74,8 +74,7 @@ def recover(work: IngestContext) -> Recovered:
 
 def _is_at_rest(work: IngestContext, dataset: Dataset, todo: Sequence[Reserved | Staged]) -> bool:
     """Raises at once if the table's metadata is damaged. Iceberg need not load a table that leaves nothing to do."""
-    with work.ledger.read() as connection:
-        state = table_states.get(connection, dataset.id)
+    state = work.ledger.query(table_states.get, dataset.id)
     view = peek(work.config, dataset.name)
     return not todo and state.trouble is None and view is not None and is_at_rest(view, state.settled)
 
@@ -129,8 +128,7 @@ def recover_reserved(work: IngestContext, dataset: Dataset, found: Reserved, rep
         return
     head, wap = held.head, work.wap(held.head)
     view = work.tables.view(dataset.name)
-    with work.ledger.read() as connection:
-        passed = lanes.highest_mark(connection, dataset.id)
+    passed = work.ledger.query(lanes.highest_mark, dataset.id)
     plan = plan_recovery(
         view,
         head.branch,
@@ -173,8 +171,7 @@ def remove_strays(work: IngestContext, dataset: Dataset) -> int:
     None of them was acknowledged; the resync rolled forward whatever could have been."""
     removed = 0
     for branch in work.tables.view(dataset.name).branches:
-        with work.ledger.read() as connection:
-            owner = blocks.of_number(connection, int(branch.removeprefix(BRANCH_PREFIX)))
+        owner = work.ledger.query(blocks.of_number, int(branch.removeprefix(BRANCH_PREFIX)))
         # The block is looked up after the branch was listed: a writer reserves before it creates its branch.
         if owner is not None and owner.head.dataset == dataset.id and isinstance(owner, Reserved | Staged):
             continue

@@ -28,7 +28,7 @@ from strandline.core.wording import plural
 from strandline.iceberg.metadata.identifier import quoted
 from strandline.iceberg.session import spark_internals
 from strandline.iceberg.spark.number_bounds import NewFile
-from strandline.iceberg.spark.tables import explain
+from strandline.iceberg.spark.tables import explaining
 
 _PLACE_BITS = (1 << 33) - 1  # monotonically_increasing_id keeps the row's place in its partition below this bit
 
@@ -89,7 +89,7 @@ def pin(spark: SparkSession, df: DataFrame, *, digest: bool, rejects: Rejects | 
         raise FailedError(
             "a Spark Connect DataFrame cannot be stamped", hint="Make it with `lake.spark`, or write it to files first."
         )
-    try:
+    with explaining("the batch cannot be computed"):
         planned = spark_internals.query_execution(df)
         rdd = planned.toRdd()
         ours = spark_internals.is_of_session(df, spark)
@@ -97,8 +97,6 @@ def pin(spark: SparkSession, df: DataFrame, *, digest: bool, rejects: Rejects | 
             return Pinned(df, rdd.getNumPartitions(), rejects)
         pinned = spark_internals.frame_over(spark, rdd, df)
         partitions = rdd.getNumPartitions()
-    except Exception as e:
-        raise explain(e, "the batch cannot be computed") from e
     return Pinned(pinned, partitions, rejects)
 
 
@@ -132,10 +130,8 @@ def count(source: Pinned, columns: Sequence[str], *, digest: bool) -> CountedRow
             measures.append(F.sum(F.shiftrightunsigned(row, 32)).alias(f"high{seed}"))
     if source.rejects is not None:
         measures.append(F.expr(f"array({', '.join(f'bool_or({quoted(c)} IS NOT NULL)' for c in columns)}) AS filled"))
-    try:
+    with explaining("the batch cannot be counted"):
         found = pinned.groupBy(F.expr("spark_partition_id() AS partition")).agg(*measures).collect()
-    except Exception as e:
-        raise explain(e, "the batch cannot be counted") from e
     per_partition = [0] * source.partitions
     if any(r["partition"] >= source.partitions for r in found):
         raise StampMismatch("the batch was cut into other partitions to be counted", hint=MISMATCH_HINT)

@@ -17,7 +17,7 @@ from strandline.core.read_token import Bounds
 from strandline.core.types import PARTITION_COLUMN, SEQ_COLUMN, Dataset, Seq, SeqRange
 from strandline.core.wording import plural
 from strandline.iceberg.spark.conditions import find_instability
-from strandline.iceberg.spark.tables import explain
+from strandline.iceberg.spark.tables import explain, explaining
 from strandline.ledger.maintain.skipped_rows import LanePosition
 from strandline.maintain.context import MaintainContext
 from strandline.maintain.retain_plan import RANGES_MAX, owed, range_or_none
@@ -155,10 +155,8 @@ def _aggregated(df: DataFrame, condition: str, lane: Column | None = None) -> Da
 
 
 def _collect(df: DataFrame) -> list[tuple[str, RowCounts]]:
-    try:
+    with explaining("rows cannot be counted"):
         rows = df.collect()  # a line per lane
-    except Exception as e:
-        raise explain(e, "rows cannot be counted") from e
     return [(r["_sl_of"], RowCounts(r["rows"], _seq(r["first"]), _seq(r["last"]), _seq(r["kept"]))) for r in rows]
 
 

@@ -201,13 +201,11 @@ class Maintenance:
         on_run: Callable[[Run], None],
     ) -> None:
         """Runs everything that is due now. A job that fails does not stop the next one."""
-        with self.context.ledger.read() as connection:
-            known = datasets.list_datasets(connection)
+        known = self.context.ledger.query(datasets.list_datasets)
         for job in jobs(self.context.config.settings.maintain, known, self._rules()):
             if stopping.is_set():
                 return
-            with self.context.ledger.read() as connection:
-                last = maintenance.last_scheduled(connection, job.dataset.id, job.kind)
+            last = self.context.ledger.query(maintenance.last_scheduled, job.dataset.id, job.kind)
             began = None if last is None else last.started_at
             if followed.is_due(job.cron, last=began, now=utc_now()):
                 self._turn(job, None if last is None else last.id, on_begin, on_run)
@@ -236,8 +234,7 @@ class Maintenance:
             taken = take_turn(self.context, job.dataset, job.kind, work, after=after)
         except Exception as e:
             # A failure that was recorded is reported like every other outcome; one that was not is raised.
-            with self.context.ledger.read() as connection:
-                last = maintenance.last_scheduled(connection, job.dataset.id, job.kind)
+            last = self.context.ledger.query(maintenance.last_scheduled, job.dataset.id, job.kind)
             if last is None or last.id == after or last.outcome is None:
                 raise
             if not isinstance(e, StrandlineError):
@@ -258,8 +255,7 @@ class Maintenance:
             )
 
     def get(self, run: int) -> Run:
-        with self.context.ledger.read() as connection:
-            return maintenance.get(connection, run)
+        return self.context.ledger.query(maintenance.get, run)
 
     def _ready(self, name: str) -> Dataset:
         target = self._dataset(name)  # reports a wrong name before anything starts
@@ -269,5 +265,4 @@ class Maintenance:
     def _dataset(self, name: str) -> Dataset:
         from strandline.iceberg.metadata.identifier import full_name
 
-        with self.context.ledger.read() as connection:
-            return datasets.get(connection, full_name(name))
+        return self.context.ledger.query(datasets.get, full_name(name))

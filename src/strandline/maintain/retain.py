@@ -152,8 +152,7 @@ class _Retention:
     def _due(self, sealed: Seq, moment: datetime) -> Seq | None:
         """The highest sequence number that is old enough."""
         if self.rule.column is None:
-            with self.context.ledger.read() as connection:
-                return floors.published_before(connection, self.dataset.id, moment, sealed)
+            return self.context.ledger.query(floors.published_before, self.dataset.id, moment, sealed)
         self.progress("looking for rows that are due", 0, None)
         return rows.count(self._table(sealed).df, self._condition(sealed, moment)).last
 
@@ -182,8 +181,7 @@ class _Retention:
         condition = numbers_condition(due, None) + f" AND ({self._condition(sealed, self.cutoff)})"
         for n, reach in enumerate(holding):
             self.progress("counting rows that are held", n, len(holding))
-            with self.context.ledger.read() as connection:
-                standings = skipped_rows.lane_positions(connection, reach.sink)
+            standings = self.context.ledger.query(skipped_rows.lane_positions, reach.sink)
             counted = rows.count_lacking(self._table(sealed).df, reach.sink, standings, due, condition)
             total = max(0, sum(c.rows for c in counted.values()) - lost.get(reach.sink.id, 0))
             above = f"{condition} AND `{SEQ_COLUMN}` > {max(int(reach.number or 0), int(end or 0))}"

@@ -108,8 +108,7 @@ def move_tag(ledger: Ledger, tables: SparkTables, dataset: Dataset) -> None:
     """Moves the tag after our maintenance changed main, or before it expires snapshots. Raises TableRolledBack."""
     from strandline.iceberg.spark.settled_tag import move
 
-    with ledger.read() as connection:
-        memory = recall(connection, dataset)
+    memory = ledger.query(recall, dataset)
     at = move(tables, dataset.name, memory, lambda verdict: settle_verdict(ledger, dataset, verdict))
     if at is not None and at != memory.anchor:
         with ledger.write() as connection:

@@ -21,7 +21,7 @@ from strandline.core.types import INTERNAL_COLUMNS, PARTITION_COLUMN, SEQ_COLUMN
 from strandline.iceberg.metadata.identifier import in_spark, quoted
 from strandline.iceberg.metadata.table_metadata import TableView
 from strandline.iceberg.spark.row_text import line
-from strandline.iceberg.spark.tables import SparkTables, explain
+from strandline.iceberg.spark.tables import SparkTables, explaining
 from strandline.read.settled_view import SettledView
 
 if TYPE_CHECKING:
@@ -56,15 +56,13 @@ class Rows:
     def _in_order(self, *columns: Column) -> Iterator[tuple[Sequence[Any], str]]:
         last = 0
         ordered = self._all.orderBy(SEQ_COLUMN).select(SEQ_COLUMN, *columns)
-        try:
+        with explaining("the rows cannot be read"):
             for row in ordered.toLocalIterator(prefetchPartitions=True):
                 number = row[0]
                 if number <= last:
                     raise DuplicateNumbers(f"sequence number {number} is on two rows", hint=DuplicateNumbers.REMEDY)
                 last = number
                 yield row[1:], Continuation(self.token.lake, self.token.table, Seq(number)).encode()
-        except Exception as e:
-            raise explain(e, "the rows cannot be read") from e
 
 
 def bounded(settled: SettledView, lake: str, wanted: ReadRequest) -> Rows:
@@ -88,10 +86,8 @@ def bounded(settled: SettledView, lake: str, wanted: ReadRequest) -> Rows:
 
 def _check_once(df: DataFrame) -> None:
     twice = df.groupBy(SEQ_COLUMN).count().where("count > 1").select(SEQ_COLUMN).limit(1)
-    try:
+    with explaining("the rows cannot be read"):
         found = twice.collect()
-    except Exception as e:
-        raise explain(e, "the rows cannot be read") from e
     if found:
         raise DuplicateNumbers(f"sequence number {found[0][0]} is on two rows", hint=DuplicateNumbers.REMEDY)
 
@@ -132,10 +128,8 @@ def _last_of(df: DataFrame, limit: int) -> int | None:
     if limit < 1:
         raise SchemaError("a limit is at least 1")
     numbers = df.select(SEQ_COLUMN).orderBy(SEQ_COLUMN).limit(limit)
-    try:
+    with explaining("the rows cannot be read"):
         found = numbers.agg(F.count("*").alias("n"), F.max(SEQ_COLUMN).alias("last")).collect()[0]
-    except Exception as e:
-        raise explain(e, "the rows cannot be read") from e
     return None if found["n"] < limit else int(found["last"])
 
 

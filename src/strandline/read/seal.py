@@ -121,8 +121,7 @@ class SealWatches:
 
     def watch(self, dataset: Dataset) -> SealedWatermark:
         def load() -> Seq | None:
-            with self._ledger.read() as connection:
-                return blocks.sealed(connection, dataset.id)
+            return self._ledger.query(blocks.sealed, dataset.id)
 
         return self._watches.setdefault(dataset.name, SealedWatermark(load, poll_seconds=self._poll_seconds))
 

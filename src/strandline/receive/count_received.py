@@ -187,12 +187,10 @@ def _between(numbers: DataFrame, bodies: Sequence[PlacedBody]) -> DataFrame:
 
 
 def _collected(df: DataFrame) -> list[Any]:
-    from strandline.iceberg.spark.tables import explain
+    from strandline.iceberg.spark.tables import explaining
 
-    try:
+    with explaining("the rows that were received cannot be counted"):
         return df.collect()
-    except Exception as e:
-        raise explain(e, "the rows that were received cannot be counted") from e
 
 
 def _judge(body: PlacedBody, tally: ReceivedCounter | None) -> CountedRange:

@@ -69,8 +69,7 @@ class Reconciler:
     def runs(self, runs_max: int | None = None) -> list[Run]:
         """Newest first."""
         most = self._config.settings.reconcile.history_runs if runs_max is None else runs_max
-        with self._ledger.read() as connection:
-            return reconcile_runs.latest(connection, runs_max=most)
+        return self._ledger.query(reconcile_runs.latest, runs_max=most)
 
     def show(self, run: int) -> tuple[Run, list[Swept]]:
         with self._ledger.read() as connection:
@@ -153,8 +152,7 @@ class Reconciler:
 
     def suspects(self) -> list[Suspect]:
         """Orphan files that are probably the files of damaged entries, by path."""
-        with self._ledger.read() as connection:
-            return suspect_files.list_suspects(connection)
+        return self._ledger.query(suspect_files.list_suspects)
 
     def release(self, path: str) -> Suspect:
         """Records a person's word that a suspected file is an orphan: from now on runs treat it like any other, and may

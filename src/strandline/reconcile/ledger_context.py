@@ -37,8 +37,7 @@ class LedgerContextLoader:
         settings = self._config.settings.reconcile
         # The clock first: whatever opens after this is younger than the files that the run sees.
         now_ns = time.time_ns()
-        with self._ledger.read() as connection:
-            clock = self._clock(connection, now_ns)
+        clock = self._ledger.query(self._clock, now_ns)
         if asked.act and clock.doubt is None:
             # Otherwise files of a dead job would be protected forever if nobody ever runs maintenance again.
             with self._ledger.write() as connection:

@@ -88,8 +88,7 @@ def _with_lease(context: SweepContext, work: Callable[[RunWatch], _T]) -> _T:
 
 
 def _restore(context: SweepContext, run: RunId, watch: RunWatch, on_progress: OnFiles) -> Restored:
-    with context.ledger.read() as connection:
-        files = quarantined_files.of_run(connection, run, _KEPT_STATES)
+    files = context.ledger.query(quarantined_files.of_run, run, _KEPT_STATES)
     result = Restored(run)
     waiting = iter(files)
     done = 0

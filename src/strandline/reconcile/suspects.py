@@ -106,8 +106,7 @@ class MissingEntries:
 
 def find_suspects(context: SweepContext, survey: Survey, quarantined: QuarantineLookup, watch: Watch) -> Suspects:
     """Also records them, and forgets those that a table references again."""
-    with context.ledger.read() as connection:
-        known = suspect_files.list_suspects(connection)
+    known = context.ledger.query(suspect_files.list_suspects)
     again = survey.references.referenced([suspect.path for suspect in known])
     released = {suspect.path for suspect in known if suspect.released}
     found = Suspects({s.path: s.entry for s in known if not s.released and s.path not in again})

@@ -58,8 +58,7 @@ def sweep(
         run, unsettled = _begin(context, asked, watch)
         failpoints.hit("reconcile.after_start")
         _Sweep(context, run, asked, watch, unsettled).run(on_finding)
-    with context.ledger.read() as connection:
-        return reconcile_runs.get(connection, run)
+    return context.ledger.query(reconcile_runs.get, run)
 
 
 def _begin(context: SweepContext, asked: Asked, watch: RunWatch) -> tuple[RunId, list[str]]:
@@ -177,8 +176,7 @@ class _Sweep:
         """How many tables the run before saw that the catalog does not have."""
         if survey.references.unread:
             return 0
-        with self._context.ledger.read() as connection:
-            before = reconcile_runs.latest(connection, runs_max=2)
+        before = self._context.ledger.query(reconcile_runs.latest, runs_max=2)
         known = next((run.outcome.tables for run in before if run.ended_at is not None), {})
         return len(known.keys() - {head.uuid for head in survey.references.tables})
 
@@ -304,8 +302,7 @@ class _Sweep:
         """Those that are exactly as listed, and that nothing references now."""
         live = known.referenced([f.path for f in some])
         spooled = self._context.spooled([f.path for f in some if f.content is Content.SPOOL])
-        with self._context.ledger.read() as connection:
-            at_work = runs.at_work(connection)
+        at_work = self._context.ledger.query(runs.at_work)
         # A table may have been registered since, over a folder that nobody owned: its files are its own.
         new_tables = Roots(key(head.location) for head in known.tables if head.location not in before)
         still: list[tuple[Finding, Stat]] = []

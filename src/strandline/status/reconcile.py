@@ -47,8 +47,7 @@ NOT_YET = ReconcileStatus()  # before the first run
 
 
 def load_reconcile(config: LakeConfig, ledger: Ledger) -> ReconcileStatus:
-    with ledger.read() as connection:
-        runs = reconcile_runs.latest(connection, runs_max=config.settings.reconcile.history_runs)
+    runs = ledger.query(reconcile_runs.latest, runs_max=config.settings.reconcile.history_runs)
     ended = [run for run in runs if run.ended_at is not None]
     if not ended:
         return NOT_YET

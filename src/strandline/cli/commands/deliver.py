@@ -57,7 +57,7 @@ def tick(
 
 
 def _preview(call: Call, only: str | None) -> None:
-    chosen = call.lake.delivery.every() if only is None else [call.lake.delivery.get(only)]
+    chosen = call.lake.delivery.list_sinks() if only is None else [call.lake.delivery.get(only)]
     with call.spinner("Starting Spark") as lake:
         found = [_preview_one(lake, record) for record in chosen]
     call.show(documents.tick_preview(found), *deliver.preview(found))
@@ -87,7 +87,7 @@ def run(call: Call) -> None:
     lake, journal = call.lake, DeliverLog(as_json=call.as_json)
 
     def loops(stopping: Event) -> Iterator[Callable[[], None]]:
-        journal.serving([s.name for s in lake.delivery.every()])
+        journal.serving([s.name for s in lake.delivery.list_sinks()])
         yield partial(lake.delivery.run, stopping, journal.tick, partial(journal.failed, "tick_failed"), journal.well)
         if lake.maintenance.is_scheduled:
             journal.scheduled(lake)

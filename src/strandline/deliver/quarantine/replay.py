@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from strandline.core import failpoints
@@ -18,11 +18,10 @@ from strandline.core.errors import FailedError, RefusedError, SchemaError
 from strandline.core.types import Dataset, Seq, SeqRange, before, merge_ranges
 from strandline.deliver.context import DeliverContext
 from strandline.deliver.manage_sinks import alone
-from strandline.deliver.quarantine.content import RowContent, unpacked
-from strandline.deliver.quarantine.objects import QuarantineObjects, open_objects
+from strandline.deliver.quarantine.content import QuarantineObjects, RowContent, open_objects, unpacked
 from strandline.deliver.quarantine.rows import chosen
 from strandline.deliver.send.rejection import REPLAY_PARTITION
-from strandline.deliver.sink import Conflict, Held, Landed, Outcome, Parcel, Refused, Sender, Sink, TryLater, covers
+from strandline.deliver.sink import Conflict, Landed, Outcome, Parcel, Refused, Sender, Sink, TryLater, covers
 from strandline.deliver.sink_session import SinkRun
 from strandline.iceberg.schema.columns import Column
 from strandline.ledger import audit
@@ -101,20 +100,18 @@ def _is_delivered_anew(connection: Connection, record: SinkRecord, row: Quaranti
 def _refuse(record: SinkRecord, anew: Sequence[Quarantined], numbers: Sequence[int]) -> None:
     if gone := [q.seq for q in anew if q.seq in numbers]:
         raise RefusedError(
-            f"row {gone[0]} was set aside in an older generation of {record.name}, and the present one delivers anew",
+            f"row {gone[0]} was quarantined in an older generation of {record.name}, and the present one delivers anew",
             hint=f"`strandline sink quarantine discard {record.name} {gone[0]}` gives the old one up.",
         )
 
 
+@dataclass
 class _Replaying:
-    def __init__(
-        self, run: SinkRun, columns: Mapping[str, Column], objects: QuarantineObjects, on_progress: OnRows
-    ) -> None:
-        self.run = run
-        self.columns = columns
-        self.objects = objects
-        self.on_progress = on_progress
-        self._senders: dict[tuple[object, ...], Sender] = {}
+    run: SinkRun
+    columns: Mapping[str, Column]
+    objects: QuarantineObjects
+    on_progress: OnRows
+    _senders: dict[tuple[object, ...], Sender] = field(default_factory=dict)
 
     def replay(self, wanted: Sequence[Quarantined]) -> ReplayReport:
         held = self._ask(wanted)
@@ -142,8 +139,8 @@ class _Replaying:
         lanes = sorted({replay_partition(sink, row) for row in wanted})
         after = before(min(row.seq for row in wanted))
         asked = [(self.run.address(p), after) for p in lanes]
-        by_lane = dict(zip(lanes, sink.held(asked), strict=True))
-        return {row.seq for row in wanted if _holds(by_lane[replay_partition(sink, row)], row.seq)}
+        held = {p: merge_ranges(r.rows for r in h.ranges) for p, h in zip(lanes, sink.held(asked), strict=True)}
+        return {r.seq for r in wanted if covers(held[replay_partition(sink, r)], SeqRange(r.seq, r.seq))}
 
     def _send(self, row: Quarantined) -> ReplayedRow:
         body = self.objects.get(row.object)
@@ -203,7 +200,3 @@ class _Replaying:
 
 def replay_partition(sink: Sink, row: Quarantined) -> str:
     return REPLAY_PARTITION if sink.keeps_marks else row.partition
-
-
-def _holds(held: Held, number: Seq) -> bool:
-    return covers(merge_ranges(h.rows for h in held.ranges), SeqRange(number, number))

@@ -32,7 +32,7 @@ from strandline.deliver.sink import Address, Conflict, Landed, Outcome, Parcel, 
 from strandline.deliver.sink_options import DeliveryOptions
 from strandline.iceberg.spark.conditions import check_condition
 from strandline.iceberg.spark.row_text import line
-from strandline.iceberg.spark.tables import explain
+from strandline.iceberg.spark.tables import explaining
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     Numbers = npt.NDArray[np.int64]
 
+CANNOT_BUILD = "the chunks cannot be built"
 RESULT = "shipped binary"  # a pickled `Shipped`
 TASKS_PER_CORE = 4
 _SPANS_MAX = 64
@@ -128,10 +129,6 @@ def owned_rows(rows: pa.Table) -> pa.Table:
     return pa.table([rows["_sl_number"], *columns], names=["_sl_number", *(field.name for field in kind)])
 
 
-def _names(cargo: Cargo) -> list[str]:
-    return [f.name for f in cargo.fields] if cargo.form == "rows" else ["line"]
-
-
 def _condition(df: DataFrame, where: str | None) -> Column | None:
     if where is None:
         return None
@@ -164,11 +161,9 @@ def ship(
             rows = _in_place(df, in_runs(ordered, min(cores, tasks), in_place), cargo)
         else:
             rows = _moved(df, ordered, cargo, tasks)
-    work = _Task(ordered, of_lanes, cargo, tuple(_names(cargo)), sender, arming(), uuid4().hex)
-    try:
+    work = _Task(ordered, of_lanes, cargo, sender, arming(), uuid4().hex)
+    with explaining(CANNOT_BUILD):
         found = rows.mapInArrow(work.run, RESULT).collect()  # one result per chunk
-    except Exception as e:
-        raise explain(e, "the chunks cannot be built") from e
     return completed(shipments, [pickle.loads(r["shipped"]) for r in found])
 
 
@@ -281,7 +276,6 @@ class _Task:
     shipments: tuple[Shipment, ...]
     of_lanes: bool
     cargo: Cargo
-    names: tuple[str, ...]
     sender: Sender
     armed: tuple[str, int]
     job: str
@@ -312,7 +306,7 @@ class _Task:
         if self.cargo.form != "rows":
             rows = rows.select(["_sl_number", "line"]).rename_columns([SEQ_COLUMN, "line"])
         else:
-            rows = rows.select(list(self.names))
+            rows = rows.select(list(self.cargo.columns))
         return send(sender, shipment, rows, numbers, self.cargo.columns, every)
 
 

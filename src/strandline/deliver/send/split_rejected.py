@@ -14,7 +14,7 @@ from strandline.core.delivery_types import Acknowledged, Chunk, ChunkId, ChunkSt
 from strandline.core.errors import SinkStopped
 from strandline.core.types import Seq, before
 from strandline.core.wording import plural
-from strandline.deliver.quarantine.objects import object_name, open_objects
+from strandline.deliver.quarantine.content import object_name, open_objects
 from strandline.deliver.send.find_delivered import found_there
 from strandline.deliver.send.rejection import Halves, Refusal, RefusalHistory, Single, Steps, TooMany, decide
 from strandline.deliver.sink_options import parse_common
@@ -60,7 +60,7 @@ class Refusing:
         acks: dict[ChunkId, Acknowledged] = {}
         for (partition, chunks), held in zip(by_lane.items(), sink.held(asked), strict=True):
             doubtful = next((c for c in chunks if c.offered), None)
-            if not held.told and doubtful is not None and not self._splits_in_doubt():
+            if not held.known and doubtful is not None and not self._splits_in_doubt():
                 raise self._in_doubt(doubtful)
             acks |= found_there(self.run, sink, partition, chunks, held, filtered=filtered)
         return list(acks.values())
@@ -114,7 +114,7 @@ class Refusing:
         return SinkStopped(
             f"{name}: {describe_refusals(many, self.rows_max)}",
             hint=f"See to what it says, then `strandline sink resume {name}`. If the rows are bad indeed, more of them "
-            f"may be set aside: `strandline sink update {name} --option quarantine_rows_max=N`.",
+            f"may be quarantined: `strandline sink update {name} --option quarantine_rows_max=N`.",
         )
 
     def _split(self, refusals: Sequence[Refusal]) -> Mapping[ChunkId, tuple[Chunk, Chunk]]:
@@ -161,9 +161,9 @@ class Refusing:
 
 
 def describe_refusals(many: TooMany, rows_max: int) -> str:
-    aside = f" (and {plural(many.set_aside, 'row')} set aside before)" if many.set_aside else ""
+    aside = f" (and {plural(many.set_aside, 'row')} quarantined before)" if many.set_aside else ""
     others = "" if many.takes_others else ", and takes nothing else"
     return (
         f"its destination refuses {plural(many.refused, 'chunk')} for good{aside}{others}; at most "
-        f"{plural(rows_max, 'row', 'is')} set aside: {many.why}"
+        f"{plural(rows_max, 'row', 'is')} quarantined: {many.why}"
     )

@@ -20,12 +20,11 @@ from strandline.deliver.send.rejection import REPLAY_PARTITION
 from strandline.deliver.sink import Address, Held, Inspected, Inspector, Provable, Sink
 from strandline.deliver.sink_session import SinkRun
 from strandline.deliver.verify.compare import LakeRows, LakeSide, LaneProof, prove
-from strandline.deliver.verify.foreign import foreign_rows
-from strandline.deliver.verify.lost import forgotten, passed_over
 from strandline.deliver.verify.ranges import Fault, LaneRanges, OptionsKey, Present, VerifyFinding, lay_out, options_key
 from strandline.deliver.verify.rebuild import Rebuilding, WantedChunk
 from strandline.deliver.verify.replayed_rows import Replays, prove_replays
 from strandline.deliver.verify.single_rows import KnowsNumbers, NumberComparison, in_rows, unsent_rows
+from strandline.deliver.verify.undelivered import foreign_rows, forgotten, passed_over
 from strandline.deliver.verify.verdict import Proved, SinkVerdict, VerifyProgress, VerifyReport, add_up
 from strandline.iceberg.spark.tables import explaining
 from strandline.ledger.deliver import intents, lanes, losses, quarantine
@@ -135,13 +134,13 @@ class _Verification:
         if not self.run.sink().keeps_marks:
             return Replays(tuple(rows), None)
         held = self._held_by_one(self.run.sink(), (self.run.address(REPLAY_PARTITION), None))
-        return Replays(tuple(rows), held or Held(None, (), told=False))
+        return Replays(tuple(rows), held or Held(None, (), known=False))
 
     def _sink_side(self, known: Sequence[Lane], replays: Replays) -> list[LaneRanges]:
         self._say("asking the sink", 0, 0)
         layouts = []
         for lane, held in zip(known, self._held(known), strict=True):
-            if held is not None and not held.told:
+            if held is not None and not held.known:
                 words = "the other end keeps no record that could be asked for: what it holds cannot be proven"
                 self._add(Fault.UNREADABLE, lane.partition, None, self.run.record.destination, words)
             elif held is not None:
@@ -230,17 +229,23 @@ class _Verification:
         with self.run.context.ledger.read() as connection:  # after the table: the floor rises before rows go
             floor = max(floors.get(connection, record.dataset) or 0, source.view.floor)
             purged = tuple(losses.purged(connection, record.dataset))
-        wanted = [w for x in layouts for w in self._wanted(x)]
-        apart = [w for x in layouts for w in self._wanted_apart(x)]
+        wanted = [
+            WantedChunk(x.lane.partition, r.chunk.rows, r.chunk.expected, r.options) for x in layouts for r in x.chunks
+        ]
+        unrecorded = [(p, self._item(x, p)) for x in layouts for p in x.present if p.record is None]
+        # known by the watermark alone: no chunk is in its place
+        wanted += (item for p, item in unrecorded if p.options is None)
+        # They overlap chunks which were cut differently, and need a pass of their own.
+        apart = [item for p, item in unrecorded if p.options is not None]
         done = 0
 
-        def told(count: int) -> None:
+        def note(count: int) -> None:
             nonlocal done
             done += count
             self._say("building it again from the lake", done, max(done, len(wanted) + len(apart)))
 
-        told(0)
-        rebuilding = Rebuilding(self.run, source, told)
+        note(0)
+        rebuilding = Rebuilding(self.run, source, note)
         rebuilt = rebuilding.rebuild(wanted) | rebuilding.rebuild(apart)
         self._note_what_cannot_be_built(wanted, rebuilding.unfit)
         rebuilt |= self._explained(rebuilding, source.view.schemas > 1, layouts, inspected, rebuilt)
@@ -262,23 +267,6 @@ class _Verification:
         self.extra += unsent_rows(source.df, self.run.record, layouts, by_lane, self.history)
         self._name_rows(rebuilding, layouts, proofs, inspected)
         return proofs
-
-    def _wanted(self, layout: LaneRanges) -> Iterator[WantedChunk]:
-        for r in layout.chunks:
-            yield WantedChunk(layout.lane.partition, r.chunk.rows, r.chunk.expected, r.options)
-        for p in layout.present:
-            if p.record is None and p.options is None:  # known by the watermark alone: no chunk is in its place
-                yield WantedChunk(layout.lane.partition, p.held.rows, p.held.count or len(p.held.rows), self._today)
-
-    def _wanted_apart(self, layout: LaneRanges) -> Iterator[WantedChunk]:
-        """Ranges that overlap chunks which were cut differently: they need a pass of their own."""
-        for p in layout.present:
-            if p.record is None and p.options is not None:
-                yield WantedChunk(layout.lane.partition, p.held.rows, p.held.count or len(p.held.rows), p.options)
-
-    @property
-    def _today(self) -> OptionsKey:
-        return options_key(self.run.record.options)
 
     def _explained(
         self,
@@ -312,7 +300,8 @@ class _Verification:
         partition, rows = layout.lane.partition, p.held.rows
         if p.record is not None:
             return WantedChunk(partition, rows, p.record.chunk.expected, p.record.options)
-        return WantedChunk(partition, rows, p.held.count or len(rows), p.options or self._today)
+        options = p.options or options_key(self.run.record.options)
+        return WantedChunk(partition, rows, p.held.count or len(rows), options)
 
     def _note_what_cannot_be_built(self, wanted: Sequence[WantedChunk], unfit: Mapping[OptionsKey, str]) -> None:
         for options, why in unfit.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
 from pyspark.sql import DataFrame
@@ -119,27 +120,18 @@ def unsent_rows(
         if known is not None and there > known:
             suspects.append(layout)
     found = strays(df, [(x.lane.partition, hole) for x in suspects for hole in x.holes()])
+    finding = partial(VerifyFinding, Fault.UNEXPLAINED, record.name)
+    detail = "they are in the lake, the watermark has passed them, and they were never sent"
     findings = [
-        VerifyFinding(
-            Fault.UNEXPLAINED,
-            record.name,
-            s.partition,
-            s.rows,
-            f"{plural(s.count, 'row')}, numbers {s.first} to {s.last}",
-            "they are in the lake, the mark has passed them, and they were never sent",
-        )
+        finding(s.partition, s.rows, f"{plural(s.count, 'row')}, sequence numbers {s.first} to {s.last}", detail)
         for s in found[:STRAYS_MAX]
     ]
     if more := sum(s.count for s in found[STRAYS_MAX:]):
-        findings.append(
-            VerifyFinding(
-                Fault.UNEXPLAINED, record.name, "", None, f"{plural(more, 'row')} more", "they were never sent either"
-            )
-        )
+        findings.append(finding("", None, f"{plural(more, 'row')} more", "they were never sent either"))
     for partition, rows in sorted((p, n) for p, n in counts.items() if p not in left_out):
         what = f"{plural(rows, 'row')} up to {record.planned}"
         detail = "they are in the lake, and the ledger does not know their partition"
-        findings.append(VerifyFinding(Fault.UNEXPLAINED, record.name, partition, None, what, detail))
+        findings.append(finding(partition, None, what, detail))
     return findings
 
 

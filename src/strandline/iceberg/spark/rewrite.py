@@ -29,6 +29,7 @@ from strandline.iceberg.spark.tables import (
     SparkTables,
     check_epoch,
     explain,
+    explaining,
     java_class,
     planned_files,
     root_cause,
@@ -141,11 +142,9 @@ def write_files(
     tables: SparkTables, name: str, table: Any, id: str, df: DataFrame, options: Mapping[str, str]
 ) -> list[Any]:
     """The files of this one write, under the id of the staged files; no table references them yet."""
-    try:
+    with explaining(f"files of {name} cannot be rewritten"):
         df.write.format("iceberg").mode("append").options(**options).option("fanout-enabled", "true").save(id)
         return list(tables.java.rewrites.fetchNewFiles(table, id))
-    except Exception as e:
-        raise explain(e, f"files of {name} cannot be rewritten") from e
 
 
 def check_rows(group: FileGroup, new_files: Sequence[Any], *, read: int, deleted: int = 0) -> None:

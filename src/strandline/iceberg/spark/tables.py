@@ -155,10 +155,8 @@ class SparkTables:
         self.java = IcebergJava(spark)
         self.is_remote = spark.conf.get(f"spark.sql.catalog.{CATALOG}.type", "") == "rest"
         # The JVM loads a catalog with the settings of the active session: make it this one, once.
-        try:
+        with explaining("the catalog cannot be opened"):
             spark.sql(f"SHOW NAMESPACES IN {CATALOG}")
-        except Exception as e:
-            raise explain(e, "the catalog cannot be opened") from e
 
     @property
     def may_destroy(self) -> bool:
@@ -262,21 +260,17 @@ class SparkTables:
             (F.col(f"{metrics}.null_value_count") >= F.col("record_count")).alias("no_numbers"),
         )
         above = found.where("NOT coalesce(no_numbers, false)").where(F.col("hi").isNull() | (F.col("hi") > number))
-        try:
+        with explaining(f"the files of {name} cannot be listed"):
             rows = above.distinct().collect()  # none, in a table that only we write to
-        except Exception as e:
-            raise explain(e, f"the files of {name} cannot be listed") from e
         return [NumberSpan(number + 1, SEQ_MAX) if r["hi"] is None else NumberSpan(r["lo"], r["hi"]) for r in rows]
 
     def numbers_around(self, name: str, above: int, limit: int) -> tuple[int | None, int | None]:
         """Of main's sequence numbers above `above`: the highest up to the limit, and the lowest beyond. Reads rows."""
         number = F.col(SEQ_COLUMN)
         df = self.spark.table(in_spark(name)).where(number > above)
-        try:
+        with explaining(f"the sequence numbers of {name} cannot be read"):
             highest = F.max(F.when(number <= limit, number))
             return tuple(df.agg(highest, F.min(F.when(number > limit, number))).collect()[0])
-        except Exception as e:
-            raise explain(e, f"the sequence numbers of {name} cannot be read") from e
 
     def own_head(self, name: str, branch: str, wap: WapId) -> SnapshotId | None:
         """Reads back the branch's head; None unless it is the append of this block."""
@@ -320,7 +314,7 @@ class SparkTables:
         """Appends to the block's own branch, which readers of main do not see. Each task of the write commits once, and
         no shuffle follows the stamp, so a task that runs again numbers its rows again completely or not at all."""
         failpoints.hit("stage.before_commit")
-        try:
+        with explaining(f"rows cannot be staged in {name}"):
             (
                 stamped.writeTo(f"{CATALOG}.{name}.branch_{branch}")
                 .option("snapshot-property.wap.id", str(wap))
@@ -328,8 +322,6 @@ class SparkTables:
                 .option("fanout-enabled", "true")
                 .append()
             )
-        except Exception as e:
-            raise explain(e, f"rows cannot be staged in {name}") from e
         failpoints.hit("stage.after_commit")
 
     def publish(

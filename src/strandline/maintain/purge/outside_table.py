@@ -126,8 +126,7 @@ class RejectFolders:
 
 def find_folders(context: MaintainContext, dataset: Dataset) -> RejectFolders:
     usual = (context.config.home / "rejects").absolute()
-    with context.ledger.read() as connection:
-        noted = reject_folders.of_dataset(connection, dataset.id)
+    noted = context.ledger.query(reject_folders.of_dataset, dataset.id)
     here = {usual} | {Path(n.folder) for n in noted if Path(n.folder).is_dir()}
     # A folder of that name is another one there, unless both machines mount it: nobody can tell from here.
     away = [n for n in noted if n.node != socket.gethostname()]

@@ -248,8 +248,7 @@ class _Purge:
     def _search_again(self) -> None:
         """Rows that were numbered or written between the count and the delete were not counted. The delete leaves them
         to the next run."""
-        with self.context.ledger.read() as connection:
-            sealed = blocks.sealed(connection, self.dataset.id)
+        sealed = self.context.ledger.query(blocks.sealed, self.dataset.id)
         if still := self._rows.count_matching(sealed).total:
             rows = f"{plural(still, 'row')} that {agreeing(still, 'fits')}"
             self.left.append(f"{rows} came, or got a sequence number, while others were deleted")

@@ -7,18 +7,19 @@ delivered.
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from strandline.core import failpoints
-from strandline.core.errors import RefusedError
+from strandline.core.errors import RefusedError, StorageError
 from strandline.core.types import Seq, SeqRange, merge_ranges
 from strandline.deliver.sink import (
     Address,
@@ -30,17 +31,22 @@ from strandline.deliver.sink import (
     Inspector,
     Landed,
     Option,
+    Outcome,
     Parcel,
     Rehearsal,
     Sender,
     SinkContext,
+    TryLater,
     covers,
     overlapping,
 )
 from strandline.deliver.sinks.blobs import names
-from strandline.deliver.sinks.blobs.encode import choose_format
-from strandline.deliver.sinks.blobs.rehearse import ObjectComparison, rehearse
+from strandline.deliver.sinks.blobs.decode import decompressing
+from strandline.deliver.sinks.blobs.encode import Format, choose_format, digest_of, encode, identity_of
 from strandline.iceberg.schema.columns import Column
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 RECORD_VERSION = 1
 LANES_AT_ONCE_MAX = 16  # each lane is a few requests or fsyncs, which wait for the same store or disk
@@ -117,11 +123,6 @@ def gone(parcel: Parcel) -> Landed:
     return Landed(parcel.rows.num_rows, "", 0, repeat=True)
 
 
-def check_parcel(parcel: Parcel) -> None:
-    if parcel.rows.num_rows == 0:
-        raise ValueError(f"nothing is sent for an empty range, and {parcel.range} has no rows")
-
-
 def side_by_side(work: Callable[[_In], _Out], items: Sequence[_In]) -> list[_Out]:
     if len(items) < 2:
         return [work(item) for item in items]
@@ -162,7 +163,8 @@ class ObjectSink(ABC, Generic[_Place]):
         body = self._place.read(f"{self._folder}/{names.CLAIM}")
         if body is None:
             return None
-        return Claimed(self._parse(body), self._generation_seen())
+        found = (names.generation_of(name) for name in self._place.names(f"{self._folder}/{names.GENERATIONS}"))
+        return Claimed(self._parse(body), max((n for n in found if n is not None), default=1))
 
     def _parse(self, body: bytes) -> Claim:
         try:
@@ -182,10 +184,6 @@ class ObjectSink(ABC, Generic[_Place]):
                 hint="Use the newer version of Strandline that wrote it.",
             )
         return claim
-
-    def _generation_seen(self) -> int:
-        found = (names.generation_of(name) for name in self._place.names(f"{self._folder}/{names.GENERATIONS}"))
-        return max((n for n in found if n is not None), default=1)
 
     def claim(self, claim: Claim, generation: int) -> Claimed:
         body = json.dumps({"version": RECORD_VERSION, **asdict(claim)}, indent=1).encode() + b"\n"
@@ -281,3 +279,57 @@ def lane_listing(found: Iterable[tuple[str, int | None]], marks: Iterable[str]) 
     objects = [Object(rows, name, size) for name, size in found if (rows := names.object_range(name)) is not None]
     mark = max((m for name in marks if (m := names.mark_of(name)) is not None), default=None)
     return LaneListing(mark, tuple(sorted(objects, key=lambda o: (o.rows, o.name))))
+
+
+# --- for `verify`: what an object would be, and whether the existing one has the same rows ---
+
+
+class _Nowhere:
+    def write(self, data: Any, /) -> int:
+        return len(data)
+
+
+def rehearse(how: Format, header: tuple[str, ...], parcel: Parcel) -> Landed:
+    encoded = encode(parcel.rows, how, header, identity_of(parcel.address, parcel.range), _Nowhere())
+    return Landed(encoded.count, encoded.digest, encoded.size)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectComparison:
+    """Encodes both sides again, with the libraries of today."""
+
+    place: BlobStore
+    how: Format
+    header: tuple[str, ...]
+
+    def send(self, parcel: Parcel) -> Outcome:
+        name = f"{names.lane_folder(parcel.address)}/{names.object_name(parcel.range, self.how.extension)}"
+        try:
+            body = self.place.read(name)
+        except StorageError as e:
+            return TryLater(e.message)
+        if body is None:
+            return TryLater(f"{name} is gone")
+        mine = self._plain(parcel.rows, parcel)
+        if (self._theirs(body, name, parcel)) != mine:
+            return Conflict((parcel.range,))
+        return Landed(parcel.rows.num_rows, "", len(body), repeat=True)
+
+    def _plain(self, rows: pa.Table, parcel: Parcel) -> str:
+        plain = replace(self.how, compression="none")
+        return encode(rows, plain, self.header, identity_of(parcel.address, parcel.range), _Nowhere()).digest
+
+    def _theirs(self, body: bytes, name: str, parcel: Parcel) -> str | None:
+        if self.how.name == "parquet":
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+
+            try:
+                return self._plain(pq.read_table(pa.BufferReader(body), use_threads=False), parcel)
+            except (pa.ArrowException, OSError):
+                return None
+        with decompressing(io.BytesIO(body), names.extension_of(name)) as plain:
+            return digest_of(plain)[0]
+
+    def close(self) -> None:
+        return None

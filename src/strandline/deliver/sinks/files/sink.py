@@ -37,11 +37,11 @@ from strandline.deliver.sinks.blobs.blob_sink import (
     LaneListing,
     Object,
     ObjectSink,
-    check_parcel,
     gone,
 )
 from strandline.deliver.sinks.blobs.encode import Encoded, Format, digest_of, encode, identity_of
 from strandline.deliver.sinks.files.folder import Folder, give_name
+from strandline.deliver.sinks.parcels import check_rows
 from strandline.storage.durable import describe, new_file
 
 
@@ -92,7 +92,7 @@ class FilesSender:
     _made: set[str] = field(default_factory=set, repr=False)
 
     def send(self, parcel: Parcel) -> Outcome:
-        check_parcel(parcel)
+        check_rows(parcel)
         lane = names.lane_folder(parcel.address)
         try:
             return self._send(lane, parcel)

@@ -169,14 +169,14 @@ class AnswerLate(AnswerLost):
     """The time limit for a response has passed: an immediate retry would wait as long again."""
 
 
+@dataclass(repr=False)
 class Conversation:
     """Requests to one server. Connects on first use, and keeps the connection; it is pickled without."""
 
-    def __init__(self, place: Url, token: BearerToken, rules: ConnectionRules) -> None:
-        self.place = place
-        self.token = token
-        self.rules = rules
-        self._pool: httpcore.ConnectionPool | None = None
+    place: Url
+    token: BearerToken
+    rules: ConnectionRules
+    _pool: httpcore.ConnectionPool | None = None
 
     def __repr__(self) -> str:
         return f"Conversation({self.place.destination})"

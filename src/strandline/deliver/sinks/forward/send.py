@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from strandline.core import failpoints, forward_protocol
@@ -10,27 +11,21 @@ from strandline.deliver.sink import Outcome, Parcel, Refused, TryLater, Unknown
 from strandline.deliver.sinks.forward.address import AddressRefused
 from strandline.deliver.sinks.forward.body import BodyFormat, encode_body
 from strandline.deliver.sinks.forward.http import AnswerLate, AnswerLost, Conversation, NotSent
-from strandline.deliver.sinks.forward.outcome import after_uncertainty, outcome_of, with_why
-from strandline.deliver.sinks.forward.success import Success
+from strandline.deliver.sinks.forward.outcome import Success, after_uncertainty, outcome_of, with_why
 
 # One, and a second one if the response was lost. No pause between or after them: the ledger stores how long a sink
 # waits, so a deliverer that is told to stop has nothing to wake up.
 ATTEMPTS_MAX = 2
 
 
+@dataclass
 class ForwardSender:
     at_once = 2  # bodies are small, and a response takes as long as a disk at the other end
 
-    def __init__(
-        self, conversation: Conversation, how: BodyFormat, *, success: Success | None, wait_seconds_max: float
-    ) -> None:
-        self._conversation = conversation
-        self._how = how
-        self._success = success
-        self._wait_seconds_max = wait_seconds_max
-
-    def __repr__(self) -> str:
-        return f"ForwardSender({self._conversation.place.destination})"
+    _conversation: Conversation
+    _how: BodyFormat
+    _success: Success | None
+    _wait_seconds_max: float
 
     def close(self) -> None:
         self._conversation.close()
@@ -57,14 +52,8 @@ class ForwardSender:
                 lost = str(e)
                 continue
             failpoints.hit("forward.after_post")
-            outcome = outcome_of(
-                answer,
-                parcel.range,
-                body,
-                success=self._success,
-                wait_seconds_max=self._wait_seconds_max,
-                now=datetime.now(UTC),
-            )
+            now, wait_seconds_max = datetime.now(UTC), self._wait_seconds_max
+            outcome = outcome_of(answer, parcel.range, body, self._success, wait_seconds_max=wait_seconds_max, now=now)
             return self._named(outcome if lost is None else after_uncertainty(outcome, answer, lost))
         return self._named(Unknown(lost or "no answer"))
 

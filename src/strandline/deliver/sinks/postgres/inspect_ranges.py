@@ -131,7 +131,7 @@ def describe_rows(rows: SeqRange, given: int, missing: Sequence[int], twice: Seq
     if missing:
         problems.append(f"{part(len(missing), given, 'row', 'is')} missing: {_named(missing)}")
     if twice:
-        problems.append(f"{plural(len(twice), 'number', 'stands')} there more than once: {_named(twice)}")
+        problems.append(f"{plural(len(twice), 'sequence number', 'is')} there more than once: {_named(twice)}")
     if foreign:
         problems.append(f"{plural(foreign, 'row')} with a number in {rows} {agreeing(foreign, 'was')} not delivered")
     return "; ".join(problems)

@@ -234,7 +234,7 @@ class Record:
             "ORDER BY lo".encode(),
             {"lane": lane, "lo": rows.lo, "hi": rows.hi},
         )
-        return [RangeRecord(_held(*row[:5]), row[5]) for row in found]
+        return [RangeRecord(HeldRange.of(*row[:5]), row[5]) for row in found]
 
     def held(
         self, connection: psycopg.Connection, lanes: Sequence[tuple[Address, Seq | None]]
@@ -249,7 +249,7 @@ class Record:
             ([self.key(address) for address, _ in lanes], [after for _, after in lanes]),
         )
         for place, *held in rows:
-            found[place - 1].append(_held(*held))
+            found[place - 1].append(HeldRange.of(*held))
         return [tuple(f) for f in found]
 
     # --- the ranges that the table got, without those whose loss was accepted ---
@@ -295,7 +295,7 @@ class Record:
                 self._values(scope) | {"lane": after[0], "lo": after[1], "most": PAGE_RANGES},
             ).fetchall()
             for lane, partition, *held, numbers in page:
-                yield GivenRange(lane, partition, RangeRecord(_held(*held), numbers))
+                yield GivenRange(lane, partition, RangeRecord(HeldRange.of(*held), numbers))
             if len(page) < PAGE_RANGES:
                 return
             after = (page[-1][0], page[-1][2])
@@ -324,10 +324,6 @@ def settled(rows: SeqRange, there: Sequence[RangeRecord]) -> Landed | Conflict |
     # The range was cut differently then: no digest is of exactly these rows.
     count = sum(len(clip(numbers_of(r), rows)) for r in there)
     return Landed(count, "", 0, repeat=True)
-
-
-def _held(lo: int, hi: int, count: int, digest: str, size: int) -> HeldRange:
-    return HeldRange(SeqRange(Seq(lo), Seq(hi)), count, digest, size)
 
 
 def _one(cursor: psycopg.Cursor) -> tuple[Any, ...]:

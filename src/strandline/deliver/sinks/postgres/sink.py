@@ -20,7 +20,6 @@ from strandline.deliver.sink import (
     Claimed,
     Held,
     Loss,
-    OlderRows,
     Option,
     Rehearsal,
     Remaining,
@@ -42,7 +41,7 @@ from strandline.deliver.sinks.postgres.columns import (
     quote,
     read_shape,
 )
-from strandline.deliver.sinks.postgres.connect import HoldsConnection, PostgresServer, check_dsn, parse_server
+from strandline.deliver.sinks.postgres.connect import HoldsConnection, check_dsn, parse_server
 from strandline.deliver.sinks.postgres.inspect_ranges import PostgresInspector
 from strandline.deliver.sinks.postgres.record import TABLES, Record, Scope
 from strandline.deliver.sinks.postgres.send import PostgresSender, rehearse
@@ -59,25 +58,19 @@ class PostgresSink(HoldsConnection):
     form = "copy"
     keeps_marks = False
 
-    def __init__(
-        self,
-        server: PostgresServer,
-        table: TableName,
-        *,
-        create: bool,
-        may_be_empty: bool,
-        generation: int,
-        builds_on: Callable[[], Sequence[OlderRows]] = tuple,
-    ) -> None:
-        super().__init__(server, f"strandline: {table.name}")
-        self._table = table
-        self._create = create
-        self._may_be_empty = may_be_empty
-        self._generation = generation
-        self._builds_on = builds_on
-        self._record = Record(table)
+    def __init__(self, context: SinkContext) -> None:
+        """Raises UsageError."""
+        options = context.options
+        for name in ("dsn", "table"):
+            if not options.get(name):
+                raise UsageError(f"option {name} is missing", hint=f"--option {name}=…")
+        self._context = context
+        self._create, self._may_be_empty = _flag(options, "create"), _flag(options, "may_be_empty")
+        self._table = _table_name(options["table"])
+        self._record = Record(self._table)
         self._columns: tuple[Column, ...] | None = None
-        self.destination = f"postgresql://{server.address}/{table.plain}"
+        super().__init__(parse_server(options["dsn"]), f"strandline: {self._table.name}")
+        self.destination = f"postgresql://{self._server.address}/{self._table.plain}"
 
     # --- the table ---
 
@@ -177,7 +170,7 @@ class PostgresSink(HoldsConnection):
     # --- a table that lost its rows ---
 
     def _scope(self) -> Scope:
-        return Scope(self._generation, self._builds_on())
+        return Scope(self._context.generation, self._context.builds_on())
 
     def find_loss(self) -> Loss | None:
         def ask(connection: psycopg.Connection) -> Loss | None:
@@ -315,23 +308,6 @@ def _flag(options: Mapping[str, str], name: str) -> bool:
     return value == "true"
 
 
-def open_sink(context: SinkContext) -> PostgresSink:
-    options = context.options
-    for name in ("dsn", "table"):
-        if not options.get(name):
-            raise UsageError(f"option {name} is missing", hint=f"--option {name}=…")
-    create, may_be_empty = _flag(options, "create"), _flag(options, "may_be_empty")
-    table = _table_name(options["table"])
-    return PostgresSink(
-        parse_server(options["dsn"]),
-        table,
-        create=create,
-        may_be_empty=may_be_empty,
-        generation=context.generation,
-        builds_on=context.builds_on,
-    )
-
-
 KIND = SinkKind(
     options=(
         Option(
@@ -350,6 +326,6 @@ KIND = SinkKind(
             pinned=False,
         ),
     ),
-    open=open_sink,
+    open=PostgresSink,
     checked_when_idle=True,
 )

@@ -44,11 +44,11 @@ from strandline.deliver.sinks.blobs.blob_sink import (
     SUPERSEDED,
     LaneListing,
     ObjectSink,
-    check_parcel,
     gone,
     side_by_side,
 )
 from strandline.deliver.sinks.blobs.encode import Encoded, Format, encode, identity_of
+from strandline.deliver.sinks.parcels import check_rows
 from strandline.deliver.sinks.s3.bucket import Bucket
 from strandline.storage.s3_client import Failure, RequestFailed
 from strandline.storage.s3_settings import S3Settings
@@ -101,7 +101,7 @@ class S3Sink(ObjectSink[Bucket]):
             cut = self._pinned(name)
         now = self._place.mark(lane)
         if (None if now is None else now[0]) != mark:
-            raise StorageError(f"{self.destination}: another deliverer has moved the mark of {lane}")
+            raise StorageError(f"{self.destination}: another deliverer has moved the watermark of {lane}")
         return cut
 
     def _pinned(self, name: str) -> Cut:
@@ -149,7 +149,7 @@ class S3Sender:
     _marks: dict[str, Seq | None] = field(default_factory=dict, repr=False)
 
     def send(self, parcel: Parcel) -> Outcome:
-        check_parcel(parcel)
+        check_rows(parcel)
         chunk = _Chunk(self, parcel)
         maybe_under_way = False
         failed: RequestFailed | None = None

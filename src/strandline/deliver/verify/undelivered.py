@@ -1,12 +1,14 @@
-"""Rows that a sink never got, and rows that cannot be accounted for any more, as `verify` reports them. Pure."""
+"""Rows that a sink never got: lost ones, foreign ones, and rows that cannot be accounted for any more."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from strandline.core.types import SeqRange
+from strandline.deliver.sink_session import SinkRun
 from strandline.deliver.verify.ranges import Fault, LaneRanges, VerifyFinding
 from strandline.ledger.deliver.losses import Loss, Reason
+from strandline.read import foreign_rows as counting
 
 
 def passed_over(losses: Sequence[Loss], partition: str) -> list[SeqRange]:
@@ -35,3 +37,27 @@ def _accounted_for(rows: SeqRange, layouts: Sequence[LaneRanges], published: int
     inside = [r.chunk for x in layouts for r in x.chunks if rows.lo <= r.chunk.rows.lo and r.chunk.rows.hi <= rows.hi]
     aside = sum(1 for x in layouts for n in x.set_aside if n in rows)
     return published is not None and sum((c.count or 0) + (c.withheld or 0) for c in inside) + aside >= published
+
+
+def foreign_rows(run: SinkRun) -> list[VerifyFinding]:
+    """Foreign rows are no fault of the sink, which never gets them. A sequence number on two rows is a fault: nobody
+    can tell which of them the sink has or should get."""
+    context, dataset = run.context, run.dataset
+    counts = counting.count(context.config, context.ledger, dataset, context.tables().view(dataset.name), context.lake)
+    found: list[VerifyFinding] = []
+    if counts is None or counts.twice is None:
+        return [_note(run, "it is not known whether rows of it are foreign")]
+    if counts.twice:
+        detail = f"it is on two rows of {dataset.name}; rows that share a number with another: {counts.twice:,}"
+        found.append(
+            VerifyFinding(
+                Fault.DUPLICATE_ROW, run.record.name, "", None, f"sequence number {counts.twice_first}", detail
+            )
+        )
+    if counts.foreign > counts.twice:
+        found.append(_note(run, f"foreign rows, which no sink gets: {counts.foreign - counts.twice:,}"))
+    return found
+
+
+def _note(run: SinkRun, detail: str) -> VerifyFinding:
+    return VerifyFinding(Fault.NOTE, run.record.name, "", None, run.dataset.name, detail)
