@@ -225,7 +225,8 @@ class Actor:
         failpoints.hit("reconcile.before_drop")
         with self._context.ledger.write() as connection:
             self._watch.fence(connection)
-            marks = self._marks(connection, table)
+            dataset = datasets.find(connection, table)
+            marks = [] if dataset is None else lanes.marks(connection, dataset.id)
             if not self._asked.accept_loss:
                 # A sink that was added, or reset, since the run began.
                 owed = {f.path for f in findings if (gone := _gone(f)) and given_up(marks, [gone])}
@@ -243,10 +244,6 @@ class Actor:
             dropped_entries.end(connection, batch, dropped)
             self._record_dropped(connection, batch, dropped)
         failpoints.hit("reconcile.after_drop")
-
-    def _marks(self, connection: Connection, table: str) -> list[SinkMark]:
-        dataset = datasets.find(connection, table)
-        return [] if dataset is None else lanes.marks(connection, dataset.id)
 
     def _begin(
         self, connection: Connection, table: str, findings: Sequence[Finding], marks: Sequence[SinkMark]

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from strandline.core.errors import StorageError, StrandlineError, TableUnfit, UsageError
 from strandline.core.settings import LakeConfig
@@ -44,9 +43,6 @@ from strandline.reconcile.storage.listing import Listing, OnFound, outermost
 from strandline.reconcile.storage.object_inventory import list_level, list_prefixes
 from strandline.reconcile.storage.pool import Pool
 from strandline.storage.s3_listing import Bucket
-
-if TYPE_CHECKING:
-    from pyiceberg.table import Table
 
 
 @dataclass(slots=True)
@@ -164,7 +160,8 @@ class LakeSurveyor:
                 table = self.catalog.load(name)
                 known.tables[name] = folders_of(table)
                 known.spelled += [folder for path in locations_of(table) for folder in (canonical(path), key(path))]
-                known.expected += _contents_said(table)
+                if (newest := table.current_snapshot()) is not None:
+                    known.expected += entries_said(newest) or 0
             except (TableUnfit, StorageError, UsageError):
                 continue  # reported when the references are read; its place may still become known below
         rows = read_rows(self.config)
@@ -290,9 +287,3 @@ def _place_of_view(row: CatalogRow) -> tuple[str, ...]:
     """A view has no files except its metadata."""
     folders = [os.path.dirname(key(location)) for location in row.metadata]
     return tuple(os.path.dirname(f) if os.path.basename(f) == Room.METADATA else f for f in folders)
-
-
-def _contents_said(table: Table) -> int:
-    """From the summary of its newest snapshot; 0 if that does not say."""
-    current = table.current_snapshot()
-    return 0 if current is None else entries_said(current) or 0

@@ -74,10 +74,7 @@ def compared(
     context: CompareContext,
     places: Places = NO_PLACES,
 ) -> Survey:
-    tables = {
-        name: TableKeys(t.folders, t.keys, key(t.head.metadata_location).rpartition("/")[0])
-        for name, t in references.by_name.items()
-    }
+    tables = {name: TableKeys(t.folders, t.keys, t.metadata_folder) for name, t in references.by_name.items()}
     difference = compare(listing, tables, references.also)
     sought = _sought(references, difference)
     comparison = Comparison(warehouse, listing.failures, difference, references, ledger_context, context, places)

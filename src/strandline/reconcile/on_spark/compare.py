@@ -52,7 +52,7 @@ class Owning:
     @classmethod
     def of(cls, references: SparkReferences) -> Owning:
         found = references.by_name.items()
-        return cls({name: TableKeys(t.folders, frozenset(), metadata_folder_of(t)) for name, t in found})
+        return cls({name: TableKeys(t.folders, frozenset(), t.metadata_folder) for name, t in found})
 
     def owner_of(self) -> Callable[[str], tuple[str | None, bool]]:
         """Given a folder's key: the table, and whether the table's metadata is there."""
@@ -247,10 +247,6 @@ class Unreached:
     def __iter__(self) -> Iterator[Unreferenced]:
         for row in self._frame.toLocalIterator():
             yield Unreferenced(decoded(row.path), row.owner, row.size, row.modified_ns)
-
-
-def metadata_folder_of(table: TableReferences) -> str:
-    return key(table.head.metadata_location).rpartition("/")[0]
 
 
 def _keys(rows: Sequence[Any]) -> list[str]:

@@ -31,7 +31,6 @@ from strandline.reconcile.references.real_paths import RealPaths
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
-    from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
     from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
@@ -70,6 +69,11 @@ class TableReferences:
     gone: Mapping[str, Content]  # canonical paths of missing manifests and manifest lists
     problem: str | None  # why not everything could be read
     apart: int = 0  # how many more keys there are that this process does not hold: those of all content files, or none
+
+    @property
+    def metadata_folder(self) -> str:
+        """Its key."""
+        return key(self.head.metadata_location).rpartition("/")[0]
 
     @property
     def count(self) -> int:
@@ -179,7 +183,8 @@ class ReferenceReader:
                 unread.pop(name, None)
                 try:
                     table = self._catalog.load(name)
-                    _check_format(name, table.metadata)
+                    if (version := table.metadata.format_version) not in FORMAT_VERSIONS:
+                        raise TableUnfit(f"{name} has format version {version}: what it references is not known")
                     folders_of(table)  # which raises, too
                 except NoSuchDataset:
                     continue  # Dropped or renamed just now: the names are listed again.
@@ -395,11 +400,6 @@ def metadata_files(table: Table) -> dict[str, NamedFile]:
         # A path that is not valid text is damage, which `metadata_checks` reports; nobody can check such a file.
         if first_that_is_no_text((path, key(path))) is None
     }
-
-
-def _check_format(name: str, metadata: TableMetadata) -> None:
-    if metadata.format_version not in FORMAT_VERSIONS:
-        raise TableUnfit(f"{name} has format version {metadata.format_version}: what it references is not known")
 
 
 def _is_known(
