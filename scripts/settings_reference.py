@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import itertools
 import sys
 import types
 from datetime import timedelta
@@ -18,8 +20,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from strandline.core import duration
-from strandline.core.schedule import Cron
 from strandline.core.settings import CONFIG_NAME, Settings
+from strandline.core.settings_section import Cron
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs" / "settings.md"
@@ -117,19 +119,27 @@ def _table(name: str, section: Any) -> str:
     if section.__dict__.get("__doc__"):
         lines += [inspect.cleandoc(section.__doc__ or ""), ""]
     lines += ["| setting, and its environment variable | value | default | meaning |", "|---|---|---|---|"]
-    within = []
+    within, meanings = [], _meanings(section)
     for setting, info in section.model_fields.items():
         if _is_section(info.annotation):
             within.append(_table(f"{name}.{setting}", info.annotation))
             continue
         if _holds_sections(info.annotation):
             within.append(_table(f"{name}.{setting}.<name>", get_args(info.annotation)[1]))
-        if not info.description:
-            raise ValueError(f"{name}.{setting} has no description")
         both = f"`{setting}`<br>`{_variable(name, setting)}`"
-        cells = (both, _type(info.annotation) + _bounds(info), _default(info), info.description)
+        cells = (both, _type(info.annotation) + _bounds(info), _default(info), meanings[setting])
         lines.append("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |")
     return "\n".join([*lines, "", *within])
+
+
+def _meanings(section: type[BaseModel]) -> dict[str, str]:
+    """The text below each setting."""
+    [found] = ast.parse(inspect.getsource(section)).body
+    return {
+        setting.target.id: " ".join(text.value.value.split())
+        for setting, text in itertools.pairwise(found.body)
+        if isinstance(setting, ast.AnnAssign) and isinstance(text, ast.Expr)
+    }
 
 
 def _variable(name: str, setting: str) -> str:

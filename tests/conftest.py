@@ -155,13 +155,13 @@ def make_home() -> MakeHome:
     def make(folder: Path, settings: Mapping[str, Mapping[str, Any]] | None = None) -> LakeConfig:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / CONFIG_NAME
-        path.write_text(_toml(settings or {}), "utf-8")
+        path.write_text(toml_of(settings or {}), "utf-8")
         return load_config(path)
 
     return make
 
 
-def _toml(settings: Mapping[str, Mapping[str, Any]]) -> str:
+def toml_of(settings: Mapping[str, Mapping[str, Any]]) -> str:
     # A TOML basic string and a JSON string are the same for everything that tests put in one.
     lines: list[str] = []
     for section, values in settings.items():

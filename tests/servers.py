@@ -22,7 +22,10 @@ import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store
 
 ROOT = Path(__file__).resolve().parent.parent
 _BIN = ROOT / ".cache" / "bin"
@@ -228,6 +231,15 @@ class S3:
         name = name or f"b-{secrets.token_hex(6)}"
         (self.server.folder / "data" / name).mkdir()
         return name
+
+    def objects(self, bucket: str) -> S3Store:
+        """A client that uses nothing of ours."""
+        from obstore.store import S3Store
+
+        return S3Store(
+            bucket, endpoint=self.endpoint, region=self.region, access_key_id=self.access_key,
+            secret_access_key=self.secret_key, client_options={"allow_http": True}, virtual_hosted_style_request=False,
+        )  # fmt: skip
 
 
 def start_s3() -> S3:

@@ -1,7 +1,7 @@
 """A lake: the one place where the parts are put together.
 
-Opening one is light. Spark starts when something needs it, and the first thing done with it is to open the ledger
-(if the witness says so) and to settle what dead writers left.
+Opening one is light. Spark starts when something needs it, and the first thing done with it is to resync the
+ledger (if the witness says so) and to settle what dead writers left.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from strandline.ingest.facade import Ingestion
     from strandline.ingest.ingest_files import FileBytes, FileOutcome, FileProgress
     from strandline.ingest.recover import Recovered
-    from strandline.ingest.resync import Resynced
     from strandline.maintain.facade import Maintenance
     from strandline.read.scan import Rows
     from strandline.receive.body.json_lines import ReadLines
@@ -74,7 +73,7 @@ class Lake:
         self.witness: Witness = open_witness(config)
         self._watches = SealWatches(self.ledger, poll_seconds=config.settings.seal.poll_seconds)
         self.on_start: Callable[[str], None] | None = None
-        """Told what a slow first start does (fetching the runtime, starting Spark)."""
+        """Gets what a slow first start does (fetching the runtime, starting Spark)."""
 
     def open(self) -> None:
         """Check that there is a ledger of this lake that this program understands."""
@@ -163,7 +162,7 @@ class Lake:
         self._datasets.alter(self.dataset(name), alterations)
 
     def drop_dataset(self, name: str) -> Dataset:
-        """The catalog and the ledger forget it; its files stay where they are, and its numbers stay taken."""
+        """The catalog and the ledger forget it; its files stay where they are, and its sequence numbers stay taken."""
         dataset = self.dataset(name)
         self._datasets.drop(dataset)
         return dataset
@@ -235,11 +234,11 @@ class Lake:
         return self.ingestion.ingest(
             dataset,
             [Path(p) for p in paths],
-            Options(batch_id, again, strict, format, rejects, on_bytes),
-            files_at_once_max=self.config.settings.ingest.files_at_once_max,
-            progress=progress or (lambda path, step, rows: None),
-            on_done=on_done or (lambda outcome: None),
-        )
+            Options(
+                batch_id, again, strict, format, rejects, self.config.settings.ingest.files_at_once_max,
+                progress or (lambda path, step, rows: None), on_done or (lambda outcome: None), on_bytes,
+            ),
+        )  # fmt: skip
 
     def stream_writer(self, dataset: str) -> Callable[[DataFrame, int], None]:
         """For `writeStream.foreachBatch`: exactly once per (query, epoch), however often Spark repeats an epoch, and
@@ -255,7 +254,7 @@ class Lake:
         return write
 
     def recover(self) -> Recovered:
-        """Settle what dead writers left; the ledger is opened first if the witness says so."""
+        """Settle what dead writers left; the ledger is resynced first if the witness says so."""
         return self.ingestion.recover(now=True)
 
     # Ways out.
@@ -308,7 +307,7 @@ class Lake:
 
     @cached_property
     def reconciler(self) -> Reconciler:
-        """Drift between tables and storage: runs, their record, and what they have set aside."""
+        """Drift between tables and storage: runs, their record, and the files that they have in quarantine."""
         from strandline.reconcile.facade import Reconciler
 
         return Reconciler(self.config, self.ledger, lambda: self.catalog, self.tables, self.witness, self.ingestion)
@@ -362,14 +361,6 @@ class Lake:
         """Newest first."""
         with self.ledger.read() as connection:
             return audit.latest(connection, events_max=events_max)
-
-    def resync_ledger(self, *, rebuild: bool = False) -> Resynced | None:
-        """The resync: None if witness and counter agree, which they nearly always do."""
-        return self.ingestion.resync_ledger(rebuild=rebuild)
-
-    def void_block(self, lo: int, reason: str) -> None:
-        """A person gives up a staged block that cannot be published. One that can be is published instead."""
-        self.ingestion.void_block(lo, reason)
 
     def accept_table(self, name: str, reason: str) -> None:
         """A person takes a table as it is, although it lacks what was published: it was rolled back on purpose."""

@@ -87,12 +87,12 @@ def rebuild_ledger(
         # One number more than the new ledger can know, so that a resync stays due until it has been done.
         lake.witness.raise_to(mark.highest + 1, expected=mark.highest)
     lake.open()
-    opened = lake.resync_ledger(rebuild=True)
-    if opened is None:
-        raise LedgerUnreadable("the rebuilt ledger could not be opened")
+    resynced = lake.ingestion.resync_ledger(rebuild=True)
+    if resynced is None:
+        raise LedgerUnreadable("the rebuilt ledger could not be resynced")
     lake.recover()
     lake.close()
-    return opened
+    return resynced
 
 
 def _replace_witness(lake: Lake) -> None:
@@ -101,7 +101,7 @@ def _replace_witness(lake: Lake) -> None:
     except WitnessUnreadable:
         pass
     else:
-        raise RefusedError(f"the witness is there and stands at {found.highest}", hint="Leave out --lost-witness.")
+        raise RefusedError(f"the witness is there, at {found.highest}", hint="Leave out --lost-witness.")
     lake.ledger.open()
     with lake.ledger.read() as connection:
         lake.id = sequence.read(connection).lake

@@ -48,7 +48,7 @@ class TwiceSender:
         twin: Any = pickle.loads(pickle.dumps(self.inner))
         if how == "late":
             lane = names.lane_folder(parcel.address)
-            twin._lanes[lane] = twin.folder.look(lane, None)  # it has seen that the chunk is not there
+            twin._lanes[lane] = twin.folder.list_lane(lane, None)  # it has seen that the chunk is not there
         outcome = self.inner.send(parcel)
         if first and how == "late":
             threading.Thread(target=self._late, args=(twin, parcel), daemon=True).start()

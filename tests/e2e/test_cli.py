@@ -250,7 +250,7 @@ def test_a_table_with_rows_is_adopted_and_a_reader_may_leave_early(home: Path) -
         ["status", "--json"],
     )
     assert adopted.document == {"name": "old.log", "numbered": 20_000, "steps": 1}
-    assert "every row has its number" in again.out
+    assert "every row has its sequence number" in again.out
     [found] = [d for d in status.document["datasets"] if d["name"] == "old.log"]
     assert (found["unnumbered"], found["adopted"], found["sealed"]) == (0, True, found["allocated"])
 

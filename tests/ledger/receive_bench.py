@@ -18,6 +18,7 @@ from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.receive import batches, received, senders, tokens
 from strandline.ledger.receive.batches import Batch
 from strandline.ledger.receive.received import Body, Decision, New
+from strandline.ledger.receive.senders import SourceRecord
 from strandline.ledger.receive.tokens import Token
 from strandline.ledger.witness import Witness
 from tests.ledger.conftest import Bench
@@ -74,12 +75,7 @@ class Receiving:
             return senders.claim(
                 connection,
                 self.dataset.id,
-                lane.lake,
-                lane.dataset,
-                instance=lane.instance,
-                table_uuid="u",
-                generation=lane.generation,
-                owner=(token or self.token).owner,
+                SourceRecord(lane.lake, lane.dataset, lane.instance, "u", lane.generation, (token or self.token).owner),
             )
 
     def accept(self, *identities: Identity | str, rows: int | None = None) -> list[Body]:
@@ -95,7 +91,7 @@ class Receiving:
     def held(self, after: int | None = None, partition: str = "") -> list[SeqRange]:
         with self.ledger.read() as connection:
             asked = [(partition, None if after is None else Seq(after))]
-            [found] = senders.held(connection, self.dataset.id, SENDER, asked, bodies_max=1000)
+            [found] = senders.held_bodies(connection, self.dataset.id, SENDER, asked, bodies_max=1000)
         assert not found.more
         return [body.rows for body in found.bodies]
 

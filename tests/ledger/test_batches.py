@@ -131,7 +131,7 @@ def test_a_batch_that_failed_waits_with_its_reason_and_is_tried_again(receiving:
     assert batches.failed(receiving.ledger, batch, "no such column", utc_now() + HOUR)
     assert receiving.take() == [] and not is_due(receiving)
     [told] = reports(receiving)
-    assert [(b.reason, b.failures) for b in told.batches] == [("no such column", 1)]
+    assert [(b.reason, b.tries) for b in told.batches] == [("no such column", 1)]
     receiving.accept("b")
     with receiving.ledger.write() as connection:
         connection.exec_driver_sql("UPDATE receive_batch SET retry_at = 1 WHERE reason IS NOT NULL")
@@ -217,7 +217,7 @@ def test_status_tells_what_waits_since_when_and_why(receiving: Receiving) -> Non
     waiting = told.to_ingest
     assert (waiting.bodies, waiting.rows, waiting.bytes) == (3, 30, 300)
     assert waiting.oldest is not None and began <= waiting.oldest <= utc_now()
-    assert [(b.batch_id, b.rows, b.failures, b.reason, b.retry_at) for b in told.batches] == [
+    assert [(b.batch_id, b.rows, b.tries, b.reason, b.retry_at) for b in told.batches] == [
         (first.batch_id, 20, 0, None, None)
     ]
     batches.settle(receiving.ledger, first, span(1, 20))

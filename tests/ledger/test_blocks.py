@@ -190,7 +190,7 @@ def test_a_reservation_that_the_witness_refuses_leaves_no_block(bench: Bench) ->
     bench.witness.raise_to(500, expected=0)
     with pytest.raises(ResyncNeeded):
         bench.reserve("a")
-    assert blocks.of_batch(bench.ledger, bench.dataset.id, "a") is None
+    assert bench.ledger.query(blocks.of_batch, bench.dataset.id, "a") is None
 
 
 def test_a_batch_that_is_abandoned_while_it_comes_again_gets_a_new_block(bench: Bench) -> None:

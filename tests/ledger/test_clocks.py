@@ -7,13 +7,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
+from strandline.core.clock import Moment
 from strandline.core.errors import Skipped
 from strandline.ledger import audit
 from strandline.ledger.maintain import clocks, runs
 from strandline.ledger.maintain.runs import Kind, NewRun, Outcome
 from strandline.ledger.schema.core import micros
 from strandline.maintain import clock
-from strandline.maintain.clock import Moment
 from tests.ledger.conftest import Bench
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -271,7 +271,7 @@ def test_what_came_in_since_a_batch_failed_is_told_by_numbers(receiving: Receivi
 
     def standing(batch: Batch) -> FailedBatchFacts:
         with receiving.ledger.read() as connection:
-            return ended_batches.standing(connection, batch, tries=2)
+            return ended_batches.failed_batch_facts(connection, batch, tries=2)
 
     assert standing(first) == FailedBatchFacts(others_got_in=False, smaller_under_trial=False)
     assert batches.failed(receiving.ledger, first, "why", utc_now() - timedelta(hours=1))
@@ -297,11 +297,11 @@ def test_what_came_in_since_a_batch_failed_is_told_by_numbers(receiving: Receivi
 def test_a_batch_is_divided_and_a_body_set_aside_only_with_reason(bodies: int, proof: str, smaller: bool) -> None:
     standing = FailedBatchFacts(proof == "others", smaller)
 
-    def step(times: int, *, at_the_door: bool = True) -> str:
-        return next_step(Failure(bodies, times, at_the_door, proof == "unfit"), standing)
+    def step(times: int, *, while_appending: bool = True) -> str:
+        return next_step(Failure(bodies, times, while_appending, proof == "unfit"), standing)
 
     assert {step(n) for n in range(TRIES)} == {"wait"}
-    assert step(100, at_the_door=False) == "wait"
+    assert step(100, while_appending=False) == "wait"
     if proof != "none":
         assert step(TRIES) == ("set_aside" if bodies == 1 else "divide")
     else:

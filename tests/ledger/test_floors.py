@@ -221,7 +221,7 @@ def test_a_loss_is_never_changed_nor_taken_back_and_the_forgotten_has_no_count(d
 
 def drop(delivery: Delivery, target: int) -> bool:
     with delivery.ledger.write() as connection:
-        standings = skipped_rows.standings(connection, delivery.sink)
+        standings = skipped_rows.lane_positions(connection, delivery.sink)
         moved = [LaneDrop(s, p) for s in standings if (p := drop_point(s, Seq(target))) is not None]
         done = skipped_rows.move(
             connection, delivery.sink, delivery.lease, moved, planned=Seq(target), token=delivery.token
@@ -290,11 +290,11 @@ def test_no_mark_comes_to_stand_inside_a_chunk_that_may_still_land(delivery: Del
     delivery.settle(1, 300)
     (stored,) = delivery.plan(100, LanePlan("", None, Seq(100), (planned(1, 60), planned(61, 100)))) or []
     with delivery.ledger.read() as connection:
-        (standing,) = skipped_rows.standings(connection, delivery.sink)
+        (standing,) = skipped_rows.lane_positions(connection, delivery.sink)
     assert [drop_point(standing, Seq(n)) for n in (30, 60, 80, 100, 150)] == [None, 60, 60, 100, 150]
     delivery.acknowledge(landed(stored.chunks[1]))
     with delivery.ledger.read() as connection:
-        (standing,) = skipped_rows.standings(connection, delivery.sink)
+        (standing,) = skipped_rows.lane_positions(connection, delivery.sink)
     assert drop_point(standing, Seq(80)) == 100, "it landed as a whole"
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from strandline.core.types import Seq
 from strandline.ledger.deliver import quarantine, sink_exposure, sinks
-from strandline.ledger.deliver.quarantine import NOT_THERE, SetAside
+from strandline.ledger.deliver.quarantine import NOT_DELIVERED, SetAside
 from strandline.ledger.deliver.sink_exposure import LanePast, SentSpan, SinkGeneration
 from strandline.ledger.ingest import reject_folders
 from strandline.ledger.ingest.reject_folders import RejectFolder
@@ -67,11 +67,11 @@ def test_rows_that_a_removed_sink_refused_are_found_by_their_dataset(delivery: D
     with delivery.ledger.write() as connection:
         sinks.remove(connection, delivery.sink.id)
     with delivery.ledger.read() as connection:
-        [found] = quarantine.of_dataset(connection, delivery.dataset.id, NOT_THERE)
+        [found] = quarantine.of_dataset(connection, delivery.dataset.id, NOT_DELIVERED)
     assert (found.seq, found.sink) == (1, delivery.sink.id)
     assert quarantine.discard(delivery.ledger, found.id)
     with delivery.ledger.read() as connection:
-        assert quarantine.of_dataset(connection, delivery.dataset.id, NOT_THERE) == []
+        assert quarantine.of_dataset(connection, delivery.dataset.id, NOT_DELIVERED) == []
 
 
 def test_a_folder_of_rejected_rows_is_noted_once(delivery: Delivery) -> None:

@@ -12,7 +12,7 @@ from strandline.core.delivery_types import ChunkState, Intent, LanePlan
 from strandline.core.errors import MarkMoved
 from strandline.core.types import Seq
 from strandline.ledger.deliver import quarantine, sinks
-from strandline.ledger.deliver.quarantine import NOT_THERE, Quarantined, QuarantinedId, QuarantineState, SetAside
+from strandline.ledger.deliver.quarantine import NOT_DELIVERED, Quarantined, QuarantinedId, QuarantineState, SetAside
 from strandline.status import documents
 from strandline.status import sinks as sink_status
 from tests.ledger.conftest import LAKE, Bench
@@ -85,7 +85,7 @@ def test_a_row_is_set_aside_together_with_its_chunk_and_the_lane_goes_on(deliver
     assert (lane.exported, lane.withheld) == (98, 0), "a quarantined row is neither delivered nor withheld"
     assert counted(delivery) == 2
     with delivery.ledger.read() as connection:
-        assert quarantine.of_lane(connection, intent.lane) == [first, second]
+        assert quarantine.list_quarantined(connection, delivery.sink) == [first, second]
         assert quarantine.get(connection, first.id) == first
         assert quarantine.get(connection, QuarantinedId(10**9)) is None
 
@@ -139,7 +139,7 @@ def test_a_row_that_may_have_landed_cannot_be_discarded(delivery: Delivery) -> N
     assert not quarantine.discard(ledger, first.id)
     assert quarantine.discard(ledger, second.id) and quarantine.discard(ledger, second.id)
     assert quarantine.start_replay(ledger, second.id) is None
-    assert (look(delivery, NOT_THERE), counted(delivery)) == ([], 0)
+    assert (look(delivery, NOT_DELIVERED), counted(delivery)) == ([], 0)
     assert [q.seq for q in look(delivery, (QuarantineState.DISCARDED,))] == [8]
 
 

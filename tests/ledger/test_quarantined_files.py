@@ -14,7 +14,7 @@ from tests.ledger.conftest import Bench
 from tests.ledger.test_reconcile_record import ended_run, swept
 
 
-@pytest.mark.parametrize("state", quarantined_files.THERE)
+@pytest.mark.parametrize("state", quarantined_files.IN_QUARANTINE)
 def test_a_run_whose_files_may_be_in_quarantine_is_not_forgotten(bench: Bench, state: SweptState) -> None:
     run = ended_run(bench)
     files = swept(bench, run)

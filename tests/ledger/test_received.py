@@ -25,9 +25,8 @@ from strandline.core.types import Seq, SeqRange, merge_ranges
 from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.ingest import datasets
 from strandline.ledger.receive import batches, receive_report, received, senders, tokens
-from strandline.ledger.receive.owners import NotClaimed, NotOwner
 from strandline.ledger.receive.received import Body, BodyGone, New, OtherBody, Overlaps, Repeat
-from strandline.ledger.receive.senders import PlacedBody
+from strandline.ledger.receive.senders import NotClaimed, NotOwner, PlacedBody, SourceRecord
 from tests.campaign import scaled
 from tests.ledger.conftest import Bench
 from tests.ledger.delivery_bench import open_shared
@@ -176,7 +175,7 @@ def test_what_a_sender_asks_for_is_what_its_lanes_hold_beyond_a_number(receiving
     assert receiving.held(40) == receiving.held(2**63 - 1) == []
     with receiving.ledger.read() as connection:
         asked = [("k=a", Seq(4)), ("", Seq(30)), ("never seen", None), ("k=a", Seq(6)), ("k=a", None)]
-        found = senders.held(connection, receiving.dataset.id, SENDER, asked, bodies_max=100)
+        found = senders.held_bodies(connection, receiving.dataset.id, SENDER, asked, bodies_max=100)
     assert [[b.rows for b in lane.bodies] for lane in found] == [[span(5, 6)], [span(31, 40)], [], [], [span(5, 6)]]
     assert not any(lane.more for lane in found)
     [body] = found[1].bodies
@@ -194,7 +193,7 @@ def test_an_answer_about_what_is_held_is_bounded_and_can_be_gone_on_from(receivi
     while left:
         asked = [(name, told[name][-1].hi if told[name] else None) for name in left]
         with receiving.ledger.read() as connection:
-            found = senders.held(connection, receiving.dataset.id, SENDER, asked, bodies_max=bodies_max)
+            found = senders.held_bodies(connection, receiving.dataset.id, SENDER, asked, bodies_max=bodies_max)
         assert 0 < sum(len(lane.bodies) for lane in found) <= bodies_max or not any(lane.more for lane in found)
         for name, lane in zip(left, found, strict=True):
             told[name] += [body.rows for body in lane.bodies]
@@ -567,12 +566,7 @@ def test_a_claim_is_written_once_and_its_generation_only_rises(receiving: Receiv
             found = senders.claim(
                 connection,
                 receiving.dataset.id,
-                lake,
-                "default.source",
-                instance=instance,
-                table_uuid=uuid,
-                generation=generation,
-                owner=receiving.token.owner,
+                SourceRecord(lake, "default.source", instance, uuid, generation, receiving.token.owner),
             )
             assert found is not None
             assert found == senders.claimed(connection, receiving.dataset.id, lake, "default.source")
@@ -596,9 +590,8 @@ def test_of_many_that_claim_at_once_one_has_the_record(receiving: Receiving, sha
     def claim(instance: str, ledger: Ledger) -> str:
         with ledger.write() as connection:
             made = senders.claim(
-                connection, receiving.dataset.id, "l", "d",
-                instance=instance, table_uuid="u", generation=1, owner=receiving.token.owner,
-            )  # fmt: skip
+                connection, receiving.dataset.id, SourceRecord("l", "d", instance, "u", 1, receiving.token.owner)
+            )
             assert made is not None
             return made.instance
 

@@ -20,8 +20,8 @@ from strandline.core.reconcile_records import (
 )
 from strandline.core.types import Seq, SeqRange
 from strandline.ledger import audit
-from strandline.ledger.deliver import losses, sink_watermarks, sinks
-from strandline.ledger.deliver.sink_watermarks import SinkMark
+from strandline.ledger.deliver import lanes, losses, sinks
+from strandline.ledger.deliver.lanes import SinkMark
 from strandline.ledger.reconcile import dropped_entries, quarantined_files, reconcile_runs
 from strandline.ledger.reconcile.dropped_entries import GoneRows, NewBatch, SinkLoss, given_up
 from strandline.ledger.reconcile.quarantined_files import NewSwept
@@ -125,7 +125,9 @@ def test_only_a_run_that_was_taken_for_dead_may_say_that_it_lost_its_lease(bench
     dead, own = new_run(bench), Outcome(done=Done(orphans=7))
     with bench.ledger.write() as connection:
         assert not reconcile_runs.outlived(connection, dead, own), "it is under way"
-        reconcile_runs.abort(connection, dead, Outcome(), AbortReason.UNKNOWN, "it ended without a word")
+        reconcile_runs.abort(
+            connection, dead, Outcome(), AbortReason.UNKNOWN, "its process ended without recording why"
+        )
         assert reconcile_runs.outlived(connection, dead, own) and not reconcile_runs.outlived(connection, dead, own)
         found = reconcile_runs.get(connection, dead)
         assert (found.aborted, found.outcome) == (AbortReason.LEASE_LOST, own)
@@ -185,11 +187,9 @@ def test_a_thousand_files_are_begun_in_their_order(bench: Bench) -> None:
     files = swept(bench, run, 1_000)
     assert [f.size for f in files] == list(range(1_000)) and {f.state for f in files} == {SweptState.BEGUN}
     with bench.ledger.read() as connection:
-        assert quarantined_files.begun(connection) == files
-        found = quarantined_files.of_paths(connection, [f.path for f in files])
-        assert len(found) == 1_000 and quarantined_files.counted(connection, run) == {
-            (FindingKind.ORPHAN, SweptState.BEGUN): (1_000, sum(range(1_000)))
-        }
+        assert quarantined_files.in_state(connection, SweptState.BEGUN) == files
+        assert quarantined_files.of_run(connection, run, [SweptState.BEGUN]) == files
+        assert len(quarantined_files.of_paths(connection, [f.path for f in files])) == 1_000
 
 
 def test_a_file_moves_only_from_the_state_that_it_was_read_in(bench: Bench) -> None:
@@ -306,6 +306,6 @@ def test_what_a_sink_certainly_holds_is_the_lowest_of_its_lanes(bench: Bench) ->
     lane(stuck, "a", None)
     lane(stuck, "b", 30)
     with bench.ledger.read() as connection:
-        assert sink_watermarks.certain(connection, bench.dataset.id) == {
+        assert lanes.certain(connection, bench.dataset.id) == {
             "from-now": 40, "new": None, "ahead": 20, "stuck": None,
         }  # fmt: skip

@@ -19,7 +19,7 @@ import pytest
 
 from strandline.cli.render.sinks import problems
 from strandline.core.delivery_types import SinkState
-from strandline.core.errors import RefusedError
+from strandline.core.errors import RefusedError, StorageError
 from strandline.core.types import Seq, SeqRange
 from strandline.deliver.context import DeliverContext
 from strandline.deliver.recover_sink import recover_sink
@@ -202,6 +202,29 @@ def test_a_question_that_nobody_answers_ends_when_the_deliverer_is_told_to_stop(
         waiting.join()
     with shared.ledger.write() as connection:
         sinks.pause(connection, delivery.sink.id)
+
+
+def test_a_ledger_that_is_away_for_a_moment_takes_no_report_with_it(
+    shared: Bench, bench: DeliverContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delivery = forwarding_to(shared, free_port())
+    deliverer = Deliverer(bench)
+    try:
+        deliverer.keep_delivering()
+        wait([*deliverer._running.values()])
+        with monkeypatch.context() as patched, pytest.raises(StorageError):
+            patched.setattr(sinks, "due", _raise_away)
+            deliverer.keep_delivering()
+        ended = [s.did for s in deliverer.keep_delivering().sinks if s.name == delivery.sink.name]
+        assert ended == ["waiting"], "and it is told once"
+    finally:
+        deliverer.close()
+        with shared.ledger.write() as connection:
+            sinks.pause(connection, delivery.sink.id)
+
+
+def _raise_away(connection: object) -> NoReturn:
+    raise StorageError("the ledger is away")
 
 
 def test_sinks_that_failed_the_last_time_leave_a_place_to_those_that_did_not(

@@ -15,6 +15,7 @@ from typing import Any, cast
 import pytest
 
 from strandline.core.errors import LeaseLost, NoSuchDataset, RefusedError
+from strandline.core.settings_maintain import RetainSettings
 from strandline.core.types import Dataset, Seq
 from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog, open_catalog
 from strandline.iceberg.schema.schema_file import parse_columns
@@ -30,7 +31,6 @@ from strandline.ledger.receive import received
 from strandline.ledger.receive.received import BodyGone, Decision, New
 from strandline.maintain.context import MaintainContext, quiet
 from strandline.maintain.retain import _Drop, _Passed, _Retention
-from strandline.maintain.retain_rule import RetainRule
 from tests.ledger.conftest import LAKE, Bench
 from tests.ledger.delivery_bench import Delivery, add_sink, new_delivery, one_chunk
 from tests.ledger.receive_bench import Receiving, new_receiving
@@ -59,12 +59,14 @@ def is_waiting(work: Future[Any]) -> bool:
 def retention(bench: Bench, dataset: Dataset) -> _Retention:
     """Raising a floor needs the ledger and the witness only."""
     upkeep = SimpleNamespace(lake_id=LAKE, ledger=bench.ledger, witness=bench.witness)
-    return _Retention(cast(MaintainContext, upkeep), dataset, RetainRule(timedelta(days=1)), utc_now(), quiet)
+    return _Retention(
+        cast(MaintainContext, upkeep), dataset, RetainSettings(older_than=timedelta(days=1)), utc_now(), quiet
+    )
 
 
 def passing_over(delivery: Delivery, until: int) -> _Drop:
     with delivery.ledger.read() as connection:
-        (standing,) = skipped_rows.standings(connection, delivery.sink)
+        (standing,) = skipped_rows.lane_positions(connection, delivery.sink)
     lost = NewLoss(standing.partition, standing.mark, Seq(until), 50)
     passed = _Passed(delivery.sink, delivery.lease, (standing,))
     return _Drop(passed, (LaneDrop(standing, Seq(until)),), (lost,), (), False)

@@ -109,11 +109,11 @@ def _writer_steps(state: State, index: int, one: Writer, rules: Rules) -> Iterat
 def _look(state: State, index: int, rules: Rules) -> State:
     """What came since the last look, or everything, if the counter comes near to what was left out then."""
     numbers = frozenset(n for n, _ in state.main)
-    near = is_near(Checked(None, state.beyond), state.counter, 1, reach=REACH)
+    near = is_near(Checked(None, state.beyond), state.counter, 1, skip_max=REACH)
     new = numbers if near else numbers - state.checked
     reach = REACH if rules.far_numbers_are_not_stepped_over else 1 << 20
     spans = [NumberSpan(n, n) for n in new if n > state.counter] if rules.placed_above_what_the_table_holds else []
-    found = place(state.counter, 1, None, spans, lambda limit: (None, None), reach=reach)
+    found = place(state.counter, 1, None, spans, lambda limit: (None, None), skip_max=reach)
     beyond = found.checked.beyond if near or state.beyond is None else min(state.beyond, found.checked.beyond or FAR)
     if not rules.far_numbers_are_remembered:
         beyond = None

@@ -103,7 +103,7 @@ def view_of(snapshots: tuple[Snapshot, ...], table: Table) -> TableView:
     def seen(n: int) -> SnapshotView:
         one = snapshots[n]
         parent = None if one.parent is None else SnapshotId(one.parent)
-        return SnapshotView(SnapshotId(n), parent, "append", None, 0, 0, {}, one.sequence)
+        return SnapshotView(SnapshotId(n), parent, "append", None, 0, {}, one.sequence)
 
     refs = {"main": table.main, SETTLED_TAG: table.tag}
     return TableView(

@@ -42,18 +42,18 @@ def test_a_block_lies_above_the_highest_number_and_rows_are_read_only_across_the
         return 40, 6000
 
     at = SnapshotId(7)
-    assert place(6, 10, at, [], highest, reach=100).above == 6
-    assert place(6, 10, at, [NumberSpan(11, 11), NumberSpan(2, 30)], highest, reach=100) == (
-        place(6, 10, at, [NumberSpan(30, 30)], highest, reach=100)
+    assert place(6, 10, at, [], highest, skip_max=100).above == 6
+    assert place(6, 10, at, [NumberSpan(11, 11), NumberSpan(2, 30)], highest, skip_max=100) == (
+        place(6, 10, at, [NumberSpan(30, 30)], highest, skip_max=100)
     )
     assert asked == []
-    far = place(6, 10, at, [NumberSpan(5000, 6000)], highest, reach=100)
+    far = place(6, 10, at, [NumberSpan(5000, 6000)], highest, skip_max=100)
     assert (far.above, far.checked) == (6, Checked(at, 5000)) and asked == []
-    across = place(6, 10, at, [NumberSpan(11, 6000)], highest, reach=100)
+    across = place(6, 10, at, [NumberSpan(11, 6000)], highest, skip_max=100)
     assert (across.above, across.checked.beyond, asked) == (40, 6000, [106])
-    tight = place(6, 10, at, [NumberSpan(100, 100), NumberSpan(108, 108)], highest, reach=100)
+    tight = place(6, 10, at, [NumberSpan(100, 100), NumberSpan(108, 108)], highest, skip_max=100)
     assert tight.above == 108, "the block would have met the second one"
     assert far.fits(90, 10) and not far.fits(97, 10), "the counter has moved since"
-    assert is_near(far.checked, 4895, 5, reach=100) and not is_near(far.checked, 4890, 5, reach=100)
+    assert is_near(far.checked, 4895, 5, skip_max=100) and not is_near(far.checked, 4890, 5, skip_max=100)
     with pytest.raises(RefusedError, match="no room"):
-        place(SEQ_MAX - 50, 60, at, [], highest, reach=100)
+        place(SEQ_MAX - 50, 60, at, [], highest, skip_max=100)

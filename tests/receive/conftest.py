@@ -31,6 +31,7 @@ from strandline.ledger.engine import Ledger
 from strandline.ledger.ingest import datasets
 from strandline.ledger.receive import senders, tokens
 from strandline.ledger.receive.receipts import open_receipts
+from strandline.ledger.receive.senders import SourceRecord
 from strandline.ledger.schema.receive import received
 from strandline.ledger.witness import Mark, open_witness
 from strandline.receive.context import ReceiverContext
@@ -204,7 +205,7 @@ def open_bench(config: LakeConfig) -> Bench:
         dataset = datasets.add(connection, name="default.events", table_uuid="uuid-of-events")
         token, secret = tokens.create(connection, "first", None)
         own = {"instance": LANE.instance, "table_uuid": "u", "generation": 1, "owner": token.owner}
-        senders.claim(connection, dataset.id, LANE.lake, LANE.dataset, **own)
+        senders.claim(connection, dataset.id, SourceRecord(LANE.lake, LANE.dataset, **own))
     return Bench(config, ledger, dataset, secret, {dataset.name: COLUMNS})
 
 

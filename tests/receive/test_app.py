@@ -24,8 +24,7 @@ from strandline.core.forward_protocol import Answer, RangeIdentity
 from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.ledger.ingest import datasets
 from strandline.ledger.receive import received, tokens
-from strandline.receive import schema_cache
-from strandline.receive.http import questions
+from strandline.receive.http import caches, questions
 from strandline.receive.http.request_handler import RequestHandler
 from tests.receive.conftest import LANE, Bench, Client, arrow, eventually, lines, numbered, some, span
 
@@ -450,7 +449,7 @@ def test_a_column_that_was_just_added_is_not_refused_by_what_was_read_before(ben
 def test_a_column_that_became_required_is_seen_soon(
     bench: Bench, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schema_cache, "READ_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(caches, "READ_AGAIN_SECONDS", 0.0)
     _said(client.send([{"id": 1}], "k"), 202, Answer.ACCEPTED)
     bench.columns["default.events"] = [replace(c, required=True) for c in bench.columns["default.events"]]
     _said(client.send([{"id": 1}], "k2"), 400, Answer.BAD_BODY)

@@ -167,7 +167,7 @@ def test_bodies_that_cannot_be_recorded_are_told_each_with_its_reason_and_once(
         assert len([e for e in audit.latest(connection) if e.event == "receive.spool_files_left"]) == 1
     assert left.by_dataset == {"default.events": 5} and left.first == tuple(sorted(done.left, key=lambda f: f.name))
     young = _adoption(bench).run(older_than=utc_now() - timedelta(hours=1))
-    assert young.left == () and _receiver(bench).unrecorded() == left, "what is passed over is as it was"
+    assert young.left == [] and _receiver(bench).unrecorded() == left, "what is passed over is as it was"
     gone = _receiver(bench).set_unrecorded_aside("events")
     assert {f.name for f in gone} == set(reasons) and _receiver(bench).unrecorded().by_dataset == {}
     assert len([p for p in bench.files() if p.suffix == ".unsure"]) == 5
@@ -187,13 +187,13 @@ def test_a_hold_that_comes_just_before_the_commit_is_no_failure_of_the_batch(
         last_check()
 
     receiver = _receiver(bench)
-    intake = Intake(replace(receiver.context, door=_door(append_received=append)))
+    intake = Intake(replace(receiver.context, ingestion=_ingestion(append_received=append)))
     with pytest.raises(ReceiverHolds, match="restored meanwhile"):
         intake.next_batch(bench.dataset.id)
     with bench.ledger.write() as connection:
         [waiting] = receive_report.report(connection)
         receive_holds.clear(connection, bench.dataset.id)
-    assert [(b.failures, b.reason) for b in waiting.batches] == [(0, None)]
+    assert [(b.tries, b.reason) for b in waiting.batches] == [(0, None)]
     assert batches.take(bench.ledger, 60), "and nobody has to wait for its lease"
 
 
@@ -271,8 +271,8 @@ def test_a_receiver_takes_and_says_nothing_while_its_ledger_is_behind_the_witnes
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also one that does not ingest. It asks for the ledger to be opened."""
-    monkeypatch.setattr(ledger_watch, "LOOK_AGAIN_SECONDS", 0.0)
-    monkeypatch.setattr("strandline.receive.http.auth_cache._KEPT_SECONDS", 0.0)
+    monkeypatch.setattr(ledger_watch, "CHECK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("strandline.receive.http.caches._KEPT_SECONDS", 0.0)
     asked: list[int] = []
     client = bench.serve(on_behind=lambda: asked.append(1))
     assert _said(client.send(some(1), "before")) == ACCEPTED
@@ -285,14 +285,14 @@ def test_a_receiver_takes_and_says_nothing_while_its_ledger_is_behind_the_witnes
     assert _said(client.send(some(3), "k")) == ACCEPTED
 
 
-def _door(**other: Any) -> Any:
+def _ingestion(**other: Any) -> Any:
     return SimpleNamespace(catch_up=lambda: None, **other)
 
 
 def _receiver(bench: Bench) -> Receiver:
     spool, receipts = open_spool(bench.config), open_receipts(bench.config)
     unused = cast("Any", None)
-    parts: Any = (bench.config, bench.ledger, spool, unused, _door(), receipts, open_witness(bench.config))
+    parts: Any = (bench.config, bench.ledger, spool, unused, _ingestion(), receipts, open_witness(bench.config))
     return Receiver(IntakeContext(*parts), unused, unused)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import obstore
-from obstore.store import S3Store
 
 from strandline.core.settings import WarehouseSettings
 from tests.servers import S3
@@ -16,14 +15,5 @@ def settings_of(server: S3, bucket: str) -> WarehouseSettings:
 
 
 def put_object(server: S3, bucket: str, key: str, content: bytes) -> str:
-    objects = S3Store(
-        bucket,
-        endpoint=server.endpoint,
-        access_key_id=server.access_key,
-        secret_access_key=server.secret_key,
-        region=server.region,
-        client_options={"allow_http": True},
-        virtual_hosted_style_request=False,
-    )
-    obstore.put(objects, key, content)
+    obstore.put(server.objects(bucket), key, content)
     return f"s3://{bucket}/{key}"

@@ -32,15 +32,9 @@ class Watching:
     def phase(self, phase: Phase) -> None:
         self.phases.append(phase)
 
-    def progress(self, count: int) -> None: ...
-
     def advance(self, more: int) -> None: ...
 
     def check(self) -> None: ...
-
-    @property
-    def seconds_left(self) -> float:
-        return 600.0
 
 
 class SomeLake:
@@ -88,7 +82,7 @@ class SomeLake:
         return LedgerContext(**(given | values))
 
     def surveyor(self, **options: Any) -> LakeSurveyor:
-        return LakeSurveyor(self.config, self.catalog, LocalStore().look, **options)
+        return LakeSurveyor(self.config, lambda: self.catalog, LocalStore().look, **options)
 
     def survey(self, context: LedgerContext | None = None, **options: Any) -> Survey:
         return self.surveyor(**options).survey(context or self.context(), Watching())

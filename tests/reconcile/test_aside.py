@@ -9,8 +9,8 @@ import pytest
 from strandline.core.errors import StorageError
 from strandline.reconcile.context import QUARANTINE_FOLDER
 from strandline.reconcile.paths import canonical
+from strandline.reconcile.quarantine_lookup import kept_without_record
 from strandline.reconcile.storage.local_store import LocalStore
-from strandline.reconcile.storage.quarantine_listing import kept_without_record
 from strandline.reconcile.storage.s3_store import S3Store
 from tests.reconcile.buckets import put_object, settings_of
 from tests.reconcile.whole_lakes import ACT, MakeLake, WholeLake

@@ -85,7 +85,7 @@ def test_a_manifest_that_is_shorter_than_its_list_says_is_not_believed(some_lake
     path, owners = listed.manifest_path, {listed.manifest_path: table.io}
     with Pool() as pool:
         reading = ManifestReading(pool, timeout_seconds=60)
-        (found,) = reading.read_lists({"ns.t": (table.io, [snapshot.manifest_list])}).values()
+        (found,) = reading.read_lists({snapshot.manifest_list: table.io}).values()
         assert isinstance(found, list)
         assert [(m.path, m.length) for m in found] == [(path, local(path).stat().st_size)]
         unknowing = ListedManifest(path, None, 0, 1, found[0].length)

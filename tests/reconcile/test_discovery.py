@@ -16,8 +16,8 @@ KNOWN = ["/wh/ns/t"]
 FOLDERS = [f"x{n:03}" for n in range(40)]
 
 
-def children(folder: str) -> tuple[list[str], str | None]:
-    return {"/wh": ["ns", "_strandline"], "/wh/ns": ["t", *FOLDERS]}.get(folder, []), None
+def children(folder: str) -> list[str]:
+    return {"/wh": ["ns", "_strandline"], "/wh/ns": ["t", *FOLDERS]}.get(folder, [])
 
 
 def at(numbers: Sequence[int]) -> list[str]:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from strandline.cli.main import run as cli
-from strandline.reconcile.compare.findings import gathered, orphan_finding, partition_of
-from strandline.reconcile.compare.spill import spilled
+from strandline.reconcile.compare.findings import gathered, in_memory, orphan_finding, partition_of
+from strandline.reconcile.compare.spill import Spill
 from strandline.reconcile.model import Content, FindingKind, Protection
 from strandline.reconcile.rendering import document
 from tests.reconcile.whole_lakes import WholeLake
@@ -37,8 +37,8 @@ def test_an_orphan_is_told_with_its_partition_wherever_findings_are_kept() -> No
         (kind, "/wh/t/metadata/p=1/f.avro", "t", 1, 7, None, Content.METADATA),
         (FindingKind.FOREIGN, "/wh/x/p=1/f", None, 1, 7, Protection.LAYOUT, Content.UNKNOWN),
     ]
-    for gather in (gathered, spilled):
-        drift = gather([], judged, lambda missing, orphans: [], 3)
+    for store in (in_memory, Spill):
+        drift = gathered([], judged, list, 3, store)
         assert {f.path: f.partition for f in drift.orphans()} == {j[1]: None for j in judged} | {judged[0][1]: escaped}
     assert document(orphan_finding(judged[0]))["partition"] == "p=a/b c"
 

@@ -329,7 +329,7 @@ def test_a_look_again_that_fails_is_told_and_counted_apart(
     done = run.outcome.done
     assert (done.recheck_failed, done.skipped_recheck, done.orphans) == (3, 1, 1) and there([changed, last]) == [1, 0]
     assert {failure.partition(":")[0] for failure in run.outcome.failures} == set(unseen)
-    told = [r.getMessage() for r in caplog.records if "looked at again" in r.getMessage()]
+    told = [r.getMessage() for r in caplog.records if "checked again" in r.getMessage()]
     assert len(told) == 1 and told[0].endswith(": 3"), "one warning for a batch"
 
 

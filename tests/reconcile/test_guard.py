@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from strandline.core.types import Seq, SeqRange
 from strandline.reconcile.compare import guard
 from strandline.reconcile.model import Content, LedgerContext, Protection, TableSeal
+from strandline.reconcile.references.missing_entries import Entry
 from strandline.reconcile.storage.discovery import discover
 
 SECOND = 1_000_000_000
@@ -78,7 +79,9 @@ def missing(**values: Any) -> Protection | None:
         "in_main": True, "shared": False,
     }  # fmt: skip
     about = values.pop("context", context(seals={"t": TableSeal("t", Seq(2))}))
-    return guard.of_missing(about, **(given | values))
+    given |= values
+    entry = Entry("/wh/x", given["content"], None, None, None, given["rows"], given["added_ns"], given["in_main"])
+    return guard.of_missing(about, given["table"], entry, stopped=given["stopped"], shared=given["shared"])
 
 
 def test_an_entry_is_dropped_only_if_no_guard_says_no() -> None:
@@ -133,11 +136,9 @@ def test_references_that_are_gone_while_files_are_there_stop_a_table() -> None:
 
 
 def test_nothing_is_dropped_where_nothing_was_listed_of_a_table_or_of_its_data() -> None:
-    assert guard.by_absence(references=1, listed=0) is Protection.NOTHING_LISTED
-    assert guard.by_absence(references=1, listed=1) is None and guard.by_absence(references=0, listed=0) is None
-    assert guard.by_absent_contents(missing=2, there=0) is Protection.NOTHING_LISTED
-    assert guard.by_absent_contents(missing=0, there=0) is None, "a table without data has none to list"
-    assert guard.by_absent_contents(missing=2, there=1) is None
+    assert guard.by_absence(expected=2, found=0) is Protection.NOTHING_LISTED
+    assert guard.by_absence(expected=2, found=1) is None
+    assert guard.by_absence(expected=0, found=0) is None, "a table without data has none to list"
 
 
 SEGMENTS = st.lists(st.sampled_from("ab"), min_size=1, max_size=4).map("/".join)
@@ -176,30 +177,26 @@ TREE = {
 KNOWN = ["/wh/ns/t", "/wh/ns/deep/t2"]
 
 
-def children(folder: str) -> tuple[list[str], str | None]:
-    return list(reversed(TREE.get(folder, []))), None
+def children(folder: str) -> list[str]:
+    return list(reversed(TREE.get(folder, [])))
 
 
 def test_what_neither_is_a_table_nor_leads_to_one_is_unknown_in_a_fixed_order() -> None:
-    found = discover("/wh", KNOWN, children, roots_max=10)
+    read: list[str] = []
+    found = discover("/wh", KNOWN, lambda folder: read.append(folder) or children(folder), roots_max=10)
     assert found.unknown == ["/wh/_strandline_x", "/wh/other", "/wh/ns/u1", "/wh/ns/u2", "/wh/ns/deep/u3"]
-    assert found.levels == ["/wh", "/wh/ns", "/wh/ns/deep"] and not found.is_cut
+    assert read == ["/wh", "/wh/ns", "/wh/ns/deep"] and not found.is_cut
 
 
 def test_known_roots_do_not_use_up_the_cap() -> None:
     many = {"/wh": ["ns"], "/wh/ns": [f"t{n:03d}" for n in range(100)] + [f"x{n}" for n in range(9)]}
 
-    def look(folder: str) -> tuple[list[str], str | None]:
-        return many.get(folder, []), None
+    def look(folder: str) -> list[str]:
+        return many.get(folder, [])
 
     known = [f"/wh/ns/t{n:03d}" for n in range(100)]
     found = discover("/wh", known, look, roots_max=9)
     assert len(found.unknown) == 9 and not found.is_cut
     cut = discover("/wh", known, look, roots_max=2)
     assert cut.unknown == ["/wh/ns/x0", "/wh/ns/x1"] and cut.is_cut
-    assert discover("/wh", known, look, roots_max=0).levels == []
-
-
-def test_a_level_that_cannot_be_read_is_told() -> None:
-    found = discover("/wh", KNOWN, lambda f: ([], "no") if f == "/wh/ns" else children(f), roots_max=10)
-    assert found.failures == [("/wh/ns", "no")] and "/wh/other" in found.unknown
+    assert not discover("/wh", known, lambda folder: pytest.fail(folder), roots_max=0).unknown

@@ -20,6 +20,7 @@ from strandline.ledger.reconcile import reconcile_runs
 from strandline.reconcile.ledger_context import LedgerContextLoader
 from strandline.reconcile.model import Stat
 from strandline.reconcile.quarantine import Fate, fate
+from strandline.reconcile.references.collect import LakeReferences
 from strandline.reconcile.settle import SweptFile
 from strandline.reconcile.storage.local_store import LocalStore
 from tests.reconcile.buckets import put_object
@@ -258,3 +259,40 @@ def test_a_file_that_stayed_is_done_with_once_it_would_have_been_purged(
     assert purged.purged == 1 and lake.states(run) == {stuck: SweptState.RESTORED}
     with lake.lake.ledger.write() as connection:
         assert reconcile_runs.forget_old(connection, runs_max=0) == 2
+
+
+# ---- files that disappear from quarantine meanwhile ------------------------------------------------------------------
+
+
+def vanish_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody deletes each file from quarantine just before it is brought back."""
+    bring_back = LocalStore.bring_back
+
+    def gone(self: LocalStore, kept_at: str, to: str) -> bool:
+        os.unlink(kept_at)
+        return bring_back(self, kept_at, to)
+
+    monkeypatch.setattr(LocalStore, "bring_back", gone)
+
+
+def test_a_file_that_disappears_from_quarantine_while_it_is_restored_is_lost_and_not_replaced(
+    lake: WholeLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (orphan,) = lake.puts(1)
+    run = lake.run(ACT).id
+    vanish_first(monkeypatch)
+    restored = lake.lake.reconciler.restore(run)
+    assert (restored.lost, restored.taken) == ([orphan], [])
+    assert lake.states(run) == {orphan: SweptState.LOST}
+
+
+def test_purge_does_not_say_of_a_needed_file_that_disappears_that_another_one_is_in_its_place(
+    lake: WholeLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (orphan,) = lake.puts(1)
+    run = lake.run(ACT).id
+    monkeypatch.setattr(LakeReferences, "referenced", lambda self, paths: set(paths))
+    vanish_first(monkeypatch)
+    purged = lake.lake.reconciler.purge()
+    assert purged.waiting == 1 and purged.failed == [f"{orphan}: it is no longer in quarantine"]
+    assert lake.states(run) == {orphan: SweptState.HELD}

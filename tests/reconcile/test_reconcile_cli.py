@@ -108,7 +108,7 @@ def test_on_a_terminal_acting_asks_and_does_as_it_is_told(lake: WholeLake, answe
     finally:
         asked.kill()
         os.close(ours)
-    assert b"Drop entries of missing files? Files that nothing references are set aside" in said
+    assert b"Drop entries of missing files? Files that nothing references are moved to quarantine" in said
     assert there(orphans) == [code != 0] * 2
 
 
@@ -284,7 +284,7 @@ def test_the_daemon_follows_the_schedule_beside_delivery_and_ends_on_a_signal(la
     finally:
         daemon.kill()
     assert daemon.returncode == 0
-    assert said == "run 1: files set aside: 1; could not be moved: 0; referenced by now, and went back: 0\n"
+    assert said == "run 1: files quarantined: 1; could not be moved: 0; referenced by now, and went back: 0\n"
     assert [line["event"] for line in lines] == ["serving", "scheduled", "reconciling", "reconciled"]
     assert (lines[1]["reconcile"], lines[1]["act"], lines[2]["act"]) == ("* * * * * *", True, True)
     assert (lines[3]["outcome"], lines[3]["orphans"], lines[3]["set_aside"]) == ("done", 1, 1)
@@ -356,7 +356,7 @@ def test_a_report_says_what_the_guard_by_share_would_refuse(
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_counts_are_followed_by_the_noun_and_the_verb_that_fit(count: int) -> None:
-    purged, restored = PurgedFiles(count, 9, count, count, ()), Restored(RunId(7), 3, count, (), (), ())
+    purged, restored = PurgedFiles(count, 9, count, count), Restored(RunId(7), 3, count)
     shown = [*reconcile.purged(purged), *reconcile.restored(restored)]
     said = "\n".join(str(line) for line in shown)
     files, was, stays = ("1 file", "was", "stays") if count == 1 else ("2 files", "were", "stay")

@@ -9,12 +9,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
+from pydantic import AfterValidator, ValidationError
 
 import strandline
 from strandline.core.errors import LedgerBusy, StrandlineError
 from strandline.core.reconcile_records import AbortReason, Asked, Run
-from strandline.core.settings_reconcile import BOUNDS, ReconcileSettings
+from strandline.core.settings_reconcile import Bounds, ReconcileSettings
 from strandline.ledger.reconcile import reconcile_runs
 from tests.reconcile.whole_lakes import WholeLake
 
@@ -54,7 +54,8 @@ def test_numbers_outside_their_bounds_are_taken_for_the_bound(name: str, given: 
 
 @pytest.mark.parametrize("name", [n for n, f in ReconcileSettings.model_fields.items() if f.annotation in (int, float)])
 def test_every_number_has_its_bounds(name: str) -> None:
-    least, most = BOUNDS[name]
+    after = [v.func for v in ReconcileSettings.model_fields[name].metadata if isinstance(v, AfterValidator)]
+    [(least, most)] = [(b.least, b.most) for b in after if isinstance(b, Bounds)]
     wide = [getattr(ReconcileSettings.model_validate({name: value}), name) for value in (most, most + 1, least)]
     assert wide == [most, most, least]
     below = getattr(ReconcileSettings.model_validate({name: least - 1}), name)

@@ -287,7 +287,7 @@ def _drop(lake: WholeLake, paths: list[str], token: str, before: Callable[[], No
     return drop_entries.drop_data_files(
         lake.lake.catalog, "default.events", spelled, lambda p: p, token=token, summary={}, attempts_max=3,
         before_commit=before,
-    ).count  # fmt: skip
+    )  # fmt: skip
 
 
 def test_entries_are_dropped_once_for_a_token_beside_other_commits(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from strandline.reconcile.compare.judge import is_superseded
 from strandline.reconcile.model import Finding, FindingKind
 from strandline.reconcile.paths import metadata_version
 from tests.reconcile.conftest import SomeLake, by_path
+from tests.reconcile.test_crash import killed_at
 from tests.reconcile.whole_lakes import ACT, REPORT, WholeLake
 
 ID = "0e6648c5-e8c3-463a-88d6-9bb944dbdc4c"
@@ -64,6 +65,21 @@ def test_the_metadata_of_a_commit_that_lost_a_race_is_no_drift_and_is_set_aside_
     assert (run.outcome.done.orphans, run.outcome.done.superseded) == (0, 1) and not left.exists()
     assert set(lake.states(run.id).values()) == {SweptState.HELD}
     assert lake.lake.reconciler.restore(run.id).restored == 1 and left.exists()
+
+
+def test_a_run_that_died_does_not_count_superseded_metadata_among_its_orphans(
+    lake: WholeLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = lose_once(monkeypatch, lake.append)
+    lake.lake.catalog.alter("default.events", [AddColumn("more", Primitive("string"))])
+    days_later(lake.warehouse)
+    lake.puts(2)
+    killed_at(lake, "reconcile.before_end", "act")
+    assert not lost[0].exists()
+    lake.run(REPORT)
+    died = lake.lake.reconciler.runs()[1]
+    assert (died.outcome.done.orphans, died.outcome.done.superseded) == (2, 1)
+    assert died.outcome.done.bytes == sum(file.size for file in lake.swept(died.id))
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,9 @@ from strandline.core.reconcile_records import Doubt
 from strandline.core.types import SEQ_COLUMN, Seq, SeqRange
 from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.reconcile.compare import guard
-from strandline.reconcile.footers import Footer, read_footer
 from strandline.reconcile.model import Finding, FindingKind, Protection
 from strandline.reconcile.references import checksums
-from strandline.reconcile.suspects import MissingEntries
+from strandline.reconcile.suspects import Footer, MissingEntries, read_footer
 from tests.reconcile.conftest import DAY_NS, SomeLake, acted_on, by_path
 from tests.reconcile.flipping import SEVERAL_FILES, SEVERAL_ROWS, repeat_an_entry
 from tests.reconcile.whole_lakes import ACT, COLUMNS, REPORT, MakeLake, WholeLake, there

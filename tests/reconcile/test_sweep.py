@@ -100,7 +100,7 @@ def test_the_record_survives_and_is_newest_first_and_bounded(make_lake: MakeLake
 
 
 def test_progress_is_told_by_phase(lake: WholeLake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch_module, "TOLD_SECONDS", 0)
+    monkeypatch.setattr(watch_module, "PROGRESS_SECONDS", 0)
     told: dict[Phase, int] = {}
     totals: dict[Phase, int | None] = {}
     lake.puts(2)
@@ -190,7 +190,7 @@ def test_a_restore_never_replaces_a_file_that_came_since(lake: WholeLake) -> Non
     run = lake.run(ACT)
     lake.put("stray.parquet", content=b"newer")
     restored = lake.lake.reconciler.restore(run.id)
-    assert restored.restored == 0 and restored.taken == (path,)
+    assert restored.restored == 0 and restored.taken == [path]
     assert Path(path).read_bytes() == b"newer" and lake.states(run.id)[path] is SweptState.HELD
 
 

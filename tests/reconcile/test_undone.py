@@ -141,7 +141,7 @@ def test_nothing_is_deleted_at_once_while_any_table_cannot_be_read(lake: WholeLa
     damage(lake, "default.other")
     run = lake.run(DELETE)
     assert run.outcome.partial and run.outcome.done.orphans == 0 and Path(orphan).exists()
-    assert any("deleted at once" in failure for failure in run.outcome.failures)
+    assert any("deleted without quarantine" in failure for failure in run.outcome.failures)
     run = lake.run(ACT)  # which can be undone
     assert run.outcome.done.orphans == 1 and lake.states(run.id) == {orphan: SweptState.HELD}
 

@@ -145,9 +145,9 @@ def test_the_audit_has_bounded_samples_and_one_warning_for_each_batch(
     assert (cap["cap"], cap["orphans"], cap["missing"], cap["cap_hit"], cap["partial"]) == (7, 7, 0, True, False)
     assert cap["storage"] == "local" and "skipped_recheck" in cap
     said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert [f"{'set aside' if n % 2 == 0 else 'deleted'}: {(4, 3)[n // 2]}" in text for n, text in enumerate(said)] == [
-        True
-    ] * 4, said
+    assert [
+        f"{'quarantined' if n % 2 == 0 else 'deleted'}: {(4, 3)[n // 2]}" in text for n, text in enumerate(said)
+    ] == [True] * 4, said
     lake.lake.close()
 
 

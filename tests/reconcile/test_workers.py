@@ -20,8 +20,9 @@ from strandline.core.errors import InputError
 from strandline.reconcile.references.avro_reader import AvroUnreadable
 from strandline.reconcile.references.manifest_workers import ListedManifest, ManifestReading
 from strandline.reconcile.references.manifests import listed_manifests, live_files
+from strandline.reconcile.references.real_paths import same_folders
 from strandline.reconcile.storage import pool as pool_module
-from strandline.reconcile.storage.inventory import list_local, same_folders
+from strandline.reconcile.storage.inventory import list_local
 from strandline.reconcile.storage.inventory_file import read_inventory
 from strandline.reconcile.storage.pool import Pool
 from strandline.reconcile.storage.worker import scan_folder

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +22,7 @@ from strandline.ledger import audit
 from strandline.ledger.ingest import blocks
 from strandline.ledger.reconcile import quarantined_files
 from strandline.reconcile import sweep
+from tests.conftest import toml_of
 from tests.reconcile.no_grace import NO_GRACE_HOURS
 
 COLUMNS = [{"name": "id", "type": "long"}, {"name": "kind", "type": "string"}]
@@ -35,11 +35,8 @@ Sections = Mapping[str, Mapping[str, object]]
 
 
 def write_settings(home: Path, sections: Sections) -> None:
-    lines: list[str] = []
-    for section, values in sections.items():
-        lines += [f"[{section}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
     home.mkdir(parents=True, exist_ok=True)
-    (home / CONFIG_NAME).write_text("\n".join(lines) + "\n", "utf-8")
+    (home / CONFIG_NAME).write_text(toml_of(sections), "utf-8")
 
 
 class WholeLake:
@@ -147,10 +144,10 @@ MakeLake = Callable[..., WholeLake]
 
 def after_survey(monkeypatch: pytest.MonkeyPatch, then: Callable[[], object]) -> None:
     """Something happens between listing and acting."""
-    tell = sweep._Sweep._tell
+    tell = sweep._Sweep._report
 
     def told(self: Any, *arguments: Any) -> None:
         tell(self, *arguments)
         then()
 
-    monkeypatch.setattr(sweep._Sweep, "_tell", told)
+    monkeypatch.setattr(sweep._Sweep, "_report", told)

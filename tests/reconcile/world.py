@@ -13,14 +13,13 @@ from dataclasses import dataclass, field
 from strandline.core.errors import CommitUnknown, StorageError
 from strandline.core.reconcile_records import Asked, StorageKind
 from strandline.core.types import Seq, SeqRange
-from strandline.reconcile.compare.compared import CompareBounds, Ways, compared
+from strandline.reconcile.compare.compared import CompareContext, compared
 from strandline.reconcile.context import QUARANTINE_FOLDER
 from strandline.reconcile.model import (
     Content,
     LedgerContext,
     Move,
     Phase,
-    References,
     Stat,
     Survey,
     TableHead,
@@ -332,7 +331,7 @@ class ModelCatalog:
     def __init__(self, world: World) -> None:
         self.world = world
 
-    def references(self, known: References | None, watch: Watch) -> LakeReferences:
+    def references(self, known: LakeReferences | None, watch: Watch) -> LakeReferences:
         self.world.tick()
         if self.world.fails(0.02):
             raise StorageError("the catalog cannot be reached")
@@ -401,8 +400,8 @@ class ModelSurveyor:
         watch.phase(Phase.REFERENCES)
         references = self.catalog.references(None, watch)
         watch.phase(Phase.COMPARE)
-        ways = Ways(self.storage.look, self._describe, watch.check, lambda path: ())
-        return compared(self.world.root, listing, references, context, ways, CompareBounds(0.9, 1))
+        comparing = CompareContext(self.storage.look, self._describe, watch.check, lambda path: (), 0.9, 1)
+        return compared(self.world.root, listing, references, context, comparing)
 
     def _list(self) -> Listing:
         listing = Listing((self.world.root,))

@@ -292,7 +292,7 @@ def test_an_inspection_finds_a_flipped_byte_and_a_removed_object(tmp_path: Path,
 def test_an_inspection_finds_rows_that_are_there_twice_or_belong_elsewhere(made: Made) -> None:
     sink = ready(made)
     inspector = sink.inspector()
-    for lo, numbers, words in ((1, [1, 2, 2, 3], "number 2 stands twice"), (11, [11, 21], "21 in it is outside"),
+    for lo, numbers, words in ((1, [1, 2, 2, 3], "number 2 is in it twice"), (11, [11, 21], "21 in it is outside"),
                                (31, [30, 31], "30 in it is outside")):  # fmt: skip
         landed(sink.sender(TOKEN), parcel(sink.form, ADDRESS, lo, lo + 9, numbers=numbers))
         assert words in (inspector.inspect(ADDRESS, seqs(lo, lo + 9)).problem or "")

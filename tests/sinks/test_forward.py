@@ -36,13 +36,13 @@ from strandline.deliver.sink import (
     Landed,
     Outcome,
     Parcel,
+    Provable,
     Refused,
     SinkContext,
     TryLater,
     Unknown,
 )
 from strandline.deliver.sink_kinds import resolve
-from strandline.deliver.sinks.blobs.rehearse import Provable
 from strandline.deliver.sinks.forward import connections
 from strandline.deliver.sinks.forward.send import ForwardSender
 from strandline.deliver.sinks.forward.sink import KIND, ForwardSink
@@ -233,7 +233,7 @@ class _OneRequestThenGone:
 
 
 def _hurried(made: ForwardSender, seconds: float) -> ForwardSender:
-    made._conversation.reach = replace(made._conversation.reach, answer_seconds_max=seconds)
+    made._conversation.rules = replace(made._conversation.rules, answer_seconds_max=seconds)
     return made
 
 
@@ -596,7 +596,7 @@ def _with(made: ForwardSender, *, allow: Sequence[str]) -> ForwardSender:
     from strandline.deliver.sinks.forward.address import parse_allow
 
     conversation = made._conversation
-    conversation.reach = replace(conversation.reach, allow=parse_allow(allow))
+    conversation.rules = replace(conversation.rules, allow=parse_allow(allow))
     return made
 
 
@@ -646,7 +646,7 @@ def test_a_server_of_another_make_is_asked_nothing_and_nothing_follows_from_it(s
     claim = Claim("lake-1", "instance-1", "shop.orders", "table")
     assert sink.claimed() is None
     assert sink.claim(claim, 3) == Claimed(claim, 3)
-    assert sink.held([(ADDRESS, None)] * 2) == [Held(None, (), told=False)] * 2
+    assert sink.held([(ADDRESS, None)] * 2) == [Held(None, (), known=False)] * 2
     assert sink.inspector().inspect(ADDRESS, rng(1, 5)) == Inspected(None, None)
     assert {s.method for s in server.seen} == {"HEAD"}, "a question could be taken for rows"
 
@@ -678,7 +678,7 @@ def test_what_many_lanes_hold_is_one_question(receiver: Misbehaving) -> None:
         HeldRange(rng(1, 10), 10, "sha256:a", 7),
         HeldRange(rng(11, 20), 9, "sha256:b", 8),
     )
-    assert all(h.ranges == (HeldRange(rng(11, 20), 9, "sha256:b", 8),) and h.told for h in found[1:])
+    assert all(h.ranges == (HeldRange(rng(11, 20), 9, "sha256:b", 8),) and h.known for h in found[1:])
 
 
 def test_a_receiver_that_tells_so_many_ranges_at_once_is_asked_for_the_rest(receiver: Misbehaving) -> None:

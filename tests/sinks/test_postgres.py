@@ -462,6 +462,22 @@ def test_a_server_that_says_nothing_more_does_not_hold_the_sender(
     assert held(bench) == [rng(1, 5)]
 
 
+def test_a_server_that_says_nothing_more_does_not_hold_the_inspector(
+    bench: Bench, cuttable: tuple[str, Proxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, proxy = cuttable
+    sink = bench.sink(url=url)
+    bench.sender(sink).send(parcel(1, 5))
+    inspector = sink.inspector()
+    assert inspector.inspect(ADDRESS, rng(1, 5)).problem is None
+    monkeypatch.setattr(postgres_connect, "COUNT_SECONDS_MAX", 0.3)
+    proxy.toxic("timeout", downstream=True, timeout=0)
+    begun = time.monotonic()
+    with pytest.raises(StorageError):
+        inspector.inspect(ADDRESS, rng(1, 5))
+    assert 0.3 <= time.monotonic() - begun < 60
+
+
 def test_a_server_that_is_away_is_tried_later(bench: Bench, cuttable: tuple[str, Proxy]) -> None:
     url, proxy = cuttable
     sink = bench.sink(url=url)
@@ -1167,7 +1183,8 @@ def test_rows_that_are_gone_or_stand_twice_are_counted_and_named(bench: Bench) -
     found = inspector.inspect(ADDRESS, rng(1, 1000))
     assert found.count == 858 - 2 + 10
     assert found.problem == (
-        "2 of 858 rows are missing: 5, 500; 10 numbers stand there more than once: 10, 600, 601, 603, 604 and 5 more"
+        "2 of 858 rows are missing: 5, 500; 10 sequence numbers are there more than once: 10, 600, 601, 603, 604 "
+        "and 5 more"
     )
     numbers = inspector.numbers(ADDRESS, rng(1, 12)).to_pylist()
     assert numbers == [1, 2, 3, 4, 6, 8, 9, 10, 10, 11, 12]
@@ -1190,7 +1207,7 @@ def test_lanes_that_lie_between_each_other_are_told_apart_in_one_table(bench: Be
     found = [inspector.inspect(lane, rng(1, 30 + k)) for k, lane in enumerate(lanes)]
     assert [f.count for f in found] == [10, 9, 11]
     assert [f.problem for f in found] == [
-        None, "1 of 10 rows is missing: 5", "1 number stands there more than once: 6",
+        None, "1 of 10 rows is missing: 5", "1 sequence number is there more than once: 6",
     ]  # fmt: skip
     assert "does not know" in (inspector.inspect(lanes[0], rng(25, 40)).problem or "")
     bench.ask("DROP TABLE events")

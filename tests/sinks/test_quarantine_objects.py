@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from strandline.core.errors import StorageError
-from strandline.deliver.quarantine.objects import object_name, open_objects
+from strandline.deliver.quarantine.content import object_name, open_objects
 from strandline.deliver.sink import Address
 from tests.conftest import MakeHome
 from tests.servers import S3

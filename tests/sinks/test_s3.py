@@ -12,7 +12,6 @@ from typing import Any
 import obstore
 import pyarrow as pa
 import pytest
-from obstore.store import S3Store
 
 from strandline.core import failpoints
 from strandline.core.errors import RefusedError, StorageError
@@ -50,10 +49,7 @@ class Store:
         self.bucket = s3.make_bucket()
         self.endpoint = endpoint or s3.endpoint
         self.options = options
-        self.store = S3Store(
-            self.bucket, endpoint=s3.endpoint, region=s3.region, access_key_id=s3.access_key,
-            secret_access_key=s3.secret_key, client_options={"allow_http": True}, virtual_hosted_style_request=False,
-        )  # fmt: skip
+        self.store = s3.objects(self.bucket)
         self.made = Made(self.open, self.numbers, self.take_away)
 
     def open(self, *, place: str = "one", generation: int = 1, **options: str) -> Sink:
@@ -64,7 +60,7 @@ class Store:
         }  # fmt: skip
         resolved = resolve(kind, {**given, **self.options, **options})
         sink = kind.open(SinkContext(None, DATASET, generation, resolved))  # type: ignore[arg-type]
-        sink._place = sink._bucket = replace(sink._bucket, limits=PATIENT)  # type: ignore[attr-defined]
+        sink._place = replace(sink._place, limits=PATIENT)  # type: ignore[attr-defined]
         return sink
 
     def keys(self, prefix: str = "") -> list[str]:
@@ -99,7 +95,7 @@ def test_a_cut_is_kept_by_whoever_plans_from_the_same_mark(s3: S3) -> None:
     assert second.pin([(ADDRESS, None, theirs)]) == [ours]
     second.mark([(ADDRESS, Seq(50))])
     assert not [k for k in store.keys("") if "_cuts" in k]  # below a mark nobody plans any more
-    with pytest.raises(StorageError, match="moved the mark"):
+    with pytest.raises(StorageError, match="moved the watermark"):
         first.pin([(ADDRESS, None, ours)])
     assert second.pin([(ADDRESS, Seq(50), PinnedCut(Seq(60), (SeqRange(Seq(51), Seq(60)),)))])
 
@@ -198,7 +194,7 @@ def test_of_two_uploads_in_parts_one_delivers(s3: S3, faulty: FaultyStore) -> No
 
 
 def _uploads(sink: Any) -> list[str]:
-    return [u["Key"] for u in sink._bucket.retry("list_multipart_uploads").get("Uploads", ())]
+    return [u["Key"] for u in sink._place.retry("list_multipart_uploads").get("Uploads", ())]
 
 
 def test_a_fence_calls_off_uploads_in_parts(s3: S3, faulty: FaultyStore) -> None:

@@ -15,6 +15,7 @@ from strandline.core.types import Seq, SeqRange
 from strandline.ledger.receive import received, senders, tokens
 from strandline.ledger.receive.receipts import Note
 from strandline.ledger.receive.received import Body, New
+from strandline.ledger.receive.senders import SourceRecord
 from strandline.receive.spool import FOLDER, open_spool
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class Sender:
         with lake.ledger.write() as connection:
             self.token, _ = tokens.create(connection, f"sender-of-{dataset}", None)
             own = {"instance": LANE.instance, "table_uuid": "u", "generation": 1, "owner": self.token.owner}
-            senders.claim(connection, self.dataset.id, LANE.lake, LANE.dataset, **own)
+            senders.claim(connection, self.dataset.id, SourceRecord(LANE.lake, LANE.dataset, **own))
         self.sent = 0
 
     def bring(self, rows: Sequence[Any] | pa.Table, identity: Identity | None = None) -> str | None:

@@ -70,7 +70,7 @@ def owned(lake: Lake, name: str) -> list[SeqRange]:
 
 
 def batch(lake: Lake, name: str, batch_id: str) -> Block | None:
-    return blocks.of_batch(lake.ledger, lake.dataset(name).id, batch_id)
+    return lake.ledger.query(blocks.of_batch, lake.dataset(name).id, batch_id)
 
 
 def status(lake: Lake, name: str) -> Any:

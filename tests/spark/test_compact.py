@@ -18,7 +18,8 @@ from strandline.core.errors import FailedError
 from strandline.core.settings import LakeConfig
 from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.iceberg.spark import maintenance
-from strandline.maintain.compact import Compacted, CompactOptions, compact
+from strandline.maintain.compact import Compacted, compact
+from strandline.maintain.compact_plan import CompactOptions
 from tests.spark.lakes import in_order
 from tests.spark.protocol import (
     COLUMNS,

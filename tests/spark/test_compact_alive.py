@@ -10,6 +10,7 @@ import pytest
 from strandline.core.errors import LeaseLost
 from strandline.core.settings import LakeConfig
 from strandline.iceberg.spark import maintenance as upkeep
+from strandline.iceberg.spark.number_bounds import NewFile
 from strandline.ledger.engine import utc_now
 from strandline.ledger.maintain import runs
 from tests.spark.protocol import frame, ids, new_lake
@@ -24,7 +25,7 @@ def test_a_compaction_that_was_taken_for_dead_commits_nothing_and_removes_what_i
         files = set(Path(lake.config.warehouse_folder or "").rglob("*.parquet"))
         write = upkeep.Rewrite.write
 
-        def write_and_sleep(self: upkeep.Rewrite) -> list[upkeep.NewFile]:
+        def write_and_sleep(self: upkeep.Rewrite) -> list[NewFile]:
             written = write(self)
             with lake.ledger.write() as connection:
                 assert runs.close_dead(connection, utc_now(), lease_seconds=-60) == 1

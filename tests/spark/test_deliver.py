@@ -251,7 +251,7 @@ def test_rows_that_were_copied_with_their_numbers_are_held_and_told(lake: Lake, 
     lake.append("events", numbers(lake, 1, 10))
     sql(lake, "INSERT INTO lake.default.events SELECT * FROM lake.default.events WHERE n = 7")
     report = tick(lake, "out")
-    assert report.did == "waiting" and "number 7 stands on two rows" in (report.reason or "")
+    assert report.did == "waiting" and "sequence number 7 is on two rows" in (report.reason or "")
     assert names(out) == []
 
 

@@ -13,7 +13,8 @@ from strandline import Lake
 from strandline.core.errors import TableUnfit, UsageError
 from strandline.core.settings import LakeConfig
 from strandline.maintain.compact import compact
-from strandline.maintain.expire import Expired, ExpireOptions, expire
+from strandline.maintain.expire import Expired, expire
+from strandline.maintain.expire_plan import ExpireOptions
 from tests.spark.protocol import (
     assert_sound,
     audit_events,

@@ -146,7 +146,7 @@ def test_a_foreign_number_that_is_one_of_ours_is_counted_and_every_way_to_read_r
     assert not verdict.ok and fault.kind is Fault.DUPLICATE_ROW
     lake.delivery.add("late", "same", "files", {"path": str(tmp_path / "late"), "format": "jsonl"})
     [report] = lake.tick("late").sinks
-    assert "stands on two rows" in str(report) and not list((tmp_path / "late").rglob("*.jsonl"))
+    assert "is on two rows" in str(report) and not list((tmp_path / "late").rglob("*.jsonl"))
     sql(lake, "CALL lake.system.rewrite_data_files(table => 'default.same', options => map('rewrite-all', 'true'))")
     assert status(lake, "same").number_twice == first.lo + 2, "one file holds both by now"
     sql(lake, "DELETE FROM lake.default.same WHERE n = 666")

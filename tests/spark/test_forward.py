@@ -778,15 +778,18 @@ def test_verify_proves_what_is_there_and_names_a_row_that_is_gone_and_one_that_i
     sql = way.to.lake.spark.sql
     sql(f"DELETE FROM {way.table} WHERE n = 11")
     [gone] = [f for f in way.verdict().findings if f.is_fault]
-    assert str(gone.range) == f"{lo + 8}..{lo + 15}" and f"(number {lo + 10} at the sender) is gone" in gone.detail
+    assert (
+        str(gone.range) == f"{lo + 8}..{lo + 15}"
+        and f"(sequence number {lo + 10} at the sender) is gone" in gone.detail
+    )
     sql(f"INSERT INTO {way.table} SELECT * FROM {way.table} WHERE n = 18")
     sql(f"DELETE FROM {way.table} WHERE n = 3")
     report = way.sender.delivery.verify(way.sink)
     assert report.exit_code == 1
     by_place, gone, twice = [f for f in report.sinks[0].findings if f.is_fault]
-    assert f"(number {lo + 10} at the sender) is gone" in gone.detail
-    assert str(twice.range) == f"{lo + 16}..{lo + 19}" and "stands twice" in twice.detail
-    assert f"(number {lo + 17} at the sender)" in twice.detail
+    assert f"(sequence number {lo + 10} at the sender) is gone" in gone.detail
+    assert str(twice.range) == f"{lo + 16}..{lo + 19}" and "is there twice" in twice.detail
+    assert f"(sequence number {lo + 17} at the sender)" in twice.detail
     # Of a range that has fewer rows than numbers, a receiver can only tell the place of a row.
     assert str(by_place.range).endswith(f"..{lo + 7}") and "row 3 " in by_place.detail
 

@@ -119,7 +119,7 @@ def test_rows_wait_for_others_until_there_are_enough_or_it_takes_too_long(
         create(lake, "waits", {"n": "long"})
         sender = Sender(lake, "waits")
         sender.bring(range(9))
-        assert sender.ingest() == [] and not lake.ingestion.is_started, "no JVM is asked for before a batch is due"
+        assert sender.ingest() == [] and lake.ingestion._started is None, "no JVM is asked for before a batch is due"
         sender.bring([9])
         assert [r.rows for r in sender.ingest()] == [10]
         sender.bring([10])
@@ -439,7 +439,12 @@ def test_a_row_that_was_dropped_and_one_that_is_there_twice_are_found_and_named(
     sql(f"DELETE FROM {name} WHERE n = 205")
     assert lo in [seq for seq, _ in table(sender)]
     assert inspect(sender) == [
-        (101, 20, "row 5 (number 105 at the sender) stands twice; row 17 (number 117 at the sender) is gone"),
+        (
+            101,
+            20,
+            "row 5 (sequence number 105 at the sender) is there twice; "
+            "row 17 (sequence number 117 at the sender) is gone",
+        ),
         (121, 2, None),
         (201, 1, "row 2 is gone"),
     ]

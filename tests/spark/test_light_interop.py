@@ -115,8 +115,7 @@ def test_types_that_are_refused_are_those_that_spark_cannot_write(both: Both, ki
 def test_a_table_with_a_variant_is_listed_with_what_is_the_matter(both: Both) -> None:
     both.sql("CREATE NAMESPACE IF NOT EXISTS lake.default")
     both.sql("CREATE TABLE lake.default.v (v VARIANT) USING iceberg TBLPROPERTIES ('format-version'='3')")
-    (listed,) = both.light.list_tables()
-    assert listed.problem is not None and "variant" in listed.problem
+    assert both.light.table_names() == ["default.v"]
     with pytest.raises(TableUnfit, match="variant"):
         both.light.load("v")
 

@@ -23,8 +23,7 @@ from strandline.ledger import audit
 from strandline.ledger.deliver import losses, quarantine, sinks
 from strandline.ledger.deliver.losses import Reason
 from strandline.maintain import sink_lease
-from strandline.maintain.purge.plan import MEANWHILE, SENT_AGAIN, UNDER_WAY
-from strandline.maintain.purge.run import PurgeResult
+from strandline.maintain.purge.plan import MEANWHILE, SENT_AGAIN, UNDER_WAY, PurgeResult
 from strandline.maintain.purge.sinks import SinkSearch
 from strandline.receive.drain import drain
 from tests.spark.bodies import Sender, files
@@ -194,11 +193,11 @@ def test_a_sink_that_is_added_meanwhile_is_counted_or_named(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append(lake, 1, 10)
-    look, delete = SinkSearch.look, table_floor.delete
+    look, delete = SinkSearch.find_exposed, table_floor.delete
 
     def add_first(name: str, then: Any) -> Any:
         def patched(*args: Any) -> Any:
-            if all(s.name != name for s in lake.delivery.every()):
+            if all(s.name != name for s in lake.delivery.list_sinks()):
                 lake.delivery.add(name, "events", "files", {"path": str(tmp_path / name)})
             return then(*args)
 
@@ -212,7 +211,7 @@ def test_a_sink_that_is_added_meanwhile_is_counted_or_named(
         patched.setattr(table_floor, "delete", add_first("before_a_run_died", and_dies))
         with pytest.raises(FailpointError):
             purge(lake, "n = 7")
-    monkeypatch.setattr(SinkSearch, "look", add_first("before_it_is_recorded", look))
+    monkeypatch.setattr(SinkSearch, "find_exposed", add_first("before_it_is_recorded", look))
     monkeypatch.setattr(table_floor, "delete", add_first("while_rows_go", delete))
     monkeypatch.setattr(sink_lease.sinks.leases, "release", _storage_fails)
     monkeypatch.setattr(sink_lease, "_WAIT_FOR_DELIVERER_SECONDS", 0.1)
@@ -278,7 +277,7 @@ def test_a_restored_ledger_learns_from_the_table_what_was_purged(
     assert (loss.reason, loss.after, loss.until) == (Reason.FORGOTTEN, 10, 20)
     assert opened["sinks_below_a_purge"] == ["out"]
     lake.ledger.backup(tmp_path / "later.db")
-    monkeypatch.setattr(table_floor, "PURGES_TOLD_MAX", 1)
+    monkeypatch.setattr(table_floor, "PURGES_RECORDED_MAX", 1)
     assert purge(lake, "n = 13").deleted_rows == 1
     told = [(p.rows, p.count) for p in lake.maintenance.context.tables().view("default.events").purged]
     assert told == [(SeqRange(Seq(5), Seq(20)), 5)], "it lies between those that were told before"
@@ -400,12 +399,12 @@ def test_it_reaches_rows_that_wait_at_the_receiver_and_does_not_wait_for_those_t
     bench = lake.receiver.context
 
     def append_and_receive(name: str, df: DataFrame, batch_id: str, check: Callable[[], None]) -> Any:
-        done = bench.door.append_received(name, df, batch_id, check)
+        done = bench.ingestion.append_received(name, df, batch_id, check)
         sender.bring(alice)
         return done
 
-    door = SimpleNamespace(catch_up=bench.door.catch_up, append_received=append_and_receive)
-    assert drain(replace(bench, door=door), lake.dataset("events")) == 1
+    ingestion = SimpleNamespace(catch_up=bench.ingestion.catch_up, append_received=append_and_receive)
+    assert drain(replace(bench, ingestion=ingestion), lake.dataset("events")) == 1
     assert (left(lake), len(files(lake))) == ([11, 15], 1)
     done = purge(lake)
     assert (done.bodies_ingested, done.deleted_rows, done.left) == (1, 2, ())

@@ -106,7 +106,7 @@ def test_entries_of_a_partitioned_table_with_delete_files_are_dropped_without_a_
         lake.catalog, "default.parts", wanted, key, token="t", summary={"why": "gone"}, attempts_max=3,
         before_commit=lambda: None,
     )  # fmt: skip
-    assert dropped.count == 1 + len(null_one)
+    assert dropped == 1 + len(null_one)
     spark.catalog.refreshTable("lake.default.parts")
     assert count(lake, "parts") == before - 9 - len(null_one)
     spark.sql("INSERT INTO lake.default.parts VALUES (102, 1, timestamp '2026-01-01', 'x')")

@@ -241,7 +241,7 @@ def test_a_staged_block_whose_branch_was_dropped_by_hand_is_held_said_and_voided
     assert lake.sealed("events") == 10 and lake.status().datasets[0].open_blocks == 1
     with pytest.raises(BlockHeld):
         lake.append("events", frame(lake, 0), batch_id="a")
-    lake.void_block(held.head.rows.lo, "the branch is gone for good")
+    lake.ingestion.void_block(held.head.rows.lo, "the branch is gone for good")
     lake.append("events", frame(lake, 0), batch_id="a")
     assert_sound(lake, BEFORE + BATCH)
 
@@ -324,7 +324,7 @@ def test_a_block_that_can_be_published_is_published_and_not_voided(lake: Lake) -
     held, snapshot = staged_by_hand(lake, "a", 0)
     blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)  # type: ignore[arg-type]
     with pytest.raises(RefusedError, match="could be published"):
-        lake.void_block(held.head.rows.lo, "by mistake")
+        lake.ingestion.void_block(held.head.rows.lo, "by mistake")
     assert_sound(lake, BEFORE + BATCH)
 
 
@@ -332,7 +332,7 @@ def test_a_publisher_on_its_way_cannot_publish_a_block_that_was_voided_meanwhile
     held, snapshot = staged_by_hand(lake, "a", 0)
     blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)  # type: ignore[arg-type]
     lake.spark.sql(f"INSERT INTO lake.default.events.branch_{held.head.branch} VALUES (99, 99, 'stranger')")
-    lake.void_block(held.head.rows.lo, "someone wrote to its branch")
+    lake.ingestion.void_block(held.head.rows.lo, "someone wrote to its branch")
     with pytest.raises(BlockHeld):
         settle.publish_staged(lake.work, lake.dataset("events"), Staged(held.head, held.fence, snapshot, utc_now()))  # type: ignore[arg-type]
     lake.append("events", frame(lake, 0), batch_id="a")

@@ -15,7 +15,7 @@ from strandline.deliver.quarantine.content import spelled
 from strandline.iceberg.schema.columns import ColumnType, ListOf, MapOf, Primitive, Struct
 from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.iceberg.spark.row_text import line
-from strandline.ingest.sources.rows import why_not
+from strandline.ingest.sources.rows import json_row
 from strandline.lake import Lake
 from tests.conftest import MakeHome
 from tests.spark.lakes import new_lake
@@ -101,4 +101,4 @@ def test_a_row_that_was_set_aside_is_shown_as_it_is_sent_and_can_be_ingested_aga
         assert list(found) == list(sent)
         for name, value in found.items():
             assert same(value, sent[name]), (name, value, sent[name])
-        assert why_not(text.encode(), schema) is None
+        json_row(text.encode(), schema)  # raises if it does not fit

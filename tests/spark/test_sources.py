@@ -27,12 +27,12 @@ from pyspark.sql import types as t
 
 from strandline.core.errors import InputError, SchemaError
 from strandline.iceberg.session.job_watch import counted_tasks
+from strandline.ingest.reject_file import rejected_rows
 from strandline.ingest.sources import lines
 from strandline.ingest.sources.blocks import LINE, RAW, REJECT
 from strandline.ingest.sources.failures import translate
 from strandline.ingest.sources.identify import identify
 from strandline.ingest.sources.read import read_source
-from strandline.ingest.sources.rejects import rejected_rows
 
 UTC = dt.UTC
 SIMPLE = t.StructType([t.StructField("id", t.LongType(), False), t.StructField("name", t.StringType())])

@@ -26,8 +26,8 @@ from strandline.ledger.maintain.runs import Kind, Outcome, Run, RunId
 from strandline.maintain.compact import Compacted
 from strandline.maintain.compact_plan import SkippedFiles as LeftAlone
 from strandline.maintain.expire import Expired
-from strandline.maintain.purge.run import PurgeResult
-from strandline.maintain.retain_rule import HeldRows, LostRows, Retained
+from strandline.maintain.purge.plan import PurgeResult
+from strandline.maintain.retain_result import HeldRows, LostRows, Retained
 from strandline.maintain.runs import StillAlive, plain, recorded
 from strandline.status.metrics import Sample, exposition
 from tests.unit.test_cli import document, error, plain_error
@@ -299,7 +299,7 @@ def test_the_daemon_tells_of_every_run_and_of_trouble(home: Path, capsys: pytest
         journal.scheduled(lake)
         journal.begun(target, Kind.COMPACT)
         journal.ended(recorded(lake.maintenance.context, target, Kind.COMPACT, lambda _: COMPACTED).run)
-    journal.maintenance_trouble(StorageError("the ledger did not answer"))
+    journal.failed("maintenance_failed", StorageError("the ledger did not answer"))
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["event"] for line in lines] == [
         "scheduled",

@@ -12,8 +12,7 @@ import pytest
 
 from strandline.cli.main import run
 from strandline.core.types import Seq
-from strandline.deliver.quarantine.content import packed
-from strandline.deliver.quarantine.objects import object_name, open_objects
+from strandline.deliver.quarantine.content import object_name, open_objects, packed
 from strandline.deliver.sink import Address
 from strandline.lake import Lake, open_lake
 from strandline.ledger.deliver import intents, quarantine, sinks

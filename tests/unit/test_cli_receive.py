@@ -29,6 +29,7 @@ from strandline.ledger.ingest import datasets
 from strandline.ledger.receive import batches, ended_batches, receive_holds, received, senders, tokens
 from strandline.ledger.receive.receipts import Note
 from strandline.ledger.receive.received import Body
+from strandline.ledger.receive.senders import SourceRecord
 from strandline.receive.intake import BatchReport
 from tests.unit.test_cli import document, error, plain_error
 
@@ -88,7 +89,9 @@ def test_lanes_that_a_wrong_token_claimed_are_shown_and_freed(home: Path, capsys
             "generation": 1,
             "owner": tokens.list_tokens(connection)[0].owner,
         }
-        senders.claim(connection, datasets.get(connection, "default.events").id, "lake-a", "default.there", **own)
+        senders.claim(
+            connection, datasets.get(connection, "default.events").id, SourceRecord("lake-a", "default.there", **own)
+        )
     capsys.readouterr()
     assert run(["token", "claims"]) == 0 and "sink-1" in capsys.readouterr().out
     [claim] = document(capsys, "token", "claims")["claims"]

@@ -13,9 +13,9 @@ from rich.console import Console, RenderableType
 from rich.progress import Progress, TextColumn
 
 from strandline.cli.output import Output
-from strandline.cli.render import bars, common, ingest, status
-from strandline.cli.render.bars import bars_on, how_far, one_bar
-from strandline.cli.render.ingest_progress import IngestBars
+from strandline.cli.render import elements, ingest, lake, status
+from strandline.cli.render import progress as render_progress
+from strandline.cli.render.progress import IngestBars, bars_on, how_far, one_bar
 from strandline.core.errors import InputError, InputRefused
 from strandline.core.types import Dataset, DatasetId, History, Seq, SeqRange
 from strandline.core.wording import plural
@@ -88,9 +88,9 @@ def test_status_names_every_problem_and_what_to_do() -> None:
     problems = "\n".join(status.problems(found))
     assert "the witness stands at 12" in problems
     assert "its metadata is gone" in problems
-    assert "7 rows have no number" in problems
+    assert "7 rows have no sequence number" in problems
     assert "strandline dataset adopt default.events" in problems
-    assert "3 foreign rows" in problems and "sequence number 11 stands on two rows" in problems
+    assert "3 foreign rows" in problems and "sequence number 11 is on two rows" in problems
     assert "witness at 12" in text(status.status(found, NOW))
 
 
@@ -170,7 +170,7 @@ def test_recovery_says_what_became_of_each_block() -> None:
         [SeqRange(Seq(7), Seq(8))],
         2,
     )
-    said = text(common.recovered(found))
+    said = text(lake.recovered(found))
     for part in (
         "Published: 1..2",
         "Abandoned: 3..4",
@@ -179,7 +179,7 @@ def test_recovery_says_what_became_of_each_block() -> None:
         "2 left-over branches",
     ):
         assert part in said
-    assert "Nothing was open" in text(common.recovered(Recovered()))
+    assert "Nothing was open" in text(lake.recovered(Recovered()))
 
 
 def test_ages_are_in_the_unit_that_a_person_would_use() -> None:
@@ -191,7 +191,7 @@ def test_ages_are_in_the_unit_that_a_person_would_use() -> None:
         (7_200, "2 h"),
         (200_000, "2 d"),
     ):
-        assert common.age(NOW - timedelta(seconds=seconds), NOW) == said
+        assert elements.age(NOW - timedelta(seconds=seconds), NOW) == said
 
 
 def test_progress_counts_files_and_only_the_rows_that_are_new() -> None:
@@ -222,7 +222,7 @@ def test_one_bar_shows_the_share_where_the_total_is_known_and_begins_anew_with_a
     out.out = out.err = Console(file=written, force_terminal=True, width=200, color_system=None)
     shown: list[str] = []
     drawn: list[Progress] = []
-    monkeypatch.setattr(bars, "bars_on", lambda out: drawn.append(bars_on(out)) or drawn[0])
+    monkeypatch.setattr(render_progress, "bars_on", lambda out: drawn.append(bars_on(out)) or drawn[0])
 
     def look() -> None:
         drawn[0].refresh()
@@ -234,14 +234,14 @@ def test_one_bar_shows_the_share_where_the_total_is_known_and_begins_anew_with_a
         bar.step("Listing storage", 1_234, None)
         look()
         bar.step("Orphan files", 25, 100)
-        logging.getLogger("strandline.reconcile.act").warning("files set aside: 25")
+        logging.getLogger("strandline.reconcile.act").warning("files quarantined: 25")
         look()
         bar.say("Comparing")
         look()
     assert "Listing storage" in shown[0] and "1,234" in shown[0] and "%" not in shown[0]
     assert "Orphan files" in shown[1] and "25/100" in shown[1] and "25 %" in shown[1]
     assert "Comparing" in shown[2] and "%" not in shown[2].rpartition("Comparing")[2]
-    assert "files set aside" not in "".join(shown) and "files set aside: 25" in written.getvalue()
+    assert "files quarantined" not in "".join(shown) and "files quarantined: 25" in written.getvalue()
     with one_bar(Output(as_json=True), "Looking") as bar:
         bar.step("Orphan files", 25, 100)
 

@@ -26,13 +26,13 @@ from rich.progress import Progress, TextColumn
 from strandline.cli.commands.deliver import DeliverLog
 from strandline.cli.main import run
 from strandline.cli.render import deliver
-from strandline.cli.render.deliver_progress import DeliverBars
+from strandline.cli.render.progress import DeliverBars
 from strandline.core.delivery_types import Acknowledged, ChunkPlan, ChunkState, Intent, LanePlan
 from strandline.core.errors import RefusedError, StorageError
 from strandline.core.read_token import Continuation
 from strandline.core.types import BlockKind, Reserved, Seq, SeqRange, SnapshotId, Staged
 from strandline.deliver import sink_kinds
-from strandline.deliver.plan.preview import ChunkPreview, LanePreview, SinkPreview
+from strandline.deliver.plan.preview import LanePreview, SinkPreview
 from strandline.deliver.tick import SinkReport, TickReport
 from strandline.lake import Lake, open_lake
 from strandline.ledger.deliver import intents, sinks
@@ -245,11 +245,11 @@ def test_the_question_before_a_reset_says_what_it_means(
 ) -> None:
     asked = []
 
-    def no(out: Any, *, yes: bool, question: str, refusal: str) -> None:
+    def no(call: Any, question: str, *, refusal: str) -> None:
         asked.append(question)
         raise RefusedError(refusal)
 
-    monkeypatch.setattr("strandline.cli.commands.sink.confirm", no)
+    monkeypatch.setattr("strandline.cli.command.Call.confirm", no)
     plain_error(capsys, "sink", "reset", "out", "--to", "beginning", code=3)
     [question] = asked
     assert "new generation" in question and "again" in question and "place of its own" in question
@@ -480,7 +480,7 @@ def test_a_tick_is_told_sink_by_sink_in_words() -> None:
 
 
 def test_a_preview_cuts_long_lists_for_people_and_never_in_the_document() -> None:
-    chunks = tuple(ChunkPreview(SeqRange(Seq(n * 10 + 1), Seq(n * 10 + 10)), 10) for n in range(100))
+    chunks = tuple(ChunkPlan(SeqRange(Seq(n * 10 + 1), Seq(n * 10 + 10)), 10) for n in range(100))
     one = LanePreview("a", "", True, chunks[:1])
     found = [
         SinkPreview("a", "active", (one,), None),
@@ -563,7 +563,7 @@ def test_the_daemon_tells_what_happened_and_not_what_stays(capsys: pytest.Captur
 
 def test_a_tick_that_fails_is_told_and_that_it_is_well_again(capsys: pytest.CaptureFixture[str]) -> None:
     journal = DeliverLog(as_json=False)
-    journal.trouble(StorageError("the ledger is away", hint="Bring it back."))
+    journal.failed("tick_failed", StorageError("the ledger is away", hint="Bring it back."))
     journal.well()
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[1] for line in lines] == ["event=tick_failed", "event=well_again"]

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from strandline.maintain.clock import SKIPS_MAX, Moment, here, judge
+from strandline.core.clock import SKIPS_MAX, Moment, here, judge
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)

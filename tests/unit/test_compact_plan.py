@@ -9,8 +9,8 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.iceberg.metadata.live_files import LiveFile
-from strandline.maintain.compact_plan import CompactOptions, CompactPlan, FilePart, plan
+from strandline.iceberg.metadata.live_files import FilePart, LiveFile
+from strandline.maintain.compact_plan import CompactOptions, CompactPlan, plan
 from tests.campaign import scaled
 
 TARGET = 1000
@@ -103,7 +103,7 @@ def test_files_with_rows_without_a_number_wait_for_adopt() -> None:
     unnumbered = [replace(f, lo=None, hi=None) for f in in_a_row([10] * 9)]
     chosen = planned(unnumbered)
     assert not chosen.steps
-    assert [(s.files, "without a number" in s.why) for s in chosen.skipped] == [(9, True)]
+    assert [(s.files, "without a sequence number" in s.why) for s in chosen.skipped] == [(9, True)]
 
 
 def test_pieces_are_of_about_the_same_size_near_the_target() -> None:

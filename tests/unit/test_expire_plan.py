@@ -10,8 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from strandline.core.types import SnapshotId
-from strandline.iceberg.metadata.history import PastSnapshot, Ref, TableHistory, parse_history
-from strandline.iceberg.metadata.table_metadata import VOID_PREFIX
+from strandline.iceberg.metadata.table_metadata import VOID_PREFIX, Ref, SnapshotView, TableView, parse_view
 from strandline.maintain.expire_plan import ExpireOptions, plan, refusal
 
 NOW = datetime(2030, 1, 31, tzinfo=UTC)
@@ -19,25 +18,28 @@ DAY = 86_400_000
 NOW_MS = int(NOW.timestamp() * 1000)
 
 
-def snapshot(id: int, parent: int | None, days_old: float) -> PastSnapshot:
+def snapshot(id: int, parent: int | None, days_old: float) -> SnapshotView:
     past = None if parent is None else SnapshotId(parent)
-    return PastSnapshot(SnapshotId(id), past, NOW_MS - int(days_old * DAY), "append")
+    return SnapshotView(SnapshotId(id), past, "append", None, 0, {}, at_ms=NOW_MS - int(days_old * DAY))
 
 
 def ref(name: str, at: int, *, is_branch: bool = True) -> Ref:
     return Ref(name, SnapshotId(at), is_branch, None, None, None)
 
 
-def chain(*days_old: float) -> list[PastSnapshot]:
+def chain(*days_old: float) -> list[SnapshotView]:
     """1, 2, 3…, each the next one's parent."""
     return [snapshot(n, n - 1 or None, days) for n, days in enumerate(days_old, 1)]
 
 
-def table(snapshots: Sequence[PastSnapshot], *refs: Ref, properties: Mapping[str, str] | None = None) -> TableHistory:
-    return TableHistory(properties or {}, refs, {s.id: s for s in snapshots})
+def table(snapshots: Sequence[SnapshotView], *refs: Ref, properties: Mapping[str, str] | None = None) -> TableView:
+    named = {r.name: r.snapshot for r in refs}
+    return TableView(
+        "u", "file:/t", 2, properties or {}, named, {s.id: s for s in snapshots}, {"fields": []}, 0, ref_rules=refs
+    )
 
 
-def gone(history: TableHistory, *, days: float = 5, keep_min: int = 1) -> list[int]:
+def gone(history: TableView, *, days: float = 5, keep_min: int = 1) -> list[int]:
     return [s.id for s in plan(history, ExpireOptions(timedelta(days=days), keep_min), NOW).expired]
 
 
@@ -85,7 +87,7 @@ def test_an_empty_table_has_nothing_to_expire() -> None:
         (table(chain(1), ref("main", 1), properties={"gc.enabled": "false"}), "gc.enabled"),
     ],
 )
-def test_a_table_whose_branches_or_tags_would_go_too_is_refused(history: TableHistory, says: str) -> None:
+def test_a_table_whose_branches_or_tags_would_go_too_is_refused(history: TableView, says: str) -> None:
     why = refusal(history)
     assert why is not None and says in why
 
@@ -106,6 +108,10 @@ def test_any_other_table_is_not_refused() -> None:
 def test_a_history_is_read_from_icebergs_own_json() -> None:
     text = json.dumps(
         {
+            "table-uuid": "u",
+            "location": "file:/t",
+            "format-version": 1,
+            "schema": {"fields": []},
             "properties": {"a": "b"},
             "current-snapshot-id": 2,
             "refs": {"t": {"snapshot-id": 1, "type": "tag", "max-ref-age-ms": 7}},
@@ -115,10 +121,10 @@ def test_a_history_is_read_from_icebergs_own_json() -> None:
             ],
         }
     )
-    found = parse_history(text)
-    assert found.refs == (Ref("t", SnapshotId(1), False, None, None, 7), ref("main", 2)), (
+    found = parse_view(text)
+    assert found.ref_rules == (Ref("t", SnapshotId(1), False, None, None, 7), ref("main", 2)), (
         "an old table has no ref of main"
     )
-    assert found.snapshots[SnapshotId(1)] == PastSnapshot(SnapshotId(1), None, NOW_MS, "delete")
+    assert (found.snapshots[SnapshotId(1)].parent, found.snapshots[SnapshotId(1)].operation) == (None, "delete")
     assert found.snapshots[SnapshotId(1)].at == NOW
     assert found.snapshots[SnapshotId(2)].parent == 1

@@ -24,7 +24,7 @@ def view(*appended: tuple[int, int], compacted: bool = False) -> TableView:
 
 def commit(id: int, operation: str, rows: tuple[int, int] | None) -> SnapshotView:
     wap = None if rows is None else str(WapId(LAKE, span(*rows), None, f"batch-{id}"))
-    return SnapshotView(SnapshotId(id), None if id == 1 else SnapshotId(id - 1), operation, wap, 1, 0, {}, id)
+    return SnapshotView(SnapshotId(id), None if id == 1 else SnapshotId(id - 1), operation, wap, 0, {}, id)
 
 
 def span(lo: int, hi: int) -> SeqRange:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from strandline.core.errors import UsageError
 from strandline.core.types import Seq, SeqRange
 from strandline.deliver.sink import Address, Landed, Parcel
-from strandline.deliver.sinks.forward.body import BodyFormat, BodyRehearsal, choose_body_format, encode_body
+from strandline.deliver.sinks.forward.body import BodyFormat, choose_body_format, encode_body, rehearse
 from tests.sinks import whole_ranges
 
 ADDRESS = Address("lake", "instance", 1, "shop.orders", "")
@@ -122,7 +122,7 @@ def test_a_body_is_one_whole_thing_that_says_its_own_digest(how: BodyFormat) -> 
     table = as_rows([("a", 1, True, [1], None)] * 100) if how.name == "arrow" else as_lines([("a",)] * 100)
     body = encode_body(parcel(table), how)
     assert (body.rows, body.digest) == (100, f"sha256:{hashlib.sha256(body.content).hexdigest()}")
-    assert BodyRehearsal(how).send(parcel(table)) == Landed(100, body.recorded, len(body.content))
+    assert rehearse(how, parcel(table)) == Landed(100, body.recorded, len(body.content))
     if how.name == "arrow":
         batches = list(pa.ipc.open_stream(unpacked(body.content, how.compression)))
         assert [b.num_rows for b in batches] == [100]

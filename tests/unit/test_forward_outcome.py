@@ -20,9 +20,8 @@ from strandline.deliver.sink_kinds import check_options, find_kind, kind_names, 
 from strandline.deliver.sinks.blobs import names
 from strandline.deliver.sinks.forward.body import RequestBody
 from strandline.deliver.sinks.forward.http import BearerToken, HttpAnswer, parse_place
-from strandline.deliver.sinks.forward.outcome import outcome_of, retry_after_seconds
+from strandline.deliver.sinks.forward.outcome import outcome_of, parse_success, retry_after_seconds
 from strandline.deliver.sinks.forward.sink import KIND, check_url
-from strandline.deliver.sinks.forward.success import parse_success
 
 NOW = datetime(2026, 11, 15, 12, 0, 0, tzinfo=UTC)
 BODY = RequestBody(b"12345", 5, "sha256:aa", "jsonl-1")

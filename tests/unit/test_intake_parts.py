@@ -128,9 +128,11 @@ def test_what_a_task_said_of_rows_that_do_not_fit_is_told_with_what_to_do() -> N
 def test_rows_that_are_gone_or_there_twice_are_named_as_the_sender_knows_them() -> None:
     dense = PlacedBody(SeqRange(Seq(4695), Seq(4704)), 10, "d", Seq(101), "t/x.arrow")
     told = describe(dense, ReceivedCounter(10, 9, ((105, 2), (110, 0))))
-    assert told == "row 5 (number 4699 at the sender) stands twice; row 10 (number 4704 at the sender) is gone"
+    assert told == (
+        "row 5 (sequence number 4699 at the sender) is there twice; row 10 (sequence number 4704 at the sender) is gone"
+    )
     gaps = PlacedBody(SeqRange(Seq(1), Seq(50)), 10, "d", Seq(101), "t/x.arrow")
     assert (
         describe(gaps, ReceivedCounter(12, 10, ((103, 3),)))
-        == "row 3 stands 3 times; in all, 0 of 10 rows are gone and 2 are there once too often"
+        == "row 3 is there 3 times; in all, 0 of 10 rows are gone and 2 are there once too often"
     )

@@ -218,14 +218,14 @@ def test_only_so_many_results_of_a_kind_are_kept(lake: Lake) -> None:
 
 def test_what_is_said_by_hand_goes_before_the_rule_and_the_rule_before_the_defaults(lake: Lake) -> None:
     keeper = pretended(lake, retain={"a": {"older_than": "30d", "on_lag": "drop", "drop_after": "7d"}})
-    rule = keeper._rule(lake.dataset("a"), {})
+    rule = keeper._rule(lake.dataset("a"))
     assert (rule.older_than, rule.on_lag, rule.drop_after, rule.paused_sinks) == (
         timedelta(days=30),
         "drop",
         timedelta(days=7),
         "count",
     )
-    changed = keeper._rule(lake.dataset("a"), {"older_than": timedelta(days=1), "on_lag": "hold", "column": "at"})
+    changed = keeper._rule(lake.dataset("a"), older_than=timedelta(days=1), on_lag="hold", column="at")
     assert (changed.older_than, changed.column, changed.on_lag, changed.drop_after) == (
         timedelta(days=1),
         "at",

@@ -18,8 +18,7 @@ from strandline.core.partition import encode_partition
 from strandline.core.settings import LakeConfig
 from strandline.core.types import Seq, SeqRange
 from strandline.deliver.plan.chunking import Found, Piece, cut_around, segments
-from strandline.deliver.quarantine.content import packed, shown, unpacked
-from strandline.deliver.quarantine.objects import object_name, open_objects
+from strandline.deliver.quarantine.content import object_name, open_objects, packed, shown, unpacked
 from strandline.deliver.send.rejection import (
     REPLAY_PARTITION,
     Halves,

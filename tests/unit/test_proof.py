@@ -110,7 +110,7 @@ ALL = (rows(1, 20), rows(21, 50), rows(51, 90))
 
 def test_chunks_that_tile_the_range_and_lie_at_the_sink_are_proved() -> None:
     proof = proved(laid_out(90, TWO, held(*ALL, mark=90)))
-    assert (proof.findings, proof.ranges, proof.rows, proof.bytes) == ([], 3, 90, 30)
+    assert (proof.findings, proof.ranges, proof.rows, proof.checked_bytes) == ([], 3, 90, 30)
 
 
 def test_a_sink_without_anything_delivered_is_proved() -> None:

@@ -10,8 +10,8 @@ from strandline.core.delivery_types import SinkId
 from strandline.core.types import Seq, SeqRange
 from strandline.deliver.sink import Inspected
 from strandline.deliver.verify.compare import LakeRows, LakeSide, LaneProof, prove
-from strandline.deliver.verify.lost import forgotten, passed_over
 from strandline.deliver.verify.ranges import Fault, LaneRanges, lay_out
+from strandline.deliver.verify.undelivered import forgotten, passed_over
 from strandline.ledger.deliver.losses import Loss, Reason
 from tests.unit.test_proof import empty, held, intent, landed, lane, name, planned, rows, seen_as_recorded
 
@@ -97,7 +97,7 @@ def test_a_chunk_that_was_never_sent_is_a_gap_unless_it_is_counted_as_lost() -> 
 
 def loss(reason: Reason, until: int, partition: str = "", after: int | None = None) -> Loss:
     at = None if after is None else Seq(after)
-    return Loss(SinkId(1), 1, partition, at, Seq(until), None, reason, NOW)
+    return Loss(partition, at, Seq(until), None, sink=SinkId(1), generation=1, reason=reason, at=NOW)
 
 
 def test_only_where_a_mark_was_moved_nothing_was_sent() -> None:
@@ -107,7 +107,8 @@ def test_only_where_a_mark_was_moved_nothing_was_sent() -> None:
 
 def test_what_a_restored_ledger_forgot_is_said_unless_as_many_rows_are_there_as_came_in() -> None:
     def found(until: int, published: int | None, reason: Reason = Reason.FORGOTTEN) -> list[Fault]:
-        return [f.kind for f in forgotten("s", [loss(reason, until)], [delivered()], lambda _: published)]
+        lost = loss(reason, until)
+        return [f.kind for f in forgotten("s", [lost], [delivered()], {lost.range: published})]
 
     assert found(20, 20) == [] and found(10, 10) == []
     assert found(20, 21) == [Fault.UNPROVABLE]

@@ -22,8 +22,7 @@ from strandline.core.delivery_types import (
     SinkState,
 )
 from strandline.core.types import SEQ_COLUMN, DatasetId, Seq, SeqRange, SnapshotId
-from strandline.iceberg.metadata.history import PastSnapshot, Ref, TableHistory
-from strandline.iceberg.metadata.table_metadata import RecordedPurge
+from strandline.iceberg.metadata.table_metadata import RecordedPurge, Ref, SnapshotView, TableView
 from strandline.iceberg.spark.floor import with_neighbours
 from strandline.ingest.resync import forgotten_purges
 from strandline.ledger.deliver.sink_exposure import LanePast, SentSpan, SinkGeneration
@@ -145,16 +144,18 @@ def test_a_table_is_told_of_each_purge_until_there_are_many_and_then_of_neighbou
     known = [told(10, 20, 3, 96), told(50, 60, 4, 98), told(90, 95, 1, 97)]
     assert with_neighbours(known, told(30, 40, 2, 99)) == told(30, 40, 2, 99)
     assert with_neighbours(known, told(5, 55, 2, 99)) == told(5, 55, 5, 99), "what lies within is told by it"
-    assert with_neighbours(known, told(30, 40, 2, 99), told_max=3) == told(10, 40, 5, 99)
-    assert with_neighbours(known, told(62, 70, 2, 99), told_max=1) == told(10, 95, 10, 99)
-    assert with_neighbours(known, told(62, 70, 2, 5), told_max=1).number == 98, "one that comes late takes nothing back"
+    assert with_neighbours(known, told(30, 40, 2, 99), recorded_max=3) == told(10, 40, 5, 99)
+    assert with_neighbours(known, told(62, 70, 2, 99), recorded_max=1) == told(10, 95, 10, 99)
+    assert with_neighbours(known, told(62, 70, 2, 5), recorded_max=1).number == 98, (
+        "one that comes late takes nothing back"
+    )
 
 
 def test_a_restored_ledger_knows_which_purges_it_has_not_heard_of_however_many_were_told_as_one() -> None:
     known = [rows(1, 10_000), rows(4_000, 5_000)]
     before = [told(1, 10_000, 7, 20_000)]
     assert forgotten_purges(before, known, 20_000) == []
-    after = with_neighbours(before, told(4_000, 5_000, 1, 20_001), told_max=1)
+    after = with_neighbours(before, told(4_000, 5_000, 1, 20_001), recorded_max=1)
     assert after.rows == rows(1, 10_000), "the ends are the same"
     assert forgotten_purges([after], known, 20_000) == [after]
     assert forgotten_purges([after], known, 20_001) == []
@@ -209,11 +210,15 @@ def test_above_the_seal_a_row_goes_only_if_its_number_is_not_ours_and_cannot_bec
 
 def test_whatever_still_shows_deleted_rows_is_named_with_what_keeps_it() -> None:
     parents = {1: None, 2: 1, 3: 2, 4: 3, 5: 2, 6: None}
-    snapshots = {SnapshotId(s): PastSnapshot(SnapshotId(s), None if p is None else SnapshotId(p), s, "append")
-                 for s, p in parents.items()}  # fmt: skip
+    snapshots = {
+        SnapshotId(s): SnapshotView(SnapshotId(s), None if p is None else SnapshotId(p), "append", None, 0, {}, at_ms=s)
+        for s, p in parents.items()
+    }
     refs = [("main", 4, True), ("side", 5, True), ("old", 1, False), ("new", 4, False)]
-    history = TableHistory({}, tuple(Ref(n, SnapshotId(s), b, None, None, None) for n, s, b in refs), snapshots)
-    found = snapshots_kept_by(history)
+    rules = tuple(Ref(n, SnapshotId(s), b) for n, s, b in refs)
+    named = {r.name: r.snapshot for r in rules}
+    table = TableView("u", "file:/t", 2, {}, named, snapshots, {"fields": []}, 0, ref_rules=rules)
+    found = snapshots_kept_by(table)
     assert found == {("branch", "main"): [3, 2, 1], ("tag", "old"): [1], ("branch", "side"): [5], ("", ""): [6]}
     assert shown(found, set()) == Shown(0, ())
     said = shown(found, {SnapshotId(s) for s in (1, 2, 5)})

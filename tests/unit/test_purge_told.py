@@ -36,8 +36,8 @@ def test_every_sink_that_has_such_rows_or_may_have_them_is_named_with_its_place(
                 AtSink("old", "http", "http://old", 2, removed=True),
             ),
             may_hold=(
-                MayHold("partner", "files", "file:///out", 3, (UNDER_WAY,)),
-                MayHold("late", "s3", "s3://late", None, (RETAINED,)),
+                MayHold("partner", "files", "file:///out", 3, why=(UNDER_WAY,)),
+                MayHold("late", "s3", "s3://late", None, why=(RETAINED,)),
             ),
             undelivered=(AtSink("late", "s3", "s3://late", 2),),
             named_before=("gone",),

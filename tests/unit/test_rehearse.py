@@ -10,8 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from strandline.core.types import Seq, SeqRange
-from strandline.deliver.sink import Address, Conflict, Landed, Parcel, SinkContext
-from strandline.deliver.sinks.blobs.rehearse import Provable
+from strandline.deliver.sink import Address, Conflict, Landed, Parcel, Provable, SinkContext
 from strandline.deliver.sinks.files.sink import KIND, FilesSink
 from strandline.iceberg.schema.columns import Column, Primitive
 

@@ -16,7 +16,7 @@ from strandline.iceberg.session import jars as jars_module
 from strandline.iceberg.session import java as java_module
 from strandline.iceberg.session import runtime, spark_internals
 from strandline.iceberg.session.jars import Jar, ensure_jars, needed_jars, unverified_jars
-from strandline.iceberg.session.java import JavaFound, JavaUnfit, find_java, inspect_java
+from strandline.iceberg.session.java import JavaFound, find_java, inspect_java
 from strandline.iceberg.session.launch import context_options, java_options, last_useful_line
 
 ANY_JAVA = JavaFound(Path("/nowhere"), "17.0.1")
@@ -74,13 +74,13 @@ class TestJava:
 
     def test_a_java_without_the_vector_module_is_refused(self, tmp_path: Path) -> None:
         looked = inspect_java(make_java(tmp_path / "a", "17.0.1", modules="java.base java.sql"))
-        assert isinstance(looked, JavaUnfit) and "jdk.incubator.vector" in looked.reason
+        assert isinstance(looked, str) and "jdk.incubator.vector" in looked
 
     def test_a_java_without_a_release_file_is_asked(self, tmp_path: Path) -> None:
         fit = make_java(tmp_path / "a", "17.0.9", release=False)
         assert inspect_java(fit) == JavaFound(fit, "17.0.9")
         small = make_java(tmp_path / "b", "17.0.9", modules="java.base", release=False)
-        assert isinstance(inspect_java(small), JavaUnfit)
+        assert isinstance(inspect_java(small), str)
 
     def test_no_java_at_all_says_what_to_install(self) -> None:
         with pytest.raises(RuntimeMissing, match="not found") as raised:

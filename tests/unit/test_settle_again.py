@@ -80,7 +80,7 @@ def test_while_one_thread_recovers_again_no_other_waits_for_it(monkeypatch: pyte
 
 def test_iceberg_is_not_asked_to_load_a_table_that_leaves_recovery_nothing_to_do() -> None:
     def view(**refs: int) -> TableView:
-        snapshots = {SnapshotId(n): SnapshotView(SnapshotId(n), None, "append", None, 1, 0, {}, n) for n in (1, 2)}
+        snapshots = {SnapshotId(n): SnapshotView(SnapshotId(n), None, "append", None, 0, {}, n) for n in (1, 2)}
         named = {name.replace("tag", SETTLED_TAG): SnapshotId(n) for name, n in refs.items()}
         return TableView("u", "file:/t", 2, {}, named, snapshots, {"fields": []}, 0)
 

@@ -27,7 +27,7 @@ from strandline.ingest.sources.identify import identify
 from strandline.ingest.sources.lines import Block, ByteRange, split_lines
 from strandline.ingest.sources.positions import telling, watched
 from strandline.ingest.sources.read import absent_columns
-from strandline.ingest.sources.rows import csv_cells, csv_row, json_row, why_not
+from strandline.ingest.sources.rows import csv_cells, csv_row, json_row
 from strandline.ingest.sources.values import Misfit
 from tests.campaign import scaled
 
@@ -58,6 +58,14 @@ NESTED = t.StructType(
         t.StructField("k", t.MapType(t.IntegerType(), INNER, False)),
     ]
 )
+
+
+def why_not(line: bytes, fields: t.StructType) -> str | None:
+    try:
+        json_row(line, fields)
+    except Misfit as e:
+        return str(e)
+    return None
 
 
 def of(dt: t.DataType, nullable: bool = True) -> t.StructType:

@@ -16,7 +16,7 @@ from rich.console import Console, RenderableType
 
 import strandline
 from strandline.cli.commands import verify
-from strandline.cli.render import maintain, purge, sinks
+from strandline.cli.render import maintain, sinks
 from strandline.core.types import Seq, SeqRange
 from strandline.core.wording import agreeing, part, plural
 from strandline.deliver.send.rejection import TooMany
@@ -109,7 +109,7 @@ def expired(n: int) -> str:
 def purged(n: int) -> str:
     at = {"sink": "out", "kind": "files", "destination": "/out", "rows": n, "generation": 1, "older": False,
           "removed": False}  # fmt: skip
-    return "\n".join(purge._holders({"holding": [at], "may_hold": [], "named_before": []}))
+    return "\n".join(maintain._holders({"holding": [at], "may_hold": [], "named_before": []}))
 
 
 @pytest.mark.parametrize(

@@ -37,21 +37,20 @@ def _config(named: Path | None) -> LakeConfig | None:
 
 
 def _lake_checks(named: Path | None) -> list[Check]:
+    """Up to the first that fails: what comes after it cannot be checked."""
+    checks: list[Check] = []
+    what = "settings"
     try:
         config = _config(named)
         if config is None:
             return [Check("lake", True, "none here; `strandline init` makes one")]
-        lake = Lake(config)
-    except StrandlineError as e:
-        return [Check("settings", False, e.message, e.hint)]
-    with lake:
-        try:
+        with Lake(config) as lake:
+            checks.append(Check(what, True, str(config.home)))
+            what = "ledger"
             lake.open()
-        except StrandlineError as e:
-            return [Check("settings", True, str(config.home)), Check("ledger", False, e.message, e.hint)]
-        ledger = Check("ledger", True, f"lake {lake.id}, {plural(len(lake.datasets()), 'dataset')}")
-        try:
-            witness = Check("witness", True, f"numbers up to {lake.witness.read().highest:,} are taken")
-        except StrandlineError as e:
-            witness = Check("witness", False, e.message, e.hint)
-    return [Check("settings", True, str(config.home)), ledger, witness]
+            checks.append(Check(what, True, f"lake {lake.id}, {plural(len(lake.datasets()), 'dataset')}"))
+            what = "witness"
+            checks.append(Check(what, True, f"sequence numbers up to {lake.witness.read().highest:,} are taken"))
+    except StrandlineError as e:
+        checks.append(Check(what, False, e.message, e.hint))
+    return checks

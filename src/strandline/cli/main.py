@@ -12,11 +12,11 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
-from pathlib import Path
 
 import typer
 from rich.text import Text
 
+from strandline.cli.command import CARE, DELIVERY, ROWS, START
 from strandline.cli.commands import (
     dataset,
     deliver,
@@ -24,16 +24,15 @@ from strandline.cli.commands import (
     lake,
     ledger,
     maintain,
-    metrics,
     read,
     receive,
     reconcile,
     sink,
     spool,
+    status,
     token,
     verify,
 )
-from strandline.cli.options import CARE, DELIVERY, ROWS, START
 from strandline.cli.output import Output, dumps
 from strandline.core import failpoints
 from strandline.core.documents import error_document
@@ -51,21 +50,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-lake.add_to(app, START)
-app.add_typer(dataset.app, name="dataset", rich_help_panel=ROWS)
-ingest.add_to(app)
-read.add_to(app)
-app.add_typer(sink.app, name="sink", rich_help_panel=DELIVERY)
-deliver.add_to(app)
-verify.add_to(app)
-receive.add_to(app)
-app.add_typer(spool.app, name="spool", rich_help_panel=DELIVERY)
-app.add_typer(token.app, name="token", rich_help_panel=DELIVERY)
-lake.add_to(app, CARE)
-metrics.add_to(app)
-maintain.add_to(app)
-app.add_typer(reconcile.app, name="reconcile", rich_help_panel=CARE)
-app.add_typer(ledger.app, name="ledger", rich_help_panel=CARE)
+for panel, modules in {
+    START: (lake,),
+    ROWS: (dataset, ingest, read),
+    DELIVERY: (sink, deliver, verify, receive, spool, token),
+    CARE: (status, maintain, reconcile, ledger),
+}.items():
+    for module in modules:
+        app.add_typer(module.app, rich_help_panel=panel)
 
 
 @app.callback(invoke_without_command=True)
@@ -166,19 +158,12 @@ def _keep_traceback(error: Exception) -> str:
     from strandline.iceberg.session.runtime import cache_folder
 
     path = cache_folder() / "logs" / f"crash-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.txt"
-    text = masked("".join(traceback.format_exception(error)))
-    if _written(path, text):
-        return f"This is a fault of the program; please report it with {path}."
-    return "This is a fault of the program; STRANDLINE_DEBUG=1 shows where it happened."
-
-
-def _written(path: Path, text: str) -> bool:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, "utf-8")
+        path.write_text(masked("".join(traceback.format_exception(error))), "utf-8")
     except OSError:
-        return False
-    return True
+        return "This is a fault of the program; STRANDLINE_DEBUG=1 shows where it happened."
+    return f"This is a fault of the program; please report it with {path}."
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ class _Console(Console):
         raise BrokenPipeError
 
 
-class _Kept(logging.Handler):
+class _Collected(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.lines: list[str] = []
@@ -87,14 +87,14 @@ class Output:
     @contextmanager
     def warnings_after(self) -> Iterator[None]:
         """Shows log messages after the spinner is gone, not in the midst of it."""
-        kept = _Kept()
+        collected = _Collected()
         ours = logging.getLogger("strandline")
-        ours.addHandler(kept)
+        ours.addHandler(collected)
         try:
             yield
         finally:
-            ours.removeHandler(kept)
-            for line in kept.lines:
+            ours.removeHandler(collected)
+            for line in collected.lines:
                 self.note(line, "yellow")
 
 

@@ -14,10 +14,10 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # After a reboot, a gap without any record may mean that the machine was off, or that the clock was set forward. So a
 # longer gap makes a run skip. Half a day, so that a jump of a day is always noticed.
 SILENCE_MAX = timedelta(hours=12)
-# The limit after a skipped run: a lake that is used once a day, from another machine each time, must not skip for ever.
+# The limit after a skipped run: a lake that is used once a day, from another machine each time, must not skip forever.
 SILENCE_AGAIN_MAX = timedelta(days=1)
 # The most runs in a row that skip because of a gap. A lake that is used more rarely, from another machine each time,
-# would skip for ever. After so many runs that saw time go on, the next one trusts the clock.
+# would skip forever. After so many runs that saw time go on, the next one trusts the clock.
 SKIPS_MAX = 2
 
 

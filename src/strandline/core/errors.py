@@ -43,7 +43,7 @@ StrandlineError
     ├── ReferencesTooMany more references than one process may hold in memory
     ├── MarkMoved         the ledger changed under a delivery
     ├── LedgerBusy        another process holds the ledger
-    └── OpeningNeeded     witness and counter differ: the ledger must be resynced
+    └── ResyncNeeded      witness and counter differ: the ledger must be resynced
 """
 
 from __future__ import annotations

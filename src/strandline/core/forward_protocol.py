@@ -59,13 +59,13 @@ class Answer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LaneName:
-    """The name of a sender's lane."""
+    """The name of a sender's lane: unique among all senders."""
 
     lake: str
     instance: str
     generation: int
     dataset: str
-    partition: str
+    partition: str  # encoded injectively; empty for a dataset without logical partitions
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ class Done:
     skipped_recheck: int = 0  # candidates that had changed since they were listed, when they were checked again
     failed: int = 0
     recheck_failed: int = 0  # candidates that could not be checked again, so they stayed
-    superseded: int = 0  # a dead run counts these among the orphans
+    superseded: int = 0
 
 
 @dataclass(frozen=True, slots=True)

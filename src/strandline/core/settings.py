@@ -11,6 +11,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 from urllib.parse import urlsplit
@@ -44,14 +45,16 @@ def _without_secrets(address: str | None) -> str | None:
 class WarehouseSettings(Section):
     """Where table files, the witness and the lake's own folders live."""
 
-    url: str = Field(
-        default="warehouse",
-        description="A folder (relative to the settings file) or `s3://bucket/prefix`.",
-    )
-    endpoint: str | None = Field(default=None, description="S3 only: address of a store that is not Amazon's.")
-    region: str = Field(default="us-east-1", description="S3 only: the bucket's region.")
-    access_key: str | None = Field(default=None, description="S3 only: usually `env:NAME`. Without: AWS's usual chain.")
-    secret_key: str | None = Field(default=None, description="S3 only: usually `env:NAME`.")
+    url: str = "warehouse"
+    """A folder (relative to the settings file) or `s3://bucket/prefix`."""
+    endpoint: str | None = None
+    """S3 only: address of a store that is not Amazon's."""
+    region: str = "us-east-1"
+    """S3 only: the bucket's region."""
+    access_key: str | None = None
+    """S3 only: usually `env:NAME`. Without: AWS's usual chain."""
+    secret_key: str | None = None
+    """S3 only: usually `env:NAME`."""
 
     _no_secret_in_endpoint = field_validator("endpoint")(_without_secrets)
 
@@ -63,26 +66,18 @@ class WarehouseSettings(Section):
 class CatalogSettings(Section):
     """The Iceberg catalog: which tables there are and which metadata file is each one's newest."""
 
-    kind: Literal["sqlite", "rest"] = Field(
-        default="sqlite",
-        description="`sqlite` on one machine, `rest` beyond. JDBC over a network database is refused: when the "
-        "answer to a commit is lost it deletes live metadata.",
-    )
-    path: str = Field(
-        default="catalog.db",
-        description="`sqlite` only: the catalog's file. A file apart from the ledger, "
-        "so that Spark and Python do not wait for each other.",
-    )
-    uri: str | None = Field(
-        default=None,
-        description="`rest` only: the catalog's address, HTTP or HTTPS. The catalog decides where its tables lie: "
-        "`warehouse.url` is to name that place.",
-    )
-    options: dict[str, str] = Field(
-        default_factory=dict,
-        description="`rest` only: further options of Iceberg's REST client, such as `token`, or `warehouse` where the "
-        "catalog wants a name there and not `warehouse.url`.",
-    )
+    kind: Literal["sqlite", "rest"] = "sqlite"
+    """`sqlite` on one machine, `rest` beyond. JDBC over a network database is refused: when the answer to a commit is
+    lost it deletes live metadata."""
+    path: str = "catalog.db"
+    """`sqlite` only: the catalog's file. A file apart from the ledger, so that Spark and Python do not wait for each
+    other."""
+    uri: str | None = None
+    """`rest` only: the catalog's address, HTTP or HTTPS. The catalog decides where its tables lie: `warehouse.url` is
+    to name that place."""
+    options: dict[str, str] = Field(default_factory=dict)
+    """`rest` only: further options of Iceberg's REST client, such as `token`, or `warehouse` where the catalog wants a
+    name there and not `warehouse.url`."""
 
     _no_secret_in_uri = field_validator("uri")(_without_secrets)
 
@@ -109,218 +104,135 @@ class CatalogSettings(Section):
 class LedgerSettings(Section):
     """Strandline's own durable state."""
 
-    url: str = Field(
-        default="ledger.db",
-        description="A SQLite file, relative to the settings file, or `postgresql://…`; or `env:NAME`.",
-    )
-    busy_timeout_seconds: int = Field(
-        default=60,
-        ge=1,
-        le=3600,
-        description="How long to wait for another process's transaction. They last milliseconds; after a restore, "
-        "one that opens the lake may take as long as a few Iceberg commits.",
-    )
-    connect_seconds_max: int = Field(
-        default=10, ge=2, le=600, description="PostgreSQL only: how long a connection may take, for each host."
-    )
-    silence_seconds_max: int = Field(
-        default=30,
-        ge=3,
-        le=3600,
-        description="PostgreSQL only: how long a connection may be without a sign of life before either side counts it "
-        "as lost. A network that drops packets in silence is noticed by nothing else for hours.",
-    )
-    statement_seconds_max: int = Field(
-        default=600,
-        ge=1,
-        le=86_400,
-        description="PostgreSQL only: how long one statement may run; migrations may take longer.",
-    )
+    url: str = "ledger.db"
+    """A SQLite file, relative to the settings file, or `postgresql://…`; or `env:NAME`."""
+    busy_timeout_seconds: int = Field(default=60, ge=1, le=3600)
+    """How long to wait for another process's transaction. They last milliseconds; after a restore, one that opens the
+    lake may take as long as a few Iceberg commits."""
+    connect_seconds_max: int = Field(default=10, ge=2, le=600)
+    """PostgreSQL only: how long a connection may take, for each host."""
+    silence_seconds_max: int = Field(default=30, ge=3, le=3600)
+    """PostgreSQL only: how long a connection may be without a sign of life before either side counts it as lost. A
+    network that drops packets in silence is noticed by nothing else for hours."""
+    statement_seconds_max: int = Field(default=600, ge=1, le=86_400)
+    """PostgreSQL only: how long one statement may run; migrations may take longer."""
 
 
 class SparkSettings(Section):
     """The engine. The embedded default runs inside the process."""
 
-    master: str = Field(
-        default="local[*]", description="`local[*]` is this process; or `spark://host:port`, `yarn`, `k8s://…`."
-    )
-    driver_memory: str = Field(
-        default="2g", description="Heap of the driver; with a local master, of the executors too."
-    )
-    options: dict[str, str] = Field(
-        default_factory=dict, description="Further Spark settings, passed as they are; a value may be `env:NAME`."
-    )
+    master: str = "local[*]"
+    """`local[*]` is this process; or `spark://host:port`, `yarn`, `k8s://…`."""
+    driver_memory: str = "2g"
+    """Heap of the driver; with a local master, of the executors too."""
+    options: dict[str, str] = Field(default_factory=dict)
+    """Further Spark settings, passed as they are; a value may be `env:NAME`."""
 
 
 class IngestSettings(Section):
     """How batches enter."""
 
-    lease_seconds: int = Field(
-        default=120,
-        ge=1,
-        le=86_400,
-        description="A writer that did not renew its block for so long is taken for dead. It renews at a third.",
-    )
-    commit_attempts_max: int = Field(
-        default=50, ge=1, le=1000, description="How often an Iceberg commit that lost is tried again."
-    )
-    files_at_once_max: int = Field(
-        default=2, ge=1, le=64, description="How many files `ingest` works on side by side, each a batch of its own."
-    )
-    rejects_max: int = Field(
-        default=100_000,
-        ge=0,
-        description="More rows than this that do not fit, and the file is refused: it is something else.",
-    )
-    adopt_rows_max: int = Field(
-        default=1_000_000, ge=1, description="Rows numbered in one step of `dataset adopt`: what a crash can cost."
-    )
+    lease_seconds: int = Field(default=120, ge=1, le=86_400)
+    """A writer that did not renew its block for so long is taken for dead. It renews at a third."""
+    commit_attempts_max: int = Field(default=50, ge=1, le=1000)
+    """How often an Iceberg commit that lost is tried again."""
+    files_at_once_max: int = Field(default=2, ge=1, le=64)
+    """How many files `ingest` works on side by side, each a batch of its own."""
+    rejects_max: int = Field(default=100_000, ge=0)
+    """More rows than this that do not fit, and the file is refused: it is something else."""
+    adopt_rows_max: int = Field(default=1_000_000, ge=1)
+    """Rows numbered in one step of `dataset adopt`: what a crash can cost."""
 
 
 class SealSettings(Section):
-    poll_seconds: float = Field(
-        default=0.5, gt=0, le=60, description="How often a watch on the sealed watermark asks the ledger."
-    )
+    poll_seconds: float = Field(default=0.5, gt=0, le=60)
+    """How often a watch on the sealed watermark asks the ledger."""
 
 
 class DeliverSettings(Section):
     """How rows leave."""
 
-    lease_seconds: int = Field(
-        default=60,
-        ge=1,
-        le=86_400,
-        description="A deliverer that did not renew its lease on a sink for so long is taken for dead. It renews at a "
-        "third.",
-    )
-    poll_seconds: float = Field(
-        default=1.0, gt=0, le=3600, description="How often the daemon looks whether there is something to deliver."
-    )
-    sinks_at_once_max: int = Field(
-        default=4, ge=1, le=256, description="How many sinks are delivered to side by side in one process."
-    )
-    sink_cores_share_max: float = Field(
-        default=0.5,
-        gt=0,
-        le=1,
-        description="In a lake with several sinks, the share of Spark's cores that may send to one of them at once, at "
-        "least one core: while its destination hangs, the others go on. A sink that failed the last time has one core "
-        "until something lands, and all such sinks together leave one core to the others.",
-    )
-    retry_seconds_max: int = Field(
-        default=60, ge=1, le=86_400, description="The longest wait before a sink that failed is tried again."
-    )
-    retry_long_seconds_max: int = Field(
-        default=3600,
-        ge=1,
-        le=86_400,
-        description="The longest wait where a sink has failed for long: a tenth of that time, up to this. "
-        "`strandline tick --sink NAME` tries at once.",
-    )
-    idle_check_seconds: int = Field(
-        default=600,
-        ge=0,
-        le=86_400,
-        description="How often `strandline run` asks the table of a `postgres` sink with nothing to deliver whether it "
-        "was emptied or replaced. 0: never; then it is noticed with the next new row.",
-    )
-    plan_rows_max: int = Field(
-        default=16_000_000,
-        ge=1,
-        description="Rows that are planned at once, over all partitions of a sink. A sink that is further behind gets "
-        "several plans, one after the other.",
-    )
-    job_rows_max: int = Field(
-        default=4_000_000,
-        ge=1,
-        description="Rows that one Spark job builds and sends, at least a chunk. What landed is recorded after each.",
-    )
+    lease_seconds: int = Field(default=60, ge=1, le=86_400)
+    """A deliverer that did not renew its lease on a sink for so long is taken for dead. It renews at a third."""
+    poll_seconds: float = Field(default=1.0, gt=0, le=3600)
+    """How often the daemon looks whether there is something to deliver."""
+    sinks_at_once_max: int = Field(default=4, ge=1, le=256)
+    """How many sinks are delivered to side by side in one process."""
+    sink_cores_share_max: float = Field(default=0.5, gt=0, le=1)
+    """In a lake with several sinks, the share of Spark's cores that may send to one of them at once, at least one core:
+    while its destination hangs, the others go on. A sink that failed the last time has one core until something lands,
+    and all such sinks together leave one core to the others."""
+    retry_seconds_max: int = Field(default=60, ge=1, le=86_400)
+    """The longest wait before a sink that failed is tried again."""
+    retry_long_seconds_max: int = Field(default=3600, ge=1, le=86_400)
+    """The longest wait where a sink has failed for long: a tenth of that time, up to this. `strandline tick --sink
+    NAME` tries at once."""
+    idle_check_seconds: int = Field(default=600, ge=0, le=86_400)
+    """How often `strandline run` asks the table of a `postgres` sink with nothing to deliver whether it was emptied or
+    replaced. 0: never; then it is noticed with the next new row."""
+    plan_rows_max: int = Field(default=16_000_000, ge=1)
+    """Rows that are planned at once, over all partitions of a sink. A sink that is further behind gets several plans,
+    one after the other."""
+    job_rows_max: int = Field(default=4_000_000, ge=1)
+    """Rows that one Spark job builds and sends, at least a chunk. What landed is recorded after each."""
 
 
 class ForwardSettings(Section):
     """Where rows may be sent over HTTP."""
 
-    allow: list[str] = Field(
-        default_factory=list,
-        description="Hosts (`collector.example.com`, `*.example.com`), addresses and networks (`10.1.0.0/16`) that "
-        "`forward` may send to. Empty: every public address. Private, loopback and link-local ones are refused unless "
-        "an address or network here covers them, whatever name leads to them.",
-    )
-    connect_seconds_max: float = Field(default=10, gt=0, le=600, description="How long a connection may take.")
-    answer_seconds_max: float = Field(default=60, gt=0, le=3600, description="How long an answer may take.")
-    retry_after_seconds_max: int = Field(
-        default=300, ge=1, le=86_400, description="A longer `Retry-After` is not believed: it is cut to this."
-    )
+    allow: list[str] = Field(default_factory=list)
+    """Hosts (`collector.example.com`, `*.example.com`), addresses and networks (`10.1.0.0/16`) that `forward` may send
+    to. Empty: every public address. Private, loopback and link-local ones are refused unless an address or network here
+    covers them, whatever name leads to them."""
+    connect_seconds_max: float = Field(default=10, gt=0, le=600)
+    """How long a connection may take."""
+    answer_seconds_max: float = Field(default=60, gt=0, le=3600)
+    """How long an answer may take."""
+    retry_after_seconds_max: int = Field(default=300, ge=1, le=86_400)
+    """A longer `Retry-After` is not believed: it is cut to this."""
 
 
 class ReceiveSettings(Section):
     """The other end of `forward`, and a way in for any HTTP client: `strandline receive`."""
 
-    host: str = Field(default="127.0.0.1", description="The address to listen on.")
-    port: int = Field(default=8420, ge=0, le=65_535, description="The port to listen on; 0 is any that is free.")
-    tls_certificate: str | None = Field(default=None, description="A PEM file; with it, only HTTPS is spoken.")
-    tls_key: str | None = Field(default=None, description="The certificate's key, a PEM file.")
-    body_bytes_max: int = Field(default=16 << 20, ge=1024, description="Bytes of one body, as it is sent.")
-    rows_bytes_max: int = Field(
-        default=64 << 20,
-        ge=1024,
-        description="Bytes of one body after decompression, and of its rows; a line of JSON has a third of it.",
-    )
-    body_seconds_max: float = Field(
-        default=120,
-        gt=0,
-        le=3600,
-        description="How long a client may take to send one body; it holds a place until then.",
-    )
-    requests_at_once_max: int = Field(
-        default=32,
-        ge=1,
-        le=4096,
-        description="Bodies and questions of senders that are taken in side by side; more are asked to come again.",
-    )
-    connections_max: int = Field(
-        default=1024, ge=1, description="Connections at once; beyond it, the one that was idle for longest is closed."
-    )
-    head_seconds_max: float = Field(
-        default=20,
-        gt=0,
-        le=3600,
-        description="How long a client may take to send the head of a request; then its connection is closed.",
-    )
-    spool_bytes_max: int = Field(
-        default=4 << 30,
-        ge=1,
-        description="Bytes that wait for ingest, of all datasets; beyond it clients are asked to come again.",
-    )
-    spool_dataset_bytes_max: int = Field(
-        default=2 << 30,
-        ge=1,
-        description="Bytes that wait for ingest into one dataset, so that one that is stuck leaves room for others.",
-    )
-    spool_reserve_bytes: int = Field(
-        default=64 << 20,
-        ge=0,
-        description="Bytes that may wait for each dataset however many wait for others: beyond `spool_bytes_max`, too.",
-    )
-    retry_after_seconds: int = Field(
-        default=2, ge=1, le=3600, description="When a client that was turned away is asked to come again."
-    )
-    batch_rows_max: int = Field(default=1_000_000, ge=1, description="Rows that are ingested as one batch, about.")
-    batch_wait_seconds_max: float = Field(
-        default=5.0, ge=0, le=3600, description="How long rows wait for others before they are ingested."
-    )
-    keys_kept_days: int = Field(
-        default=30,
-        ge=1,
-        description="How long an `Idempotency-Key` is remembered after its rows were ingested: longer than any client "
-        "retries. Ranges of Strandline's own senders are kept for ever.",
-    )
-    receipts_kept_days: int = Field(
-        default=30,
-        ge=1,
-        description="How long the warehouse keeps the receipts of ingested batches. A ledger that is restored from a "
-        "copy takes back from them what it has forgotten; with an older copy, the receiver holds until a person looks.",
-    )
+    host: str = "127.0.0.1"
+    """The address to listen on."""
+    port: int = Field(default=8420, ge=0, le=65_535)
+    """The port to listen on; 0 is any that is free."""
+    tls_certificate: str | None = None
+    """A PEM file; with it, only HTTPS is spoken."""
+    tls_key: str | None = None
+    """The certificate's key, a PEM file."""
+    body_bytes_max: int = Field(default=16 << 20, ge=1024)
+    """Bytes of one body, as it is sent."""
+    rows_bytes_max: int = Field(default=64 << 20, ge=1024)
+    """Bytes of one body after decompression, and of its rows; a line of JSON has a third of it."""
+    body_seconds_max: float = Field(default=120, gt=0, le=3600)
+    """How long a client may take to send one body; it holds a place until then."""
+    requests_at_once_max: int = Field(default=32, ge=1, le=4096)
+    """Bodies and questions of senders that are taken in side by side; more are asked to come again."""
+    connections_max: int = Field(default=1024, ge=1)
+    """Connections at once; beyond it, the one that was idle for longest is closed."""
+    head_seconds_max: float = Field(default=20, gt=0, le=3600)
+    """How long a client may take to send the head of a request; then its connection is closed."""
+    spool_bytes_max: int = Field(default=4 << 30, ge=1)
+    """Bytes that wait for ingest, of all datasets; beyond it clients are asked to come again."""
+    spool_dataset_bytes_max: int = Field(default=2 << 30, ge=1)
+    """Bytes that wait for ingest into one dataset, so that one that is stuck leaves room for others."""
+    spool_reserve_bytes: int = Field(default=64 << 20, ge=0)
+    """Bytes that may wait for each dataset however many wait for others: beyond `spool_bytes_max`, too."""
+    retry_after_seconds: int = Field(default=2, ge=1, le=3600)
+    """When a client that was turned away is asked to come again."""
+    batch_rows_max: int = Field(default=1_000_000, ge=1)
+    """Rows that are ingested as one batch, about."""
+    batch_wait_seconds_max: float = Field(default=5.0, ge=0, le=3600)
+    """How long rows wait for others before they are ingested."""
+    keys_kept_days: int = Field(default=30, ge=1)
+    """How long an `Idempotency-Key` is remembered after its rows were ingested: longer than any client retries. Ranges
+    of Strandline's own senders are kept forever."""
+    receipts_kept_days: int = Field(default=30, ge=1)
+    """How long the warehouse keeps the receipts of ingested batches. A ledger that is restored from a copy takes back
+    from them what it has forgotten; with an older copy, the receiver holds until a person looks."""
 
 
 class Settings(BaseSettings):
@@ -358,12 +270,12 @@ class Settings(BaseSettings):
         return (env_settings, init_settings)
 
 
+@dataclass(frozen=True, eq=False)
 class LakeConfig:
     """Settings, and the folder that their relative paths start from."""
 
-    def __init__(self, settings: Settings, home: Path) -> None:
-        self.settings = settings
-        self.home = home
+    settings: Settings
+    home: Path
 
     def path(self, value: str) -> Path:
         return (self.home / value).resolve()

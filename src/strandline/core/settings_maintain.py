@@ -4,83 +4,53 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from strandline.core import duration
-from strandline.core.errors import ConfigError, UsageError
-from strandline.core.schedule import Cron
-from strandline.core.settings_section import Section
-
-
-def _duration(value: object) -> object:
-    if not isinstance(value, str):
-        if isinstance(value, timedelta):
-            return value
-        raise ValueError(f"{value!r} is not a duration; write a number and s, m, h or d, in quotes: '30d'")
-    try:
-        return duration.parse(value)
-    except UsageError as e:
-        raise ValueError(e.message if e.hint is None else f"{e.message}. {e.hint}") from e
-
-
-Duration = Annotated[timedelta, BeforeValidator(_duration)]
+from strandline.core.errors import ConfigError
+from strandline.core.settings_section import Cron, Duration, Section
 
 
 class CompactSettings(Section):
-    """When files are worth writing anew. A file holds rows in the order of their numbers, so that a read of new rows
-    opens little."""
+    """When files are worth writing anew. A file holds rows in the order of their sequence numbers, so that a
+    read of new rows opens little."""
 
-    file_bytes_target: int | None = Field(
-        default=None,
-        ge=1 << 20,
-        description="Bytes that a data file is to have. Without: what the table says "
-        "(`write.target-file-size-bytes`), which is 512 MiB unless somebody set it.",
-    )
-    small_share: float = Field(
-        default=0.75,
-        gt=0,
-        lt=1,
-        description="A file below this share of the target is small. What is not small stays as it is.",
-    )
-    files_min: int = Field(
-        default=5, ge=2, description="Fewer small files than this in a partition are left alone: little is gained."
-    )
-    manifests_max: int = Field(
-        default=100,
-        ge=1,
-        description="More manifests than this, and they are written anew, too: every plan reads them.",
-    )
+    file_bytes_target: int | None = Field(default=None, ge=1 << 20)
+    """Bytes that a data file is to have. Without: what the table says (`write.target-file-size-bytes`), which is 512
+    MiB unless somebody set it."""
+    small_share: float = Field(default=0.75, gt=0, lt=1)
+    """A file below this share of the target is small. What is not small stays as it is."""
+    files_min: int = Field(default=5, ge=2)
+    """Fewer small files than this in a partition are left alone: little is gained."""
+    manifests_max: int = Field(default=100, ge=1)
+    """More manifests than this, and they are written anew, too: every plan reads them."""
 
 
 class ExpireSettings(Section):
     """Which snapshots go. What Strandline needs does not depend on them: they are for people who look back."""
 
-    older_than: Duration = Field(default=timedelta(days=5), description="Snapshots that are younger are kept.")
-    keep_min: int = Field(default=10, ge=1, description="So many of the newest are kept, however old they are.")
+    older_than: Duration = timedelta(days=5)
+    """Snapshots that are younger are kept."""
+    keep_min: int = Field(default=10, ge=1)
+    """So many of the newest are kept, however old they are."""
 
 
 class RetainSettings(Section):
     """For how long the rows of one dataset are kept."""
 
-    older_than: Duration = Field(description="Rows that are older are deleted, once every sink has them: `30d`.")
-    column: str | None = Field(
-        default=None,
-        description="A date or timestamp that says how old a row is. Without: when it was ingested. A row without a "
-        "value is kept.",
-    )
-    on_lag: Literal["hold", "drop"] = Field(
-        default="hold",
-        description="What becomes of rows that are due and that a sink does not have yet. `hold`: they stay, and "
-        "`status` says for whom. `drop`: they are deleted when they were held for `drop_after`, and counted as lost.",
-    )
-    drop_after: Duration | None = Field(default=None, description="With `drop`, and only there: `7d`.")
-    paused_sinks: Literal["count", "ignore"] = Field(
-        default="count",
-        description="Whether rows wait for sinks that are paused. `ignore`: a paused sink that goes on begins above "
-        "what was deleted meanwhile; it is counted as lost to it.",
-    )
+    older_than: Duration
+    """Rows that are older are deleted, once every sink has them: `30d`."""
+    column: str | None = None
+    """A date or timestamp that says how old a row is. Without: when it was ingested. A row without a value is kept."""
+    on_lag: Literal["hold", "drop"] = "hold"
+    """What becomes of rows that are due and that a sink does not have yet. `hold`: they stay, and `status` says for
+    whom. `drop`: they are deleted when they were held for `drop_after`, and counted as lost."""
+    drop_after: Duration | None = None
+    """With `drop`, and only there: `7d`."""
+    paused_sinks: Literal["count", "ignore"] = "count"
+    """Whether rows wait for sinks that are paused. `ignore`: a paused sink that goes on begins above what was deleted
+    meanwhile; it is counted as lost to it."""
 
     @model_validator(mode="after")
     def _drop_has_a_bound(self) -> RetainSettings:
@@ -89,38 +59,28 @@ class RetainSettings(Section):
         return self
 
 
-_SCHEDULE = "As cron writes it, in UTC: `30 3 * * *` is every night at half past three. Without: never by itself."
-
-
 class MaintainSettings(Section):
     """Compaction, retention, expiry, and numbers for rows that others appended: when `strandline run` does them by
     itself, and by which rules. One that was missed while no daemon ran is made up for once."""
 
-    compact_schedule: Cron | None = Field(default=None, description=f"When every dataset is compacted. {_SCHEDULE}")
-    retain_schedule: Cron | None = Field(
-        default=None, description="When old rows are deleted, in datasets that have a rule in `retain`. As above."
-    )
-    expire_schedule: Cron | None = Field(default=None, description="When snapshots of every dataset expire. As above.")
-    number_schedule: Cron | None = Field(
-        default=None,
-        description="When rows that others appended to adopted datasets get their numbers, so that sinks get them. As "
-        "above. Without: only when somebody runs `strandline dataset adopt`.",
-    )
-    clock_jump_seconds: int = Field(
-        default=3600,
-        ge=60,
-        description="A clock that moved by so much more, or less, than time went by has jumped: retention skips a run, "
-        "and says so.",
-    )
-    runs_kept: int = Field(
-        default=100, ge=2, description="Results of so many runs of a kind are kept for each dataset."
-    )
+    compact_schedule: Cron | None = None
+    """When every dataset is compacted. As cron writes it, in UTC: `30 3 * * *` is every night at half past three.
+    Without: never by itself."""
+    retain_schedule: Cron | None = None
+    """When old rows are deleted, in datasets that have a rule in `retain`. As above."""
+    expire_schedule: Cron | None = None
+    """When snapshots of every dataset expire. As above."""
+    number_schedule: Cron | None = None
+    """When rows that others appended to adopted datasets get their numbers, so that sinks get them. As above. Without:
+    only when somebody runs `strandline dataset adopt`."""
+    clock_jump_seconds: int = Field(default=3600, ge=60)
+    """A clock that moved by so much more, or less, than time went by has jumped: retention skips a run, and says so."""
+    runs_kept: int = Field(default=100, ge=2)
+    """Results of so many runs of a kind are kept for each dataset."""
     compact: CompactSettings = CompactSettings()
     expire: ExpireSettings = ExpireSettings()
-    retain: dict[str, RetainSettings] = Field(
-        default_factory=dict,
-        description="Rules, by dataset: `[maintain.retain.events]`. A dataset without one keeps its rows.",
-    )
+    retain: dict[str, RetainSettings] = Field(default_factory=dict)
+    """Rules, by dataset: `[maintain.retain.events]`. A dataset without one keeps its rows."""
 
     @field_validator("retain", mode="before")
     @classmethod

@@ -68,6 +68,11 @@ class SeqRange:
         return self.lo <= other.hi and other.lo <= self.hi
 
 
+def before(seq: Seq) -> Seq | None:
+    """The sequence number before this one; None before the first."""
+    return Seq(seq - 1) if seq > 1 else None
+
+
 def merge_ranges(ranges: Iterable[SeqRange]) -> list[SeqRange]:
     """The same sequence numbers in as few disjoint, sorted ranges as possible."""
     merged: list[SeqRange] = []

@@ -10,11 +10,16 @@ from typing import TYPE_CHECKING
 
 from strandline.core.audit_events import Event
 from strandline.core.delivery_types import Intent, SinkRecord
-from strandline.core.errors import RefusedError, UsageError
+from strandline.core.errors import RefusedError
 from strandline.core.types import BlockId, BlockKind, Dataset, Reserved, Seq
 from strandline.deliver.context import DeliverContext
-from strandline.deliver.sink_session import Progress
-from strandline.deliver.tick import Deliverer, TickReport
+from strandline.deliver.manage_sinks import add_sink, remove_sink, reset_sink, update_sink
+from strandline.deliver.quarantine.replay import OnRows, ReplayReport, replay
+from strandline.deliver.quarantine.rows import QuarantinedRow, discard, list_rows
+from strandline.deliver.recover_sink import SinkRecovered, recover_sink
+from strandline.deliver.sink_session import Progress, no_progress
+from strandline.deliver.tick import Deliverer, TickReport, dataset_of
+from strandline.iceberg.metadata.identifier import full_name, in_spark
 from strandline.jobs.loop import OnTrouble, run_until_stopped
 from strandline.ledger import audit
 from strandline.ledger.deliver import delivery_report, intents, sinks
@@ -25,9 +30,6 @@ from strandline.ledger.recovery import Recovery
 
 if TYPE_CHECKING:
     from strandline.deliver.plan.preview import LanePreview
-    from strandline.deliver.quarantine.replay import OnRows, ReplayReport
-    from strandline.deliver.quarantine.rows import QuarantinedRow
-    from strandline.deliver.recover_sink import SinkRecovered
     from strandline.deliver.verify.verdict import VerifyProgress, VerifyReport
     from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
     from strandline.ledger.deliver.quarantine import Quarantined
@@ -48,47 +50,31 @@ class Delivery:
     def add(
         self, name: str, dataset: str, kind: str, options: Mapping[str, str], *, from_now: bool = False
     ) -> SinkRecord:
-        from strandline.deliver.manage_sinks import add_sink
-
         target = self._dataset(dataset)
         self._check_where(target, options.get("where"))
-        return add_sink(
-            self.context,
-            target,
-            self.catalog().columns(target.name),
-            name=name,
-            kind=kind,
-            options=options,
-            from_now=from_now,
-        )
+        columns = self.catalog().columns(target.name)
+        return add_sink(self.context, target, columns, name=name, kind=kind, options=options, from_now=from_now)
 
     def update(self, name: str, options: Mapping[str, str], unset: Sequence[str] = ()) -> SinkRecord:
-        from strandline.deliver.manage_sinks import update_sink
-
         target = self._of_sink(name)
         self._check_where(target, options.get("where"))
         return update_sink(self.context, target, self.catalog().columns(target.name), name, options, unset)
 
-    def every(self) -> list[SinkRecord]:
-        with self.context.ledger.read() as connection:
-            return sinks.list_sinks(connection)
+    def list_sinks(self) -> list[SinkRecord]:
+        return self.context.ledger.query(sinks.list_sinks)
 
     def get(self, name: str) -> SinkRecord:
-        with self.context.ledger.read() as connection:
-            return sinks.get(connection, name)
+        return self.context.ledger.query(sinks.get, name)
 
     def dataset_name(self, record: SinkRecord) -> str:
-        with self.context.ledger.read() as connection:
-            return delivery_report.dataset_name(connection, record)
+        return self.context.ledger.query(delivery_report.dataset_name, record)
 
     def floor(self, record: SinkRecord) -> Seq | None:
         """Rows at or below it may be gone from the lake."""
-        with self.context.ledger.read() as connection:
-            return floors.get(connection, record.dataset)
+        return self.context.ledger.query(floors.get, record.dataset)
 
     def open_intents(self, record: SinkRecord) -> list[Intent]:
-        with self.context.ledger.read() as connection:
-            return intents.open_of(connection, record)
+        return self.context.ledger.query(intents.open_of, record)
 
     def pause(self, name: str) -> SinkRecord:
         """Stop delivering to the sink; open intents are finished after `resume`. A stopped sink can be paused, too: a
@@ -107,19 +93,13 @@ class Delivery:
             return sinks.get(connection, name)
 
     def remove(self, name: str) -> SinkRecord:
-        from strandline.deliver.manage_sinks import remove_sink
-
         return remove_sink(self.context, name)
 
     def reset(self, name: str, *, to: str | None = None) -> SinkRecord:
         """Begin a new generation after the row of a continuation token, or at the beginning."""
-        from strandline.deliver.manage_sinks import reset_sink
-
         return reset_sink(self.context, self._of_sink(name), name, to)
 
     def recover_sink(self, name: str, *, resend: bool = False, accept_loss: bool = False) -> SinkRecovered:
-        from strandline.deliver.recover_sink import recover_sink
-
         return recover_sink(self.context, self._of_sink(name), name, resend=resend, accept_loss=accept_loss)
 
     # Rows that a sink refused.
@@ -129,8 +109,6 @@ class Delivery:
     ) -> list[QuarantinedRow]:
         """Quarantined rows by sink and sequence number; the first `contents_max` with their content. `settled_too`
         includes rows that were replayed or discarded since."""
-        from strandline.deliver.quarantine.rows import list_rows
-
         found: list[QuarantinedRow] = []
         for record in self._chosen(name):
             found += list_rows(self.context, record, settled_too=settled_too, contents_max=contents_max - len(found))
@@ -140,51 +118,35 @@ class Delivery:
         self, name: str, numbers: Sequence[int] | None = None, *, on_progress: OnRows | None = None
     ) -> ReplayReport:
         """Send quarantined rows again, without Spark: all of them, or those with these sequence numbers."""
-        from strandline.deliver.quarantine.replay import replay
-
         target = self._of_sink(name)
-        told = on_progress or (lambda done, total: None)
-        return replay(self.context, target, self.catalog().columns(target.name), name, numbers, told)
+        on_progress = on_progress or (lambda done, total: None)
+        return replay(self.context, target, self.catalog().columns(target.name), name, numbers, on_progress)
 
     def discard(self, name: str, numbers: Sequence[int] | None = None) -> list[Quarantined]:
         """Give up quarantined rows for good: all of them, or those with these sequence numbers."""
-        from strandline.deliver.quarantine.rows import discard
-
         return discard(self.context, name, numbers)
 
     def _check_where(self, dataset: Dataset, where: str | None) -> None:
         """Raises UsageError for a condition that does not fit or is not stable. Only Spark can check it."""
         if where is None:
             return
-        from strandline.iceberg.metadata.identifier import in_spark
-        from strandline.iceberg.spark.conditions import find_instability
-        from strandline.iceberg.spark.tables import explain
+        from strandline.iceberg.spark.conditions import check_condition
 
         frame = self.context.tables().spark.table(in_spark(dataset.name))
-        try:
-            unstable = find_instability(frame, where)
-        except Exception as e:
-            raise UsageError(
-                f"the condition `{where}` does not fit {dataset.name}: {explain(e, 'it cannot be read').message}"
-            ) from e
-        if unstable is not None:
-            raise UsageError(
-                f"the condition `{where}` cannot choose rows: {unstable}",
-                hint="Retries and `verify` evaluate it again: use columns of the row, constants, and functions that "
-                "give the same answer for the same row.",
-            )
+        check_condition(
+            frame,
+            where,
+            dataset.name,
+            hint="Retries and `verify` evaluate it again: use columns of the row, constants, and functions that give "
+            "the same answer for the same row.",
+        )
 
     # Ticks.
 
-    def deliverer(self, *, progress: Progress | None = None, stopping: threading.Event | None = None) -> Deliverer:
-        return Deliverer(
-            self.context,
-            ready=self.recovery.catch_up,
-            progress=progress or (lambda name, done, total: None),
-            stopping=stopping,
-        )
+    def deliverer(self, *, progress: Progress = no_progress, stopping: threading.Event | None = None) -> Deliverer:
+        return Deliverer(self.context, ready=self.recovery.catch_up, progress=progress, stopping=stopping)
 
-    def tick(self, only: str | None = None, *, progress: Progress | None = None) -> TickReport:
+    def tick(self, only: str | None = None, *, progress: Progress = no_progress) -> TickReport:
         return self.deliverer(progress=progress).tick(only)
 
     def preview(self, only: str | None = None) -> list[LanePreview]:
@@ -194,7 +156,11 @@ class Delivery:
         return [p for record in self._chosen(only) for p in preview(self.context, record, self._dataset_of(record))]
 
     def verify(
-        self, only: str | None = None, *, taken_is_fine: bool = False, progress: VerifyProgress | None = None
+        self,
+        only: str | None = None,
+        *,
+        taken_is_fine: bool = False,
+        progress: VerifyProgress = lambda name, what, done, total: None,
     ) -> VerifyReport:
         """Check that each sink holds what was delivered to it, and that this is what the lake has. It changes nothing.
         With `taken_is_fine`, objects that a consumer may have taken away are not missing."""
@@ -202,12 +168,7 @@ class Delivery:
 
         chosen = [(record, self._dataset_of(record)) for record in self._chosen(only)]
         self.recovery.catch_up()
-        return verify(
-            self.context,
-            chosen,
-            taken_is_fine=taken_is_fine,
-            progress=progress or (lambda name, what, done, total: None),
-        )
+        return verify(self.context, chosen, taken_is_fine=taken_is_fine, progress=progress)
 
     def run(
         self,
@@ -250,31 +211,25 @@ class Delivery:
     def _left_by_dead_writers(self) -> frozenset[BlockId]:
         """Open blocks that recovery can settle. An interrupted pass of `adopt` is settled by another pass only."""
         now = utc_now()
-        with self.context.ledger.read() as connection:
-            still_open = blocks.open_blocks(connection)
         return frozenset(
             b.head.id
-            for b in still_open
+            for b in self.context.ledger.query(blocks.open_blocks)
             if not isinstance(b, Reserved) or (b.lease_until < now and b.head.kind is not BlockKind.ADOPTED)
         )
 
     # Looking things up.
 
     def _chosen(self, only: str | None) -> list[SinkRecord]:
-        return self.every() if only is None else [self.get(only)]
+        return self.list_sinks() if only is None else [self.get(only)]
 
     def _dataset(self, name: str) -> Dataset:
-        from strandline.iceberg.metadata.identifier import full_name
-
-        with self.context.ledger.read() as connection:
-            return datasets.get(connection, full_name(name))
+        return self.context.ledger.query(datasets.get, full_name(name))
 
     def _of_sink(self, name: str) -> Dataset:
         return self._dataset_of(self.get(name))
 
     def _dataset_of(self, record: SinkRecord) -> Dataset:
-        with self.context.ledger.read() as connection:
-            found = next((d for d in datasets.list_datasets(connection) if d.id == record.dataset), None)
+        found = dataset_of(self.context.ledger, record)
         if found is None:
             raise RefusedError(f"the dataset of sink {record.name} was dropped", hint="Remove the sink.")
         return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from uuid import uuid4
 
@@ -51,11 +51,15 @@ def add_sink(
             f"{name!r} cannot be the name of a sink",
             hint="Letters, digits, `_`, `.` and `-`, beginning with one of the first two.",
         )
-    with context.ledger.read() as connection:
-        if sinks.find(connection, name) is not None:
-            raise RefusedError(f"there is a sink named {name} already", hint="`strandline sink update` changes one.")
+    if context.ledger.query(sinks.find, name) is not None:
+        raise RefusedError(f"there is a sink named {name} already", hint="`strandline sink update` changes one.")
     options = dict(find_kind(kind).defaults) | dict(options)
-    draft = _draft(context, dataset, name, kind, options, columns)
+    check_all_options(kind, options)
+    wanted = delivered_columns(columns, options)
+    draft = SinkRecord(
+        SinkId(0), uuid4().hex, name, kind, dataset.id, 1, options, "", None, None, SinkState.ACTIVE, None, 0, None,
+        utc_now(),
+    )  # fmt: skip
     sink = open_sink(context, draft, dataset, options)
     try:
         draft = replace(draft, destination=check_text("the destination", sink.destination, _DESTINATION_BYTES_MAX))
@@ -64,10 +68,10 @@ def add_sink(
         if found is not None:
             draft = _continue(context, draft, dataset, found)
             if not from_now:
-                with context.ledger.read() as connection:
-                    _beginning(connection, dataset, draft)  # raises before anything is changed at the destination
-        sink.prepare(delivered_columns(columns, options))
-        claimed = sink.claim(_claim(context, draft, dataset), draft.generation)
+                context.ledger.query(_beginning, dataset, draft)  # raises before the destination is changed
+        sink.prepare(wanted)
+        claim = Claim(context.lake, draft.instance, dataset.name, dataset.table_uuid)
+        claimed = sink.claim(claim, draft.generation)
         if claimed.claim.instance != draft.instance:
             raise RefusedError(f"somebody else claimed {draft.destination} at the same time", hint="Look who it was.")
         peer = sink.peer_kind() if isinstance(sink, HasPeer) else None
@@ -109,24 +113,6 @@ def add_sink(
     return added
 
 
-def _draft(
-    context: DeliverContext,
-    dataset: Dataset,
-    name: str,
-    kind: str,
-    options: Mapping[str, str],
-    columns: Sequence[Column],
-) -> SinkRecord:
-    check_all_options(kind, options)
-    delivered_columns(columns, options)
-    instance = uuid4().hex
-    now = utc_now()
-    state = SinkState.ACTIVE
-    return SinkRecord(
-        SinkId(0), instance, name, kind, dataset.id, 1, dict(options), "", None, None, state, None, 0, None, now
-    )
-
-
 def check_all_options(kind: str, options: Mapping[str, str]) -> None:
     known = find_kind(kind)
     unknown = set(options) - {o.name for o in (*COMMON, *known.options)}
@@ -155,13 +141,16 @@ def _check_place(context: DeliverContext, draft: SinkRecord) -> None:
         raise RefusedError(
             f"{place} lies inside the warehouse, or around it", hint="A sink's destination must be a place of its own."
         )
-    with context.ledger.read() as connection:
-        for other in sinks.list_sinks(connection):
-            if overlaps(other.destination, place):
-                raise RefusedError(
-                    f"sink {other.name} delivers to {other.destination} already",
-                    hint="Two sinks must not share a destination: choose another place, or remove that sink.",
-                )
+    for other in context.ledger.query(sinks.list_sinks):
+        if overlaps(other.destination, place):
+            raise _taken(other, other.destination)
+
+
+def _taken(other: SinkRecord, destination: str) -> RefusedError:
+    return RefusedError(
+        f"sink {other.name} delivers to {destination} already",
+        hint="Two sinks must not share a destination: choose another place, or remove that sink.",
+    )
 
 
 def _continue(context: DeliverContext, draft: SinkRecord, dataset: Dataset, found: Claimed) -> SinkRecord:
@@ -175,13 +164,9 @@ def _continue(context: DeliverContext, draft: SinkRecord, dataset: Dataset, foun
             + (", another table of the same name" if same_name else ""),
             hint="Choose another place, or empty this one if nobody needs it.",
         )
-    with context.ledger.read() as connection:
-        other = next((s for s in sinks.list_sinks(connection) if s.instance == claim.instance), None)
-    if other is not None:  # under another spelling of the same place
-        raise RefusedError(
-            f"sink {other.name} delivers to {draft.destination} already",
-            hint="Two sinks must not share a destination: choose another place, or remove that sink.",
-        )
+    for other in context.ledger.query(sinks.list_sinks):
+        if other.instance == claim.instance:  # under another spelling of the same place
+            raise _taken(other, draft.destination)
     return replace(draft, instance=claim.instance, generation=found.generation)
 
 
@@ -199,10 +184,6 @@ def _beginning(connection: Connection, dataset: Dataset, draft: SinkRecord) -> B
             f"only: rows up to {sealed} that the place does not have yet are never sent to it.",
         )
     return found
-
-
-def _claim(context: DeliverContext, record: SinkRecord, dataset: Dataset) -> Claim:
-    return Claim(context.lake, record.instance, dataset.name, dataset.table_uuid)
 
 
 def _start(connection: Connection, dataset: Dataset, *, from_now: bool) -> Seq | None:
@@ -232,23 +213,19 @@ def update_sink(
     unset: Sequence[str] = (),
 ) -> SinkRecord:
     """Change the options for the next intent; an open intent keeps the options that it was stored with."""
-    with context.ledger.read() as connection:
-        record = sinks.get(connection, name)
+    record = context.ledger.query(sinks.get, name)
     if missing := [o for o in unset if o not in record.options]:
         raise UsageError(f"sink {name} has no option {missing[0]!r} set")
     merged = {k: v for k, v in (dict(record.options) | dict(options)).items() if k not in unset}
     check_all_options(record.kind, merged)
     wanted = delivered_columns(columns, merged)
-    sink = open_sink(context, record, dataset, merged)
-    try:
+    with closing(open_sink(context, record, dataset, merged)) as sink:
         if sink.destination != record.destination:
             raise RefusedError(
                 f"sink {name} delivers to {record.destination}; that cannot be changed",
                 hint="Add another sink for the other place, and remove this one.",
             )
         sink.prepare(wanted)
-    finally:
-        sink.close()
     with context.ledger.write() as connection:
         sinks.set_options(connection, record.id, merged, record.destination)
         audit.record(connection, Event.SINK_UPDATED, sink=name, options=merged)
@@ -283,11 +260,8 @@ def reset_sink(context: DeliverContext, dataset: Dataset, name: str, to: str | N
     if to is not None:
         start = check(decode(to), lake=context.lake, table=dataset.table_uuid, name=dataset.name, sealed=sealed)
     with alone(context, record) as lease:
-        sink = open_sink(context, record, dataset, record.options)
-        try:
+        with closing(open_sink(context, record, dataset, record.options)) as sink:
             found = sink.claimed()
-        finally:
-            sink.close()
         generation = max(record.generation, found.generation if found else 0) + 1
         with context.ledger.write() as connection:
             floors.lock(connection, dataset.id)
@@ -305,8 +279,7 @@ def reset_sink(context: DeliverContext, dataset: Dataset, name: str, to: str | N
 
 def remove_sink(context: DeliverContext, name: str) -> SinkRecord:
     """Delivered rows stay where they are; the sink no longer holds back retention."""
-    with context.ledger.read() as connection:
-        record = sinks.get(connection, name)
+    record = context.ledger.query(sinks.get, name)
     with alone(context, record), context.ledger.write() as connection:
         sinks.remove(connection, record.id)
         audit.record(connection, Event.SINK_REMOVED, sink=name, destination=record.destination)

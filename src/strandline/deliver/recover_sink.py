@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 from strandline.core import failpoints
@@ -16,7 +17,7 @@ from strandline.deliver.generation_start import lane_began, said_mark
 from strandline.deliver.manage_sinks import alone, still_alone
 from strandline.deliver.plan.chunking import lacking, not_held
 from strandline.deliver.plan.older_generations import ask_foundations, gone_below
-from strandline.deliver.sink import Held, Loss, NoticesLoss, Sink
+from strandline.deliver.sink import Held, Loss, NoticesLoss
 from strandline.deliver.sink_session import SinkRun
 from strandline.ledger import audit
 from strandline.ledger.deliver import intents, lanes, losses, older_generations, sinks
@@ -47,14 +48,32 @@ def recover_sink(
     (`resend`) or given up (`accept_loss`). With neither, a loss raises RefusedError and nothing changes."""
     if resend and accept_loss:
         raise UsageError("either --resend or --accept-loss")
-    with context.ledger.read() as connection:
-        record = sinks.get(connection, name)
-    with alone(context, record) as lease:
-        run = SinkRun(context, record, dataset, lease, lambda *_: None)
-        try:
-            return _recover(run, resend=resend, accept_loss=accept_loss)
-        finally:
-            run.close()
+    record = context.ledger.query(sinks.get, name)
+    with alone(context, record) as lease, closing(SinkRun(context, record, dataset, lease)) as run:
+        return _recover(run, resend=resend, accept_loss=accept_loss)
+
+
+@dataclass(frozen=True, slots=True)
+class _Lanes:
+    """The lanes that the ledger knows, each with what the destination holds of it."""
+
+    run: SinkRun
+    held: Sequence[tuple[Lane, Held]]
+    lost: Sequence[tuple[Lane, Held]]  # those that lack rows that the destination acknowledged
+    lost_rows: int
+    began: Mapping[LaneId, int]
+
+    def delivered(self, lane: Lane, held: Held) -> Seq | None:
+        """How far the sink's own record covers a lane without a gap, from where the lane began."""
+        at = max(self.began[lane.id], int(held.mark or 0))
+        for r in merge_ranges(h.rows for h in held.ranges):
+            if r.lo <= at + 1 <= r.hi + 1:
+                at = max(at, int(r.hi))
+        return Seq(at) if at else None
+
+    @property
+    def last_lost(self) -> tuple[tuple[str, str], ...]:
+        return tuple((lane.partition, str(lane.last)) for lane, _ in self.lost)
 
 
 def _recover(run: SinkRun, *, resend: bool, accept_loss: bool) -> SinkRecovered:
@@ -75,16 +94,16 @@ def _recover(run: SinkRun, *, resend: bool, accept_loss: bool) -> SinkRecovered:
         begun = {i.lane: i for i in intents.open_of(connection, run.record)}
         first = intents.first_of(connection, run.record)
     began = {lane.id: lane_began(lane, run.record.start, first) for lane in known}
-    held = sink.held([(run.address(lane.partition), None) for lane in known])
-    loss = sink.find_loss() if isinstance(sink, NoticesLoss) else None
-    if loss is not None and isinstance(sink, NoticesLoss):
-        return _recover_rows(run, sink, known, held, loss, began, resend=resend, accept_loss=accept_loss)
+    answers = sink.held([(run.address(lane.partition), None) for lane in known])
+    held = list(zip(known, answers, strict=True))
+    if isinstance(sink, NoticesLoss) and (loss := sink.find_loss()) is not None:
+        return _recover_rows(run, sink, held, loss, began, resend=resend, accept_loss=accept_loss)
     below = _lost_below(run, known)
     began |= {lane.id: below[lane.partition][0].began for lane in known if lane.partition in below}
-    held = [below[lane.partition][1] if lane.partition in below else h for lane, h in zip(known, held, strict=True)]
+    held = [(lane, below[lane.partition][1] if lane.partition in below else h) for lane, h in held]
     lost = [
         (lane, h)
-        for lane, h in zip(known, held, strict=True)
+        for lane, h in held
         if lane.partition in below
         or lacking(landed.get(lane.id, ()), h, keeps_marks=sink.keeps_marks)
         or _gone(begun.get(lane.id), h)
@@ -104,16 +123,14 @@ def _recover(run: SinkRun, *, resend: bool, accept_loss: bool) -> SinkRecovered:
             f"({plural(lost_rows, 'row')})",
             hint=_BOTH_WAYS,
         )
-    if lost and resend:
-        return _resend(run, known, held, lost, lost_rows, began)
-    return _repair(run, sink, known, held, lost, lost_rows, began)
+    recovered = _Lanes(run, held, lost, lost_rows, began)
+    return _resend(recovered) if lost and resend else _repair(recovered)
 
 
 def _recover_rows(
     run: SinkRun,
     sink: NoticesLoss,
-    known: Sequence[Lane],
-    held: Sequence[Held],
+    held: Sequence[tuple[Lane, Held]],
     loss: Loss,
     began: Mapping[LaneId, int],
     *,
@@ -122,8 +139,10 @@ def _recover_rows(
 ) -> SinkRecovered:
     """The destination's record is complete, and rows are missing. With `resend`, the ranges whose rows are missing are
     sent again. With `accept_loss`, a range stays in the record and counts as delivered, even one of an open intent."""
+    known = [lane for lane, _ in held]
     remaining = sink.remaining([run.address(lane.partition) for lane in known])
-    lost = [(lane, r.held) for lane, r in zip(known, remaining, strict=True) if r.missing]
+    whole = [(lane, r.held) for lane, r in zip(known, remaining, strict=True)]
+    lost = [one for one, r in zip(whole, remaining, strict=True) if r.missing]
     lost_rows = sum(r.missing for r in remaining) or loss.given - loss.there
     if not (resend or accept_loss):
         raise RefusedError(
@@ -138,8 +157,8 @@ def _recover_rows(
                 "too",
                 hint="Take those away at the destination first; or go on without what is lost: --accept-loss.",
             )
-        return _resend(run, known, [r.held for r in remaining], lost, lost_rows, _began_below(run, known, began))
-    done = _repair(run, run.sink(), known, held, lost, lost_rows, began)
+        return _resend(_Lanes(run, whole, lost, lost_rows, _began_below(run, known, began)))
+    done = _repair(_Lanes(run, held, lost, lost_rows, began))
     # The ledger first: otherwise the number of lost rows would never be reported.
     failpoints.hit("recover.before_accept_loss")
     sink.accept_loss()
@@ -148,10 +167,8 @@ def _recover_rows(
 
 def _began_below(run: SinkRun, known: Sequence[Lane], began: Mapping[LaneId, int]) -> dict[LaneId, int]:
     """Where each lane began. A lane that builds on older generations began where the oldest of them did."""
-    with run.context.ledger.read() as connection:
-        layers = older_generations.layers(connection, run.record)
     lowest: dict[str, int] = {}
-    for layer in layers:
+    for layer in run.context.ledger.query(older_generations.layers, run.record):
         lowest[layer.partition] = min(layer.above, lowest.get(layer.partition, layer.above))
     return {lane.id: lowest.get(lane.partition, began[lane.id]) for lane in known}
 
@@ -173,50 +190,32 @@ def _gone(begun: Intent | None, held: Held) -> list[SeqRange]:
     return not_held(landed, held)
 
 
-def _highest_delivered(held: Held, began: int) -> Seq | None:
-    """How far the sink's own record covers a lane without a gap, from where the lane began."""
-    at = max(began, int(held.mark or 0))
-    for r in merge_ranges(h.rows for h in held.ranges):
-        if r.lo <= at + 1 <= r.hi + 1:
-            at = max(at, int(r.hi))
-    return Seq(at) if at else None
-
-
-def _repair(
-    run: SinkRun,
-    sink: Sink,
-    known: Sequence[Lane],
-    held: Sequence[Held],
-    lost: Sequence[tuple[Lane, Held]],
-    lost_rows: int,
-    began: Mapping[LaneId, int],
-) -> SinkRecovered:
-    record, gone = run.record, {lane.partition for lane, _ in lost}
+def _repair(found: _Lanes) -> SinkRecovered:
+    run, record, gone = found.run, found.run.record, {lane.id for lane, _ in found.lost}
     repaired = []
     with run.context.ledger.write() as connection:
         still_alone(connection, record, run.lease)
-        untold = {lane.id for lane, h in zip(known, held, strict=True) if not h.told}
-        dropped, kept = intents.drop_open(connection, record, keep=untold)
-        for lane, h in zip(known, held, strict=True):
-            reached = _highest_delivered(h, began[lane.id])
+        unanswered = {lane.id for lane, h in found.held if not h.known}
+        dropped, kept = intents.drop_open(connection, record, keep=unanswered)
+        for lane, h in found.held:
+            reached = found.delivered(lane, h)
             _check_believable(run, lane, reached)
             mark = lane.mark if reached is None or (lane.mark is not None and lane.mark > reached) else reached
-            if lane.partition in gone:
+            if lane.id in gone:
                 lanes.forget_last(connection, lane)
             lanes.rebuild(connection, record, lane.partition, mark=mark, token=run.token, last=None)
-            if h.told:
+            if h.known:
                 repaired.append(lane.partition)
         sinks.resume(connection, record.id)
         audit.record(
             connection, Event.SINK_RECOVERED, sink=record.name, partitions=len(repaired), intents_dropped=dropped,
-            intents_kept=kept, lost=[(lane.partition, str(lane.last)) for lane, _ in lost], lost_rows=lost_rows,
+            intents_kept=kept, lost=found.last_lost, lost_rows=found.lost_rows,
         )  # fmt: skip
     # The sink's own record must agree again: what is given up counts as delivered from now on.
-    sink.mark([(run.address(lane.partition), lane.mark) for lane, _ in lost if lane.mark is not None])
+    run.sink().mark([(run.address(lane.partition), lane.mark) for lane, _ in found.lost if lane.mark is not None])
     return SinkRecovered(
-        record.name, record.generation, tuple(repaired), tuple((x.partition, str(x.last)) for x, _ in lost),
-        lost_rows, dropped, kept,
-    )  # fmt: skip
+        record.name, record.generation, tuple(repaired), found.last_lost, found.lost_rows, dropped, kept
+    )
 
 
 def _check_believable(run: SinkRun, lane: Lane, reached: Seq | None) -> None:
@@ -224,13 +223,11 @@ def _check_believable(run: SinkRun, lane: Lane, reached: Seq | None) -> None:
     planned. It proves nothing: unless the sink itself has come as far, rows below it may never have been sent."""
     said, readable = said_mark(lane)
     agrees = readable and said == lane.mark
-    readable_text = agrees or said is not None
-    planned = run.record.planned or 0
-    fine = agrees or (not readable_text and (lane.last is None or (reached or 0) >= lane.last.hi))
-    if lane.mark is not None and lane.mark > (reached or 0) and (not fine or lane.mark > planned):
+    fine = agrees or (said is None and (lane.last is None or (reached or 0) >= lane.last.hi))
+    if lane.mark is not None and lane.mark > (reached or 0) and (not fine or lane.mark > (run.record.planned or 0)):
         raise RefusedError(
-            f"{run.record.name}: the ledger's mark {lane.mark} cannot be believed, and the destination has come to "
-            f"{reached or 'nothing'} only; marks never go back",
+            f"{run.record.name}: the ledger's watermark {lane.mark} cannot be believed, and the destination has come "
+            f"to {reached or 'nothing'} only; watermarks never go back",
             hint=f"`strandline sink reset {run.record.name} --to TOKEN` begins another one behind a row that you name.",
         )
 
@@ -248,20 +245,11 @@ def _lost_rows(run: SinkRun, lost: Sequence[tuple[Lane, Held]]) -> int:
     return rows
 
 
-def _resend(
-    run: SinkRun,
-    known: Sequence[Lane],
-    held: Sequence[Held],
-    lost: Sequence[tuple[Lane, Held]],
-    lost_rows: int,
-    began: Mapping[LaneId, int],
-) -> SinkRecovered:
+def _resend(found: _Lanes) -> SinkRecovered:
     """Begin a new generation, because watermarks never go back. Each lane starts where the sink says it is; partitions
     that it has not met start at what is planned."""
-    record, gone = run.record, {lane.partition for lane, _ in lost}
-    beyond = [
-        str(r.rows) for lane, h in lost for r in h.ranges if r.rows.lo > (_highest_delivered(h, began[lane.id]) or 0)
-    ]
+    run, record, gone = found.run, found.run.record, {lane.id for lane, _ in found.lost}
+    beyond = [str(r.rows) for lane, h in found.lost for r in h.ranges if r.rows.lo > (found.delivered(lane, h) or 0)]
     if beyond:
         raise RefusedError(
             f"{record.name}: behind what it lost, the destination still holds {', '.join(beyond[:5])}, which would be "
@@ -274,15 +262,14 @@ def _resend(
         floor = floors.get(connection, record.dataset)
         fresh = sinks.new_generation(connection, record.id, record.generation + 1, record.planned)
         dropped = intents.abandon_open(connection, fresh)
-        for lane, h in zip(known, held, strict=True):
-            mark = _highest_delivered(h, began[lane.id]) if lane.partition in gone else lane.mark
+        for lane, h in found.held:
+            mark = found.delivered(lane, h) if lane.id in gone else lane.mark
             if floor is not None and (mark or 0) < floor:
                 # Rows below the floor that retention deleted cannot be sent again; how many, nobody knows.
                 losses.add(connection, fresh, Reason.FORGOTTEN, [NewLoss(lane.partition, mark, floor, None)])
             lanes.rebuild(connection, fresh, lane.partition, mark=mark, token=run.token, last=None, builds_on=mark)
         audit.record(
             connection, Event.SINK_RECOVERED, sink=record.name, generation=fresh.generation, resend=True, floor=floor,
-            lost=[(lane.partition, str(lane.last)) for lane, _ in lost], lost_rows=lost_rows,
+            lost=found.last_lost, lost_rows=found.lost_rows,
         )  # fmt: skip
-    named = tuple((x.partition, str(x.last)) for x, _ in lost)
-    return SinkRecovered(record.name, fresh.generation, (), named, lost_rows, dropped)
+    return SinkRecovered(record.name, fresh.generation, (), found.last_lost, found.lost_rows, dropped)

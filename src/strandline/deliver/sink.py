@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from strandline.core.delivery_types import PeerKind
+from strandline.core.forward_protocol import LaneName
 from strandline.core.settings import ForwardSettings
 from strandline.core.types import Seq, SeqRange
 from strandline.iceberg.schema.columns import Column
@@ -24,16 +25,7 @@ if TYPE_CHECKING:
 
 ENTRY_POINTS = "strandline.sinks"
 
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """The name of a lane in the sink's own record. Together with a range it identifies a chunk."""
-
-    lake: str
-    instance: str
-    generation: int
-    dataset: str
-    partition: str  # encoded injectively; empty for a dataset without logical partitions
+Address = LaneName  # the lane in the sink's own record; together with a range it identifies a chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +35,10 @@ class HeldRange:
     digest: str | None = None
     size: int | None = None
 
+    @staticmethod
+    def of(lo: int, hi: int, count: int, digest: str, size: int) -> HeldRange:
+        return HeldRange(SeqRange(Seq(lo), Seq(hi)), count, digest, size)
+
 
 @dataclass(frozen=True, slots=True)
 class Held:
@@ -50,7 +46,7 @@ class Held:
 
     mark: Seq | None
     ranges: tuple[HeldRange, ...]
-    told: bool = True  # False: the peer cannot be asked, so a missing range proves nothing
+    known: bool = True  # False: the peer cannot be asked, so a missing range proves nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +174,19 @@ class Inspector(Protocol):
     def close(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """A sender that sends nothing, and returns what would have landed."""
+
+    landed: Callable[[Parcel], Landed]  # can be pickled
+
+    def send(self, parcel: Parcel) -> Outcome:
+        return self.landed(parcel)
+
+    def close(self) -> None:
+        return None
+
+
 FORMS = ("rows", "jsonl", "csv", "copy")
 
 
@@ -192,7 +201,7 @@ class Sink(Protocol):
     destination: str  # without secrets; no two sinks of a lake have the same
 
     # Whether the sink remembers watermarks. If so, only its watermark counts: chunks land in any order, so a range that
-    # is present says nothing about those below it. If not, the sink keeps every range for ever.
+    # is present says nothing about those below it. If not, the sink keeps every range forever.
     keeps_marks: bool
 
     def prepare(self, columns: Sequence[Column]) -> None:
@@ -215,11 +224,27 @@ class Sink(Protocol):
 
     def mark(self, marks: Sequence[tuple[Address, Seq]]) -> None:
         """Store durably that all rows up to this sequence number are delivered; never go back. Called after the chunks
-        have landed, before the ledger's own watermark. A sink that keeps its ranges for ever does nothing."""
+        have landed, before the ledger's own watermark. A sink that keeps its ranges forever does nothing."""
 
     def inspector(self) -> Inspector: ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Provable(Protocol):
+    """Optional methods of a sink, with which `verify` compares contents and not only counts."""
+
+    def rehearsal(self, columns: Sequence[str]) -> Sender:
+        """Sends nothing, and returns what would have landed. The columns are those that `prepare` would get."""
+
+    def comparison(self, columns: Sequence[str]) -> Sender | None:
+        """Sends nothing: `Landed` if the sink holds exactly these rows, `Conflict` if it holds others. For content
+        whose digest differs although its rows may be the same: another version of a library wrote it. None if the sink
+        does not keep what was sent."""
+
+    def name_of(self, address: Address, rows: SeqRange) -> str:
+        """The name under which a person finds the range at the sink."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,10 +255,6 @@ class OlderRows:
     address: Address  # of the older generation
     above: int
     upto: int
-
-
-def _builds_on_nothing() -> Sequence[OlderRows]:
-    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +270,7 @@ class SinkContext:
     given: Mapping[str, str] = field(default_factory=dict)
     peer: PeerKind | None = None  # what the destination was when it was claimed; None if not known yet
     # Queries the ledger, so a sink calls it only when it has a reason to.
-    builds_on: Callable[[], Sequence[OlderRows]] = _builds_on_nothing
+    builds_on: Callable[[], Sequence[OlderRows]] = tuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +283,7 @@ class Option:
     default: str | None = None
     secret: bool = False  # only `env:NAME` and `file:PATH` are accepted: a secret is never stored
     # Raises UsageError for a value, as it was given, that must not or cannot be stored.
-    check: Callable[[str], None] | None = None
+    check: Callable[[str], object] | None = None
     # An open intent keeps the value that it was stored with. False for options that say how to reach and understand the
     # destination, not what is delivered: there the sink's present value applies at once.
     pinned: bool = True

@@ -7,7 +7,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 from strandline.core.errors import UsageError
 from strandline.core.settings import read_secret, resolve_secret
-from strandline.deliver.sink import ENTRY_POINTS, Option, SinkKind
+from strandline.deliver.sink import ENTRY_POINTS, SinkKind
 
 # Also declared as entry points. They are repeated here because an editable install keeps the metadata of the day it was
 # installed, and because no package may take one of these names for a kind of its own.
@@ -56,10 +56,8 @@ def check_options(kind: SinkKind, options: Mapping[str, str]) -> None:
     known = {option.name: option for option in kind.options}
     for given in options:
         if given not in known:
-            raise UsageError(
-                f"this kind of sink has no option {given}",
-                hint=f"It has: {', '.join(map(_described, known.values()))}.",
-            )
+            names = ", ".join(f"{o.name} (required)" if o.required else o.name for o in known.values())
+            raise UsageError(f"this kind of sink has no option {given}", hint=f"It has: {names}.")
     for option in known.values():
         value = options.get(option.name)
         if value is None and option.required:
@@ -67,22 +65,16 @@ def check_options(kind: SinkKind, options: Mapping[str, str]) -> None:
                 f"this kind of sink needs the option {option.name}",
                 hint=f"--option {option.name}=…: {option.description}",
             )
-        if value is not None and option.check is not None:
+        if value is None:
+            continue
+        if option.check is not None:
             option.check(value)
-        if value is not None and option.secret and not _says_where(value):
+        if option.secret and (value in _SECRET_PREFIXES or not value.startswith(_SECRET_PREFIXES)):
             raise UsageError(
                 f"{option.name} is a secret, and a secret is never stored",
                 hint=f"Put it into an environment variable or a file, and name that: --option {option.name}=env:NAME, "
                 f"or {option.name}=file:PATH.",
             )
-
-
-def _says_where(value: str) -> bool:
-    return value.startswith(_SECRET_PREFIXES) and value not in _SECRET_PREFIXES
-
-
-def _described(option: Option) -> str:
-    return f"{option.name} (required)" if option.required else option.name
 
 
 def resolve(kind: SinkKind, options: Mapping[str, str]) -> dict[str, str]:

@@ -19,11 +19,11 @@ COMMON = (
     Option("batch_wait_seconds_max", "Do not wait longer than this for more rows.", default="60"),
     Option(
         "quarantine_rows_max",
-        "Rows of one intent that are set aside where the sink refuses them for good. More, and the sink stops instead.",
+        "Rows of one intent that are quarantined if the sink refuses them for good. More, and the sink stops.",
         default="100",
     ),
     Option("where", "A condition in SQL: rows that do not meet it are left out, and counted."),
-    Option("columns", "The columns to deliver, separated by commas. Without: all, and the number first."),
+    Option("columns", "The columns to deliver, separated by commas. Without: all, and the sequence number first."),
 )
 
 

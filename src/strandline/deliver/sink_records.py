@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 
 from strandline.core.delivery_types import NOT_PARTITIONED, SinkRecord
@@ -29,14 +30,12 @@ class SinkInquiry:
 
 
 def _highest_recorded(context: DeliverContext, record: SinkRecord, dataset: Dataset) -> Seq | None:
-    run = SinkRun(context, record, dataset, Lease(record.id, ""), lambda *_: None)
     try:
-        held = run.sink().held([(run.address(NOT_PARTITIONED), record.planned)])[0]
+        with closing(SinkRun(context, record, dataset, Lease(record.id, ""))) as run:
+            held = run.sink().held([(run.address(NOT_PARTITIONED), record.planned)])[0]
     except StrandlineError:
         return SEQ_MAX
-    finally:
-        run.close()
-    if not held.told:
+    if not held.known:
         return SEQ_MAX
     highest = max([int(held.mark or 0), *(int(r.rows.hi) for r in held.ranges)])
     return Seq(highest) if highest else None

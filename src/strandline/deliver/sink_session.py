@@ -23,6 +23,10 @@ from strandline.read.settled_view import SettledView
 Progress = Callable[[str, int, int], None]  # sink, rows handled, rows in all
 
 
+def no_progress(name: str, done: int, total: int) -> None:
+    return None
+
+
 def open_sink(context: DeliverContext, record: SinkRecord, dataset: Dataset, options: Mapping[str, str]) -> Sink:
     kind = find_kind(record.kind)
     sink_context = SinkContext(
@@ -40,11 +44,9 @@ def open_sink(context: DeliverContext, record: SinkRecord, dataset: Dataset, opt
 
 
 def _older_rows(context: DeliverContext, record: SinkRecord, dataset: Dataset) -> list[OlderRows]:
-    with context.ledger.read() as connection:
-        found = older_generations.layers(connection, record)
     return [
         OlderRows(Address(context.lake, record.instance, x.generation, dataset.name, x.partition), x.above, x.upto)
-        for x in found
+        for x in context.ledger.query(older_generations.layers, record)
     ]
 
 
@@ -58,7 +60,7 @@ class SinkRun:
     record: SinkRecord
     dataset: Dataset
     lease: Lease
-    progress: Progress
+    progress: Progress = no_progress
     stopping: threading.Event = field(default_factory=threading.Event)
     # The daemon makes one plan at a time, so that a sink far behind gives up its place in between.
     plans_max: int | None = None
@@ -82,9 +84,11 @@ class SinkRun:
         self.passes += 1
         self.sink().fence(self.pass_token)
         failpoints.hit("deliver.after_fence")
-        with self.context.ledger.read() as connection:
-            if not sinks.leases.holds(connection, self.lease):
-                raise LeaseLost(f"{self.record.name}: another deliverer has taken over")
+        if not self.context.ledger.query(sinks.leases.holds, self.lease):
+            raise self.superseded()
+
+    def superseded(self) -> LeaseLost:
+        return LeaseLost(f"{self.record.name}: another deliverer has taken over")
 
     @property
     def options(self) -> DeliveryOptions:
@@ -124,8 +128,7 @@ class SinkRun:
     def tasks_max(self) -> Iterator[int | None]:
         """How many tasks may send to this sink at once, so that other sinks find a free core while it hangs; None for
         any number. A sink that failed the last time waits here for its turn. Raises CalledOff."""
-        with self.context.ledger.read() as connection:
-            active = sum(s.state is SinkState.ACTIVE for s in sinks.list_sinks(connection))
+        active = sum(s.state is SinkState.ACTIVE for s in self.context.ledger.query(sinks.list_sinks))
         cores = self.context.tables().spark.sparkContext.defaultParallelism
         share, in_trouble = self.context.settings.sink_cores_share_max, self.record.failures > 0 and not self.landed
         allowed = tasks_max(cores=cores, share=share, others=active > 1, in_trouble=in_trouble)
@@ -161,7 +164,7 @@ class SinkRun:
             return
         with self.context.ledger.write() as connection:
             if not sinks.leases.holds(connection, self.lease):
-                raise LeaseLost(f"{self.record.name}: another deliverer has taken over")
+                raise self.superseded()
             sinks.note_peer(connection, self.record.id, sink.peer_kind())
         self.record = replace(self.record, peer=sink.peer_kind())
         self.close()

@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from time import monotonic
 
 from strandline.core import failpoints
@@ -31,12 +32,12 @@ from strandline.deliver.plan.chunking import batch_is_ready, retry_wait_seconds
 from strandline.deliver.send.core_limits import TroubledSinks
 from strandline.deliver.send.interruption import interrupted_by
 from strandline.deliver.sink_options import parse_common
-from strandline.deliver.sink_session import CalledOff, Progress, SinkRun
+from strandline.deliver.sink_session import CalledOff, Progress, SinkRun, no_progress
 from strandline.jobs.heartbeat import holding_lease
 from strandline.ledger import audit
 from strandline.ledger.deliver import intents, sinks
 from strandline.ledger.deliver.sinks import SinkWork
-from strandline.ledger.engine import utc_now
+from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.ingest import datasets
 
 log = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ class Deliverer:
         context: DeliverContext,
         *,
         ready: Callable[[], None] = lambda: None,
-        progress: Progress = lambda name, done, total: None,
+        progress: Progress = no_progress,
         stopping: threading.Event | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
@@ -83,6 +84,7 @@ class Deliverer:
         self.stopping = stopping or threading.Event()
         self._pool: ThreadPoolExecutor | None = None
         self._running: dict[SinkId, Future[SinkReport]] = {}
+        self._ended: list[SinkReport] = []  # reports of sinks that have ended and nobody has got yet
         self._suspects: set[SinkId] = set()
         self._served: tuple[str, ...] = ()
         self._troubled = TroubledSinks()
@@ -94,7 +96,7 @@ class Deliverer:
         now = utc_now()
         if only is not None:
             self._retry_now(only)
-        known, work = self._look()
+        known, work = self._load_work()
         chosen = [s for s in known if only in (None, s.name)]
         if only is not None and not chosen:
             raise NoSuchSink(f"there is no sink {only}", hint=f"Sinks: {', '.join(s.name for s in known) or 'none'}.")
@@ -107,13 +109,12 @@ class Deliverer:
                 done = {r.name: r for r in pool.map(self._deliver, todo)}
         return TickReport(tuple(done.get(s.name) or _at_rest(s, now) for s in chosen))
 
-    def _look(self) -> tuple[list[SinkRecord], dict[SinkId, SinkWork]]:
+    def _load_work(self) -> tuple[list[SinkRecord], dict[SinkId, SinkWork]]:
         with self.context.ledger.read() as connection:
             return sinks.list_sinks(connection), {w.sink.id: w for w in sinks.due(connection)}
 
     def _retry_now(self, name: str) -> None:
-        with self.context.ledger.read() as connection:
-            record = sinks.find(connection, name)
+        record = self.context.ledger.query(sinks.find, name)
         if record is not None and record.retry_at is not None:
             with self.context.ledger.write() as connection:
                 sinks.retry_now(connection, record.id)
@@ -122,21 +123,28 @@ class Deliverer:
         """One poll of the daemon: start every sink that has work and is not running, and report those that ended since
         the last poll. It waits for no sink."""
         ended = [id for id, running in self._running.items() if running.done()]
-        reports = [self._running.pop(id).result() for id in ended]
+        self._ended += (self._running.pop(id).result() for id in ended)
         now = utc_now()
-        known, work = self._look()
+        known, work = self._load_work()
         self._served = tuple(s.name for s in known)
         todo = [w for w in work.values() if w.sink.id not in self._running and self._is_due(w, now)]
         todo = self._without_surplus_suspects(todo)
         if todo:
             self.ready()
-            self._pool = self._pool or ThreadPoolExecutor(self.context.settings.sinks_at_once_max, "strandline-sink")
             for w in todo:
-                self._running[w.sink.id] = self._pool.submit(self._deliver, w, plans_max=1)
-                self._idle_checks.note(w.sink.id)
+                self._start(w, partial(self._deliver, plans_max=1))
                 if _is_suspect(w):
                     self._suspects.add(w.sink.id)
         self._check_an_idle_one(list(work.values()))
+        return self._report()
+
+    def _start(self, work: SinkWork, deliver: Callable[[SinkWork], SinkReport]) -> None:
+        self._pool = self._pool or ThreadPoolExecutor(self.context.settings.sinks_at_once_max, "strandline-sink")
+        self._running[work.sink.id] = self._pool.submit(deliver, work)
+        self._idle_checks.note(work.sink.id)
+
+    def _report(self) -> TickReport:
+        reports, self._ended = self._ended, []
         return TickReport(tuple(reports), self._served)
 
     def _check_an_idle_one(self, active: Sequence[SinkWork]) -> None:
@@ -147,9 +155,7 @@ class Deliverer:
         idle = {w.sink.id: w for w in active if w.sink.id not in self._running and not _is_suspect(w)}
         record = self._idle_checks.next_due([w.sink for w in idle.values()])
         if record is not None:
-            self._idle_checks.note(record.id)
-            self._pool = self._pool or ThreadPoolExecutor(self.context.settings.sinks_at_once_max, "strandline-sink")
-            self._running[record.id] = self._pool.submit(self._deliver, idle[record.id], checks_only=True)
+            self._start(idle[record.id], partial(self._deliver, checks_only=True))
 
     def _without_surplus_suspects(self, todo: list[SinkWork]) -> list[SinkWork]:
         """`todo` without the sinks that failed the last time and find no place. They never take the last place in the
@@ -163,9 +169,9 @@ class Deliverer:
         """Wait for the sinks that are running. If `stopping` is set, their present Spark jobs are cancelled."""
         if self._pool is not None:
             self._pool.shutdown(wait=True)
-        reports = [running.result() for running in self._running.values()]
+        self._ended += (running.result() for running in self._running.values())
         self._running.clear()
-        return TickReport(tuple(reports), self._served)
+        return self._report()
 
     def _is_due(self, work: SinkWork, now: datetime) -> bool:
         record = work.sink
@@ -189,12 +195,8 @@ class Deliverer:
         )
         if not ready or not work.open_intents:
             return ready
-        dataset = self._dataset(work)
+        dataset = dataset_of(self.context.ledger, record)
         return dataset is None or bool(dataset.deliver_by)  # None: `_deliver` stops the sink
-
-    def _dataset(self, work: SinkWork) -> Dataset | None:
-        with self.context.ledger.read() as connection:
-            return next((d for d in datasets.list_datasets(connection) if d.id == work.sink.dataset), None)
 
     def _deliver(self, work: SinkWork, *, plans_max: int | None = None, checks_only: bool = False) -> SinkReport:
         """Deliver to one sink; a failure is reported and leaves the other sinks alone. With `checks_only`, the
@@ -203,7 +205,7 @@ class Deliverer:
             return SinkReport(work.sink.name, "idle")
         record, ledger, seconds = work.sink, self.context.ledger, self.context.settings.lease_seconds
         try:
-            dataset = self._dataset(work)
+            dataset = dataset_of(ledger, record)
             if dataset is None:
                 raise SinkStopped(
                     f"{record.name}: its dataset was dropped, or its table was made anew",
@@ -220,20 +222,16 @@ class Deliverer:
                 closing(run),
                 interrupted_by(self.stopping),
             ):
-                return self._work_and_tell(run, work.sealed, checks_only=checks_only)
+                return self._work_and_record(run, work.sealed, checks_only=checks_only)
         except SinkStopped as e:
             with suppress(StrandlineError), ledger.write() as connection:  # on failure, the next poll stops it again
                 sinks.stop(connection, record.id, e.message)
             return SinkReport(record.name, "stopped", reason=e.message, hint=e.hint)
-        except StrandlineError as e:  # trouble with the ledger itself, so it cannot be stored there
-            return SinkReport(record.name, "waiting", reason=e.message, hint=_hint(e))
-        except failpoints.FailpointError:
-            raise
-        except Exception as e:
-            log.exception("sink %s failed in a way that nobody foresaw", record.name)
-            return SinkReport(record.name, "waiting", reason=unexpected_message(e))
+        except Exception as e:  # trouble with the ledger itself, so it cannot be stored there
+            reason, hint = _explained(record.name, e)
+            return SinkReport(record.name, "waiting", reason=reason, hint=hint)
 
-    def _work_and_tell(self, run: SinkRun, sealed: Seq | None, *, checks_only: bool) -> SinkReport:
+    def _work_and_record(self, run: SinkRun, sealed: Seq | None, *, checks_only: bool) -> SinkReport:
         """The outcome is stored under the lease: a deliverer that was superseded must not change the sink's state."""
         name = run.record.name
         try:
@@ -247,18 +245,14 @@ class Deliverer:
                 sinks.stop(connection, run.record.id, e.message)
                 audit.record(connection, Event.SINK_STOPPED, sink=name, reason=e.message)
             return SinkReport(name, "stopped", reason=e.message, hint=e.hint)
-        except StrandlineError as e:
-            if self.stopping.is_set():  # stopping cut the request short: this is no failure of the sink
+        except Exception as e:  # whatever it is, perhaps in a sink of another package: the other sinks must go on
+            reason, hint = _explained(name, e)
+            if isinstance(e, StrandlineError) and self.stopping.is_set():
+                return SinkReport(name, "idle")  # stopping cut the request short: this is no failure of the sink
+            if isinstance(e, StrandlineError) and checks_only:  # nobody waits for rows, so no early retry is needed
+                log.warning("sink %s is idle, and could not be checked: %s", name, reason)
                 return SinkReport(name, "idle")
-            if checks_only:  # nobody waits for rows, so no early retry is needed
-                log.warning("sink %s is idle, and could not be checked: %s", name, e.message)
-                return SinkReport(name, "idle")
-            return self._waits(run, SinkReport(name, "waiting", hint=_hint(e)), e.message, None)
-        except failpoints.FailpointError:
-            raise
-        except Exception as e:  # for example in a sink of another package: the other sinks must go on
-            log.exception("sink %s failed in a way that nobody foresaw", name)
-            return self._waits(run, SinkReport(name, "waiting"), unexpected_message(e), None)
+            return self._waits(run, SinkReport(name, "waiting", hint=hint), reason, None)
 
     def _work(self, run: SinkRun, sealed: Seq | None) -> SinkReport:
         from strandline.deliver.plan.planner import store_next
@@ -301,16 +295,15 @@ class Deliverer:
                     sinks.went_well(connection, run.record.id)
         return report
 
-    def _look_at(self, run: SinkRun) -> SinkWork | None:
-        with self.context.ledger.read() as connection:
-            return next((w for w in sinks.due(connection) if w.sink.id == run.record.id), None)
+    def _work_of(self, run: SinkRun) -> SinkWork | None:
+        return next((w for w in self.context.ledger.query(sinks.due) if w.sink.id == run.record.id), None)
 
     def _some_lane_is_behind(self, run: SinkRun) -> bool:
-        found = self._look_at(run)
+        found = self._work_of(run)
         return found is not None and found.behind
 
     def _may_plan(self, run: SinkRun) -> bool:
-        found = self._look_at(run)
+        found = self._work_of(run)
         if found is None:
             return False
         run.record = found.sink
@@ -336,6 +329,11 @@ class Deliverer:
                 return _superseded(report)
             sinks.failed(connection, run.record.id, reason, now + timedelta(seconds=seconds), since)
         return replace(report, did="waiting", reason=reason)
+
+
+def dataset_of(ledger: Ledger, record: SinkRecord) -> Dataset | None:
+    """None if the dataset was dropped."""
+    return next((d for d in ledger.query(datasets.list_datasets) if d.id == record.dataset), None)
 
 
 def _check(run: SinkRun) -> SinkReport:
@@ -368,8 +366,13 @@ def _at_rest(record: SinkRecord, now: datetime) -> SinkReport:
     return SinkReport(record.name, "idle")
 
 
-def _hint(error: StrandlineError) -> str | None:
-    """The error's hint. A StorageError without one does not know that another tick follows."""
+def _explained(name: str, error: Exception) -> tuple[str, str | None]:
+    """Message and hint. A StorageError without a hint does not know that another tick follows."""
+    if isinstance(error, failpoints.FailpointError):
+        raise error
+    if not isinstance(error, StrandlineError):
+        log.error("sink %s failed in a way that nobody foresaw", name, exc_info=error)
+        return unexpected_message(error), None
     if error.hint is None and isinstance(error, StorageError):
-        return "Nothing is lost: the next tick tries again."
-    return error.hint
+        return error.message, "Nothing is lost: the next tick tries again."
+    return error.message, error.hint

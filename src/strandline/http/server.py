@@ -78,7 +78,7 @@ class Server:
         self._tls = tls
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
-        self._failure: BaseException | None = None
+        self.failure: BaseException | None = None  # why it ended by itself
 
     def start(self) -> None:
         """Returns when the server answers requests. Raises ConfigError or FailedError."""
@@ -113,23 +113,18 @@ class Server:
                 break
             waited.wait(0.02)
         if not server.started:
-            raise FailedError(f"the HTTP server did not start: {self._failure or 'no answer'}")
+            raise FailedError(f"the HTTP server did not start: {self.failure or 'no answer'}")
 
     def _serve(self, server: uvicorn.Server) -> None:
         try:
             with closing(self._socket):
                 server.run(sockets=[self._socket])
         except BaseException as e:
-            self._failure = e
+            self.failure = e
 
     @property
     def is_alive(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
-
-    @property
-    def failure(self) -> BaseException | None:
-        """Why it ended by itself."""
-        return self._failure
 
     def stop(self) -> None:
         """Accepts no more connections, and answers the requests under way."""

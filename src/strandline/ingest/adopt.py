@@ -18,8 +18,8 @@ from strandline.core.errors import BlockLost, FailedError, RefusedError, Strandl
 from strandline.core.types import INTERNAL_COLUMNS, SEQ_COLUMN, BlockKind, Dataset, Numbered, Reserved
 from strandline.iceberg.metadata.lineage import Memory
 from strandline.iceberg.spark import rewrite
+from strandline.iceberg.spark.number_bounds import new_files
 from strandline.ingest import stamp
-from strandline.ingest.block_heartbeat import renewed
 from strandline.ingest.context import IngestContext
 from strandline.ingest.reserve_above_foreign import reserve_above_foreign
 from strandline.ingest.resync import with_resync
@@ -59,8 +59,7 @@ def number_rows(work: IngestContext, dataset: Dataset, *, on_step: OnStep | None
 
 
 def _open_passes(work: IngestContext, dataset: Dataset) -> list[Reserved]:
-    with work.ledger.read() as connection:
-        found = blocks.open_blocks(connection, dataset.id)
+    found = work.ledger.query(blocks.open_blocks, dataset.id)
     return [b for b in found if isinstance(b, Reserved) and b.head.kind is BlockKind.ADOPTED]
 
 
@@ -75,8 +74,7 @@ def _take_over(work: IngestContext, dataset: Dataset, left: Reserved) -> int:
     work.tables.remove_branch(dataset.name, held.head.branch)  # from here on a commit that is under way cannot land
     if settle_if_landed(work, dataset, held):
         return 0
-    with work.ledger.read() as connection:
-        paths = blocks.input_files(connection, held.head.id)
+    paths = work.ledger.query(blocks.input_files, held.head.id)
     done = 0
     group = rewrite.unnumbered_group(work.tables, dataset.name, rows_max=0, only=paths)
     if group is not None:
@@ -112,18 +110,14 @@ def _give_up(work: IngestContext, dataset: Dataset, held: Reserved) -> None:
         with_resync(work, lambda: blocks.abandon(work.ledger, work.witness, held, "it could not be committed"))
 
 
-def _epoch_of(work: IngestContext, held: Reserved) -> int:
-    """The epoch of the ledger that knows the block. Raises BlockLost if the ledger was restored from before."""
+def _recall(work: IngestContext, dataset: Dataset, held: Reserved) -> tuple[int, Memory]:
+    """The epoch of the ledger that knows the block, and what it knows of the table. Raises BlockLost if the ledger was
+    restored from before."""
     with work.ledger.read() as connection:
         found = blocks.get(connection, held.head.id)
         if found is None or not blocks.is_same(found.head, held.head):
             raise BlockLost(f"the ledger no longer knows block {held.head.rows}: it was restored from an older copy")
-        return sequence.read(connection).epoch
-
-
-def _recall(work: IngestContext, dataset: Dataset) -> Memory:
-    with work.ledger.read() as connection:
-        return rollback.recall(connection, dataset)
+        return sequence.read(connection).epoch, rollback.recall(connection, dataset)
 
 
 def _number_group(work: IngestContext, dataset: Dataset, group: rewrite.FileGroup) -> int:
@@ -142,14 +136,14 @@ def _number_group(work: IngestContext, dataset: Dataset, group: rewrite.FileGrou
         if not isinstance(held, Reserved):
             raise FailedError("a new block is not reserved")
         failpoints.hit("adopt.after_reserve")
-        with renewed(work, held):
+        with work.renewed(held):
             try:
-                epoch, memory = _epoch_of(work, held), _recall(work, dataset)
+                epoch, memory = _recall(work, dataset, held)
                 work.tables.create_branch(dataset.name, held.head.branch)
                 by = [df.schema[name] for name in dataset.deliver_by]
                 stamped = stamp.stamp(pinned, columns, held.head.rows, counted, by)
                 files = rewrite.write(work.tables, group, stamped)
-                stamp.check_staged(rewrite.bounds(work.tables, group, files), held.head.rows, counted)
+                stamp.check_staged(new_files(work.tables.java, group.table, files), held.head.rows, counted)
                 kept = df.where(~missing)
                 if not kept.isEmpty():
                     files = [*files, *rewrite.write(work.tables, group, kept)]

@@ -29,7 +29,6 @@ from strandline.core.types import (
 )
 from strandline.iceberg.metadata.identifier import in_spark
 from strandline.ingest import stamp
-from strandline.ingest.block_heartbeat import renewed
 from strandline.ingest.context import IngestContext
 from strandline.ingest.recover import Recovered, recover_reserved
 from strandline.ingest.reserve_above_foreign import reserve_above_foreign
@@ -112,14 +111,13 @@ def check_columns(
     work: IngestContext, dataset: Dataset, df: DataFrame, rejects: stamp.Rejects | None = None
 ) -> list[str]:
     """The dataset's columns in its order. Raises SchemaError unless the frame has the required ones and no others."""
-    table = work.tables.spark.table(in_spark(dataset.name)).schema
-    fields = [f for f in table.fields if f.name not in INTERNAL_COLUMNS]
+    fields = column_fields(work, dataset).fields
     beside = () if rejects is None else rejects.columns
     given = [f.name for f in df.schema.fields if f.name not in beside]
     if ours := [n for n in given if is_reserved(n)]:
         raise SchemaError(
             f"the rows have a column {ours[0]!r}, which is Strandline's own",
-            hint="Rename or drop it; numbers are given at ingest.",
+            hint="Rename or drop it; ingest gives each row its sequence number.",
         )
     known = {f.name for f in fields}
     if unknown := [n for n in given if n not in known]:
@@ -140,8 +138,7 @@ def _reserve(work: IngestContext, dataset: Dataset, wanted: blocks.NewBlock) -> 
         block, new = reserve_above_foreign(work, dataset, wanted)
         if new and isinstance(block, Reserved):
             return block
-        settled = _settle_other(work, dataset, block)
-        if settled is not None:
+        if (settled := _settle_other(work, dataset, block)) is not None:
             return settled
 
 
@@ -164,7 +161,7 @@ def _write(
     work: IngestContext, held: Reserved, batch: Prepared, last_check: Callable[[], None], progress: Progress
 ) -> Published:
     dataset, head = batch.dataset, held.head
-    with renewed(work, held):
+    with work.renewed(held):
         try:
             work.tables.create_branch(dataset.name, head.branch)
             fields = column_fields(work, dataset)
@@ -188,16 +185,13 @@ def _write(
 def _stage(work: IngestContext, dataset: Dataset, stamped: DataFrame, held: Reserved) -> SnapshotId:
     """Whatever the write raised, the branch tells whether it landed."""
     head = held.head
+    failure: StrandlineError | None = None
     try:
         work.tables.stage(stamped, dataset.name, head.branch, work.wap(head))
-    except StrandlineError:
-        landed = work.tables.own_head(dataset.name, head.branch, work.wap(head))
-        if landed is None:
-            raise
-        return landed
-    landed = work.tables.own_head(dataset.name, head.branch, work.wap(head))
-    if landed is None:
-        raise FailedError(f"branch {head.branch} of {dataset.name} does not end in what was just staged")
+    except StrandlineError as e:
+        failure = e
+    if (landed := work.tables.own_head(dataset.name, head.branch, work.wap(head))) is None:
+        raise failure or FailedError(f"branch {head.branch} of {dataset.name} does not end in what was just staged")
     return landed
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from strandline.core.settings import IngestSettings, LakeConfig
-from strandline.core.types import BlockHead, Dataset, Seq
+from strandline.core.types import BlockHead, Dataset, Reserved, Seq
 from strandline.iceberg.metadata.table_metadata import WapId
 from strandline.iceberg.spark.tables import SparkTables
 from strandline.ingest.dataset_backoff import DatasetBackoff
+from strandline.jobs.heartbeat import Heartbeat, beating
 from strandline.ledger.engine import Connection, Ledger
+from strandline.ledger.ingest import blocks
 from strandline.ledger.receive.receipts import Receipts
 from strandline.ledger.witness import Witness
 
@@ -36,3 +39,8 @@ class IngestContext:
 
     def wap(self, head: BlockHead) -> WapId:
         return WapId(self.lake, head.rows, head.digest, head.batch_id)
+
+    def renewed(self, held: Reserved) -> AbstractContextManager[Heartbeat]:
+        """Renews the block's lease while its writer works."""
+        seconds = self.settings.lease_seconds
+        return beating(lambda: blocks.renew(self.ledger, held, lease_seconds=seconds), lease_seconds=seconds)

@@ -48,8 +48,7 @@ class DatasetCare:
             if datasets.find(connection, name) is not None:
                 raise UsageError(f"there is a dataset {name} already")
             epoch = sequence.read(connection).epoch
-        table = self._left_over(name, columns, deliver_by)
-        if table is None:
+        if (table := self._left_over(name, columns, deliver_by)) is None:
             table = str(
                 self.catalog.create_dataset_table(
                     name, columns, lake_id=self.lake_id, epoch=epoch, deliver_by=deliver_by, partition_by=partition_by

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from strandline.ingest.append import Appended, Progress
     from strandline.ingest.context import IngestContext
-    from strandline.ingest.ingest_files import FileOutcome, FileProgress, Options
+    from strandline.ingest.ingest_files import FileOutcome, Options
     from strandline.ingest.recover import Recovered
     from strandline.ingest.resync import Resynced
     from strandline.ledger.engine import Ledger
@@ -47,10 +47,6 @@ class Ingestion:
         self._settle_again_at: float | None = None  # the next recovery, after one that could not settle some dataset
         self._again = threading.Lock()  # held by the one thread that recovers again; nobody waits for it
         self._recovering: set[int] = set()  # threads inside recovery: what they use of the lake is not settled first
-
-    @property
-    def is_started(self) -> bool:
-        return self._started is not None
 
     @property
     def unsettled_context(self) -> IngestContext:
@@ -139,6 +135,7 @@ class Ingestion:
             self._recovering.discard(this)
 
     def void_block(self, lo: int, reason: str) -> None:
+        """A person gives up a staged block that cannot be published. One that can be is published instead."""
         from strandline.ingest.resync import with_resync
         from strandline.ingest.settle import void_staged
 
@@ -180,10 +177,6 @@ class Ingestion:
         dataset: str,
         paths: Sequence[Path],
         options: Options,
-        *,
-        files_at_once_max: int,
-        progress: FileProgress,
-        on_done: Callable[[FileOutcome], None],
     ) -> list[FileOutcome]:
         """Settles the blocks of dead writers first, if Spark has to start at all."""
         from strandline.ingest.ingest_files import ingest_files
@@ -193,16 +186,7 @@ class Ingestion:
             return self.context
 
         target = self._ready(dataset)
-        outcomes = ingest_files(
-            ready,
-            self._ledger,
-            target,
-            paths,
-            options,
-            files_at_once_max=files_at_once_max,
-            progress=progress,
-            on_done=on_done,
-        )
+        outcomes = ingest_files(ready, self._ledger, target, paths, options)
         self._watches.refresh(target)
         return outcomes
 
@@ -216,5 +200,4 @@ class Ingestion:
 
     def _ready(self, dataset: str) -> Dataset:
         self.catch_up()
-        with self._ledger.read() as connection:
-            return datasets.get(connection, full_name(dataset))
+        return self._ledger.query(datasets.get, full_name(dataset))

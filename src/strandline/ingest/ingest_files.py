@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -62,6 +63,9 @@ class Options:
     strict: bool
     format: str | None
     rejects_folder: Path
+    files_at_once_max: int
+    progress: FileProgress
+    on_done: Callable[[FileOutcome], None]
     on_bytes: FileBytes | None = None
 
     def __post_init__(self) -> None:
@@ -97,10 +101,6 @@ def ingest_files(
     dataset: Dataset,
     paths: Sequence[Path],
     options: Options,
-    *,
-    files_at_once_max: int,
-    progress: FileProgress,
-    on_done: Callable[[FileOutcome], None],
 ) -> list[FileOutcome]:
     """The outcome of each file or batch, in the order given: one that fails does not stop the others.
 
@@ -108,19 +108,20 @@ def ingest_files(
     if not paths:
         raise UsageError("no file to ingest")
     groups = [(p,) for p in paths] if options.batch_id is None else [tuple(paths)]
-    with ThreadPoolExecutor(min(files_at_once_max, len(groups)), thread_name_prefix="strandline-ingest") as pool:
-        planned = _side_by_side(pool, groups, lambda g: _plan(ledger, dataset, g, options, progress))
+    with ThreadPoolExecutor(
+        min(options.files_at_once_max, len(groups)), thread_name_prefix="strandline-ingest"
+    ) as pool:
+        planned = _side_by_side(pool, groups, lambda g: _plan(ledger, dataset, g, options))
         for outcome in planned:
             if isinstance(outcome, FileOutcome):
-                on_done(outcome)
-        batches = [p for p in planned if isinstance(p, _Batch)]
-        if not batches:
+                options.on_done(outcome)
+        if not (batches := [p for p in planned if isinstance(p, _Batch)]):
             return [p for p in planned if isinstance(p, FileOutcome)]
         work = context()
 
         def run(batch: _Batch) -> FileOutcome:
-            outcome = _ingest(work, dataset, batch, options, progress)
-            on_done(outcome)
+            outcome = _ingest(work, dataset, batch, options)
+            options.on_done(outcome)
             return outcome
 
         done = iter(_side_by_side(pool, batches, run))
@@ -153,13 +154,11 @@ def _side_by_side(pool: ThreadPoolExecutor, items: Sequence[_T], run: Callable[[
         raise
 
 
-def _plan(
-    ledger: Ledger, dataset: Dataset, paths: tuple[Path, ...], options: Options, progress: FileProgress
-) -> _Batch | FileOutcome:
+def _plan(ledger: Ledger, dataset: Dataset, paths: tuple[Path, ...], options: Options) -> _Batch | FileOutcome:
     """The batch to ingest, or the outcome if it is known without Spark."""
     began = time.monotonic()
     try:
-        progress(paths[0], "looking", None)
+        options.progress(paths[0], "looking", None)
         sources = tuple(identify(p, options.format) for p in paths)
         stamps = _stamps(paths)
         batch = _Batch(sources, options.batch_id or file_batch_id(paths[0]), stamps)
@@ -167,27 +166,19 @@ def _plan(
             batch = replace(batch, batch_id=f"{batch.batch_id}-again-{uuid.uuid4().hex}")
         if all(s.size_bytes == 0 and s.format != "parquet" for s in sources):
             return batch.ended(began)
-        known = blocks.of_batch(ledger, dataset.id, batch.batch_id)
+        known = ledger.query(blocks.of_batch, dataset.id, batch.batch_id)
     except StrandlineError as e:
         return FileOutcome(paths, options.batch_id, 0, None, 0, None, False, time.monotonic() - began, e)
     # A batch id that a person chose says nothing about the rows: they have to be read and compared.
     if not isinstance(known, Published) or options.batch_id is not None:
-        progress(paths[0], "waiting", None)
+        options.progress(paths[0], "waiting", None)
         return replace(batch, known=isinstance(known, Published))
-    rejects = find_rejects(options.rejects_folder, dataset, batch.batch_id)
-    return replace(
-        batch.ended(began),
-        rows=known.row_count or 0,
-        range=known.head.rows,
-        rejected=None,
-        rejects_path=rejects,
-        duplicate=True,
-    )
+    rejects, rows = find_rejects(options.rejects_folder, dataset, batch.batch_id), known.row_count or 0
+    found = replace(batch.ended(began), rows=rows, range=known.head.rows, duplicate=True)
+    return replace(found, rejected=None, rejects_path=rejects)
 
 
-def _ingest(
-    work: IngestContext, dataset: Dataset, batch: _Batch, options: Options, progress: FileProgress
-) -> FileOutcome:
+def _ingest(work: IngestContext, dataset: Dataset, batch: _Batch, options: Options) -> FileOutcome:
     """Never raises: the outcome says what went wrong."""
     from strandline.iceberg.session.job_watch import counted_tasks
 
@@ -198,36 +189,24 @@ def _ingest(
             counted_tasks(work.tables.spark) as share,
             watched(*_bytes_of(batch, options.on_bytes, share)) as positions,
         ):
-            steps = _from_the_start(positions, progress)
-            outcome = _read_and_append(work, dataset, batch, options, steps, kept, positions)
+            outcome = _read_and_append(work, dataset, batch, options, kept, positions)
     except Exception as e:
         outcome = replace(batch.ended(began), error=_explained(e, batch))
     return replace(outcome, seconds=time.monotonic() - began, rejects_path=kept[0] if kept else None)
 
 
 def _bytes_of(
-    batch: _Batch, told: FileBytes | None, share: Callable[[], float]
+    batch: _Batch, on_bytes: FileBytes | None, share: Callable[[], float]
 ) -> tuple[Callable[[int], None] | None, Callable[[], int]]:
     """The callback for bytes read, and how many of them Spark has read: for Parquet, the share of finished tasks."""
     by_spark = sum(s.size_bytes for s in batch.sources if s.format == "parquet")
     size = sum(s.size_bytes for s in batch.sources)
 
     def tell(count: int) -> None:
-        if told is not None:
-            told(batch.paths[0], min(count, size), size)
+        if on_bytes is not None:
+            on_bytes(batch.paths[0], min(count, size), size)
 
-    return None if told is None or not size else tell, lambda: int(by_spark * share()) if by_spark else 0
-
-
-def _from_the_start(positions: Positions | None, progress: FileProgress) -> FileProgress:
-    """Each step reads the file once more, so the position is reset."""
-
-    def step(path: Path, name: str, rows: int | None) -> None:
-        if positions is not None and name in ("counting", "writing"):
-            positions.clear()
-        progress(path, name, rows)
-
-    return step
+    return None if on_bytes is None or not size else tell, lambda: int(by_spark * share()) if by_spark else 0
 
 
 def _read_and_append(
@@ -235,10 +214,11 @@ def _read_and_append(
     dataset: Dataset,
     batch: _Batch,
     options: Options,
-    progress: FileProgress,
     kept: list[Path],
     positions: Positions | None,
 ) -> FileOutcome:
+    from pyspark.sql import DataFrame
+
     from strandline.ingest.append import column_fields, commit, prepare
     from strandline.ingest.sources.blocks import LINE, RAW, REJECT
     from strandline.ingest.sources.narrow import fit_values
@@ -246,16 +226,19 @@ def _read_and_append(
     from strandline.ingest.stamp import Rejects
 
     began = time.monotonic()
-    path = batch.paths[0]
+
+    def progress(step: str, rows: int | None) -> None:
+        if positions is not None and step in ("counting", "writing"):
+            positions.clear()  # each step reads the file once more
+        options.progress(batch.paths[0], step, rows)
+
     spark, fields, view = work.tables.spark, column_fields(work, dataset), work.tables.view(dataset.name)
     frames = [fit_values(read_source(spark, source, fields, positions), view) for source in batch.sources]
-    df = frames[0]
-    for more in frames[1:]:
-        df = df.unionByName(more)
+    df = reduce(DataFrame.unionByName, frames)
     reads = list(zip(batch.sources, frames, strict=True))
     absent = [absent_columns(source, fields) for source in batch.sources]
 
-    progress(path, "counting", None)
+    progress("counting", None)
     prepared = prepare(work, dataset, df, batch_id=batch.batch_id, rejects=Rejects(REJECT, about=(LINE, RAW)))
     if prepared.counted.rejected:
         count, folder = prepared.counted.rejected, options.rejects_folder
@@ -267,12 +250,7 @@ def _read_and_append(
             rejects_file = rejects_path(folder, dataset, batch.batch_id, batch.paths)
             write_reject_file(reads, rejects_file, count)
             kept.append(rejects_file)
-    done = commit(
-        work,
-        prepared,
-        last_check=lambda: _check_unchanged(batch),
-        progress=lambda step, rows: progress(path, step, rows),
-    )
+    done = commit(work, prepared, last_check=lambda: _check_unchanged(batch), progress=progress)
     empty = prepared.counted.empty if prepared.counted.rows else frozenset[str]()
     outcome = replace(
         batch.ended(began),

@@ -75,8 +75,7 @@ def recover(work: IngestContext) -> Recovered:
 
 def _is_at_rest(work: IngestContext, dataset: Dataset, todo: Sequence[Reserved | Staged]) -> bool:
     """Raises at once if the table's metadata is damaged. Iceberg need not load a table that leaves nothing to do."""
-    with work.ledger.read() as connection:
-        state = table_states.get(connection, dataset.id)
+    state = work.ledger.query(table_states.get, dataset.id)
     view = peek(work.config, dataset.name)
     return not todo and state.trouble is None and view is not None and is_at_rest(view, state.settled)
 
@@ -88,24 +87,20 @@ def _recover_dataset(
         if found.head.kind is not BlockKind.ADOPTED:  # never by lease: the next pass of adopt takes it over
             _recover_block(work, dataset, found, report)
     report.branches_removed += remove_strays(work, dataset)
-    _follow_main(work, dataset)
-
-
-def _follow_main(work: IngestContext, dataset: Dataset) -> None:
-    """Moves our tag, which keeps its snapshot alive, even rows that the owner has deleted and expired since: so it must
-    not stay behind. A table that was rolled back is refused by the stages, and is no trouble for recovery."""
+    # Our tag keeps its snapshot alive, even rows that the owner has deleted and expired since: so it must not stay
+    # behind. A table that was rolled back is refused by the stages, and is no trouble for recovery.
     with suppress(TableRolledBack):
         rollback.move_tag(work.ledger, work.tables, dataset)
 
 
 def _record_trouble(work: IngestContext, dataset: Dataset, error: Exception, report: Recovered) -> None:
-    told = explain(error, "what is open cannot be settled").message
+    reason = explain(error, "what is open cannot be settled").message
     if not isinstance(error, StrandlineError):
         log.warning("recovery of %s failed in a way that nobody foresaw", dataset.name, exc_info=error)
-    report.held.append(f"{dataset.name}: {told}")
+    report.held.append(f"{dataset.name}: {reason}")
     report.troubled.append(dataset.name)
     with work.ledger.write() as connection:
-        table_states.record_trouble(connection, dataset.id, told)
+        table_states.record_trouble(connection, dataset.id, reason)
 
 
 def _clear_trouble(work: IngestContext, dataset: Dataset) -> None:
@@ -134,8 +129,7 @@ def recover_reserved(work: IngestContext, dataset: Dataset, found: Reserved, rep
         return
     head, wap = held.head, work.wap(held.head)
     view = work.tables.view(dataset.name)
-    with work.ledger.read() as connection:
-        passed = lanes.highest_mark(connection, dataset.id)
+    passed = work.ledger.query(lanes.highest_mark, dataset.id)
     plan = plan_recovery(
         view,
         head.branch,
@@ -167,8 +161,7 @@ def branch_complete(work: IngestContext, name: str, view: TableView, head: Snaps
     snapshot = None if head is None else view.snapshots.get(head)
     if snapshot is None or snapshot.wap != str(wap):
         return False
-    exact = staged_exactly(work.tables.staged_files(name, snapshot.id), wap.rows)
-    if exact is not None:
+    if (exact := staged_exactly(work.tables.staged_files(name, snapshot.id), wap.rows)) is not None:
         return exact
     own = work.tables.read(name, snapshot.id).where(f"{SEQ_COLUMN} BETWEEN {wap.rows.lo} AND {wap.rows.hi}")
     return bool(own.select(SEQ_COLUMN).distinct().count() == len(wap.rows) == own.select(SEQ_COLUMN).count())
@@ -179,8 +172,7 @@ def remove_strays(work: IngestContext, dataset: Dataset) -> int:
     None of them was acknowledged; the resync rolled forward whatever could have been."""
     removed = 0
     for branch in work.tables.view(dataset.name).branches:
-        with work.ledger.read() as connection:
-            owner = blocks.of_number(connection, int(branch.removeprefix(BRANCH_PREFIX)))
+        owner = work.ledger.query(blocks.of_number, int(branch.removeprefix(BRANCH_PREFIX)))
         # The block is looked up after the branch was listed: a writer reserves before it creates its branch.
         if owner is not None and owner.head.dataset == dataset.id and isinstance(owner, Reserved | Staged):
             continue

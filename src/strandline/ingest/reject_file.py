@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from strandline.core.errors import InputRefused, StorageError
 from strandline.core.types import Dataset
@@ -37,15 +37,11 @@ def check_rejects(dataset: Dataset, reads: Reads, count: int, *, allowed: int, s
 
 
 def first_reasons(reads: Reads) -> str:
-    from pyspark.sql import functions as F
-
-    from strandline.ingest.sources.blocks import LINE, REJECT
-
     found: list[str] = []
     for source, frame in reads:
         where = f"{source.path.name}, line" if len(reads) > 1 else "line"
-        rows = frame.where(F.col(REJECT).isNotNull()).select(LINE, REJECT).orderBy(LINE)
-        found += [f"{where} {r[0]}: {r[1]}" for r in rows.limit(REASONS_SHOWN - len(found)).collect()]
+        rows = rejected_rows(frame, REASONS_SHOWN - len(found))
+        found += [f"{where} {r['line']}: {r['reason']}" for r in rows]
         if len(found) >= REASONS_SHOWN:
             break
     return "; ".join(found)
@@ -67,10 +63,18 @@ def _ending(batch_id: str) -> str:
     return f"{hashlib.sha256(batch_id.encode()).hexdigest()[:12]}.jsonl"
 
 
+def rejected_rows(df: DataFrame, limit: int) -> Iterator[dict[str, Any]]:
+    """The first `limit` rejected rows, by line. They pass through the driver: `limit` and `RAW_CHARS_MAX` bound
+    them."""
+    from strandline.ingest.sources.blocks import LINE, RAW, REJECT
+
+    rejected = df.where(f"{REJECT} IS NOT NULL").select(LINE, REJECT, RAW).orderBy(LINE).limit(limit)
+    for row in rejected.toLocalIterator():
+        yield {"line": row[0], "reason": row[1], "raw": row[2]}
+
+
 def write_reject_file(reads: Reads, path: Path, expected: int) -> None:
     """One file for the batch, complete or absent; each line names its input file."""
-    from strandline.ingest.sources.rejects import rejected_rows
-
     try:
         make_folders(path.parent)
         with whole_file(path) as out:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from strandline.core.types import Block, BlockPlacement, Checked, Dataset
 from strandline.iceberg.metadata import block_placement
-from strandline.iceberg.metadata.table_metadata import TableView, WapId
+from strandline.iceberg.metadata.table_metadata import TableView
 from strandline.ingest.context import IngestContext
 from strandline.ingest.resync import with_resync
 from strandline.ledger.ingest import blocks, datasets, sequence
@@ -59,9 +59,7 @@ def only_ours_since(view: TableView, checked: Checked | None, lake: str) -> bool
     for snapshot in view.ancestors(view.main):
         if checked is not None and snapshot.id == checked.snapshot:
             return True
-        wap = WapId.parse(snapshot.wap)
-        is_ours = wap is not None and wap.lake == lake
-        if not is_ours and snapshot.operation not in ("replace", "delete"):
+        if snapshot.block_of(lake) is None and snapshot.operation not in ("replace", "delete"):
             return False
         if snapshot.parent is None:
             return True

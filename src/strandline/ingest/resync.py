@@ -101,25 +101,31 @@ def resync_ledger(work: IngestContext, *, rebuild: bool = False) -> Resynced | N
             if unreadable is not None:
                 opened = _open(work, connection, counter, mark.highest, unreadable, rebuild=rebuild)
                 break
-        unreadable = _find_unreadable(work)  # not under the lock: Iceberg may try for a minute and a half
+        # Not under the lock: Iceberg may try for a minute and a half. Datasets among them are postponed, even if they
+        # can be read a moment later. What the resync goes by is read under the lock.
+        _, unreadable = _read_tables(work, {})
     failpoints.hit("open.after_commit")
     return opened
 
 
-def _find_unreadable(work: IngestContext) -> dict[str, Exception]:
-    """The tables of the catalog that cannot be read, and why. Datasets among them are postponed, even if they can be
-    read a moment later. What the resync goes by is read under the lock."""
-    found: dict[str, Exception] = {}
+def _read_tables(
+    work: IngestContext, known_unreadable: Mapping[str, Exception]
+) -> tuple[dict[str, TableView], dict[str, Exception]]:
+    """The tables of the catalog; and those that cannot be read, and why. Those that are known are not read again."""
+    views: dict[str, TableView] = {}
+    unreadable: dict[str, Exception] = {}
     for name in work.tables.names():
         try:
-            _view(work, name)
+            if name in known_unreadable:
+                raise known_unreadable[name]
+            views[name] = _view(work, name)
         except NoSuchDataset:
             continue  # dropped since it was listed
         except failpoints.FailpointError:
             raise
         except Exception as e:  # whatever a damaged table raises
-            found[name] = e
-    return found
+            unreadable[name] = e
+    return views, unreadable
 
 
 def _view(work: IngestContext, name: str) -> TableView:
@@ -204,31 +210,31 @@ def _take_floor(work: IngestContext, connection: Connection, dataset: Dataset) -
         return []
     floors.lock(connection, dataset.id)  # a sink that is being added is seen here, or begins above the floor
     floors.rise(connection, dataset.id, floor)
-    below = [r for r in floors.list_sink_progress(connection, dataset.id) if (r.number or 0) < floor]
-    for reach in below:
-        losses.add(connection, reach.sink, Reason.FORGOTTEN, [NewLoss("", reach.number, floor, None)])
-    return [reach.sink.name for reach in below]
+    return _forget_below(connection, dataset, floor)
 
 
 def _take_purges(work: IngestContext, connection: Connection, dataset: Dataset, last: int) -> list[str]:
     """As with the floor: takes purges that this ledger has forgotten, and returns sinks that may have lost rows by
     them. `last` is the ledger's counter."""
-    told = work.tables.view(dataset.name).purged
-    new = forgotten_purges(told, losses.purged(connection, dataset.id), last)
+    recorded = work.tables.view(dataset.name).purged
+    new = forgotten_purges(recorded, losses.purged(connection, dataset.id), last)
     for purge in new:
         losses.add_purge(connection, dataset.id, purge.rows, max(1, purge.count))
-    highest = max((purge.rows.hi for purge in new), default=Seq(0))
-    below = [r for r in floors.list_sink_progress(connection, dataset.id) if (r.number or 0) < highest]
-    for reach in below:
-        losses.add(connection, reach.sink, Reason.FORGOTTEN, [NewLoss("", reach.number, highest, None)])
-    return [reach.sink.name for reach in below]
+    return _forget_below(connection, dataset, max((purge.rows.hi for purge in new), default=Seq(0)))
 
 
-def forgotten_purges(told: Sequence[RecordedPurge], known: Sequence[SeqRange], last: int) -> list[RecordedPurge]:
+def _forget_below(connection: Connection, dataset: Dataset, number: Seq) -> list[str]:
+    below = [r for r in floors.list_sink_progress(connection, dataset.id) if (r.number or 0) < number]
+    for found in below:
+        losses.add(connection, found.sink, Reason.FORGOTTEN, [NewLoss("", found.number, number, None)])
+    return [found.sink.name for found in below]
+
+
+def forgotten_purges(recorded: Sequence[RecordedPurge], known: Sequence[SeqRange], last: int) -> list[RecordedPurge]:
     """A ledger whose counter is at `last` knew of all purges with lower numbers. For purges without a number both ends
     must match: among many purges, one between others does not change the ends."""
     first, end = {r.lo for r in known}, {r.hi for r in known}
-    return [p for p in told if p.number > last or not (p.rows.lo in first and p.rows.hi in end)]
+    return [p for p in recorded if p.number > last or not (p.rows.lo in first and p.rows.hi in end)]
 
 
 def _own_tables(
@@ -239,30 +245,16 @@ def _own_tables(
 ) -> tuple[dict[str, TableView], dict[str, str]]:
     """All tables of the catalog that name this lake, whether the ledger knows them or not; and those that cannot be
     read, or were postponed before, with the reason. Raises if no dataset can be read: then storage is unavailable."""
-    views: dict[str, TableView] = {}
-    unreadable: dict[str, str] = {}
-    failure: Exception | None = None
     ours = {d.name for d in known}
     waiting = {d.name for d in known if d.id in {b.head.dataset for b in postponed}}
-    for name in work.tables.names():
-        try:
-            if name in ours and name in known_unreadable:  # nobody else's can be postponed: it may be a new dataset
-                raise known_unreadable[name]
-            view = _view(work, name)
-        except NoSuchDataset:
-            continue  # dropped since it was listed
-        except failpoints.FailpointError:
-            raise
-        except Exception as e:  # whatever a damaged table raises
-            unreadable[name] = explain(e, "it cannot be read").message
-            failure = e if name in ours else failure
-            continue
-        if view.properties.get(LAKE_PROPERTY) != work.lake:
-            continue
-        if name in waiting:  # its ranges are resynced one after the other, the lowest first
-            unreadable[name] = "it is still to be opened over lower numbers"
-        else:
-            views[name] = view
+    # Nobody else's can be postponed: it may be a new dataset.
+    found, failed = _read_tables(work, {name: e for name, e in known_unreadable.items() if name in ours})
+    own = {name: view for name, view in found.items() if view.properties.get(LAKE_PROPERTY) == work.lake}
+    unreadable = {name: explain(e, "it cannot be read").message for name, e in failed.items()}
+    # The ranges of a dataset are resynced one after the other, the lowest first.
+    unreadable |= {name: "it is still to be resynced over lower sequence numbers" for name in own if name in waiting}
+    views = {name: view for name, view in own.items() if name not in waiting}
+    failure = next((e for name, e in failed.items() if name in ours), None)
     if failure is not None and not views:
         raise failure
     return views, unreadable
@@ -287,10 +279,10 @@ def resync_postponed(work: IngestContext) -> list[str]:
             raise
         except Exception as e:
             work.backoff.failed(dataset.id, started_at)
-            told = explain(e, "it cannot be read").message
+            reason = explain(e, "it cannot be read").message
             with work.ledger.write() as connection:
-                table_states.record_trouble(connection, dataset.id, told)
-            left.append(f"{dataset.name}: {told}")
+                table_states.record_trouble(connection, dataset.id, reason)
+            left.append(f"{dataset.name}: {reason}")
     return left
 
 
@@ -298,8 +290,7 @@ def _open_later(work: IngestContext, dataset: Dataset) -> None:
     """Resyncs one dataset over its postponed ranges: one transaction under the counter's lock; can be repeated."""
     with work.ledger.write() as connection:
         counter = sequence.check(connection, work.witness)
-        waiting = blocks.postponed(connection, dataset.id)
-        if not waiting:
+        if not (waiting := blocks.postponed(connection, dataset.id)):
             return  # another process was faster
         view = work.tables.view(dataset.name)
         check_fit(view, dataset, work.lake)
@@ -362,7 +353,7 @@ def _roll_forward(
     dataset = datasets.get(connection, name)
     newest: dict[str, tuple[WapId, SnapshotId]] = {}
     for branch, head in view.branches.items():
-        wap = _wap_of(view, head, work.lake)
+        wap = view.snapshots[head].block_of(work.lake) if head in view.snapshots else None
         lo = int(branch.removeprefix(BRANCH_PREFIX))
         if wap is None or gap is None or lo not in gap or wap.rows.lo != lo:
             continue
@@ -373,10 +364,10 @@ def _roll_forward(
             newest.pop(whole, None)
     rolled = []
     memory = rollback.recall(connection, dataset)
-    may_move_tag = rollback.may_move_tag_within(connection, work.tables, dataset, memory)
+    may_move_tag = rollback.may_move_tag(connection, work.tables, dataset, memory)
     passed = work.sinks.highest_delivered(connection, dataset) if newest else None
     for wap, head in sorted(newest.values(), key=lambda x: x[0].rows.lo):
-        known = blocks.batch_block(connection, dataset.id, wap.batch_id)
+        known = blocks.of_batch(connection, dataset.id, wap.batch_id)
         if isinstance(known, Published) or batch_elsewhere(view, wap) is not None:
             continue
         if passed is not None and wap.rows.lo <= passed:
@@ -395,20 +386,14 @@ def _roll_forward(
     return rolled
 
 
-def _wap_of(view: TableView, snapshot: SnapshotId, lake: str) -> WapId | None:
-    found = view.snapshots.get(snapshot)
-    wap = None if found is None else WapId.parse(found.wap)
-    return wap if wap is not None and wap.lake == lake else None
-
-
 def _take_back_batches(connection: Connection, dataset: Dataset, view: TableView, gap: SeqRange, lake: str) -> int:
     """Records the batches in the retained history, so that offering one of them again is still a repeat."""
     taken = 0
     for snapshot in view.ancestors(view.main):
-        wap = _wap_of(view, snapshot.id, lake)
+        wap = snapshot.block_of(lake)
         if wap is None or wap.rows.lo not in gap:
             continue
-        known = blocks.batch_block(connection, dataset.id, wap.batch_id)
+        known = blocks.of_batch(connection, dataset.id, wap.batch_id)
         if isinstance(known, Reserved):
             blocks.forget_reserved(connection, known, f"its batch is in main under {wap.rows}")
         ended_batches.divide_again(connection, dataset.id, wap.batch_id)

@@ -42,8 +42,8 @@ def take_back_received(
     if not problems:
         return None
     reason = (
-        f"the ledger was restored from an older copy, and which bodies were received since (numbers {gap}) is not "
-        f"known: {problems[0]}"
+        f"the ledger was restored from an older copy, and which bodies were received since (sequence numbers {gap}) is "
+        f"not known: {problems[0]}"
     )
     receive_holds.put(connection, dataset.id, reason)
     return reason
@@ -51,8 +51,8 @@ def take_back_received(
 
 def _received(view: TableView, gap: SeqRange, lake: str) -> list[WapId]:
     """Oldest first."""
-    waps = (WapId.parse(snapshot.wap) for snapshot in view.ancestors(view.main))
-    ours = [w for w in waps if w is not None and w.lake == lake and w.rows.lo in gap]
+    waps = (snapshot.block_of(lake) for snapshot in view.ancestors(view.main))
+    ours = [w for w in waps if w is not None and w.rows.lo in gap]
     return [w for w in reversed(ours) if w.batch_id.startswith(BATCH_PREFIX)]
 
 
@@ -61,8 +61,7 @@ def _take_back(work: IngestContext, connection: Connection, dataset: Dataset, wa
         return f"batch {wap.batch_id} is in the table, and the ledger has its bodies in other batches"
     if batch_receipts.has_batch(connection, wap.batch_id):
         return None  # the ledger knows its bodies, and finds it published
-    receipt = work.receipts.read(dataset.table_uuid, wap.batch_id)
-    if receipt is None:
+    if (receipt := work.receipts.read(dataset.table_uuid, wap.batch_id)) is None:
         return f"the receipt of batch {wap.batch_id} is gone"
     problem = batch_receipts.take_back(connection, dataset.id, receipt, wap.rows)
     return None if problem is None else f"batch {wap.batch_id}: {problem}"

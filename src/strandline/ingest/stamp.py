@@ -27,8 +27,8 @@ from strandline.core.types import PARTITION_COLUMN, SEQ_COLUMN, SeqRange
 from strandline.core.wording import plural
 from strandline.iceberg.metadata.identifier import quoted
 from strandline.iceberg.session import spark_internals
-from strandline.iceberg.spark.number_bounds import StagedFile
-from strandline.iceberg.spark.tables import explain
+from strandline.iceberg.spark.number_bounds import NewFile
+from strandline.iceberg.spark.tables import explaining
 
 _PLACE_BITS = (1 << 33) - 1  # monotonically_increasing_id keeps the row's place in its partition below this bit
 
@@ -89,7 +89,7 @@ def pin(spark: SparkSession, df: DataFrame, *, digest: bool, rejects: Rejects | 
         raise FailedError(
             "a Spark Connect DataFrame cannot be stamped", hint="Make it with `lake.spark`, or write it to files first."
         )
-    try:
+    with explaining("the batch cannot be computed"):
         planned = spark_internals.query_execution(df)
         rdd = planned.toRdd()
         ours = spark_internals.is_of_session(df, spark)
@@ -97,8 +97,6 @@ def pin(spark: SparkSession, df: DataFrame, *, digest: bool, rejects: Rejects | 
             return Pinned(df, rdd.getNumPartitions(), rejects)
         pinned = spark_internals.frame_over(spark, rdd, df)
         partitions = rdd.getNumPartitions()
-    except Exception as e:
-        raise explain(e, "the batch cannot be computed") from e
     return Pinned(pinned, partitions, rejects)
 
 
@@ -132,10 +130,8 @@ def count(source: Pinned, columns: Sequence[str], *, digest: bool) -> CountedRow
             measures.append(F.sum(F.shiftrightunsigned(row, 32)).alias(f"high{seed}"))
     if source.rejects is not None:
         measures.append(F.expr(f"array({', '.join(f'bool_or({quoted(c)} IS NOT NULL)' for c in columns)}) AS filled"))
-    try:
+    with explaining("the batch cannot be counted"):
         found = pinned.groupBy(F.expr("spark_partition_id() AS partition")).agg(*measures).collect()
-    except Exception as e:
-        raise explain(e, "the batch cannot be counted") from e
     per_partition = [0] * source.partitions
     if any(r["partition"] >= source.partitions for r in found):
         raise StampMismatch("the batch was cut into other partitions to be counted", hint=MISMATCH_HINT)
@@ -226,7 +222,7 @@ def partition_of(deliver_by: Sequence[T.StructField], given: Sequence[str]) -> C
     return F.concat_ws("/", *parts)
 
 
-def check_staged(files: Sequence[StagedFile], rows: SeqRange, counted: CountedRows) -> None:
+def check_staged(files: Sequence[NewFile], rows: SeqRange, counted: CountedRows) -> None:
     """Raises StampMismatch unless each partition has as many rows as were counted. A total alone would hide one row
     more here and one fewer there.
 
@@ -241,9 +237,9 @@ def check_staged(files: Sequence[StagedFile], rows: SeqRange, counted: CountedRo
             starts, file.lo
         ):
             raise StampMismatch(
-                f"a staged file holds numbers of several tasks ({file.lo}..{file.hi})", hint=MISMATCH_HINT
+                f"a staged file has sequence numbers of several tasks ({file.lo}..{file.hi})", hint=MISMATCH_HINT
             )
-        found[at] += file.records
+        found[at] += file.rows
     if tuple(found) != counted.per_partition:
         raise StampMismatch(
             f"the batch changed while it was written: counted {plural(counted.rows, 'row')}, wrote {sum(found):,}",
@@ -256,14 +252,14 @@ MISMATCH_HINT = (
 )
 
 
-def staged_exactly(files: Sequence[StagedFile], rows: SeqRange) -> bool | None:
+def staged_exactly(files: Sequence[NewFile], rows: SeqRange) -> bool | None:
     """For recovery, which has no counts: True if the files' bounds prove that every sequence number is on one row,
     False if the count is wrong, None if only the rows can tell (files of a partitioned table interleave)."""
-    if sum(f.records for f in files) != len(rows):
+    if sum(f.rows for f in files) != len(rows):
         return False
     expected = rows.lo
     for file in sorted(files, key=lambda f: f.lo):
-        if file.lo != expected or file.hi - file.lo + 1 != file.records:
+        if file.lo != expected or file.hi - file.lo + 1 != file.rows:
             return None
         expected = type(rows.lo)(file.hi + 1)
     return True

@@ -6,6 +6,8 @@ resync would stand still that long for one damaged table.
 
 from __future__ import annotations
 
+from contextlib import closing
+
 from strandline.core.settings import LakeConfig
 from strandline.core.types import Anchor
 from strandline.iceberg.metadata.metadata_peek import is_glanceable, read_pointer
@@ -19,14 +21,11 @@ def peek(config: LakeConfig, name: str) -> TableView | None:
         return None
     if is_glanceable(config):
         glance = read_pointer(config, name)
-        return None if glance is None else glance.view
-    from strandline.iceberg.pyiceberg.catalog import open_catalog
+    else:
+        from strandline.iceberg.pyiceberg.catalog import open_catalog
 
-    catalog = open_catalog(config)
-    try:
-        glance = catalog.glance(name)
-    finally:
-        catalog.close()
+        with closing(open_catalog(config)) as catalog:
+            glance = catalog.glance(name)
     return None if glance is None else glance.view
 
 

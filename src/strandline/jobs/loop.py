@@ -1,4 +1,4 @@
-"""The loop of a daemon: it works, waits and repeats, until it is told to stop."""
+"""The loop of a daemon: it works, waits and repeats, until it is asked to stop."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from strandline.ledger import schedules
+from strandline.ledger import audit
 from strandline.ledger.engine import Ledger
 
 
@@ -30,6 +30,6 @@ class FollowedSchedules:
 
     def is_due(self, cron: str, *, last: datetime | None, now: datetime) -> bool:
         if self.since is None:
-            self.since = schedules.followed_since(self.ledger, self.crons, now)
+            self.since = audit.followed_since(self.ledger, self.crons, now)
         self.since = min(self.since, now)  # in case the clock was set back
         return is_due(cron, last=last, followed_since=self.since, now=now)

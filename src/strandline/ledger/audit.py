@@ -1,10 +1,14 @@
 """The log of decisions: what was decided, why, and by whom. Its size depends on the number of decisions, not on the
-number of rows."""
+number of rows.
+
+It also stores since when a schedule is followed. Otherwise a daemon that is restarted at the very moment of a schedule,
+night after night, would never make its first run.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -14,7 +18,7 @@ import sqlalchemy as sa
 from strandline.core.actor import Actor, Trigger
 from strandline.core.audit_events import Event
 from strandline.ledger.actor_columns import actor_values, read_actor
-from strandline.ledger.engine import utc_now
+from strandline.ledger.engine import Ledger, from_row, utc_now
 from strandline.ledger.schema.core import audit
 
 
@@ -29,14 +33,15 @@ class AuditEvent:
 
 def record(connection: sa.Connection, event: Event, **detail: Any) -> None:
     """Stores the event with the current actor."""
-    connection.execute(
-        audit.insert().values(at=utc_now(), event=event.value, detail=json.dumps(detail, default=str), **actor_values())
-    )
+    _insert(connection, event, utc_now(), json.dumps(detail, default=str))
+
+
+def _insert(connection: sa.Connection, event: Event, at: datetime, detail: str) -> None:
+    connection.execute(audit.insert().values(at=at, event=event.value, detail=detail, **actor_values()))
 
 
 def newest(connection: sa.Connection, event: Event) -> AuditEvent | None:
-    found = latest(connection, events=(event,), events_max=1)
-    return found[0] if found else None
+    return next(iter(latest(connection, events=(event,), events_max=1)), None)
 
 
 def latest(
@@ -58,7 +63,19 @@ def latest(
         query = query.where(audit.c.trigger == trigger.value)
     if events is not None:
         query = query.where(audit.c.event.in_([event.value for event in events]))
-    return [
-        AuditEvent(row.id, row.at, row.event, read_actor(row), json.loads(row.detail))
-        for row in connection.execute(query)
-    ]
+    rows = connection.execute(query)
+    return [from_row(AuditEvent, row, actor=read_actor(row), detail=json.loads(row.detail)) for row in rows]
+
+
+def followed_since(ledger: Ledger, crons: Mapping[str, str], now: datetime) -> datetime:
+    """Returns when a daemon first followed exactly these schedules (by name of the job). The first caller stores it."""
+    detail = json.dumps(dict(sorted(crons.items())))
+    is_same = audit.c.event == Event.SCHEDULE_FOLLOWED.value, audit.c.detail == detail
+    first = sa.select(sa.func.min(audit.c.at)).where(*is_same)
+    with ledger.read() as connection:
+        found = connection.execute(first).scalar()
+    if isinstance(found, datetime):
+        return found
+    with ledger.write() as connection:
+        _insert(connection, Event.SCHEDULE_FOLLOWED, now, detail)
+    return now

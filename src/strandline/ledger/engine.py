@@ -6,12 +6,13 @@ import json
 import random
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import event
@@ -51,6 +52,7 @@ _PROGRAM_LIMIT = "54"
 
 _PARAMETERS_AT_ONCE_MAX = 500
 _T = TypeVar("_T")
+_Asked = ParamSpec("_Asked")
 
 REBUILD_HINT = "Restore a backup of the ledger, or make a new one from the tables with `strandline ledger rebuild`."
 
@@ -61,8 +63,8 @@ def utc_now() -> datetime:
 
 def slices(items: Iterable[_T], parameters_each: int = 1) -> Iterator[list[_T]]:
     """Cuts the items into lists that fit the number of parameters of one statement."""
-    every, step = list(items), _PARAMETERS_AT_ONCE_MAX // parameters_each
-    return (every[i : i + step] for i in range(0, len(every), step))
+    listed, step = list(items), _PARAMETERS_AT_ONCE_MAX // parameters_each
+    return (listed[i : i + step] for i in range(0, len(listed), step))
 
 
 def one_of(connection: sa.Connection, values: Iterable[str]) -> sa.Select[tuple[str]]:
@@ -90,7 +92,7 @@ class Ledger:
         self.config = config
         self.path = config.ledger_file  # the SQLite file; None on PostgreSQL
         self.is_sqlite = self.path is not None
-        self.engine = self._postgres_engine() if self.path is None else self._sqlite_engine(self.path)
+        self.engine = self._sqlite_engine(self.path) if self.path is not None else postgres_engine(config)
 
     @property
     def place(self) -> str:
@@ -98,7 +100,7 @@ class Ledger:
         return str(self.path) if self.path is not None else shown(self.engine.url)
 
     def _sqlite_engine(self, path: Path) -> sa.Engine:
-        busy_seconds = self.config.settings.ledger.busy_timeout_seconds
+        busy_seconds = self._busy_seconds
 
         def connect() -> sqlite3.Connection:
             connection = sqlite3.connect(
@@ -133,15 +135,17 @@ class Ledger:
 
         return engine
 
-    def _postgres_engine(self) -> sa.Engine:
-        engine = postgres_engine(self.config.ledger_url, self.config.settings.ledger)
-        _ping_after_idling(engine)
-        return engine
-
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
         with self._translated(), self.engine.connect() as connection, connection.begin():
             yield connection
+
+    def query(
+        self, ask: Callable[Concatenate[sa.Connection, _Asked], _T], *args: _Asked.args, **kwargs: _Asked.kwargs
+    ) -> _T:
+        """The result of one query in a transaction of its own."""
+        with self.read() as connection:
+            return ask(connection, *args, **kwargs)
 
     @contextmanager
     def write(self) -> Iterator[sa.Connection]:
@@ -346,28 +350,6 @@ def _begin_writing(connection: sqlite3.Connection, busy_seconds: float) -> None:
     connection.execute(f"PRAGMA busy_timeout = {int(busy_seconds * 1000)}")  # the commit may wait for readers
 
 
-# A ping before every transaction would cost as much as another statement.
-_PING_AFTER_IDLE_SECONDS = 3.0
-
-
-def _ping_after_idling(engine: sa.Engine) -> None:
-    """Pings a connection that was idle, so that a restarted server does not make the next call fail."""
-
-    @event.listens_for(engine, "checkin")
-    def _on_checkin(_dbapi_connection: Any, record: Any) -> None:
-        record.info["idle_since"] = time.monotonic()
-
-    @event.listens_for(engine, "checkout")
-    def _on_checkout(dbapi_connection: Any, record: Any, _proxy: Any) -> None:
-        now = time.monotonic()
-        if now - record.info.get("idle_since", now) < _PING_AFTER_IDLE_SECONDS:
-            return
-        try:
-            engine.dialect.do_ping(dbapi_connection)
-        except engine.dialect.loaded_dbapi.Error as e:
-            raise sa.exc.InvalidatePoolError() from e  # the pool opens a new connection
-
-
 def insert_into(connection: sa.Connection, table: sa.Table) -> Any:
     """An INSERT that supports ON CONFLICT. SQLAlchemy has one class per database; both have the same syntax."""
     if connection.dialect.name == "sqlite":
@@ -375,3 +357,25 @@ def insert_into(connection: sa.Connection, table: sa.Table) -> Any:
     else:
         from sqlalchemy.dialects.postgresql import insert  # type: ignore[assignment]
     return insert(table)
+
+
+def upsert(connection: sa.Connection, table: sa.Table, key: Mapping[str, object], **values: object) -> None:
+    """Inserts the row, or updates these values of the row that has the key."""
+    new = insert_into(connection, table).values(**key, **values)
+    connection.execute(new.on_conflict_do_update(index_elements=list(key), set_=values))
+
+
+def lock_row(connection: sa.Connection, table: sa.Table, id: Any) -> None:
+    """Until the transaction ends, nobody else locks or changes the row. Rows that refer to it can still be added."""
+    connection.execute(sa.select(table.c.id).where(table.c.id == id).with_for_update(key_share=True)).all()
+
+
+def from_row(kind: Callable[..., _T], row: Any, /, **given: Any) -> _T:
+    """A dataclass whose fields have the values of the columns with the same names, except for those that are given."""
+    columns = row._mapping
+    return kind(**{name: columns[name] for name in _field_names(kind) if name not in given}, **given)
+
+
+@cache
+def _field_names(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import event
 
 from strandline.core.errors import ConfigError
-from strandline.core.settings import LedgerSettings
+from strandline.core.settings import LakeConfig, LedgerSettings
 
 _CONNECTIONS_KEPT = 4
 _CONNECTIONS_MORE = 60
@@ -19,8 +20,8 @@ _PROBES = 3
 _IDLE_TRANSACTION_SECONDS_MAX = 3600
 
 
-def postgres_engine(url: str, settings: LedgerSettings) -> sa.Engine:
-    address = parse_url(url)
+def postgres_engine(config: LakeConfig) -> sa.Engine:
+    address, settings = parse_url(config.ledger_url), config.settings.ledger
     given = {key: value for key, value in _client_limits(settings).items() if key not in address.query}
     engine = sa.create_engine(
         address, pool_size=_CONNECTIONS_KEPT, max_overflow=_CONNECTIONS_MORE, connect_args=given, hide_parameters=True
@@ -39,7 +40,30 @@ def postgres_engine(url: str, settings: LedgerSettings) -> sa.Engine:
             )
         dbapi_connection.commit()
 
+    _ping_after_idling(engine)
     return engine
+
+
+# A ping before every transaction would cost as much as another statement.
+_PING_AFTER_IDLE_SECONDS = 3.0
+
+
+def _ping_after_idling(engine: sa.Engine) -> None:
+    """Pings a connection that was idle, so that a restarted server does not make the next call fail."""
+
+    @event.listens_for(engine, "checkin")
+    def _on_checkin(_dbapi_connection: Any, record: Any) -> None:
+        record.info["idle_since"] = time.monotonic()
+
+    @event.listens_for(engine, "checkout")
+    def _on_checkout(dbapi_connection: Any, record: Any, _proxy: Any) -> None:
+        now = time.monotonic()
+        if now - record.info.get("idle_since", now) < _PING_AFTER_IDLE_SECONDS:
+            return
+        try:
+            engine.dialect.do_ping(dbapi_connection)
+        except engine.dialect.loaded_dbapi.Error as e:
+            raise sa.exc.InvalidatePoolError() from e  # the pool opens a new connection
 
 
 def parse_url(url: str) -> sa.URL:

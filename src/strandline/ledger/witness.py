@@ -62,7 +62,7 @@ def open_witness(config: LakeConfig) -> Witness:
 
 def behind(found: int, expected: int) -> ResyncNeeded:
     return ResyncNeeded(
-        f"the witness stands at {found} and the ledger at {expected}: numbers were taken that this ledger "
+        f"the witness is at {found} and the ledger at {expected}: sequence numbers were taken that this ledger "
         "does not know, or the warehouse was restored",
         hint="The next command that starts Spark settles it; `strandline ledger resync` does only that.",
     )

@@ -5,14 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 
 from strandline.core.audit_events import Event
-from strandline.core.clock import SKIPS_MAX, Jump, Moment, here, judge
+from strandline.core.clock import SKIPS_MAX, Moment, judge
 from strandline.core.errors import Skipped
 from strandline.core.types import DatasetId
 from strandline.ledger import audit
 from strandline.ledger.engine import Ledger
 from strandline.ledger.maintain import clocks
-
-__all__ = ["SKIPS_MAX", "Jump", "Moment", "check", "here", "judge"]
 
 
 def check(

@@ -7,24 +7,24 @@ refused. Files of a refused commit are planned again, a bounded number of times.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 from strandline.core import failpoints
 from strandline.core.audit_events import Event
 from strandline.core.errors import CommitUnknown, FailedError, RefusedError
 from strandline.core.types import Dataset
 from strandline.core.wording import plural
+from strandline.iceberg.metadata.live_files import FilePart
 from strandline.ledger import audit
-from strandline.maintain.compact_plan import CompactOptions, CompactPlan, FilePart, SkippedFiles, plan
+from strandline.maintain.compact_plan import CompactOptions, CompactPlan, SkippedFiles, plan
 from strandline.maintain.context import MaintainContext, Progress, quiet
 from strandline.read import rollback
 
 if TYPE_CHECKING:
-    from strandline.iceberg.spark.maintenance import Main, NewFile
+    from strandline.iceberg.spark.maintenance import Main
+    from strandline.iceberg.spark.number_bounds import NewFile
     from strandline.iceberg.spark.tables import SparkTables
-
-__all__ = ["CompactOptions", "Compacted", "SkippedFiles", "compact"]
 
 ROUNDS_MAX = 3  # how often files of refused commits are planned again
 SKIPPED_SHOWN_MAX = 20
@@ -55,7 +55,7 @@ class Compacted:
 
 
 @dataclass(slots=True)
-class _Progress:
+class _Tally:
     files_rewritten: int = 0
     files_written: int = 0
     bytes_rewritten: int = 0
@@ -64,7 +64,7 @@ class _Progress:
     commits: int = 0
     lost: int = 0
     left: int = 0
-    unsafe: bool = False
+    manifests_left: bool = False
 
     def add(self, pieces: Iterable[FilePart], new: Sequence[NewFile]) -> None:
         for piece in pieces:
@@ -78,25 +78,26 @@ class _Progress:
 def compact(
     context: MaintainContext,
     dataset: Dataset,
-    options: CompactOptions = CompactOptions(),
+    options: CompactOptions | None = None,
     *,
     dry_run: bool = False,
     progress: Progress = quiet,
     alive: Callable[[], None] = lambda: None,
 ) -> Compacted:
-    """Calls `alive` right before each commit; it raises if this run was taken for dead."""
+    """Calls `alive` right before each commit; it raises if this run was taken for dead. Without options, those of the
+    settings count."""
     from strandline.iceberg.spark import maintenance as upkeep
 
+    options = options or CompactOptions(**context.config.settings.maintain.compact.model_dump())
     tables = context.tables()
     progress("looking at files", 0, None)
     context.check(dataset)
-    first = upkeep.list_main(tables, dataset.name)
-    if first is None:
+    if (first := upkeep.list_main(tables, dataset.name)) is None:
         return Compacted(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, (), 0)
-    tally = _Progress()
-    chosen = plan(first.files, options, _target(first, options))
+    tally = _Tally()
+    chosen = plan(first.files, options, options.file_bytes_target or first.file_bytes_target)
     if dry_run:
-        return _planned(first, chosen, options)
+        return _planned(first, chosen)
     now = first
     for n in range(ROUNDS_MAX):
         if not chosen.steps or not _round(tables, now, chosen, tally, options, progress, alive):
@@ -104,7 +105,7 @@ def compact(
         if (found := upkeep.list_main(tables, dataset.name)) is None:
             break
         now = found
-        chosen = plan(now.files, options, _target(now, options))
+        chosen = plan(now.files, options, options.file_bytes_target or now.file_bytes_target)
         if n == ROUNDS_MAX - 1:
             tally.left = sum(len(p.files) for p in chosen.pieces)
     alive()
@@ -125,15 +126,11 @@ def compact(
     return done
 
 
-def _target(main: Main, options: CompactOptions) -> int:
-    return main.file_bytes_target if options.file_bytes_target is None else options.file_bytes_target
-
-
 def _round(
     tables: SparkTables,
     main: Main,
     chosen: CompactPlan,
-    tally: _Progress,
+    tally: _Tally,
     options: CompactOptions,
     progress: Progress,
     alive: Callable[[], None],
@@ -148,7 +145,7 @@ def _round(
     done, lost = 0, False
     for step in chosen.steps:
         progress("rewriting files", done, total)
-        rewrite = upkeep.Rewrite(tables, main, step, _target(main, options))
+        rewrite = upkeep.Rewrite(tables, main, step, options.file_bytes_target or main.file_bytes_target)
         failpoints.hit("compact.before_rewrite")
         new = rewrite.write()
         if why := wrong(step, new, read=rewrite.live_rows()):
@@ -177,18 +174,18 @@ def wrong(step: Sequence[FilePart], new: Sequence[NewFile], *, read: int) -> str
         return f"{plural(written, 'row', 'was')} written of {read:,}"
     lows, highs = [f.lo or 0 for p in step for f in p.files], [f.hi or 0 for p in step for f in p.files]
     if new and (min(f.lo for f in new) < min(lows) or max(f.hi for f in new) > max(highs)):
-        return "numbers lie outside of those that were read"
+        return "sequence numbers are outside of those that were read"
     return None
 
 
-def _tidy(tables: SparkTables, before: Main, tally: _Progress, options: CompactOptions, progress: Progress) -> None:
+def _tidy(tables: SparkTables, before: Main, tally: _Tally, options: CompactOptions, progress: Progress) -> None:
     """Removes dangling deletes and rewrites manifests. If another commit wins, that is left for the next run."""
     from strandline.iceberg.spark import maintenance as upkeep
 
     if tables.may_destroy:
         if before.delete_files or _manifests(tables, before.name) > options.manifests_max:
             progress("leaving manifests as they are: REST catalog, warehouse in a folder", 0, None)
-            tally.unsafe = True
+            tally.manifests_left = True
         return
     if before.delete_files:
         progress("removing deletes that apply to nothing", 0, None)
@@ -210,50 +207,37 @@ def _manifests(tables: SparkTables, name: str) -> int:
     return int(table.currentSnapshot().dataManifests(table.io()).size())
 
 
-def _result(tables: SparkTables, first: Main, chosen: CompactPlan, tally: _Progress) -> Compacted:
+def _result(tables: SparkTables, first: Main, chosen: CompactPlan, tally: _Tally) -> Compacted:
     table = tables.load(first.name)
     current = table.currentSnapshot()
     summary = current.summary()
     return Compacted(
-        len(first.files),
-        int(summary.get("total-data-files") or 0),
-        tally.files_rewritten,
-        tally.files_written,
-        tally.bytes_rewritten,
-        tally.bytes_written,
-        tally.rows_written,
-        first.delete_files,
-        int(summary.get("total-delete-files") or 0),
-        first.manifests,
-        int(current.dataManifests(table.io()).size()),
-        tally.commits,
-        tally.lost,
-        tally.left,
-        chosen.skipped[:SKIPPED_SHOWN_MAX],
-        sum(s.files for s in chosen.skipped),
-        tally.unsafe,
+        **asdict(tally),
+        files_before=len(first.files),
+        files_after=int(summary.get("total-data-files") or 0),
+        delete_files_before=first.delete_files,
+        delete_files_after=int(summary.get("total-delete-files") or 0),
+        manifests_before=first.manifests,
+        manifests_after=int(current.dataManifests(table.io()).size()),
+        **_skipped(chosen),
     )
 
 
-def _planned(main: Main, chosen: CompactPlan, options: CompactOptions) -> Compacted:
+def _planned(main: Main, chosen: CompactPlan) -> Compacted:
     pieces = list(chosen.pieces)
     old, new = sum(len(p.files) for p in pieces), sum(p.outputs for p in pieces)
-    size = sum(p.bytes for p in pieces)
+    size, rows = sum(p.bytes for p in pieces), sum(p.rows for p in pieces)
     return Compacted(
-        len(main.files),
-        len(main.files) - old + new,
-        old,
-        new,
-        size,
-        size,
-        sum(p.rows for p in pieces),
-        main.delete_files,
-        main.delete_files,
-        main.manifests,
-        main.manifests,
-        0,
-        0,
-        0,
-        chosen.skipped[:SKIPPED_SHOWN_MAX],
-        sum(s.files for s in chosen.skipped),
+        **asdict(_Tally(old, new, size, size, rows)),
+        files_before=len(main.files),
+        files_after=len(main.files) - old + new,
+        delete_files_before=main.delete_files,
+        delete_files_after=main.delete_files,
+        manifests_before=main.manifests,
+        manifests_after=main.manifests,
+        **_skipped(chosen),
     )
+
+
+def _skipped(chosen: CompactPlan) -> dict[str, Any]:
+    return {"skipped": chosen.skipped[:SKIPPED_SHOWN_MAX], "skipped_files": sum(s.files for s in chosen.skipped)}

@@ -10,14 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Literal
 
-from strandline.iceberg.metadata.live_files import LiveFile
-
-if TYPE_CHECKING:
-    from strandline.core.settings_maintain import CompactSettings
-
-Order = Literal["kept", "sorted", "shuffled"]  # the rows are in order; sorted by one task; shuffled by ranges
+from strandline.iceberg.metadata.live_files import FilePart, LiveFile, Order, overlapping
 
 ONE_TASK_SHARE = 2  # overlapping files of more than this many target sizes are sorted by several tasks
 
@@ -30,35 +24,6 @@ class CompactOptions:
     manifests_max: int = 100
     commit_bytes_max: int = 16 << 30  # bytes replaced by one commit: what a refused commit or a crash can cost
     commit_files_max: int = 128  # new files in one commit
-
-
-def options_of(settings: CompactSettings) -> CompactOptions:
-    """The options that users can set; the size of a commit is not one of them."""
-    return CompactOptions(
-        file_bytes_target=settings.file_bytes_target,
-        small_share=settings.small_share,
-        files_min=settings.files_min,
-        manifests_max=settings.manifests_max,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class FilePart:
-    """Neighbours of one partition that become `outputs` new files."""
-
-    spec: int
-    partition: str
-    files: tuple[LiveFile, ...]
-    order: Order
-    outputs: int
-
-    @property
-    def bytes(self) -> int:
-        return sum(f.bytes for f in self.files)
-
-    @property
-    def rows(self) -> int:
-        return sum(f.rows for f in self.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,16 +59,15 @@ def plan(files: Iterable[LiveFile], options: CompactOptions, target: int) -> Com
     pieces: list[FilePart] = []
     skipped: list[SkippedFiles] = []
     for (_, partition), group in groupby(sorted(files, key=_place), key=lambda f: (f.spec, f.partition)):
-        numbered: list[LiveFile] = []
-        unnumbered = 0
-        for file in group:
-            if file.lo is None or file.hi is None:
-                unnumbered += 1
-            else:
-                numbered.append(file)
-        if unnumbered:
+        here = list(group)
+        numbered = [f for f in here if f.lo is not None and f.hi is not None]
+        if unnumbered := len(here) - len(numbered):
             skipped.append(
-                SkippedFiles(partition, unnumbered, "they have rows without a number: adopt numbers them first")
+                SkippedFiles(
+                    partition,
+                    unnumbered,
+                    "they have rows without a sequence number: adopt numbers them first",
+                )
             )
         for run in _runs(_knots(numbered), options, target):
             chosen, left = _choose(run, partition, options, target)
@@ -118,15 +82,7 @@ def _place(file: LiveFile) -> tuple[int, str, int, int, str]:
 
 def _knots(files: Sequence[LiveFile]) -> Iterator[_Knot]:
     """`files` must be ordered by their lowest sequence number."""
-    knot: list[LiveFile] = []
-    reach = 0
-    for file in files:
-        if knot and (file.lo or 0) > reach:
-            yield _Knot(tuple(knot), _depth(knot))
-            knot = []
-        reach = max(reach, file.hi or 0) if knot else file.hi or 0
-        knot.append(file)
-    if knot:
+    for knot in overlapping(files, lambda f: (f.lo or 0, f.hi or 0)):
         yield _Knot(tuple(knot), _depth(knot))
 
 
@@ -142,16 +98,9 @@ def _depth(files: Sequence[LiveFile]) -> int:
 
 def _runs(knots: Iterable[_Knot], options: CompactOptions, target: int) -> Iterator[list[_Knot]]:
     """Yields runs of neighbours that all need rewriting, with no other file between them."""
-    run: list[_Knot] = []
-    for knot in knots:
-        if _is_fine(knot, options, target):
-            if run:
-                yield run
-            run = []
-        else:
-            run.append(knot)
-    if run:
-        yield run
+    for is_fine, run in groupby(knots, key=lambda knot: _is_fine(knot, options, target)):
+        if not is_fine:
+            yield list(run)
 
 
 def _is_fine(knot: _Knot, options: CompactOptions, target: int) -> bool:

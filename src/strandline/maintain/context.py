@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from strandline.core.delivery_types import RefusedRow
+from strandline.core.errors import LeaseLost, MarkMoved, ResyncNeeded
 from strandline.core.read_token import Bounds
 from strandline.core.settings import LakeConfig
 from strandline.core.types import Dataset, Numbered
@@ -23,6 +24,8 @@ from strandline.read.settled_view import SettledView, check_table, open_settled
 if TYPE_CHECKING:
     from strandline.iceberg.spark.tables import SparkTables
 
+_ATTEMPTS_MAX = 5
+R = TypeVar("R")
 Progress = Callable[[str, int, int | None], None]  # (step, done, total if known)
 
 
@@ -68,6 +71,15 @@ class MaintainContext:
 
     def check(self, dataset: Dataset) -> None:
         check_table(self.ledger, self.tables(), self.lake_id, dataset)
+
+    def retried(self, attempt: Callable[[], R]) -> R:
+        """Tries again if the ledger or a sink was changed before the attempt had recorded anything."""
+        for _ in range(_ATTEMPTS_MAX - 1):
+            try:
+                return attempt()
+            except (ResyncNeeded, MarkMoved, LeaseLost):
+                self.ingestion.recover()
+        return attempt()
 
     def settled(self, dataset: Dataset, bounds: Bounds) -> SettledView:
         return open_settled(self.config, self.ledger, self.tables(), self.lake_id, dataset, bounds)

@@ -11,15 +11,16 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from strandline.core.delivery_types import NOT_PARTITIONED
-from strandline.core.errors import DuplicateNumbers, FailedError, RefusedError, UsageError
+from strandline.core.delivery_types import NOT_PARTITIONED, SinkRecord
+from strandline.core.errors import DuplicateNumbers, FailedError, RefusedError, StrandlineError, UsageError
 from strandline.core.read_token import Bounds
 from strandline.core.types import PARTITION_COLUMN, SEQ_COLUMN, Dataset, Seq, SeqRange
 from strandline.core.wording import plural
 from strandline.iceberg.spark.conditions import find_instability
-from strandline.iceberg.spark.tables import explain
+from strandline.iceberg.spark.tables import explain, explaining
+from strandline.ledger.maintain.skipped_rows import LanePosition
 from strandline.maintain.context import MaintainContext
-from strandline.maintain.retain_plan import RANGES_MAX
+from strandline.maintain.retain_plan import RANGES_MAX, owed, range_or_none
 from strandline.read.settled_view import SettledView
 
 _LOOKS_MAX = 3
@@ -28,8 +29,7 @@ _LOOKS_MAX = 3
 def settled(context: MaintainContext, dataset: Dataset, sealed: Seq) -> SettledView:
     """The settled rows of a table that was not rolled back."""
     for _ in range(_LOOKS_MAX):
-        found = _settled_once(context, dataset, sealed)
-        if found is not None:
+        if (found := _settled_once(context, dataset, sealed)) is not None:
             return found
     raise FailedError(
         f"{dataset.name} was changed {_LOOKS_MAX} times while its rows were looked at, each time before it was clear "
@@ -44,7 +44,7 @@ def _settled_once(context: MaintainContext, dataset: Dataset, sealed: Seq) -> Se
     twice = None if found.counts is None else found.counts.twice_first
     if twice is not None:
         raise DuplicateNumbers(
-            f"{dataset.name}: number {twice} stands on two rows, and nobody can tell which one is ours to delete",
+            f"{dataset.name}: sequence number {twice} is on two rows, and nobody can tell which one is ours to delete",
             hint=DuplicateNumbers.REMEDY,
         )
     if not found.has_only_ours and len(found.owned) > RANGES_MAX:
@@ -58,11 +58,11 @@ def _settled_once(context: MaintainContext, dataset: Dataset, sealed: Seq) -> Se
 def _not_told_apart(dataset: Dataset, ranges: int, *, counted: bool) -> RefusedError:
     if counted:
         return RefusedError(
-            f"{dataset.name} has rows whose numbers are not ours, among {plural(ranges, 'range')} of ours",
+            f"{dataset.name} has foreign rows, among {plural(ranges, 'range')} of ours",
             hint="Rows that nobody numbered must not be deleted with the others: take them out of the table first.",
         )
     return RefusedError(
-        f"{dataset.name} does not tell whether all of its numbers are ours, among {plural(ranges, 'range')} of ours: "
+        f"{dataset.name} may have foreign rows, among {plural(ranges, 'range')} of ours: "
         "another engine deleted rows by their values, and what is left cannot be counted",
         hint=f"`strandline compact {dataset.name}` applies such deletes.",
     )
@@ -88,39 +88,57 @@ def count(df: DataFrame, condition: str) -> RowCounts:
     return found[0][1] if found else RowCounts(0, None, None, None)
 
 
-@dataclass(frozen=True, slots=True)
-class Owed:
-    """What a sink lacks, by lane."""
-
-    lanes: Mapping[str, Sequence[SeqRange]]
-    others: SeqRange | None  # for partitions without a lane
-    where: str | None  # the sink's condition: only matching rows are meant for it
-
-
-def count_owed(df: DataFrame, owed: Owed, condition: str) -> dict[str, RowCounts]:
-    """By lane, without lanes that have no such row."""
+def count_owed(
+    df: DataFrame,
+    lanes: Mapping[str, Sequence[SeqRange]],
+    others: SeqRange | None,
+    where: str | None,
+    condition: str,
+) -> dict[str, RowCounts]:
+    """Of what a sink lacks, by lane, without lanes that have no such row. `others` is for partitions without a lane.
+    `where` is the sink's condition: only matching rows are meant for it."""
     number = F.col(SEQ_COLUMN)
-    named = [(p, int(r.lo), int(r.hi)) for p, ranges in owed.lanes.items() for r in ranges]
-    if owed.where is not None:
+    named = [(p, int(r.lo), int(r.hi)) for p, ranges in lanes.items() for r in ranges]
+    if where is not None:
         with suppress(PySparkException):  # a condition that no longer fits the table must not hide any row
-            if find_instability(df, owed.where) is None:  # nor may one whose result changes each time
-                df = df.where(F.expr(owed.where))
+            if find_instability(df, where) is None:  # nor may one whose result changes each time
+                df = df.where(F.expr(where))
     if PARTITION_COLUMN not in df.columns:
         spans = [number.between(lo, hi) for _, lo, hi in named]
-        if not owed.lanes and owed.others is not None:
-            spans = [number.between(int(owed.others.lo), int(owed.others.hi))]
+        if not lanes and others is not None:
+            spans = [number.between(int(others.lo), int(others.hi))]
         inside = df.where(reduce(Column.__or__, spans, F.lit(False)))
     else:
         laned = df.withColumn("_sl_lane", lane_of(df))
         known = df.sparkSession.createDataFrame(named, "_sl_lane string, _sl_from long, _sl_to long")
         inside = laned.join(F.broadcast(known), "_sl_lane").where(number.between(F.col("_sl_from"), F.col("_sl_to")))
-        if owed.others is not None:
-            lanes = df.sparkSession.createDataFrame([(p,) for p in owed.lanes], "_sl_lane string")
-            new = laned.where(number.between(int(owed.others.lo), int(owed.others.hi)))
+        if others is not None:
+            with_lane = df.sparkSession.createDataFrame([(p,) for p in lanes], "_sl_lane string")
+            new = laned.where(number.between(int(others.lo), int(others.hi)))
             inside = inside.drop("_sl_from", "_sl_to").unionByName(
-                new.join(F.broadcast(lanes), "_sl_lane", "left_anti")
+                new.join(F.broadcast(with_lane), "_sl_lane", "left_anti")
             )
     return dict(_collect(_aggregated(inside, condition, lane_of(inside))))
+
+
+def count_lacking(
+    df: DataFrame, record: SinkRecord, standings: Sequence[LanePosition], until: Seq, condition: str
+) -> dict[str, RowCounts]:
+    """By lane, the matching rows up to `until` that the sink does not have."""
+    lanes = {s.partition: owed(s, until) for s in standings}
+    others = range_or_none(int(record.planned or 0), int(until))
+    where = record.options.get("where") or None
+    promised = {s.intent.options.get("where") or None for s in standings if s.intent is not None}
+    if promised - {where}:
+        where = None  # an open intent has another condition: count too many rows rather than too few
+    try:
+        return count_owed(df, lanes, others, where, condition)
+    except StrandlineError:
+        if where is None:
+            raise
+    # The condition fails on some row, so nobody knows which rows the sink would get: count all of them. Otherwise a
+    # sink that cannot be delivered to would make every run fail, and nothing would ever be held or dropped for it.
+    return count_owed(df, lanes, others, None, condition)
 
 
 def _aggregated(df: DataFrame, condition: str, lane: Column | None = None) -> DataFrame:
@@ -137,10 +155,8 @@ def _aggregated(df: DataFrame, condition: str, lane: Column | None = None) -> Da
 
 
 def _collect(df: DataFrame) -> list[tuple[str, RowCounts]]:
-    try:
+    with explaining("rows cannot be counted"):
         rows = df.collect()  # a line per lane
-    except Exception as e:
-        raise explain(e, "rows cannot be counted") from e
     return [(r["_sl_of"], RowCounts(r["rows"], _seq(r["first"]), _seq(r["last"]), _seq(r["kept"]))) for r in rows]
 
 

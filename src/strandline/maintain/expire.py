@@ -11,8 +11,7 @@ from strandline.core import failpoints
 from strandline.core.audit_events import Event
 from strandline.core.errors import TableUnfit, UsageError
 from strandline.core.types import Dataset
-from strandline.iceberg.metadata.history import TableHistory
-from strandline.iceberg.metadata.table_metadata import SETTLED_TAG
+from strandline.iceberg.metadata.table_metadata import SETTLED_TAG, TableView
 from strandline.ledger import audit
 from strandline.ledger.engine import utc_now
 from strandline.maintain.context import MaintainContext, Progress, quiet
@@ -21,8 +20,6 @@ from strandline.read import rollback
 
 if TYPE_CHECKING:
     from strandline.iceberg.spark.maintenance import FilesDeleted
-
-__all__ = ["ExpireOptions", "Expired", "ExpiredSnapshots", "expire"]
 
 SHOWN_MAX = 20
 
@@ -64,7 +61,7 @@ def expire(
     if options.keep_min < 1:
         raise UsageError("at least one snapshot of each branch is kept")
     tables = context.tables()
-    before = maintenance.history(tables, dataset.name)
+    before = tables.view(dataset.name)
     check(dataset, before)
     if not dry_run:
         progress("settling staged blocks", 0, None)
@@ -72,11 +69,10 @@ def expire(
         failpoints.hit("expire.after_settle")
         # Our tag moves to main first: then no snapshot between the two can expire.
         rollback.move_tag(context.ledger, tables, dataset)
-        before = maintenance.history(tables, dataset.name)
+        before = tables.view(dataset.name)
         check(dataset, before)
     context.check(dataset)
-    moment = utc_now() if now is None else now
-    chosen = plan(before, options, moment)
+    chosen = plan(before, options, now or utc_now())
     if dry_run:
         return _expired(before, chosen, None, len(chosen.expired))
     if not chosen.expired:
@@ -85,10 +81,8 @@ def expire(
     cutoff_ms = int(chosen.cutoff.timestamp() * 1000)
     deleted = maintenance.expire_snapshots(tables, dataset.name, cutoff_ms=cutoff_ms, keep_min=options.keep_min)
     failpoints.hit("expire.after_expire")
-    after = maintenance.history(tables, dataset.name)
-    gone = len(before.snapshots.keys() - after.snapshots.keys())
+    gone = len(before.snapshots.keys() - tables.view(dataset.name).snapshots.keys())
     progress("expiring snapshots", gone, gone)
-    done = _expired(before, chosen, deleted, gone)
     with context.ledger.write() as connection:
         audit.record(
             connection,
@@ -99,19 +93,19 @@ def expire(
             data_files=deleted.data,
             delete_files=deleted.deletes,
         )
-    return done
+    return _expired(before, chosen, deleted, gone)
 
 
-def check(dataset: Dataset, history: TableHistory) -> None:
+def check(dataset: Dataset, table: TableView) -> None:
     """`TableUnfit` if expiry would be refused. Also for callers that must know in advance."""
-    if why := refusal(history):
+    if why := refusal(table):
         raise TableUnfit(
             f"snapshots of {dataset.name} are not expired: {why}",
             hint="Unset that (ALTER TABLE … UNSET TBLPROPERTIES, or ALTER TABLE … REPLACE BRANCH), then run it again.",
         )
 
 
-def _expired(before: TableHistory, chosen: ExpirePlan, deleted: FilesDeleted | None, gone: int) -> Expired:
+def _expired(before: TableView, chosen: ExpirePlan, deleted: FilesDeleted | None, gone: int) -> Expired:
     going = {s.id for s in chosen.expired}
     kept = [s for s in before.snapshots.values() if s.id not in going]
     return Expired(
@@ -119,8 +113,8 @@ def _expired(before: TableHistory, chosen: ExpirePlan, deleted: FilesDeleted | N
         len(before.snapshots),
         gone,
         min((s.at for s in kept), default=None),
-        sum(1 for ref in before.refs if ref.is_branch and ref.name != "main"),
-        sum(1 for ref in before.refs if not ref.is_branch and ref.name != SETTLED_TAG),
+        sum(1 for ref in before.ref_rules if ref.is_branch and ref.name != "main"),
+        sum(1 for ref in before.ref_rules if not ref.is_branch and ref.name != SETTLED_TAG),
         None if deleted is None else deleted.data,
         None if deleted is None else deleted.deletes,
         None if deleted is None else deleted.manifests,

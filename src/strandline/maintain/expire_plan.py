@@ -6,13 +6,19 @@ a branch nor a tag reaches expires when it is old.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from strandline.core.types import SnapshotId
-from strandline.iceberg.metadata.history import MAX_REF_AGE_PROPERTY, PastSnapshot, Ref, TableHistory
-from strandline.iceberg.metadata.table_metadata import SETTLED_TAG, VOID_PREFIX
+from strandline.iceberg.metadata.table_metadata import (
+    MAX_REF_AGE_PROPERTY,
+    SETTLED_TAG,
+    VOID_PREFIX,
+    Ref,
+    SnapshotView,
+    TableView,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,84 +30,75 @@ class ExpireOptions:
 @dataclass(frozen=True, slots=True)
 class ExpirePlan:
     cutoff: datetime
-    expired: tuple[PastSnapshot, ...]  # oldest first
+    expired: tuple[SnapshotView, ...]  # oldest first
     kept: int
 
 
-def refusal(history: TableHistory) -> str | None:
+def refusal(table: TableView) -> str | None:
     """Why expiry would remove more than snapshots: a branch with a maximal age takes staged rows with it."""
-    if MAX_REF_AGE_PROPERTY in history.properties:
+    if MAX_REF_AGE_PROPERTY in table.properties:
         return f"its property {MAX_REF_AGE_PROPERTY} would expire branches, and with them rows that are staged there"
     aging = next(
-        (r for r in history.refs if r.max_ref_age_ms is not None and r.name != "main" and not _is_void_tag(r)), None
+        (r for r in table.ref_rules if r.max_ref_age_ms is not None and r.name != "main" and not _is_void_tag(r)), None
     )
     if aging is not None:
         what = "branch" if aging.is_branch else "tag"
         return f"its {what} {aging.name} has a maximal age, and expiry would remove it"
-    if history.properties.get("gc.enabled", "true").lower() == "false":
+    if table.properties.get("gc.enabled", "true").lower() == "false":
         return "its property gc.enabled is false: its files may belong to other tables too"
     return None
 
 
 def _is_void_tag(ref: Ref) -> bool:
-    """A tag of ours that expiry should remove when it is old (`light_drop.py`)."""
+    """A tag of ours that expiry should remove when it is old (`drop_entries.py`)."""
     return not ref.is_branch and ref.name.startswith(VOID_PREFIX)
 
 
-def _is_of_age(history: TableHistory, ref: Ref, now_ms: int) -> bool:
-    snapshot = history.snapshots.get(ref.snapshot)
+def _is_of_age(table: TableView, ref: Ref, now_ms: int) -> bool:
+    snapshot = table.snapshots.get(ref.snapshot)
     return snapshot is not None and ref.max_ref_age_ms is not None and now_ms - snapshot.at_ms > ref.max_ref_age_ms
 
 
-def plan(history: TableHistory, options: ExpireOptions, now: datetime) -> ExpirePlan:
-    cutoff = min(_millis(now - options.older_than), _settled_ms(history, now))
+def plan(table: TableView, options: ExpireOptions, now: datetime) -> ExpirePlan:
+    cutoff = min(_millis(now - options.older_than), _settled_ms(table, now))
     kept: set[SnapshotId] = set()
     reached: set[SnapshotId] = set()
-    for ref in history.refs:
+    for ref in table.ref_rules:
         if ref.name == SETTLED_TAG:
             continue  # expiry moves it to main first
-        if _is_void_tag(ref) and _is_of_age(history, ref, _millis(now)):
+        if _is_void_tag(ref) and _is_of_age(table, ref, _millis(now)):
             continue
         kept.add(ref.snapshot)
         reached.add(ref.snapshot)
         if ref.is_branch:
-            reached.update(s.id for s in _ancestors(history, ref.snapshot))
-            kept.update(_of_branch(history, ref, options, _millis(now), cutoff))
-    kept.update(s.id for s in history.snapshots.values() if s.id not in reached and s.at_ms >= cutoff)
-    expired = [s for s in history.snapshots.values() if s.id not in kept]
+            reached.update(s.id for s in table.ancestors(ref.snapshot))
+            kept.update(_of_branch(table, ref, options, _millis(now), cutoff))
+    kept.update(s.id for s in table.snapshots.values() if s.id not in reached and s.at_ms >= cutoff)
+    expired = [s for s in table.snapshots.values() if s.id not in kept]
     return ExpirePlan(
         datetime.fromtimestamp(cutoff / 1000, UTC),
         tuple(sorted(expired, key=lambda s: (s.at_ms, s.id))),
-        len(history.snapshots) - len(expired),
+        len(table.snapshots) - len(expired),
     )
 
 
-def _settled_ms(history: TableHistory, now: datetime) -> int:
+def _settled_ms(table: TableView, now: datetime) -> int:
     """The time of main's newest snapshot, which our tag names when expiry begins. Younger snapshots stay, so that main
     still visibly descends from the tag."""
-    main = next((history.snapshots.get(r.snapshot) for r in history.refs if r.name == "main"), None)
+    main = next(table.ancestors(table.main), None)
     return _millis(now) if main is None else main.at_ms
 
 
-def _of_branch(
-    history: TableHistory, ref: Ref, options: ExpireOptions, now_ms: int, cutoff: int
-) -> Sequence[SnapshotId]:
+def _of_branch(table: TableView, ref: Ref, options: ExpireOptions, now_ms: int, cutoff: int) -> Sequence[SnapshotId]:
     """The branch's own rules take precedence."""
     oldest = cutoff if ref.max_snapshot_age_ms is None else now_ms - ref.max_snapshot_age_ms
     at_least = options.keep_min if ref.min_snapshots is None else ref.min_snapshots
     kept: list[SnapshotId] = []
-    for snapshot in _ancestors(history, ref.snapshot):
+    for snapshot in table.ancestors(ref.snapshot):
         if len(kept) >= at_least and snapshot.at_ms < oldest:
             break
         kept.append(snapshot.id)
     return kept
-
-
-def _ancestors(history: TableHistory, of: SnapshotId) -> Iterator[PastSnapshot]:
-    at: SnapshotId | None = of
-    while at is not None and (found := history.snapshots.get(at)) is not None:
-        yield found
-        at = found.parent
 
 
 def _millis(moment: datetime) -> int:

@@ -19,14 +19,14 @@ from strandline.ledger.maintain import runs as maintenance
 from strandline.ledger.maintain.runs import Kind, Run, RunId
 from strandline.maintain.context import MaintainContext, Progress, quiet
 from strandline.maintain.runs import RunControl, RunResult, StillAlive, Work, recorded, rehearsed, take_turn
+from strandline.maintain.schedule import Job, crons, jobs
 
 if TYPE_CHECKING:
     from strandline.core.settings_maintain import RetainSettings
     from strandline.maintain.compact import Compacted
     from strandline.maintain.expire import Expired
-    from strandline.maintain.purge.run import PurgeResult
-    from strandline.maintain.retain_rule import Retained, RetainRule
-    from strandline.maintain.schedule import Job
+    from strandline.maintain.purge.plan import PurgeResult
+    from strandline.maintain.retain_result import Retained
 
 log = logging.getLogger(__name__)
 
@@ -72,14 +72,8 @@ class Maintenance:
         """Deletes rows that are old enough and that every sink has. Options that are not given come from the dataset's
         rule in the settings; without a rule, `older_than` is required."""
         target = self._ready(dataset)
-        given = {
-            "older_than": older_than,
-            "column": column,
-            "on_lag": on_lag,
-            "drop_after": drop_after,
-            "paused_sinks": paused_sinks,
-        }
-        rule = self._rule(target, {k: v for k, v in given.items() if v is not None})
+        options = {"column": column, "on_lag": on_lag, "drop_after": drop_after, "paused_sinks": paused_sinks}
+        rule = self._rule(target, older_than=older_than, **options)
         told = progress if control is None else control.checking(progress)
         work = lambda _: self._retain(target, rule, accept_clock, dry_run, told)  # noqa: E731
         return self._run(target, Kind.RETAIN, work, dry_run, control)
@@ -146,13 +140,11 @@ class Maintenance:
 
     def _compact(self, target: Dataset, dry_run: bool, progress: Progress, alive: StillAlive) -> Compacted:
         from strandline.maintain.compact import compact
-        from strandline.maintain.compact_plan import options_of
 
-        options = options_of(self.context.config.settings.maintain.compact)
-        return compact(self.context, target, options, dry_run=dry_run, progress=progress, alive=alive)
+        return compact(self.context, target, dry_run=dry_run, progress=progress, alive=alive)
 
     def _retain(
-        self, target: Dataset, rule: RetainRule, accept_clock: bool, dry_run: bool, progress: Progress
+        self, target: Dataset, rule: RetainSettings, accept_clock: bool, dry_run: bool, progress: Progress
     ) -> Retained:
         from strandline.maintain.retain import retain
 
@@ -177,12 +169,12 @@ class Maintenance:
         )
         return expire(self.context, target, options, dry_run=dry_run, progress=progress)
 
-    def _rule(self, target: Dataset, given: dict[str, Any]) -> RetainRule:
+    def _rule(self, target: Dataset, **options: Any) -> RetainSettings:
         from pydantic import ValidationError
 
         from strandline.core.settings_maintain import RetainSettings
-        from strandline.maintain.retain_rule import RetainRule
 
+        given = {name: value for name, value in options.items() if value is not None}
         known = self._rules().get(target.name)
         values = ({} if known is None else known.model_dump()) | given
         if given.get("on_lag") == "hold":
@@ -193,11 +185,10 @@ class Maintenance:
                 hint='Say --older-than 30d, or set a rule: [maintain.retain.<dataset>] older_than = "30d".',
             )
         try:
-            rule = RetainSettings(**values)
+            return RetainSettings(**values)
         except ValidationError as e:
             said = "; ".join(str(err["msg"]).removeprefix("Value error, ") for err in e.errors())
             raise UsageError(f"this rule cannot be: {said}") from e
-        return RetainRule(rule.older_than, rule.column, rule.on_lag, rule.drop_after, rule.paused_sinks)
 
     def _rules(self) -> dict[str, RetainSettings]:
         return self.context.config.settings.maintain.rules()
@@ -206,17 +197,7 @@ class Maintenance:
 
     @property
     def is_scheduled(self) -> bool:
-        return bool(self._crons())
-
-    def _crons(self) -> dict[str, str]:
-        s = self.context.config.settings.maintain
-        crons = {
-            "compact": s.compact_schedule,
-            "retain": s.retain_schedule,
-            "expire": s.expire_schedule,
-            "number": s.number_schedule,
-        }
-        return {job: cron for job, cron in crons.items() if cron is not None}
+        return bool(crons(self.context.config.settings.maintain))
 
     def rules_without_dataset(self) -> list[str]:
         """Rules for datasets that do not exist: probably typos."""
@@ -233,7 +214,8 @@ class Maintenance:
     ) -> None:
         """Until `stopping` is set, runs the jobs that are due, one after the other, and finishes the job under way.
         Several daemons on one ledger share the jobs."""
-        followed = FollowedSchedules(self.context.ledger, self._crons())
+        by_job = {kind.value: cron for kind, cron in crons(self.context.config.settings.maintain).items()}
+        followed = FollowedSchedules(self.context.ledger, by_job)
         run_until_stopped(
             lambda: self.take_turns(stopping, followed, on_begin, on_run),
             name="maintenance",
@@ -250,15 +232,11 @@ class Maintenance:
         on_run: Callable[[Run], None],
     ) -> None:
         """Runs everything that is due now. A job that fails does not stop the next one."""
-        from strandline.maintain.schedule import jobs
-
-        with self.context.ledger.read() as connection:
-            known = datasets.list_datasets(connection)
+        known = self.context.ledger.query(datasets.list_datasets)
         for job in jobs(self.context.config.settings.maintain, known, self._rules()):
             if stopping.is_set():
                 return
-            with self.context.ledger.read() as connection:
-                last = maintenance.last_scheduled(connection, job.dataset.id, job.kind)
+            last = self.context.ledger.query(maintenance.last_scheduled, job.dataset.id, job.kind)
             began = None if last is None else last.started_at
             if followed.is_due(job.cron, last=began, now=utc_now()):
                 self._turn(job, None if last is None else last.id, on_begin, on_run)
@@ -281,14 +259,13 @@ class Maintenance:
                 case Kind.EXPIRE:
                     return self._expire(job.dataset, None, None, False, quiet)
                 case _:
-                    return self._retain(job.dataset, self._rule(job.dataset, {}), False, False, quiet)
+                    return self._retain(job.dataset, self._rule(job.dataset), False, False, quiet)
 
         try:
             taken = take_turn(self.context, job.dataset, job.kind, work, after=after)
         except Exception as e:
             # A failure that was recorded is reported like every other outcome; one that was not is raised.
-            with self.context.ledger.read() as connection:
-                last = maintenance.last_scheduled(connection, job.dataset.id, job.kind)
+            last = self.context.ledger.query(maintenance.last_scheduled, job.dataset.id, job.kind)
             if last is None or last.id == after or last.outcome is None:
                 raise
             if not isinstance(e, StrandlineError):
@@ -309,8 +286,7 @@ class Maintenance:
             )
 
     def get(self, run: int) -> Run:
-        with self.context.ledger.read() as connection:
-            return maintenance.get(connection, run)
+        return self.context.ledger.query(maintenance.get, run)
 
     def _ready(self, name: str) -> Dataset:
         target = self._dataset(name)  # reports a wrong name before anything starts
@@ -320,5 +296,4 @@ class Maintenance:
     def _dataset(self, name: str) -> Dataset:
         from strandline.iceberg.metadata.identifier import full_name
 
-        with self.context.ledger.read() as connection:
-            return datasets.get(connection, full_name(name))
+        return self.context.ledger.query(datasets.get, full_name(name))

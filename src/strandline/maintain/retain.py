@@ -14,11 +14,14 @@ from datetime import datetime, timedelta
 
 from strandline.core import failpoints
 from strandline.core.audit_events import Event
+from strandline.core.clock import here
 from strandline.core.delivery_types import SinkRecord
-from strandline.core.errors import LeaseLost, MarkMoved, ResyncNeeded, SchemaError, StrandlineError, Superseded
+from strandline.core.errors import LeaseLost, MarkMoved, SchemaError
 from strandline.core.read_token import Continuation
+from strandline.core.settings_maintain import RetainSettings
 from strandline.core.types import SEQ_COLUMN, Dataset, Lease, Seq
 from strandline.iceberg.spark import floor as table_floor
+from strandline.iceberg.spark.tables import check_epoch
 from strandline.ledger import audit
 from strandline.ledger.deliver import losses, sinks
 from strandline.ledger.deliver.losses import NewLoss, Reason
@@ -38,22 +41,18 @@ from strandline.maintain.retain_plan import (
     due_condition,
     judge,
     numbers_condition,
-    owed,
-    range_or_none,
     settle_point,
 )
-from strandline.maintain.retain_rule import HeldRows, LostRows, Retained, RetainRule
+from strandline.maintain.retain_result import HeldRows, LostRows, Retained
 from strandline.maintain.sink_lease import alone
 from strandline.read import rollback
 from strandline.read.settled_view import SettledView
-
-_ATTEMPTS_MAX = 5
 
 
 def retain(
     context: MaintainContext,
     dataset: Dataset,
-    rule: RetainRule,
+    rule: RetainSettings,
     *,
     now: datetime,
     accept_clock: bool = False,
@@ -61,15 +60,8 @@ def retain(
     progress: Progress = quiet,
 ) -> Retained:
     jump = timedelta(seconds=context.config.settings.maintain.clock_jump_seconds)
-    clock.check(context.ledger, dataset.id, clock.here(now), jump=jump, accept=accept_clock, rehearse=dry_run)
-    for attempt in range(_ATTEMPTS_MAX):
-        try:
-            return _Retention(context, dataset, rule, now, progress).run(dry_run=dry_run)
-        except (ResyncNeeded, MarkMoved, LeaseLost):
-            if attempt == _ATTEMPTS_MAX - 1:
-                raise
-            context.ingestion.recover()
-    raise AssertionError("unreachable")
+    clock.check(context.ledger, dataset.id, here(now), jump=jump, accept=accept_clock, rehearse=dry_run)
+    return context.retried(lambda: _Retention(context, dataset, rule, now, progress).run(dry_run=dry_run))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +90,7 @@ class _Drop:
 class _Retention:
     context: MaintainContext
     dataset: Dataset
-    rule: RetainRule
+    rule: RetainSettings
     now: datetime
     progress: Progress
     table: SettledView | None = field(default=None)
@@ -161,8 +153,7 @@ class _Retention:
     def _due(self, sealed: Seq, moment: datetime) -> Seq | None:
         """The highest sequence number that is old enough."""
         if self.rule.column is None:
-            with self.context.ledger.read() as connection:
-                return floors.published_before(connection, self.dataset.id, moment, sealed)
+            return self.context.ledger.query(floors.published_before, self.dataset.id, moment, sealed)
         self.progress("looking for rows that are due", 0, None)
         return rows.count(self._table(sealed).df, self._condition(sealed, moment)).last
 
@@ -175,8 +166,7 @@ class _Retention:
         """The condition, besides the sequence number, for a row that is old enough."""
         if self.rule.column is None:
             return "true"
-        found = self._table(sealed).view.column(self.rule.column)
-        if found is None:
+        if (found := self._table(sealed).view.column(self.rule.column)) is None:
             raise SchemaError(f"{self.dataset.name} has no column {self.rule.column!r}")
         return due_condition(self.rule.column, str(found["type"]), moment)
 
@@ -192,33 +182,13 @@ class _Retention:
         condition = numbers_condition(due, None) + f" AND ({self._condition(sealed, self.cutoff)})"
         for n, reach in enumerate(holding):
             self.progress("counting rows that are held", n, len(holding))
-            with self.context.ledger.read() as connection:
-                standings = skipped_rows.standings(connection, reach.sink)
-            counted = self._owed(sealed, reach.sink, standings, due, condition)
+            standings = self.context.ledger.query(skipped_rows.lane_positions, reach.sink)
+            counted = rows.count_lacking(self._table(sealed).df, reach.sink, standings, due, condition)
             total = max(0, sum(c.rows for c in counted.values()) - lost.get(reach.sink.id, 0))
             above = f"{condition} AND `{SEQ_COLUMN}` > {max(int(reach.number or 0), int(end or 0))}"
             if total or rows.count(self._table(sealed).df, above).rows:
                 found.append((reach, total))
         return tuple(found)
-
-    def _owed(
-        self, sealed: Seq, record: SinkRecord, standings: Sequence[LanePosition], until: Seq, condition: str
-    ) -> dict[str, rows.RowCounts]:
-        lanes = {s.partition: owed(s, until) for s in standings}
-        others = range_or_none(int(record.planned or 0), int(until))
-        where = record.options.get("where") or None
-        promised = {s.intent.options.get("where") or None for s in standings if s.intent is not None}
-        if promised - {where}:
-            where = None  # an open intent has another condition: count too many rows rather than too few
-        df = self._table(sealed).df
-        try:
-            return rows.count_owed(df, rows.Owed(lanes, others, where), condition)
-        except StrandlineError:
-            if where is None:
-                raise
-        # The condition fails on some row, so nobody knows which rows the sink would get: count all of them. Otherwise a
-        # sink that cannot be delivered to would make every run fail, and nothing would ever be held or dropped for it.
-        return rows.count_owed(df, rows.Owed(lanes, others, None), condition)
 
     # --- what goes ---
 
@@ -233,7 +203,7 @@ class _Retention:
                     record = self._current(connection, reach.sink)
                     if record is None or (record.generation, record.state) != (reach.sink.generation, reach.sink.state):
                         raise MarkMoved(f"sink {reach.sink.name} was changed meanwhile", hint="Try again.")
-                    passed.append(_Passed(record, lease, tuple(skipped_rows.standings(connection, record))))
+                    passed.append(_Passed(record, lease, tuple(skipped_rows.lane_positions(connection, record))))
             yield passed
 
     def _current(self, connection: Connection, record: SinkRecord) -> SinkRecord | None:
@@ -262,10 +232,7 @@ class _Retention:
         failpoints.hit("retain.after_floor")
         self.progress("deleting rows", 0, found.rows)
         table_floor.write_floor(table.tables, self.dataset.name, floor)
-        if table.tables.view(self.dataset.name).epoch > epoch:
-            raise Superseded(
-                "another ledger took this lake over", hint="Stop using this copy of the ledger; nothing was deleted."
-            )
+        check_epoch(table.tables.view(self.dataset.name), epoch, "nothing was deleted")
         # Rows that have become due since the count are above the floor: a sink that was added meanwhile must get them.
         table_floor.delete(table.tables, self.dataset.name, f"({condition}) AND `_ingest_seq` <= {floor}")
         failpoints.hit("retain.after_delete")
@@ -290,12 +257,11 @@ class _Retention:
 
     def _drop(self, sealed: Seq, passed: _Passed, end: Seq, condition: str) -> _Drop:
         self.progress(f"counting what {passed.record.name} loses", 0, None)
-        counted = self._owed(sealed, passed.record, passed.standings, end, condition)
+        counted = rows.count_lacking(self._table(sealed).df, passed.record, passed.standings, end, condition)
         moved, dropped, deleted = [], [], []
         for standing in passed.standings:
             found = counted.pop(standing.partition, None)
-            point = drop_point(standing, end)
-            if point is None:
+            if (point := drop_point(standing, end)) is None:
                 continue
             count = 0 if found is None else found.rows
             if found is None or found.first_kept is None:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from strandline.core.delivery_types import ChunkState, SinkState
 from strandline.core.errors import SchemaError
 from strandline.core.types import SEQ_COLUMN, Seq, SeqRange, merge_ranges
+from strandline.iceberg.metadata.identifier import quoted
 from strandline.ledger.maintain.floors import SinkProgress
 from strandline.ledger.maintain.retention_holds import Hold
 from strandline.ledger.maintain.skipped_rows import LanePosition
@@ -26,7 +27,7 @@ def range_or_none(after: int, until: int) -> SeqRange | None:
 def due_condition(column: str, kind: str, cutoff: datetime) -> str:
     """The condition in Spark SQL; `kind` is the column's Iceberg type. NULL is never due."""
     moment = cutoff.astimezone(UTC).replace(tzinfo=None)
-    name = "`" + column.replace("`", "``") + "`"
+    name = quoted(column)
     match kind:
         case "date":
             return f"{name} < DATE'{moment:%Y-%m-%d}'"
@@ -117,8 +118,7 @@ def drop_point(standing: LanePosition, target: Seq) -> Seq | None:
 def owed(standing: LanePosition, until: Seq) -> list[SeqRange]:
     """The sequence numbers up to `until` that the lane lacks: neither landed nor found to be empty."""
     after = int(standing.mark or 0)
-    begun = standing.intent
-    if begun is None:
+    if (begun := standing.intent) is None:
         whole = range_or_none(after, int(until))
         return [] if whole is None else [whole]
     left = [c.rows for c in begun.chunks if c.state is ChunkState.PLANNED and c.rows.lo <= until]

@@ -89,8 +89,7 @@ def recorded(
 ) -> RunResult[T]:
     """A run on demand; `AlreadyRunning` if one of this kind is under way."""
     control = control or RunControl()
-    run = _begin(context, NewRun(dataset.id, kind, node()), None)
-    if run is None:
+    if (run := _begin(context, NewRun(dataset.id, kind, node()), None)) is None:
         raise RuntimeError("only a turn of the schedule can be somebody else's")
     control.on_begun(run)
     return _work(context, dataset, kind, run, work, control)

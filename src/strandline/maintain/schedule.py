@@ -9,10 +9,6 @@ from strandline.core.settings_maintain import MaintainSettings
 from strandline.core.types import Dataset
 from strandline.ledger.maintain.runs import Kind
 
-# The order of jobs that are due at the same time: rows get sequence numbers before anything is decided about them, rows
-# that are to be deleted are not rewritten first, and expiry frees last what the others leave behind.
-ORDER = (Kind.NUMBER, Kind.RETAIN, Kind.COMPACT, Kind.EXPIRE)
-
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -21,20 +17,25 @@ class Job:
     cron: str
 
 
-def jobs(settings: MaintainSettings, datasets: Iterable[Dataset], with_rule: Collection[str]) -> list[Job]:
-    """All jobs with a schedule. Retention needs a rule: a dataset without one keeps its rows. Only an adopted table can
-    get rows without a sequence number."""
-    crons = {
+def crons(settings: MaintainSettings) -> dict[Kind, str]:
+    """The schedules, in the order of jobs that are due at the same time: rows get sequence numbers before anything is
+    decided about them, rows that are to be deleted are not rewritten first, and expiry frees last what the others leave
+    behind."""
+    found = {
         Kind.NUMBER: settings.number_schedule,
         Kind.RETAIN: settings.retain_schedule,
         Kind.COMPACT: settings.compact_schedule,
         Kind.EXPIRE: settings.expire_schedule,
     }
+    return {kind: cron for kind, cron in found.items() if cron is not None}
+
+
+def jobs(settings: MaintainSettings, datasets: Iterable[Dataset], with_rule: Collection[str]) -> list[Job]:
+    """All jobs with a schedule. Retention needs a rule: a dataset without one keeps its rows. Only an adopted table can
+    get rows without a sequence number."""
     return [
         Job(d, kind, cron)
         for d in datasets
-        for kind in ORDER
-        if (cron := crons[kind]) is not None
-        and (kind is not Kind.RETAIN or d.name in with_rule)
-        and (kind is not Kind.NUMBER or d.adopted)
+        for kind, cron in crons(settings).items()
+        if (kind is not Kind.RETAIN or d.name in with_rule) and (kind is not Kind.NUMBER or d.adopted)
     ]

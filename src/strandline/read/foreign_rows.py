@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 
 from strandline.core.settings import LakeConfig
@@ -58,8 +59,7 @@ def count(config: LakeConfig, ledger: Ledger, dataset: Dataset, view: TableView,
             return stored
         since = _lowest_since(stored, view)
         owned, unsettled = _ours(connection, dataset, since)
-    known = still_right(stored, view, lake, owned)
-    if known is not None:
+    if (known := still_right(stored, view, lake, owned)) is not None:
         found = replace(known, snapshot=view.main)  # so that the next walk through history is short
     elif view.main is None:
         found = TableCounts(None, 0, 0, utc_now())
@@ -105,8 +105,7 @@ def trusted_snapshots(stored: TableCounts | None, view: TableView, lake: str) ->
             is_based = True
             break
         since.add(snapshot.id)
-        wap = WapId.parse(snapshot.wap)
-        if wap is not None and wap.lake == lake:
+        if snapshot.block_of(lake) is not None:
             ours.add(snapshot.id)
     unowned_from = None if stored is None else stored.foreign_from
 
@@ -125,21 +124,11 @@ def _count_anew(
     from strandline.iceberg.pyiceberg.catalog import open_catalog
     from strandline.iceberg.pyiceberg.foreign_rows import count_rows_not_ours
 
-    catalog = open_catalog(config)
-    try:
+    with closing(open_catalog(config)) as catalog:
         table = catalog.load(dataset.name)
-        snapshot = table.current_snapshot()
         with ledger.read() as connection:
             owned, unsettled = _ours(connection, dataset, None)
             last = sequence.read(connection).last
         # Snapshots that came in since `is_trusted` was made are not in it, so their files are read.
         counted = count_rows_not_ours(table, owned, is_trusted, last)
-    finally:
-        catalog.close()
-    if counted is None:
-        return None
-    at = None if snapshot is None else SnapshotId(snapshot.snapshot_id)
-    first = None if counted.twice_first is None else Seq(counted.twice_first)
-    lowest = None if counted.foreign_from is None else Seq(counted.foreign_from)
-    found = TableCounts(at, counted.unnumbered, counted.foreign, utc_now(), counted.twice, first, lowest)
-    return found, unsettled
+    return None if counted is None else (counted, unsettled)

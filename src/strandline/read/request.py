@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from strandline.core import read_token as tokens
 from strandline.core.errors import UsageError
-from strandline.core.partition import choose_partition
 from strandline.core.read_token import Bounds, Continuation
 from strandline.core.settings import LakeConfig
 from strandline.core.types import Dataset, Seq
@@ -38,7 +37,7 @@ def bounds(ledger: Ledger, lake_id: str, target: Dataset, wanted: ReadRequest) -
     """What to read. Raises UsageError or TokenError for a bad request, without starting a JVM."""
     until = wanted.until
     if until is not None and until < 1:
-        raise UsageError(f"`until` is a number of the sequence, which begins at 1, not {until}")
+        raise UsageError(f"`until` is a sequence number, and the first one is 1: {until} is none")
     after = None
     with ledger.read() as connection:
         seal = blocks.sealed(connection, target.id)
@@ -53,14 +52,4 @@ def rows(
     config: LakeConfig, ledger: Ledger, lake_id: str, tables: SparkTables, target: Dataset, wanted: ReadRequest
 ) -> Rows:
     settled = open_settled(config, ledger, tables, lake_id, target, bounds(ledger, lake_id, target, wanted))
-    partition = wanted.partition
-    if isinstance(partition, Mapping):
-        partition = choose_partition(target.deliver_by, partition)
-    return scan.bounded(
-        settled,
-        lake_id,
-        partition=partition,
-        columns=wanted.columns,
-        limit=wanted.limit,
-        internal=wanted.internal,
-    )
+    return scan.bounded(settled, lake_id, wanted)

@@ -8,6 +8,7 @@ no rollback. If expired snapshots leave the question open, the work goes on, and
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from strandline.core.audit_events import Event
@@ -44,28 +45,17 @@ def check(ledger: Ledger, tables: SparkTables, dataset: Dataset, view: TableView
     settle_verdict(ledger, dataset, judge_table(tables, dataset.name, view, memory))
 
 
-def may_move_tag(ledger: Ledger, tables: SparkTables, dataset: Dataset, memory: Memory) -> Callable[[TableView], bool]:
+def may_move_tag(
+    ledger: Ledger | Connection, tables: SparkTables, dataset: Dataset, memory: Memory
+) -> Callable[[TableView], bool]:
     """For the commit that publishes a block; it asks about the metadata that it replaces. On a table that was rolled
-    back the block is published and the tag stays, so the rollback is still noticed."""
+    back the block is published and the tag stays, so the rollback is still noticed. A caller that holds the ledger's
+    lock gives its connection: the doubt is recorded when that transaction commits."""
     from strandline.iceberg.spark.settled_tag import judge_table
 
     def may(view: TableView) -> bool:
         verdict = judge_table(tables, dataset.name, view, memory)
         record_doubt(ledger, dataset, verdict)
-        return not isinstance(verdict, RolledBack)
-
-    return may
-
-
-def may_move_tag_within(
-    connection: Connection, tables: SparkTables, dataset: Dataset, memory: Memory
-) -> Callable[[TableView], bool]:
-    """The same for a caller that holds the ledger's lock: the doubt is recorded when that transaction commits."""
-    from strandline.iceberg.spark.settled_tag import judge_table
-
-    def may(view: TableView) -> bool:
-        verdict = judge_table(tables, dataset.name, view, memory)
-        _record_doubt(connection, dataset, verdict)
         return not isinstance(verdict, RolledBack)
 
     return may
@@ -77,16 +67,13 @@ def settle_verdict(ledger: Ledger, dataset: Dataset, verdict: Verdict) -> None:
     record_doubt(ledger, dataset, verdict)
 
 
-def record_doubt(ledger: Ledger, dataset: Dataset, verdict: Verdict) -> None:
+def record_doubt(ledger: Ledger | Connection, dataset: Dataset, verdict: Verdict) -> None:
     """Called before a block is published on top, which would leave no trace of the doubt."""
-    if isinstance(verdict, NotKnown):
-        with ledger.write() as connection:
-            _record_doubt(connection, dataset, verdict)
-
-
-def _record_doubt(connection: Connection, dataset: Dataset, verdict: Verdict) -> None:
-    if isinstance(verdict, NotKnown) and table_states.record_doubt(connection, dataset.id, doubt(dataset, verdict)):
-        audit.record(connection, Event.ROLLBACK_NOT_KNOWN, dataset=dataset.name, snapshot=verdict.snapshot)
+    if not isinstance(verdict, NotKnown):
+        return
+    with ledger.write() if isinstance(ledger, Ledger) else nullcontext(ledger) as connection:
+        if table_states.record_doubt(connection, dataset.id, doubt(dataset, verdict)):
+            audit.record(connection, Event.ROLLBACK_NOT_KNOWN, dataset=dataset.name, snapshot=verdict.snapshot)
 
 
 def refusal(dataset: Dataset, verdict: RolledBack) -> TableRolledBack:
@@ -122,8 +109,7 @@ def move_tag(ledger: Ledger, tables: SparkTables, dataset: Dataset) -> None:
     """Moves the tag after our maintenance changed main, or before it expires snapshots. Raises TableRolledBack."""
     from strandline.iceberg.spark.settled_tag import move
 
-    with ledger.read() as connection:
-        memory = recall(connection, dataset)
+    memory = ledger.query(recall, dataset)
     at = move(tables, dataset.name, memory, lambda verdict: settle_verdict(ledger, dataset, verdict))
     if at is not None and at != memory.anchor:
         with ledger.write() as connection:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -15,13 +15,17 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.functions import pandas_udf
 
 from strandline.core.errors import DuplicateNumbers, SchemaError
+from strandline.core.partition import choose_partition
 from strandline.core.read_token import Bounds, Continuation
 from strandline.core.types import INTERNAL_COLUMNS, PARTITION_COLUMN, SEQ_COLUMN, Dataset, Seq, SeqRange, SnapshotId
 from strandline.iceberg.metadata.identifier import in_spark, quoted
 from strandline.iceberg.metadata.table_metadata import TableView
 from strandline.iceberg.spark.row_text import line
-from strandline.iceberg.spark.tables import SparkTables, explain
+from strandline.iceberg.spark.tables import SparkTables, explaining
 from strandline.read.settled_view import SettledView
+
+if TYPE_CHECKING:
+    from strandline.read.request import ReadRequest
 
 
 @dataclass(frozen=True)
@@ -52,38 +56,29 @@ class Rows:
     def _in_order(self, *columns: Column) -> Iterator[tuple[Sequence[Any], str]]:
         last = 0
         ordered = self._all.orderBy(SEQ_COLUMN).select(SEQ_COLUMN, *columns)
-        try:
+        with explaining("the rows cannot be read"):
             for row in ordered.toLocalIterator(prefetchPartitions=True):
                 number = row[0]
                 if number <= last:
-                    raise DuplicateNumbers(f"number {number} stands on two rows", hint=DuplicateNumbers.REMEDY)
+                    raise DuplicateNumbers(f"sequence number {number} is on two rows", hint=DuplicateNumbers.REMEDY)
                 last = number
                 yield row[1:], Continuation(self.token.lake, self.token.table, Seq(number)).encode()
-        except Exception as e:
-            raise explain(e, "the rows cannot be read") from e
 
 
-def bounded(
-    settled: SettledView,
-    lake: str,
-    *,
-    partition: str | None = None,
-    columns: Sequence[str] | None = None,
-    limit: int | None = None,
-    internal: bool = False,
-) -> Rows:
+def bounded(settled: SettledView, lake: str, wanted: ReadRequest) -> Rows:
     """Checks now whether two rows share a sequence number, if they may: a DataFrame that was handed out cannot
     raise."""
     dataset, df, behind = settled.dataset, settled.df, settled.bounds.behind
+    partition = wanted.partition
+    if isinstance(partition, Mapping):
+        partition = choose_partition(dataset.deliver_by, partition)
     if partition is not None:
         if PARTITION_COLUMN not in df.columns:
             raise SchemaError(f"{dataset.name} has no logical partitions", hint="It was made without --deliver-by.")
         df = df.where(F.col(PARTITION_COLUMN) == partition)
-    chosen = _chosen(df, columns, internal)
-    if limit is not None:
-        last = _last_of(df, limit)
-        if last is not None:
-            df, behind = df.where(F.col(SEQ_COLUMN) <= last), Seq(last)
+    chosen = _chosen(df, wanted.columns, wanted.internal)
+    if wanted.limit is not None and (last := _last_of(df, wanted.limit)) is not None:
+        df, behind = df.where(F.col(SEQ_COLUMN) <= last), Seq(last)
     if settled.may_repeat_numbers:
         _check_once(df)
     return Rows(df.select(*map(quoted, chosen)), Continuation(lake, dataset.table_uuid, behind), df)
@@ -91,12 +86,10 @@ def bounded(
 
 def _check_once(df: DataFrame) -> None:
     twice = df.groupBy(SEQ_COLUMN).count().where("count > 1").select(SEQ_COLUMN).limit(1)
-    try:
+    with explaining("the rows cannot be read"):
         found = twice.collect()
-    except Exception as e:
-        raise explain(e, "the rows cannot be read") from e
     if found:
-        raise DuplicateNumbers(f"number {found[0][0]} stands on two rows", hint=DuplicateNumbers.REMEDY)
+        raise DuplicateNumbers(f"sequence number {found[0][0]} is on two rows", hint=DuplicateNumbers.REMEDY)
 
 
 def settled_rows(
@@ -135,10 +128,8 @@ def _last_of(df: DataFrame, limit: int) -> int | None:
     if limit < 1:
         raise SchemaError("a limit is at least 1")
     numbers = df.select(SEQ_COLUMN).orderBy(SEQ_COLUMN).limit(limit)
-    try:
+    with explaining("the rows cannot be read"):
         found = numbers.agg(F.count("*").alias("n"), F.max(SEQ_COLUMN).alias("last")).collect()[0]
-    except Exception as e:
-        raise explain(e, "the rows cannot be read") from e
     return None if found["n"] < limit else int(found["last"])
 
 

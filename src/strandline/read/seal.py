@@ -25,15 +25,15 @@ Subscriber = Callable[[Seq], None]
 class SealedWatermark:
     """Monotonic: neither a poll that returns late nor a restored ledger moves it back."""
 
-    def __init__(self, look: Callable[[], Seq | None], *, poll_seconds: float) -> None:
-        self._look = look
+    def __init__(self, load: Callable[[], Seq | None], *, poll_seconds: float) -> None:
+        self._load = load
         self._poll_seconds = poll_seconds
         self._value: Seq | None = None
         self._moved = threading.Condition()
         self._subscribers: list[Subscriber] = []
         self._poller: threading.Thread | None = None
-        self._telling = threading.RLock()
-        self._told: Seq | None = None
+        self._notifying = threading.RLock()
+        self._notified: Seq | None = None
         self._closed = threading.Event()
 
     @property
@@ -42,8 +42,7 @@ class SealedWatermark:
         return self._value
 
     def refresh(self) -> Seq | None:
-        found = self._look()
-        if found is not None:
+        if (found := self._load()) is not None:
             self._advance(found)
         return self._value
 
@@ -87,16 +86,16 @@ class SealedWatermark:
                 return
             self._value = found
             self._moved.notify_all()
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         """Not under the lock that waiting readers use: a subscriber may be slow, or call this watch."""
-        with self._telling:
+        with self._notifying:
             with self._moved:
                 value, subscribers = self._value, list(self._subscribers)
-            if value is None or (self._told is not None and value <= self._told):
+            if value is None or (self._notified is not None and value <= self._notified):
                 return
-            self._told = value
+            self._notified = value
             for subscriber in subscribers:
                 try:
                     subscriber(value)
@@ -121,16 +120,14 @@ class SealWatches:
         self._watches: dict[str, SealedWatermark] = {}
 
     def watch(self, dataset: Dataset) -> SealedWatermark:
-        def look() -> Seq | None:
-            with self._ledger.read() as connection:
-                return blocks.sealed(connection, dataset.id)
+        def load() -> Seq | None:
+            return self._ledger.query(blocks.sealed, dataset.id)
 
-        return self._watches.setdefault(dataset.name, SealedWatermark(look, poll_seconds=self._poll_seconds))
+        return self._watches.setdefault(dataset.name, SealedWatermark(load, poll_seconds=self._poll_seconds))
 
     def refresh(self, dataset: Dataset) -> None:
         """Rows are published and acknowledged by now: an error of a watch must not look like a failure of that."""
-        watch = self._watches.get(dataset.name)
-        if watch is not None:
+        if (watch := self._watches.get(dataset.name)) is not None:
             with suppress(StrandlineError):
                 watch.refresh()
 

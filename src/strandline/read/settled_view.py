@@ -65,8 +65,7 @@ class SettledView:
 
 def check_table(ledger: Ledger, tables: SparkTables, lake: str, dataset: Dataset) -> TableView:
     """The table now. Raises if it lost what the protocol needs, was rolled back, or its dataset waits for a resync."""
-    with ledger.read() as connection:
-        memory = rollback.recall(connection, dataset)
+    memory = ledger.query(rollback.recall, dataset)
     view = tables.view(dataset.name)
     check_fit(view, dataset, lake)
     rollback.check(ledger, tables, dataset, view, memory)
@@ -79,8 +78,7 @@ def open_settled(
     """The table, checked by `check_table`, and our rows between the bounds."""
     from strandline.read import scan
 
-    with ledger.read() as connection:
-        owned = blocks.owned_ranges(connection, dataset.id, after=bounds.after, until=bounds.until)
+    owned = ledger.query(blocks.owned_ranges, dataset.id, after=bounds.after, until=bounds.until)
     view = check_table(ledger, tables, lake, dataset)
     counts = foreign_rows.count(config, ledger, dataset, view, lake)
     needs_no_filter = counts is not None and counts.foreign == 0 and view.main_has_current_schema

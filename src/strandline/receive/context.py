@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from strandline.receive.body.json_lines import ReadLines
 
 
-def _nothing() -> None:
-    pass
-
-
 @dataclass(frozen=True)
 class ReceiverContext:
     config: LakeConfig
@@ -35,5 +31,4 @@ class ReceiverContext:
     read_lines: ReadLines  # `strandline.ingest.sources.body.read_json_lines`
     # what really exists of a lane's ranges in lo..hi: `ranges`, and `next` if there is more
     inspect: Callable[[Dataset, LaneName, Seq, Seq], Mapping[str, Any]]
-    on_behind: Callable[[], None] = _nothing  # called when the ledger is behind the witness and needs a resync
-    close: Callable[[], None] = _nothing  # called last, when every request is answered
+    on_behind: Callable[[], None] = lambda: None  # called when the ledger is behind the witness and needs a resync

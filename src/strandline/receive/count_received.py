@@ -38,12 +38,6 @@ class CountedRange:
     problem: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Inspection:
-    ranges: tuple[CountedRange, ...]
-    next: Seq | None  # where to continue, if there is more
-
-
 @dataclass(frozen=True)
 class ReceivedInspector:
     ledger: Ledger
@@ -52,14 +46,15 @@ class ReceivedInspector:
 
     def document(self, dataset: Dataset, lane: LaneName, lo: Seq, hi: Seq) -> dict[str, Any]:
         """The answer to the sender's HTTP request."""
-        found = self.inspect(dataset, lane, SeqRange(lo, hi))
+        counted, after = self.inspect(dataset, lane, SeqRange(lo, hi))
         ranges = [
             {"lo": r.rows.lo, "hi": r.rows.hi, "rows": r.count, "digest": r.digest, "problem": r.problem}
-            for r in found.ranges
+            for r in counted
         ]
-        return {"ranges": ranges} if found.next is None else {"ranges": ranges, "next": found.next}
+        return {"ranges": ranges} if after is None else {"ranges": ranges, "next": after}
 
-    def inspect(self, dataset: Dataset, lane: LaneName, window: SeqRange) -> Inspection:
+    def inspect(self, dataset: Dataset, lane: LaneName, window: SeqRange) -> tuple[list[CountedRange], Seq | None]:
+        """Also returns where to continue, if there is more."""
         bodies, after = self._bodies(dataset, lane, window)
         spooled = {b.rows: self._in_spool(b) for b in bodies if b.first is None}
         if any(found.problem for found in spooled.values()):
@@ -68,11 +63,10 @@ class ReceivedInspector:
             bodies = [again.get(b.rows, b) for b in bodies]
         placed = [b for b in bodies if b.first is not None]
         counted = {found.rows: found for found in self._in_table(dataset, placed)}
-        return Inspection(tuple(counted.get(b.rows) or spooled[b.rows] for b in bodies), after)
+        return [counted.get(b.rows) or spooled[b.rows] for b in bodies], after
 
     def _bodies(self, dataset: Dataset, lane: LaneName, window: SeqRange) -> tuple[list[PlacedBody], Seq | None]:
-        with self.ledger.read() as connection:
-            found = senders.placed(connection, dataset.id, lane, window.lo, window.hi, BODIES_MAX + 1)
+        found = self.ledger.query(senders.placed, dataset.id, lane, window.lo, window.hi, BODIES_MAX + 1)
         more = found[BODIES_MAX].rows.lo if len(found) > BODIES_MAX else None
         return list(found[:BODIES_MAX]), more
 
@@ -81,18 +75,14 @@ class ReceivedInspector:
             given_up = f"its {plural(body.count, 'row', 'was')} given up here by a person"
             return CountedRange(body.rows, 0, body.digest, given_up)
         if body.spool is None:
-            problem = (
-                None
-                if body.count == 0
-                else f"its {plural(body.count, 'row', 'is')} neither in the table nor in the spool"
-            )
-            return CountedRange(body.rows, 0, body.digest, problem)
+            problem = f"its {plural(body.count, 'row', 'is')} neither in the table nor in the spool"
+            return CountedRange(body.rows, 0, body.digest, problem if body.count else None)
         try:
             rows = self.reader.count(body.spool)
         except (StrandlineError, OSError, ValueError) as e:
             return CountedRange(body.rows, 0, body.digest, f"its file in the spool cannot be read: {e}")
-        told = f"its file in the spool has {plural(rows, 'row')}, and {plural(body.count, 'row', 'was')} received"
-        return CountedRange(body.rows, rows, body.digest, None if rows == body.count else told)
+        problem = f"its file in the spool has {plural(rows, 'row')}, and {plural(body.count, 'row', 'was')} received"
+        return CountedRange(body.rows, rows, body.digest, None if rows == body.count else problem)
 
     def _in_table(self, dataset: Dataset, bodies: Sequence[PlacedBody]) -> list[CountedRange]:
         with_rows = [b for b in bodies if b.count]
@@ -197,12 +187,10 @@ def _between(numbers: DataFrame, bodies: Sequence[PlacedBody]) -> DataFrame:
 
 
 def _collected(df: DataFrame) -> list[Any]:
-    from strandline.iceberg.spark.tables import explain
+    from strandline.iceberg.spark.tables import explaining
 
-    try:
+    with explaining("the rows that were received cannot be counted"):
         return df.collect()
-    except Exception as e:
-        raise explain(e, "the rows that were received cannot be counted") from e
 
 
 def _judge(body: PlacedBody, tally: ReceivedCounter | None) -> CountedRange:
@@ -218,9 +206,9 @@ def describe(body: PlacedBody, tally: ReceivedCounter) -> str:
     said = []
     for number, times in tally.wrong:
         place = number - (body.first or 0)
-        there = f" (number {body.rows.lo + place} at the sender)" if dense else ""
-        how = {0: "is gone", 2: "stands twice"}.get(times, f"stands {times} times")
-        said.append(f"row {place + 1}{there} {how}")
+        name = f" (sequence number {body.rows.lo + place} at the sender)" if dense else ""
+        how = {0: "is gone", 2: "is there twice"}.get(times, f"is there {times} times")
+        said.append(f"row {place + 1}{name} {how}")
     gone, extra = body.count - tally.distinct, tally.rows - tally.distinct
     if gone + extra > len(said):
         more = f"{extra:,} {agreeing(extra, 'is')} there once too often"

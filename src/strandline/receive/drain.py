@@ -10,21 +10,18 @@ from strandline.core.settings import LakeConfig
 from strandline.core.types import Dataset
 from strandline.core.wording import plural
 from strandline.ledger.receive import batches, ended_batches
-from strandline.receive.intake import BatchReport, Intake, IntakeContext, check_hold
-from strandline.receive.record_found import FoundBodies
+from strandline.receive.intake import Intake, IntakeContext, check_hold
 
 _WAIT_WITHOUT_PROGRESS_SECONDS = 60.0  # for a batch that another receiver has under way, or that waits for its retry
 
 
-def drain(context: IntakeContext, dataset: Dataset, *, wait_seconds: float = _WAIT_WITHOUT_PROGRESS_SECONDS) -> int:
+def drain(context: IntakeContext, dataset: Dataset) -> int:
     """Returns how many bodies waited at the start. It does not wait for bodies that arrive later, so that it ends while
     senders go on. It removes the files of ingested rows. Raises RefusedError if a body was set aside or cannot be
     recorded: its rows would be missing."""
-    context.door.catch_up()
+    context.ingestion.catch_up()
     check_hold(context.ledger, dataset.id)
-    found = FoundBodies(
-        context.ledger, context.spool, context.receipts
-    ).run()  # bodies that a restored ledger has forgotten
+    found = context.found_bodies.run()  # bodies that a restored ledger has forgotten
     if unrecorded := [f for f in found.left if f.dataset == dataset.name]:
         raise RefusedError(
             f"{plural(len(unrecorded), 'body', 'lies')} in the spool and cannot be recorded; the first: "
@@ -33,20 +30,18 @@ def drain(context: IntakeContext, dataset: Dataset, *, wait_seconds: float = _WA
             "`strandline spool list` names what is left.",
         )
     _check_none_aside(context, dataset)
-    with context.ledger.read() as connection:
-        waited, last = batches.waiting(connection, dataset.id)
+    waited, last = context.ledger.query(batches.waiting, dataset.id)
     at_once = context.config.settings.receive.model_copy(update={"batch_wait_seconds_max": 0})
     settings = context.config.settings.model_copy(update={"receive": at_once})
     intake = Intake(replace(context, config=LakeConfig(settings, context.config.home)))
-    left, deadline = waited, time.monotonic() + wait_seconds
+    left, deadline = waited, time.monotonic() + _WAIT_WITHOUT_PROGRESS_SECONDS
     why: str | None = None
     while left:
         done = intake.next_batch(dataset.id)
-        why = _reason(done) or why
-        with context.ledger.read() as connection:
-            now_left, _ = batches.waiting(connection, dataset.id, up_to=last)
+        why = next((r.reason for r in done or () if r.reason is not None), why)
+        now_left, _ = context.ledger.query(batches.waiting, dataset.id, up_to=last)
         if now_left < left:
-            left, deadline = now_left, time.monotonic() + wait_seconds
+            left, deadline = now_left, time.monotonic() + _WAIT_WITHOUT_PROGRESS_SECONDS
         elif time.monotonic() > deadline:
             raise RefusedError(
                 f"rows that were received for {dataset.name} cannot be ingested: {why or 'another receiver is at it'}",
@@ -60,14 +55,9 @@ def drain(context: IntakeContext, dataset: Dataset, *, wait_seconds: float = _WA
 
 
 def _check_none_aside(context: IntakeContext, dataset: Dataset) -> None:
-    with context.ledger.read() as connection:
-        aside = ended_batches.aside_count(connection, dataset.id)
+    aside = context.ledger.query(ended_batches.aside_count, dataset.id)
     if aside:
         raise RefusedError(
             f"{dataset.name}: {plural(aside, 'body', 'was')} set aside that could not be ingested",
             hint="Nothing was deleted. Replay or discard them first: `strandline spool list` shows them.",
         )
-
-
-def _reason(done: list[BatchReport] | None) -> str | None:
-    return next((r.reason for r in done or () if r.reason is not None), None)

@@ -18,9 +18,8 @@ from strandline.iceberg.metadata.identifier import full_name
 from strandline.ledger import audit
 from strandline.ledger.ingest import blocks, datasets, sequence
 from strandline.ledger.receive import ended_batches, receive_holds, senders, spool_files, tokens
-from strandline.receive.doubtful_bodies import find_doubtful
 from strandline.receive.intake import Intake, IntakeContext
-from strandline.receive.record_found import FoundBodies, RecordedBodies
+from strandline.receive.record_found import RecordedBodies, find_doubtful
 
 if TYPE_CHECKING:
     import socket
@@ -79,9 +78,8 @@ class Receiver:
             )  # fmt: skip
         return made, secret
 
-    def every_token(self) -> list[Token]:
-        with self.context.ledger.read() as connection:
-            return tokens.list_tokens(connection)
+    def list_tokens(self) -> list[Token]:
+        return self.context.ledger.query(tokens.list_tokens)
 
     def revoke_token(self, name: str) -> None:
         with self.context.ledger.write() as connection:
@@ -89,9 +87,8 @@ class Receiver:
                 raise RefusedError(f"there is no token {name} in use", hint="`strandline token list` shows them all.")
             audit.record(connection, Event.TOKEN_REVOKED, token=name)
 
-    def every_claim(self) -> list[ClaimOf]:
-        with self.context.ledger.read() as connection:
-            return senders.list_claims(connection)
+    def list_claims(self) -> list[ClaimOf]:
+        return self.context.ledger.query(senders.list_claims)
 
     def release_claim(self, dataset: str, lake: str, source_dataset: str) -> Released:
         """Takes a sender's lanes away from the token that claimed them; the next token that claims them gets them."""
@@ -103,16 +100,9 @@ class Receiver:
                     f"no sender of lake {lake} has claimed {target.name} for its dataset {source_dataset}",
                     hint="`strandline token claims` shows all claims.",
                 )
-            audit.record(
-                connection,
-                Event.CLAIM_RELEASED,
-                dataset=target.name,
-                lake=lake,
-                source_dataset=source_dataset,
-                sink=released.instance,
-                generation=released.generation,
-                forgotten=released.forgotten,
-            )
+            taken = {"sink": released.instance, "generation": released.generation, "forgotten": released.forgotten}
+            claim = {"dataset": target.name, "lake": lake, "source_dataset": source_dataset}
+            audit.record(connection, Event.CLAIM_RELEASED, **claim, **taken)
         return released
 
     def ingest_waiting(self, dataset: Dataset) -> int:
@@ -123,7 +113,7 @@ class Receiver:
 
     def adopt(self) -> RecordedBodies:
         """Records the bodies in the spool that the ledger does not know. A receiver does this when it starts."""
-        return FoundBodies(self.context.ledger, self.context.spool, self.context.receipts).run()
+        return self.context.found_bodies.run()
 
     def accept(self, dataset: str, reason: str) -> list[str]:
         """Lifts the hold of a dataset on a person's word, though nobody knows which bodies its table has. It first sets
@@ -159,24 +149,22 @@ class Receiver:
         return ReceivedInspector(self.context.ledger, self.context.tables, self.context.spool)
 
     def set_aside(self, dataset: str | None = None) -> list[AsideBody]:
-        with self.context.ledger.read() as connection:
-            return ended_batches.aside(connection, None if dataset is None else full_name(dataset))
+        return self.context.ledger.query(ended_batches.aside, None if dataset is None else full_name(dataset))
 
     def unrecorded(self) -> LeftFiles:
         """Files in the spool whose bodies could not be recorded at the receiver's last check."""
-        with self.context.ledger.read() as connection:
-            return spool_files.left(connection)
+        return self.context.ledger.query(spool_files.left)
 
     def set_unrecorded_aside(self, dataset: str | None = None) -> list[LeftFile]:
         """Gives up bodies in the spool that cannot be recorded. Their files stay under a name that nobody ingests."""
         wanted = None if dataset is None else full_name(dataset)
-        self.context.door.catch_up()
+        self.context.ingestion.catch_up()
         gone = [f for f in self.adopt().left if wanted in (None, f.dataset)]
         for file in gone:
             self.context.spool.set_aside(file.name)
         if gone:
             with self.context.ledger.write() as connection:
-                first = [asdict(f) for f in gone[: spool_files.FILES_TOLD_MAX]]
+                first = [asdict(f) for f in gone[: spool_files.FILES_NAMED_MAX]]
                 audit.record(connection, Event.SPOOL_FILES_SET_ASIDE, files=len(gone), first=first)
             self.adopt()
         return gone
@@ -200,7 +188,7 @@ class Receiver:
     def serve(
         self,
         stopping: threading.Event,
-        told: ReceiverListener,
+        listener: ReceiverListener,
         *,
         host: str | None = None,
         port: int | None = None,
@@ -214,18 +202,17 @@ class Receiver:
         address_of = settings.host if host is None else host, settings.port if port is None else port
         listening = listen(*address_of, section="receive")
         url = address(listening, tls=tls is not None)
-        with self.context.ledger.read() as connection:
-            names = [d.name for d in datasets.list_datasets(connection)]
+        names = [d.name for d in self.context.ledger.query(datasets.list_datasets)]
         with ThreadPoolExecutor(1, "strandline-intake-loop") as pool:
-            intake = self.intake(told.batch)
+            intake = self.intake(listener.batch)
             server = self._server(listening, tls, intake.open_soon)
             try:
                 server.start()
-                told.listening(url, names)
+                listener.listening(url, names)
                 if not ingest:
                     self._adopt_at_start()
                 if ingest:
-                    working = pool.submit(intake.run, stopping, told.trouble, told.well)
+                    working = pool.submit(intake.run, stopping, listener.trouble, listener.well)
                     working.add_done_callback(lambda _: stopping.set())
                 while not stopping.wait(0.1):
                     if not server.is_alive:
@@ -267,6 +254,5 @@ class Receiver:
         return Server(create_app(parts), listening, tls, limits)
 
     def _schema_of(self, name: str) -> tuple[Dataset, Sequence[Column]]:
-        with self.context.ledger.read() as connection:
-            found = datasets.get(connection, full_name(name))
+        found = self.context.ledger.query(datasets.get, full_name(name))
         return found, self.catalog().columns(found.name)

@@ -72,7 +72,7 @@ class Entered(Protocol):
     def rows(self) -> SeqRange | None: ...
 
 
-class BatchDoor(Protocol):
+class BatchIngestion(Protocol):
     """Appends a batch to its table. `ingest/facade.Ingestion` implements it."""
 
     def catch_up(self) -> None:
@@ -88,13 +88,17 @@ class IntakeContext:
     ledger: Ledger
     spool: Spool
     tables: Callable[[], SparkTables]  # starts Spark at the first call
-    door: BatchDoor
+    ingestion: BatchIngestion
     receipts: Receipts
     witness: Witness
 
     @property
     def settings(self) -> ReceiveSettings:
         return self.config.settings.receive
+
+    @property
+    def found_bodies(self) -> FoundBodies:
+        return FoundBodies(self.ledger, self.spool, self.receipts)
 
     @property
     def lease_seconds(self) -> int:
@@ -157,7 +161,7 @@ class Intake:
         try:
             self.close()
         except Exception as e:
-            on_trouble(_told(e))
+            on_trouble(_as_known(e))
 
     def close(self) -> None:
         """Waits for batches under way; begins no other."""
@@ -184,10 +188,10 @@ class Intake:
     def _resync_if_asked(self) -> None:
         if self._opens.is_set() or monotonic() - self._opened_at > _OPEN_AGAIN_SECONDS:
             self._opened_at = monotonic()
-            self.context.door.catch_up()
+            self.context.ingestion.catch_up()
         if self._opens.is_set():
             # Senders of bodies in the spool were told that they are safe, and may never send anything again.
-            FoundBodies(self.context.ledger, self.context.spool, self.context.receipts).run()
+            self.context.found_bodies.run()
             self._opens.clear()
 
     def _due(self) -> list[DatasetId]:
@@ -213,7 +217,7 @@ class Intake:
         """Ingests one batch of the dataset, which it forms if needed; None if there is none to take."""
         ledger, settings = self.context.ledger, self.context.settings
         # Before bodies are put into a batch: if the ledger was restored, they may be in the table already.
-        self.context.door.catch_up()
+        self.context.ingestion.catch_up()
         check_hold(ledger, id)
         if batches.form(ledger, id, rows_max=settings.batch_rows_max, older_than=self._older_than()) is not None:
             failpoints.hit("receive.after_batch")
@@ -231,14 +235,14 @@ class Intake:
     def _ingest(self, batch: Batch) -> BatchReport | None:
         """None if another receiver has taken the batch over: that one reports it."""
         ledger, seconds = self.context.ledger, self.context.lease_seconds
-        dataset, at_the_door = None, False
+        dataset, while_appending = None, False
         try:
             with beating(lambda: batches.renew(ledger, batch, seconds), lease_seconds=seconds):
                 dataset = self._dataset(batch)
-                self.context.door.catch_up()
+                self.context.ingestion.catch_up()
                 self._write_receipt(dataset, batch)
                 check_hold(ledger, dataset.id)
-                at_the_door = True
+                while_appending = True
                 numbers = self._enter(dataset, batch)
         except failpoints.FailpointError:
             raise
@@ -246,15 +250,16 @@ class Intake:
             batches.release(ledger, batch)
             raise
         except Exception as e:
-            return self._failed(batch, dataset, _told(e), at_the_door=at_the_door)
+            return self._failed(batch, dataset, _as_known(e), while_appending=while_appending)
         self._remove_now([(b.id, b.spool) for b in batch.bodies])
         return BatchReport(dataset.name, batch.batch_id, "ingested", len(batch.bodies), batch.rows, numbers)
 
     def _enter(self, dataset: Dataset, batch: Batch) -> SeqRange:
         """Appends the batch unless it is published already: then its files may be gone, and are not needed."""
-        numbers = self._published(dataset, batch)
+        block = self.context.ledger.query(blocks.of_batch, dataset.id, batch.batch_id)
+        numbers = block.head.rows if isinstance(block, Published) else None
         if numbers is None:
-            numbers = self.context.door.append_received(
+            numbers = self.context.ingestion.append_received(
                 dataset.name,
                 self._frame(dataset, batch),
                 batch.batch_id,
@@ -262,28 +267,25 @@ class Intake:
             ).rows
         failpoints.hit("receive.after_append")
         if numbers is None or len(numbers) != batch.rows:
-            raise FailedError(f"batch {batch.batch_id} has {plural(batch.rows, 'row')}, and the numbers {numbers}")
+            raise FailedError(
+                f"batch {batch.batch_id} has {plural(batch.rows, 'row')}, and the sequence numbers {numbers}"
+            )
         batches.settle(self.context.ledger, batch, numbers)
         failpoints.hit("receive.after_settle")
         return numbers
 
     def _write_receipt(self, dataset: Dataset, batch: Batch) -> None:
         """Durable before the table can have the batch: a restored ledger that forgot the batch finds the receipt."""
-        with self.context.ledger.read() as connection:
-            receipt = batch_receipts.receipt_of(connection, batch)
+        receipt = self.context.ledger.query(batch_receipts.receipt_of, batch)
         taken = [(body.spool, body.rows, body.place) for body in batch.bodies]
         if [(body.spool, body.note.rows, body.place) for body in receipt.bodies] != taken:
             raise BlockLost(
                 f"the ledger does not know batch {batch.batch_id} as it was taken",
-                hint="It was restored from a copy: look at it again.",
+                hint="It was restored from a copy: try again.",
             )
         failpoints.hit("receive.before_receipt")
         self.context.receipts.write(dataset.table_uuid, receipt)
         failpoints.hit("receive.after_receipt")
-
-    def _published(self, dataset: Dataset, batch: Batch) -> SeqRange | None:
-        block = blocks.of_batch(self.context.ledger, dataset.id, batch.batch_id)
-        return block.head.rows if isinstance(block, Published) else None
 
     def _frame(self, dataset: Dataset, batch: Batch) -> DataFrame:
         from pyspark.sql import types as T
@@ -297,8 +299,8 @@ class Intake:
         return frame_of(spark, fields, batch.bodies, self.context.spool)
 
     def _dataset(self, batch: Batch) -> Dataset:
-        with self.context.ledger.read() as connection:
-            found = next((d for d in datasets.list_datasets(connection) if d.id == batch.dataset), None)
+        known = self.context.ledger.query(datasets.list_datasets)
+        found = next((d for d in known if d.id == batch.dataset), None)
         if found is None:
             raise RefusedError(
                 f"{plural(batch.rows, 'row', 'waits')} for a dataset that was dropped, or whose table was made anew",
@@ -307,28 +309,27 @@ class Intake:
         return found
 
     def _failed(
-        self, batch: Batch, dataset: Dataset | None, error: StrandlineError, *, at_the_door: bool
+        self, batch: Batch, dataset: Dataset | None, error: StrandlineError, *, while_appending: bool
     ) -> BatchReport | None:
         """Takes the step that `failed_batches.next_step` decides. None if another receiver has taken the batch over."""
-        told = explained(error)
-        with self.context.ledger.read() as connection:
-            standing = ended_batches.standing(connection, batch, tries=TRIES_WITHOUT_PROOF)
-        failure = Failure(len(batch.bodies), batch.failures + 1, at_the_door, unfit=told is not error)
-        step = next_step(failure, standing)
-        did, hint = "waiting", told.hint
+        reported = explained(error)
+        facts = self.context.ledger.query(ended_batches.failed_batch_facts, batch, tries=TRIES_WITHOUT_PROOF)
+        failure = Failure(len(batch.bodies), batch.failures + 1, while_appending, unfit=reported is not error)
+        step = next_step(failure, facts)
+        did, hint = "waiting", reported.hint
         if step == "divide" and ended_batches.divide(self.context.ledger, self.context.witness, batch):
             did = "divided"
         elif step == "set_aside" and ended_batches.set_aside(
-            self.context.ledger, self.context.witness, batch, told.message
+            self.context.ledger, self.context.witness, batch, reported.message
         ):
             did, hint = "set_aside", _ASIDE_HINT
         else:  # also if a block still has the batch, which must be settled first
             seconds = backoff_seconds(batch.failures, random.random(), longest=_RETRY_SECONDS_MAX)
             retry_at = utc_now() + timedelta(seconds=seconds)
-            if not batches.failed(self.context.ledger, batch, told.message, retry_at):
+            if not batches.failed(self.context.ledger, batch, reported.message, retry_at):
                 return None
         name = f"dataset {batch.dataset}" if dataset is None else dataset.name
-        return BatchReport(name, batch.batch_id, did, len(batch.bodies), batch.rows, reason=told.message, hint=hint)
+        return BatchReport(name, batch.batch_id, did, len(batch.bodies), batch.rows, reason=reported.message, hint=hint)
 
     def _remove_now(self, files: Sequence[tuple[ReceivedId, str]]) -> None:
         """The rows are published, so a failure to remove their files must not look like a failed batch."""
@@ -350,37 +351,27 @@ class Intake:
 
     def remove_files(self) -> None:
         """Removes the files whose rows are published or given up."""
-        while True:
-            with self.context.ledger.read() as connection:
-                left = batches.to_remove(connection)
-            if not left:
-                break
+        while left := self.context.ledger.query(batches.to_remove):
             self._remove(left)
 
     def _remove_old_receipts(self) -> None:
         """A dataset goes on hold if its ledger is restored from a copy that is older than the receipts kept. The newest
         receipt stays: it says that the dataset has received rows."""
         before = utc_now() - timedelta(days=self.context.settings.receipts_kept_days)
-        with self.context.ledger.read() as connection:
-            known = datasets.list_datasets(connection)
-        for dataset in known:
+        for dataset in self.context.ledger.query(datasets.list_datasets):
             listed = sorted(self.context.receipts.listed(dataset.table_uuid), key=lambda found: found[1])
-            old = [batch_id for batch_id, at in listed[:-1] if at < before]
-            with self.context.ledger.read() as connection:
-                settled = batch_receipts.settled_batches(connection, dataset.id, old)
-            self.context.receipts.remove(dataset.table_uuid, settled)
-        self._remove_receipts_of_dropped()
-
-    def _remove_receipts_of_dropped(self) -> None:
-        """No ledger can take their batches back, because the table is gone. Skips datasets without receipts."""
+            self._remove_settled(dataset, [batch_id for batch_id, at in listed[:-1] if at < before])
+        # No ledger can take the batches of dropped datasets back, because their tables are gone.
         tables = self.context.receipts.tables()
-        with self.context.ledger.read() as connection:
-            dropped = [d for d in datasets.every_dropped(connection) if d.table_uuid in tables]
-        for dataset in dropped:
-            listed = [batch_id for batch_id, _ in self.context.receipts.listed(dataset.table_uuid)]
-            with self.context.ledger.read() as connection:
-                settled = batch_receipts.settled_batches(connection, dataset.id, listed)
-            self.context.receipts.remove(dataset.table_uuid, settled)
+        for dataset in self.context.ledger.query(datasets.list_dropped):
+            if dataset.table_uuid in tables:
+                listed = self.context.receipts.listed(dataset.table_uuid)
+                self._remove_settled(dataset, [batch_id for batch_id, _ in listed])
+
+    def _remove_settled(self, dataset: Dataset, batch_ids: Sequence[str]) -> None:
+        """Removes those of the receipts that nothing needs any more."""
+        settled = self.context.ledger.query(batch_receipts.settled_batches, dataset.id, batch_ids)
+        self.context.receipts.remove(dataset.table_uuid, settled)
 
     def _tidy_now_and_then(self) -> None:
         if self._tidied_at is None or monotonic() - self._tidied_at > _TIDY_SECONDS:
@@ -389,8 +380,7 @@ class Intake:
 
 
 def check_hold(ledger: Ledger, dataset: DatasetId) -> None:
-    with ledger.read() as connection:
-        reason = receive_holds.list_holds(connection).get(dataset)
+    reason = ledger.query(receive_holds.list_holds).get(dataset)
     if reason is not None:
         raise ReceiverHolds(
             f"nothing that was received is ingested: {reason}",
@@ -404,7 +394,7 @@ def explained(error: StrandlineError) -> StrandlineError:
     return SchemaError(said, hint=_UNFIT_HINT) if found else error
 
 
-def _told(error: Exception) -> StrandlineError:
+def _as_known(error: Exception) -> StrandlineError:
     if isinstance(error, StrandlineError):
         return error
     log.error("the intake failed in a way that nobody foresaw", exc_info=error)

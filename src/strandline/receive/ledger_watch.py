@@ -19,7 +19,7 @@ from strandline.ledger.witness import Witness
 from strandline.receive.record_found import FoundBodies
 from strandline.receive.sqlite_lock import LedgerAccess
 
-LOOK_AGAIN_SECONDS = 1.0
+CHECK_AGAIN_SECONDS = 1.0
 _ADOPT_AGAIN_SECONDS = 600.0
 _IN_HAND_SECONDS = 3_600  # a younger file may be about to be recorded; to record it here does no harm, but is useless
 
@@ -39,23 +39,23 @@ class LedgerWatch:
         self._adoption = adoption
         self._on_behind = on_behind
         self._lock = threading.Lock()
-        self._looked_at: float | None = None
+        self._checked_at: float | None = None
         self._adopted_at: float | None = None
         self._unclaimed = 0
 
     def check(self) -> None:
-        """Raises `ResyncNeeded` if the ledger is behind the witness. A success is cached for `LOOK_AGAIN_SECONDS`."""
+        """Raises `ResyncNeeded` if the ledger is behind the witness. A success is cached for `CHECK_AGAIN_SECONDS`."""
         if self._is_fresh():
             return
         with self._lock:
             if self._is_fresh():
                 return
-            self._look()
+            self._compare()
             if self._adopted_at is None:
                 self._adopt(everything=True)
             elif monotonic() - self._adopted_at > _ADOPT_AGAIN_SECONDS:
                 self._adopt(everything=False)
-            self._looked_at = monotonic()
+            self._checked_at = monotonic()
 
     def claimed(self) -> None:
         """Called when a sender has claimed its lanes: bodies of it in the spool may have waited for that."""
@@ -64,15 +64,15 @@ class LedgerWatch:
                 self._adopt(everything=True)
 
     def _is_fresh(self) -> bool:
-        return self._looked_at is not None and monotonic() - self._looked_at < LOOK_AGAIN_SECONDS
+        return self._checked_at is not None and monotonic() - self._checked_at < CHECK_AGAIN_SECONDS
 
-    def _look(self) -> None:
+    def _compare(self) -> None:
         try:
             # in a write transaction, so that nobody reserves sequence numbers between the two reads
             with self._ledger.write() as connection:
                 sequence.check(connection, self._witness)
         except ResyncNeeded:
-            self._looked_at = self._adopted_at = None
+            self._checked_at = self._adopted_at = None
             self._on_behind()
             raise
 

@@ -6,6 +6,10 @@ nobody needs to: a body that was not answered may be accepted, too.
 
 Another receiver may be about to record the same file. If we record the body first, that receiver finds a repeat, and
 removes its file. So we record a copy under a name of our own.
+
+While a dataset is on hold, nobody knows whether its table has the bodies that receipts name in batches which the ledger
+does not have as published. These doubtful bodies stay where they are. They are matched by identity and not by file
+name: another copy of the ledger may have recorded the same body in another file.
 """
 
 from __future__ import annotations
@@ -18,38 +22,69 @@ from datetime import datetime
 from strandline.core import failpoints
 from strandline.core.audit_events import Event
 from strandline.core.errors import StorageError
-from strandline.core.types import Dataset, DatasetId
+from strandline.core.forward_protocol import KeyIdentity, LaneName
+from strandline.core.types import Dataset, DatasetId, SeqRange
 from strandline.ledger import audit
 from strandline.ledger.engine import Ledger
 from strandline.ledger.ingest import datasets
 from strandline.ledger.receive import receive_holds, received, spool_files
-from strandline.ledger.receive.batch_receipts import files_of
-from strandline.ledger.receive.owners import NotClaimed, NotOwner
-from strandline.ledger.receive.receipts import Note, Receipts
+from strandline.ledger.receive.batch_receipts import files_of, finished_batches
+from strandline.ledger.receive.receipts import Note, Receipts, TokenMark
 from strandline.ledger.receive.received import BodyGone, Decision, New, OnHold, OtherBody, Overlaps, Repeat
+from strandline.ledger.receive.senders import NotClaimed, NotOwner
 from strandline.ledger.receive.spool_files import LeftFile
-from strandline.receive.doubtful_bodies import Doubtful, find_doubtful
 from strandline.receive.spool import UNSURE_SUFFIX, Spool
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedBodies:
-    bodies: int
-    rows: int
-    unclaimed: int  # bodies whose sender has to claim its lanes first: this ledger has forgotten the claim, too
-    left: tuple[LeftFile, ...] = ()  # files whose bodies cannot be recorded, the unclaimed ones included
-
-
 @dataclass(slots=True)
-class _Found:
-    """Counters of one run."""
-
+class RecordedBodies:
     bodies: int = 0
     rows: int = 0
-    unclaimed: int = 0
-    left: list[LeftFile] = field(default_factory=list)
+    unclaimed: int = 0  # bodies whose sender has to claim its lanes first: this ledger has forgotten the claim, too
+    left: list[LeftFile] = field(default_factory=list)  # files whose bodies cannot be recorded, unclaimed ones included
+
+
+@dataclass(frozen=True, slots=True)
+class Doubtful:
+    files: frozenset[str]
+    keys: frozenset[tuple[TokenMark | None, str]]
+    ranges: Mapping[LaneName, tuple[SeqRange, ...]]
+
+    def has(self, note: Note) -> bool:
+        """Whether the table may have any row of this body."""
+        if isinstance(note.identity, KeyIdentity):
+            return (note.owner, note.identity.key) in self.keys
+        rows = note.identity.rows
+        return any(rows.overlaps(other) for other in self.ranges.get(note.identity.lane, ()))
+
+    def files_in(self, spool: Spool, dataset: Dataset) -> list[str]:
+        """The spool files of these bodies, recorded in the ledger or not."""
+        return [name for name, _ in spool.bodies(dataset.table_uuid) if name in self.files or self._is_in(spool, name)]
+
+    def _is_in(self, spool: Spool, name: str) -> bool:
+        try:
+            note = spool.note(name)
+        except StorageError:
+            return False  # removed meanwhile, or damaged: nobody can ingest it
+        return note is not None and self.has(note)
+
+
+def find_doubtful(ledger: Ledger, receipts: Receipts, dataset: Dataset) -> Doubtful:
+    listed = [batch_id for batch_id, _ in receipts.listed(dataset.table_uuid)]
+    finished = ledger.query(finished_batches, listed)
+    files, keys, ranges = set[str](), set[tuple[TokenMark | None, str]](), dict[LaneName, tuple[SeqRange, ...]]()
+    for batch_id in listed:
+        receipt = None if batch_id in finished else receipts.read(dataset.table_uuid, batch_id)
+        for body in () if receipt is None else receipt.bodies:
+            files.add(body.spool)
+            identity = body.note.identity
+            if isinstance(identity, KeyIdentity):
+                keys.add((body.note.owner, identity.key))
+            else:
+                ranges[identity.lane] = (*ranges.get(identity.lane, ()), identity.rows)
+    return Doubtful(frozenset(files), frozenset(keys), ranges)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +101,13 @@ class FoundBodies:
             known = spool_files.list_spool_files(connection)
             left_before = spool_files.left(connection).first
             by_uuid = {d.table_uuid: d for d in datasets.list_datasets(connection)}
-            held = receive_holds.list_holds(connection)
+            on_hold = receive_holds.list_holds(connection)
         unknown = {name: at for name, at in listed if name not in known}
         found = [name for name, at in unknown.items() if older_than is None or at <= older_than]
         doubtful = {
             dataset.id: find_doubtful(self.ledger, self.receipts, dataset)
             for dataset in by_uuid.values()
-            if dataset.id in held
+            if dataset.id in on_hold
         }
         done = self._record(found, by_uuid, doubtful)
         # Files that are too young for this run keep their entry.
@@ -83,7 +118,7 @@ class FoundBodies:
     def _record(
         self, names: list[str], by_uuid: Mapping[str, Dataset], doubtful: Mapping[DatasetId, Doubtful]
     ) -> RecordedBodies:
-        found = _Found()
+        found = RecordedBodies()
         for name in names:
             dataset = by_uuid.get(name.partition("/")[0])
             if dataset is None:
@@ -102,9 +137,9 @@ class FoundBodies:
             )
             with self.ledger.write() as connection:
                 audit.record(connection, Event.BODIES_FOUND, bodies=found.bodies, rows=found.rows)
-        return RecordedBodies(found.bodies, found.rows, found.unclaimed, tuple(found.left))
+        return found
 
-    def _take(self, name: str, dataset: Dataset, doubtful: Doubtful | None, found: _Found) -> str | None:
+    def _take(self, name: str, dataset: Dataset, doubtful: Doubtful | None, found: RecordedBodies) -> str | None:
         """Why the file stays unrecorded; None if it was recorded, or need not be."""
         note = self.spool.note(name)
         if note is None:

@@ -30,16 +30,17 @@ from strandline.core.audit_events import Event
 from strandline.core.errors import StorageError, StrandlineError
 from strandline.core.reconcile_records import AbortReason, Asked, FindingKind, RunId, Swept, SweptId, SweptState
 from strandline.ledger import audit
-from strandline.ledger.deliver import sink_watermarks
-from strandline.ledger.deliver.sink_watermarks import SinkMark
+from strandline.ledger.deliver import lanes
+from strandline.ledger.deliver.lanes import SinkMark
 from strandline.ledger.engine import Connection
 from strandline.ledger.ingest import datasets
 from strandline.ledger.reconcile import dropped_entries, quarantined_files
 from strandline.ledger.reconcile.dropped_entries import DroppedBatch, GoneRows, NewBatch, given_up
 from strandline.ledger.reconcile.quarantined_files import NewSwept
 from strandline.reconcile.context import QUARANTINE_FOLDER, SweepContext
-from strandline.reconcile.model import Finding, Move, References, Stat
+from strandline.reconcile.model import Finding, Move, Stat
 from strandline.reconcile.paths import SPOOL_FOLDER, below
+from strandline.reconcile.references.collect import LakeReferences
 from strandline.reconcile.rendering import printable
 from strandline.reconcile.run_counters import RunCounters
 from strandline.reconcile.run_watch import Aborted, RunWatch
@@ -53,17 +54,17 @@ PROOF_PATHS = 10  # recorded for each batch of entries, at least
 
 
 class Actor:
-    def __init__(self, context: SweepContext, run: RunId, asked: Asked, watch: RunWatch, tally: RunCounters) -> None:
-        self._bench = context
+    def __init__(self, context: SweepContext, run: RunId, asked: Asked, watch: RunWatch, counters: RunCounters) -> None:
+        self._context = context
         self._run = run
         self._asked = asked
         self._watch = watch
-        self._tally = tally
+        self._counters = counters
         self._spool = f"{context.warehouse}/{SPOOL_FOLDER}"
         # A new ledger counts runs from 1 again, so the run's id alone does not make a unique name.
         self._folder = f"{context.warehouse}/{QUARANTINE_FOLDER}/{run}-{uuid4().hex[:8]}"
 
-    def sweep_files(self, files: Sequence[tuple[Finding, Stat]], known: References) -> References:
+    def sweep_files(self, files: Sequence[tuple[Finding, Stat]], known: LakeReferences) -> LakeReferences:
         """Quarantines files, or deletes them with `--delete`; returns the present references. Raises Aborted."""
         failpoints.hit("reconcile.before_files")
         new = [
@@ -78,14 +79,14 @@ class Actor:
             )
             for f, stat in files
         ]
-        with self._bench.ledger.write() as connection:
+        with self._context.ledger.write() as connection:
             self._watch.fence(connection)
             begun = quarantined_files.begin(connection, self._run, new)
         failpoints.hit("reconcile.after_files_record")
         try:
             moved, stayed, lost = self._move(begun)
             failpoints.hit("reconcile.after_files_moved")
-            known = self._bench.catalog.references(known, self._watch)
+            known = self._context.catalog.references(known, self._watch)
             needed = self._needed(moved, known)
         except BaseException:
             self._undo(begun, "whether it is referenced by now could not be read")
@@ -96,7 +97,7 @@ class Actor:
         self._record_held(moved, {f.path: f.kind for f, _ in files})
         failpoints.hit("reconcile.after_files")
         log.warning(
-            "run %d: files set aside: %d; could not be moved: %d; referenced by now, and went back: %d",
+            "run %d: files quarantined: %d; could not be moved: %d; referenced by now, and went back: %d",
             self._run,
             len(moved),
             len(stayed),
@@ -110,7 +111,7 @@ class Actor:
 
     def _kept_at(self, path: str) -> str:
         """The place shows where the file came from, so that people can restore it even without a ledger."""
-        inside = below(path, self._bench.warehouse)
+        inside = below(path, self._context.warehouse)
         if inside is None:
             inside = f"{OUTSIDE_FOLDER}/{path.removeprefix('s3://').lstrip('/')}"
         return f"{self._folder}/{inside}"
@@ -128,7 +129,7 @@ class Actor:
             except Aborted as aborted:
                 untried, lost = begun[start:], aborted
                 break
-            outcome = self._bench.storage.set_aside(
+            outcome = self._context.storage.set_aside(
                 [Move(f.path, f.kept_at, Stat(f.size, f.modified_ns)) for f in some]
             )
             for file in some:
@@ -137,19 +138,19 @@ class Actor:
                     moved.append(file)
                 else:
                     refused.append(file)
-                    self._tally.fail(f"{printable(file.path)}: {why}")
+                    self._counters.fail(f"{printable(file.path)}: {why}")
         if not refused and not untried:
             return moved, [], lost
         # A file whose answer was lost may have moved all the same: then it is handled like the others.
-        after = settle_files(self._bench, [*refused, *untried], "it could not be moved")
+        after = settle_files(self._context, [*refused, *untried], "it could not be moved")
         aside = {file.id: replace(file, state=SweptState.HELD) for file in after.get(SweptState.HELD, [])}
         stayed = [file for file in (*refused, *untried) if file.id not in aside]
-        self._tally.failed += sum(1 for file in refused if file.id not in aside)
+        self._counters.failed += sum(1 for file in refused if file.id not in aside)
         return [*moved, *aside.values()], stayed, lost
 
-    def _needed(self, moved: Sequence[Swept], known: References) -> list[Swept]:
+    def _needed(self, moved: Sequence[Swept], known: LakeReferences) -> list[Swept]:
         paths = [file.path for file in moved]
-        live = known.referenced(paths) | self._bench.spooled(paths)
+        live = known.referenced(paths) | self._context.spooled(paths)
         return [f for f in moved if f.path in live or is_unread(f.table, known, self._asked)]
 
     def _undo(self, files: Sequence[Swept], why: str) -> None:
@@ -160,50 +161,50 @@ class Actor:
         went_back: dict[SweptId, bool] = {}
         for file in files:
             try:
-                went_back[file.id] = self._bench.storage.bring_back(file.kept_at, file.path)
+                went_back[file.id] = self._context.storage.bring_back(file.kept_at, file.path)
             except StorageError as e:
                 went_back[file.id] = False
-                self._tally.fail(e.message)
-        self._tally.skipped_recheck += sum(went_back.values())
-        with self._bench.ledger.write() as connection:
-            recorded = quarantined_files.of_run(connection, self._run, quarantined_files.THERE)
+                self._counters.fail(e.message)
+        self._counters.skipped_recheck += sum(went_back.values())
+        with self._context.ledger.write() as connection:
+            recorded = quarantined_files.of_run(connection, self._run, quarantined_files.IN_QUARANTINE)
             back = [file for file in recorded if went_back.get(file.id) is True]
             quarantined_files.move(connection, back, SweptState.RESTORED, why)
         if rest := [file for file in recorded if went_back.get(file.id) is False]:
-            settle_files(self._bench, rest, why)
+            settle_files(self._context, rest, why)
 
     def _record_held(self, moved: Sequence[Swept], kinds: Mapping[str, FindingKind]) -> None:
         if not moved:
             return
         size = sum(file.size for file in moved)
         counts = Counter(kinds[file.path] for file in moved)
-        self._tally.orphans += counts[FindingKind.ORPHAN]
-        self._tally.foreign += counts[FindingKind.FOREIGN]
-        self._tally.superseded += counts[FindingKind.SUPERSEDED]
-        self._tally.bytes += size
-        with self._bench.ledger.write() as connection:
+        self._counters.orphans += counts[FindingKind.ORPHAN]
+        self._counters.foreign += counts[FindingKind.FOREIGN]
+        self._counters.superseded += counts[FindingKind.SUPERSEDED]
+        self._counters.bytes += size
+        with self._context.ledger.write() as connection:
             changed = quarantined_files.move(connection, moved, SweptState.HELD)
             self._record(connection, Event.FILES_QUARANTINED, moved, size)
             left = quarantined_files.of_run(connection, self._run, [SweptState.LEFT]) if changed < len(moved) else []
         if left:
             # Another run took this one for dead, and recorded the files where it saw them then.
-            settle_files(self._bench, left)
+            settle_files(self._context, left)
 
     def _delete(self, moved: Sequence[Swept]) -> None:
         if not moved:
             return
         held = [replace(file, state=SweptState.HELD) for file in moved]
-        with self._bench.ledger.write() as connection:
+        with self._context.ledger.write() as connection:
             self._watch.fence(connection)
             quarantined_files.move(connection, held, SweptState.PURGING)
         failpoints.hit("reconcile.after_delete_record")
-        failed = self._bench.storage.delete([file.kept_at for file in held])
+        failed = self._context.storage.delete([file.kept_at for file in held])
         failpoints.hit("reconcile.after_deleted")
         gone = [replace(file, state=SweptState.PURGING) for file in held if file.kept_at not in failed]
         for kept_at, why in failed.items():
-            self._tally.failed += 1
-            self._tally.fail(f"{printable(kept_at)}: {why}")
-        with self._bench.ledger.write() as connection:
+            self._counters.failed += 1
+            self._counters.fail(f"{printable(kept_at)}: {why}")
+        with self._context.ledger.write() as connection:
             quarantined_files.move(connection, gone, SweptState.PURGED)
             self._record(connection, Event.FILES_DELETED, gone, sum(file.size for file in gone))
         log.warning("run %d: of these deleted: %d; could not be deleted: %d", self._run, len(gone), len(failed))
@@ -215,23 +216,22 @@ class Actor:
             run=self._run,
             files=len(files),
             bytes=size,
-            storage=self._bench.storage.kind.value,
-            partial=self._tally.partial,
-            cap_hit=self._tally.cap_hit,
-            skipped_recheck=self._tally.skipped_recheck,
-            failed=self._tally.failed,
-            samples=[file.path for file in files[: self._bench.settings.samples_max]],
+            storage=self._context.storage.kind.value,
+            failed=self._counters.failed,
+            samples=[file.path for file in files[: self._context.settings.samples_max]],
+            **self._counters.flags,
         )
 
     def drop_entries(self, table: str, findings: Sequence[Finding]) -> None:
         failpoints.hit("reconcile.before_drop")
-        with self._bench.ledger.write() as connection:
+        with self._context.ledger.write() as connection:
             self._watch.fence(connection)
-            marks = self._marks(connection, table)
+            dataset = datasets.find(connection, table)
+            marks = [] if dataset is None else lanes.marks(connection, dataset.id)
             if not self._asked.accept_loss:
                 # A sink that was added, or reset, since the run began.
                 owed = {f.path for f in findings if (gone := _gone(f)) and given_up(marks, [gone])}
-                self._tally.skipped_recheck += len(owed)
+                self._counters.skipped_recheck += len(owed)
                 findings = [f for f in findings if f.path not in owed]
             batch = self._begin(connection, table, findings, marks) if findings else None
         if batch is None:
@@ -239,16 +239,12 @@ class Actor:
         failpoints.hit("reconcile.after_drop_record")
         dropped = self._commit(batch, findings)
         failpoints.hit("reconcile.after_drop_commit")
-        self._tally.missing += dropped
-        self._tally.skipped_recheck += len(findings) - dropped
-        with self._bench.ledger.write() as connection:
+        self._counters.missing += dropped
+        self._counters.skipped_recheck += len(findings) - dropped
+        with self._context.ledger.write() as connection:
             dropped_entries.end(connection, batch, dropped)
             self._record_dropped(connection, batch, dropped)
         failpoints.hit("reconcile.after_drop")
-
-    def _marks(self, connection: Connection, table: str) -> list[SinkMark]:
-        dataset = datasets.find(connection, table)
-        return [] if dataset is None else sink_watermarks.marks(connection, dataset.id)
 
     def _begin(
         self, connection: Connection, table: str, findings: Sequence[Finding], marks: Sequence[SinkMark]
@@ -259,7 +255,7 @@ class Actor:
             table,
             len(findings),
             # Possibly more paths than are shown: they tell whether the batch landed if nothing else does.
-            [f.path for f in findings[: max(PROOF_PATHS, self._bench.settings.samples_max)]],
+            [f.path for f in findings[: max(PROOF_PATHS, self._context.settings.samples_max)]],
             gone,
             given_up(marks, gone),
         )
@@ -271,7 +267,7 @@ class Actor:
             "strandline.reconcile.reason": "the files of these entries are gone",
         }
         try:
-            return self._bench.catalog.drop_entries(
+            return self._context.catalog.drop_entries(
                 batch.table,
                 [f.path for f in findings],
                 token=batch.token,
@@ -283,15 +279,7 @@ class Actor:
             raise Aborted(AbortReason.COMMIT_FAILED, e.message) from e
 
     def _record_dropped(self, connection: Connection, batch: DroppedBatch, dropped: int) -> None:
-        record_dropped(
-            connection,
-            self._bench,
-            batch,
-            dropped,
-            partial=self._tally.partial,
-            cap_hit=self._tally.cap_hit,
-            skipped_recheck=self._tally.skipped_recheck,
-        )
+        record_dropped(connection, self._context, batch, dropped, **self._counters.flags)
         lost = sorted({loss.name for loss in batch.lost})
         log.warning(
             "run %d: entries of %s whose files are gone were dropped: %d, with rows: %d%s",
@@ -303,7 +291,7 @@ class Actor:
         )
 
 
-def is_unread(table: str | None, known: References, asked: Asked) -> bool:
+def is_unread(table: str | None, known: LakeReferences, asked: Asked) -> bool:
     """Whether a table that could not be read may reference a file of this one. With `--delete`, any such table might:
     nobody could bring the file back."""
     return table in known.unread or (bool(known.unread) and (table is None or asked.delete))

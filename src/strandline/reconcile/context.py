@@ -11,7 +11,9 @@ from strandline.core.reconcile_records import Asked, Swept
 from strandline.core.settings_reconcile import ReconcileSettings
 from strandline.ledger.engine import Connection, Ledger
 from strandline.ledger.reconcile import reconcile_runs
-from strandline.reconcile.model import Catalog, LedgerContext, Stat, Storage, Surveyor
+from strandline.reconcile.fallback import FallbackSurveyor
+from strandline.reconcile.model import LedgerContext, Stat, Storage
+from strandline.reconcile.references.lake_catalog import LakeCatalog
 
 QUARANTINE_FOLDER = "_strandline/quarantine/reconcile"
 
@@ -21,8 +23,8 @@ class SweepContext:
     ledger: Ledger
     settings: ReconcileSettings
     storage: Storage
-    catalog: Catalog
-    surveyor: Surveyor
+    catalog: LakeCatalog
+    surveyor: FallbackSurveyor
     ledger_context: Callable[[Asked], LedgerContext]  # reads the ledger when a run begins
     # why nothing may be touched, or None; takes the uuids of the catalog's tables by name, and the unreadable tables
     gate: Callable[[Mapping[str, str], Collection[str]], str | None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
     from strandline.iceberg.spark.tables import SparkTables
     from strandline.reconcile.context import SweepContext
-    from strandline.reconcile.model import Catalog, Storage, Surveyor
+    from strandline.reconcile.model import Storage
     from strandline.reconcile.quarantine import OnFiles, PurgedFiles, Restored
     from strandline.reconcile.run_watch import OnProgress
     from strandline.reconcile.sweep import OnBegun, OnFinding
@@ -63,15 +63,14 @@ class Reconciler:
         self._catalog = catalog
         self._spark = spark
         self._recovery = recovery
-        self._ground = LedgerContextLoader(config, ledger, witness)
+        self._loader = LedgerContextLoader(config, ledger, witness)
         self._followed = FollowedSchedules(ledger, {"reconcile": config.settings.reconcile.schedule})
         self._tried: datetime | None = None
 
     def runs(self, runs_max: int | None = None) -> list[Run]:
         """Newest first."""
         most = self._config.settings.reconcile.history_runs if runs_max is None else runs_max
-        with self._ledger.read() as connection:
-            return reconcile_runs.latest(connection, runs_max=most)
+        return self._ledger.query(reconcile_runs.latest, runs_max=most)
 
     def show(self, run: int) -> tuple[Run, list[Swept]]:
         with self._ledger.read() as connection:
@@ -96,14 +95,9 @@ class Reconciler:
             self._catch_up()
         memory = self._config.home / _MEMORY
         forget_old(str(memory))
-        with self._bench(inventory_file, None if asked.act else memory) as context:
+        with self._context(inventory_file, None if asked.act else memory) as context:
             return sweep(
-                context,
-                asked,
-                cancelled=cancelled,
-                on_progress=on_progress,
-                on_finding=on_finding,
-                on_begun=on_begun,
+                context, asked, cancelled=cancelled, on_progress=on_progress, on_finding=on_finding, on_begun=on_begun
             )
 
     @property
@@ -162,8 +156,7 @@ class Reconciler:
 
     def suspects(self) -> list[Suspect]:
         """Orphan files that are probably the files of damaged entries, by path."""
-        with self._ledger.read() as connection:
-            return suspect_files.list_suspects(connection)
+        return self._ledger.query(suspect_files.list_suspects)
 
     def release(self, path: str) -> Suspect:
         """Records a person's word that a suspected file is an orphan: from now on runs treat it like any other, and may
@@ -180,32 +173,32 @@ class Reconciler:
             )
         return released
 
-    def restore(self, run: int, *, on_progress: OnFiles | None = None) -> Restored:
+    def restore(self, run: int, *, on_progress: OnFiles = lambda done, total: None) -> Restored:
         from strandline.reconcile import quarantine
 
         self._catch_up(needed=True)
-        with self._bench() as context:
+        with self._context() as context:
             return quarantine.restore(context, run, on_progress)
 
-    def purge(self, run: int | None = None, *, on_progress: OnFiles | None = None) -> PurgedFiles:
+    def purge(self, run: int | None = None, *, on_progress: OnFiles = lambda done, total: None) -> PurgedFiles:
         from strandline.reconcile import quarantine
 
         self._catch_up(needed=True)
-        with self._bench() as context:
+        with self._context() as context:
             return quarantine.purge(context, run, on_progress)
 
     def _catch_up(self, *, needed: bool = False) -> None:
         """Resyncs a restored ledger before anything relies on it. A run checks again under its lease, and records the
         reason if it aborts; other operations (`needed`) raise here."""
-        if self._ground.behind() is None:
+        if self._loader.behind() is None:
             return
         try:
             self._recovery.recover()
         except StrandlineError as e:
             if needed and not isinstance(e, WitnessUnreadable):
                 raise
-            log.warning("the ledger cannot be opened: %s", e.message)
-        if needed and (why := self._ground.behind()) is not None:
+            log.warning("the ledger cannot be resynced: %s", e.message)
+        if needed and (why := self._loader.behind()) is not None:
             raise RefusedError(why, hint="`strandline status` says what is wrong with the witness.")
 
     @cached_property
@@ -220,52 +213,46 @@ class Reconciler:
         return LocalStore()
 
     @contextmanager
-    def _bench(self, inventory_file: Path | None = None, memory: Path | None = None) -> Iterator[SweepContext]:
+    def _context(self, inventory_file: Path | None = None, memory: Path | None = None) -> Iterator[SweepContext]:
+        from strandline.reconcile.context import SweepContext
         from strandline.reconcile.fallback import FallbackSurveyor
-        from strandline.reconcile.references.lake_catalog import AwayCatalog, LakeCatalog
+        from strandline.reconcile.references.lake_catalog import LakeCatalog
         from strandline.reconcile.survey import LakeSurveyor
 
-        try:
-            catalog = self._catalog()
-        except StorageError as e:
-            away = AwayCatalog(e)
-            yield self._put_together(away, away)
-            return
-        light = LakeSurveyor(self._config, catalog, self.storage.look, inventory_file=inventory_file, memory=memory)
+        with suppress(StorageError):
+            # If it cannot be opened, the first step that needs it raises why: a run ends with a recorded reason.
+            self._catalog()
+        look = self.storage.look
+        light = LakeSurveyor(self._config, self._catalog, look, inventory_file=inventory_file, memory=memory)
         surveyor = FallbackSurveyor(light, self._spark)
         try:
-            yield self._put_together(LakeCatalog(catalog, surveyor.references, self._spark), surveyor)
+            yield SweepContext(
+                self._ledger,
+                self._config.settings.reconcile,
+                self.storage,
+                LakeCatalog(self._catalog, surveyor.references, self._spark),
+                surveyor,
+                self._loader.ledger_context,
+                self._loader.gate,
+                canonical(self._config.warehouse_url),
+                self._loader.spooled,
+                self._pointers,
+                self._folder(),
+            )
         finally:
             surveyor.close()
-
-    def _put_together(self, catalog: Catalog, surveyor: Surveyor) -> SweepContext:
-        from strandline.reconcile.context import SweepContext
-
-        return SweepContext(
-            self._ledger,
-            self._config.settings.reconcile,
-            self.storage,
-            catalog,
-            surveyor,
-            self._ground.ledger_context,
-            self._ground.gate,
-            canonical(self._config.warehouse_url),
-            self._ground.spooled,
-            self._pointers,
-            self._folder(),
-        )
 
     def _folder(self) -> str | None:
         """The id of the warehouse's folder; None if a path means the same on every machine."""
         warehouse = self._config.warehouse_folder
-        if self._ground.own_origin or warehouse is None:
+        if self._loader.own_origin or warehouse is None:
             return None
         from strandline.reconcile.storage.folder_id import take_folder_id
 
         return take_folder_id(warehouse)
 
     def _pointers(self, tables: Collection[str]) -> list[str]:
-        from strandline.iceberg.metadata.catalog_rows import read_rows
+        from strandline.iceberg.metadata.metadata_peek import read_rows
 
         rows = read_rows(self._config) or ()
         return [canonical(at) for row in rows if row.name in tables for at in row.metadata]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from strandline.core.errors import ReferencesTooMany, StrandlineError
 from strandline.reconcile.model import LedgerContext, Survey, Watch
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from strandline.iceberg.spark.tables import SparkTables
     from strandline.reconcile.on_spark.survey import SparkSurveyor
 
+T = TypeVar("T")
+
 
 class FallbackSurveyor:
     def __init__(self, light: LakeSurveyor, tables: Callable[[], SparkTables]) -> None:
@@ -22,21 +24,22 @@ class FallbackSurveyor:
         self._on_spark: SparkSurveyor | None = None
 
     def survey(self, ledger_context: LedgerContext, watch: Watch) -> Survey:
-        if self._on_spark is None:
-            try:
-                return self._light.survey(ledger_context, watch)
-            except ReferencesTooMany as e:
-                self._on_spark = self._started(e)
-        return self._on_spark.survey(ledger_context, watch)
+        """Reads storage first, then references. Raises `ReferencesTooMany` if they do not fit into memory and Spark
+        cannot be used, and `StorageError` if the catalog could not be read at all."""
+        return self._do(lambda surveyor: surveyor.survey(ledger_context, watch))
 
     def references(self, known: LakeReferences | None, watch: Watch) -> LakeReferences:
-        """The present references. A run that has moved to Spark stays there."""
+        """The present references."""
+        return self._do(lambda surveyor: surveyor.references(known, watch))
+
+    def _do(self, work: Callable[[LakeSurveyor | SparkSurveyor], T]) -> T:
+        """A run that has moved to Spark stays there."""
         if self._on_spark is None:
             try:
-                return self._light.references(known, watch)
+                return work(self._light)
             except ReferencesTooMany as e:
                 self._on_spark = self._started(e)
-        return self._on_spark.references(known, watch)
+        return work(self._on_spark)
 
     def close(self) -> None:
         if self._on_spark is not None:

@@ -12,20 +12,18 @@ from strandline.core.errors import ResyncNeeded, WitnessUnreadable
 from strandline.core.reconcile_records import Asked
 from strandline.core.settings import LakeConfig
 from strandline.core.types import Dataset, Published
-from strandline.ledger.deliver import sink_watermarks
+from strandline.ledger.deliver import lanes
 from strandline.ledger.engine import Connection, Ledger, utc_now
 from strandline.ledger.ingest import blocks, datasets, sequence
 from strandline.ledger.maintain import runs
 from strandline.ledger.receive import received, spool_files
 from strandline.ledger.reconcile import reconcile_runs, suspect_files
 from strandline.ledger.witness import Witness
-from strandline.reconcile import grace, run_clock
+from strandline.reconcile import run_clock
 from strandline.reconcile.compare.guard import is_one_bit_off
 from strandline.reconcile.model import LastPublished, LedgerContext, TableSeal
 from strandline.reconcile.paths import SPOOL_FOLDER, below, canonical
 from strandline.reconcile.run_clock import RunClock
-
-_MICROSECOND_NS = 1_000
 
 
 class LedgerContextLoader:
@@ -39,10 +37,11 @@ class LedgerContextLoader:
         settings = self._config.settings.reconcile
         # The clock first: whatever opens after this is younger than the files that the run sees.
         now_ns = time.time_ns()
-        with self._ledger.read() as connection:
-            clock = self._clock(connection, now_ns)
+        clock = self._ledger.query(self._clock, now_ns)
         if asked.act and clock.doubt is None:
-            self._close_dead_jobs()
+            # Otherwise files of a dead job would be protected forever if nobody ever runs maintenance again.
+            with self._ledger.write() as connection:
+                runs.close_dead(connection, utc_now(), lease_seconds=self._config.settings.ingest.lease_seconds)
         with self._ledger.read() as connection:
             known = datasets.list_datasets(connection)
             seals = {d.name: _seal(connection, d) for d in known}
@@ -54,7 +53,7 @@ class LedgerContextLoader:
             suspected = frozenset(s.path for s in suspect_files.list_suspects(connection) if not s.released)
         return LedgerContext(
             now_ns,
-            grace.grace_seconds(settings),
+            settings.grace_seconds,
             settings.clock_skew_seconds,
             _ns(min(opened, default=None)),
             _ns(oldest_job),
@@ -78,11 +77,6 @@ class LedgerContextLoader:
             jump=timedelta(seconds=settings.maintain.clock_jump_seconds),
             skew=timedelta(seconds=settings.reconcile.clock_skew_seconds),
         )
-
-    def _close_dead_jobs(self) -> None:
-        """Otherwise files of a dead job would be protected forever if nobody ever runs maintenance again."""
-        with self._ledger.write() as connection:
-            runs.close_dead(connection, utc_now(), lease_seconds=self._config.settings.ingest.lease_seconds)
 
     @property
     def own_origin(self) -> bool:
@@ -140,20 +134,17 @@ def _seal(connection: Connection, dataset: Dataset) -> TableSeal:
         for block in blocks.last_settled(connection, dataset.id)
         if block.snapshot is not None
     ]
-    sealed, holds = blocks.sealed(connection, dataset.id), sink_watermarks.certain(connection, dataset.id)
+    sealed, holds = blocks.sealed(connection, dataset.id), lanes.certain(connection, dataset.id)
     return TableSeal(dataset.name, sealed, holds, last, dataset.table_uuid)
 
 
 def _reserved_ns(block: Published) -> int | None:
     """None for a block that the ledger learnt of from the table's history: it was recorded as reserved and published at
     one moment, long after its commit."""
-    return _at_ns(block.head.reserved_at) if block.head.reserved_at < block.published_at else None
+    return _ns(block.head.reserved_at if block.head.reserved_at < block.published_at else None)
 
 
 def _ns(moment: datetime | None) -> int | None:
-    return None if moment is None else _at_ns(moment)
-
-
-def _at_ns(moment: datetime) -> int:
-    whole = int(moment.replace(microsecond=0).timestamp()) * 1_000_000 + moment.microsecond
-    return whole * _MICROSECOND_NS
+    if moment is None:
+        return None
+    return int(moment.replace(microsecond=0).timestamp()) * 1_000_000_000 + moment.microsecond * 1_000

@@ -7,13 +7,17 @@ Paths are canonical everywhere (`paths.py`): one spelling per file, the only one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from strandline.core.reconcile_records import AbortReason, Counts, Done, FindingKind, RunId, StorageKind
 from strandline.core.types import Seq, SeqRange
+
+if TYPE_CHECKING:
+    from strandline.reconcile.compare.findings import Drift
+    from strandline.reconcile.references.collect import LakeReferences
 
 __all__ = ["AbortReason", "Counts", "Done", "FindingKind", "RunId", "StorageKind"]
 
@@ -220,84 +224,9 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """The counts of one table; its guards judge by them."""
-
     head: TableHead
-    listed: int
-    referenced: int
-    contents: int  # the data and delete files among them
-    missing: int
-    orphans: int
-    contents_before: int | None
-    stopped: Protection | None = None
-    why: str | None = None
-
-
-class Drift(Protocol):
-    """One comparison of storage and references, every finding judged. It can be iterated repeatedly, always in the same
-    order (`Finding.order`), without holding all files in memory."""
-
-    @property
-    def found(self) -> Counts:
-        """Everything, protected or not."""
-
-    @property
-    def planned(self) -> Counts:
-        """What is not protected."""
-
-    @property
-    def protected(self) -> Mapping[Protection, int]: ...
-
-    @property
-    def tables(self) -> Sequence[TableFacts]: ...
-
-    @property
-    def listed(self) -> int: ...
-
-    def missing(self) -> Iterator[Finding]: ...
-
-    def orphans(self) -> Iterator[Finding]:
-        """All findings that are not missing files."""
-
-    def first_orphans(self, count: int) -> Iterator[Finding]:
-        """Of each kind, so many that can be acted on and so many that are protected."""
-
-
-class References(Protocol):
-    """What the catalog's tables reference, at one moment."""
-
-    @property
-    def tables(self) -> Sequence[TableHead]: ...
-
-    @property
-    def unread(self) -> Mapping[str, str]:
-        """Tables that could not be read completely, and why."""
-
-    def __len__(self) -> int: ...
-
-    def referenced(self, paths: Iterable[str]) -> set[str]:
-        """Those of the paths that are referenced."""
-
-
-class Catalog(Protocol):
-    """The catalog of record, as the sweep needs it. If it cannot be read at all, methods raise `StorageError`."""
-
-    def references(self, known: References | None, watch: Watch) -> References:
-        """The present references. A table whose pointer did not move since `known` is not read again. A table that
-        cannot be read is in `unread`."""
-
-    def drop_entries(
-        self, table: str, paths: Sequence[str], *, token: str, summary: Mapping[str, str], last_word: Callable[[], None]
-    ) -> int:
-        """Removes the entries of data files from main in one commit, once per token; returns how many. `last_word`
-        raises to prevent the commit. Raises `CommitUnknown` if the outcome is unknown."""
-
-    def dropped(self, table: str, token: str) -> int | None:
-        """How many entries the commit of a batch removed; None if it did not land. Voids the token: from then on the
-        batch cannot be committed any more."""
-
-    def may_have(self, table: str, paths: Sequence[str]) -> bool:
-        """False if main certainly has no entry for any of them."""
+    contents: int  # how many data and delete files it references
+    stopped: Protection | None  # why nothing of it is touched
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,17 +273,11 @@ class Watch(Protocol):
     def phase(self, phase: Phase) -> None:
         """A new step begins."""
 
-    def progress(self, count: int) -> None:
-        """So much of the step is done."""
-
     def advance(self, more: int) -> None:
         """So much more of the step is done. May be called often: it reports only now and then."""
 
     def check(self) -> None:
         """Raises if the run must end: cancelled, out of time, or its lease lost."""
-
-    @property
-    def seconds_left(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,11 +285,5 @@ class Survey:
     """Storage and tables, read in this order, and compared."""
 
     failures: Sequence[PrefixFailure]
-    references: References
+    references: LakeReferences
     drift: Drift
-
-
-class Surveyor(Protocol):
-    def survey(self, ledger_context: LedgerContext, watch: Watch) -> Survey:
-        """Reads storage first, then references. Raises `ReferencesTooMany` if they do not fit into memory, and
-        `StorageError` if the catalog could not be read at all."""

@@ -202,11 +202,6 @@ class Roots:
 
     def of(self, path: str) -> str | None:
         at = path.rstrip("/")
-        while at:
-            if at in self._folders:
-                return at
-            above, slash, _ = at.rpartition("/")
-            if not slash or above == at:
-                return None
-            at = above
-        return None
+        while at and at not in self._folders:
+            at = at.rpartition("/")[0]
+        return at or None

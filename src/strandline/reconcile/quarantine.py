@@ -5,7 +5,7 @@ two places, and the record names both.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
 from itertools import islice
@@ -20,59 +20,63 @@ from strandline.ledger import audit
 from strandline.ledger.engine import utc_now
 from strandline.ledger.reconcile import quarantined_files, reconcile_runs
 from strandline.reconcile.context import SweepContext
-from strandline.reconcile.model import Phase, References
+from strandline.reconcile.model import Phase
+from strandline.reconcile.references.collect import LakeReferences
 from strandline.reconcile.run_watch import Aborted, RunWatch, under_lease
 from strandline.reconcile.settle import SweptFile, look_at_both, settle_dead_runs
 
 OnFiles = Callable[[int, int], None]  # files done, and files in total
 TAKEN = "another file is in its place, which a table references; it stays in quarantine"
+# how the restore of one file ended, unless it failed
+_BACK, _IN_PLACE, _TAKEN, _LOST, _LEFT = "back", "in place", "taken", "lost", "left"
+_VANISHED = "it is no longer in quarantine"
 _T = TypeVar("_T")
 _UNBOUNDED_SECONDS = 365 * 86_400.0
-_KEPT_STATES = (*quarantined_files.THERE, SweptState.LOST)
+_KEPT_STATES = (*quarantined_files.IN_QUARANTINE, SweptState.LOST)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Restored:
     run: RunId
-    restored: int
-    already: int  # they were in their place already
-    taken: tuple[str, ...]  # another file is in their place; they stay in quarantine
-    lost: tuple[str, ...]  # in neither place
-    failed: tuple[str, ...]
+    restored: int = 0
+    already: int = 0  # they were in their place already
+    taken: list[str] = field(default_factory=list)  # another file is in their place; they stay in quarantine
+    lost: list[str] = field(default_factory=list)  # in neither place
+    failed: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PurgedFiles:
-    purged: int
-    bytes: int
-    brought_back: int  # a table references them by now, and their file was gone
-    waiting: int  # not old enough, or it is unknown whether they are referenced
-    failed: tuple[str, ...]
+    purged: int = 0
+    bytes: int = 0
+    brought_back: int = 0  # a table references them by now, and their file was gone
+    waiting: int = 0  # not old enough, or it is unknown whether they are referenced
+    failed: list[str] = field(default_factory=list)
 
 
-def restore(context: SweepContext, run: int, on_progress: OnFiles | None = None) -> Restored:
+def silent(done: int, total: int) -> None:
+    """Reports nothing."""
+
+
+def restore(context: SweepContext, run: int, on_progress: OnFiles = silent) -> Restored:
     """Moves all files that a run quarantined, and that are still there, back to where they were."""
     with context.ledger.read() as connection:
         reconcile_runs.get(connection, run)
         if run in reconcile_runs.elsewhere(connection, context.folder):
             raise RefusedError(
-                f"run {run} set files aside in a folder that this machine does not have",
+                f"run {run} quarantined files in a folder that this machine does not have",
                 hint="Restore them on the machine that has made the run.",
             )
-    return _with_lease(context, lambda watch: _restore(context, RunId(run), watch, on_progress or _silent))
+    return _with_lease(context, lambda watch: _restore(context, RunId(run), watch, on_progress))
 
 
-def purge(context: SweepContext, run: int | None = None, on_progress: OnFiles | None = None) -> PurgedFiles:
+def purge(context: SweepContext, run: int | None = None, on_progress: OnFiles = silent) -> PurgedFiles:
     """Checks and deletes the files that were quarantined long enough ago."""
     if run is not None:
         with context.ledger.read() as connection:
             reconcile_runs.get(connection, run)
     chosen = None if run is None else RunId(run)
-    return _with_lease(context, lambda watch: _purge(context, chosen, watch, on_progress or _silent))
-
-
-def _silent(done: int, total: int) -> None:
-    pass
+    return _with_lease(context, lambda watch: _purge(context, chosen, watch, on_progress))
 
 
 def _with_lease(context: SweepContext, work: Callable[[RunWatch], _T]) -> _T:
@@ -85,83 +89,71 @@ def _with_lease(context: SweepContext, work: Callable[[RunWatch], _T]) -> _T:
 
 
 def _restore(context: SweepContext, run: RunId, watch: RunWatch, on_progress: OnFiles) -> Restored:
-    with context.ledger.read() as connection:
-        files = quarantined_files.of_run(connection, run, _KEPT_STATES)
-    restored = already = 0
-    taken: list[str] = []
-    lost: list[str] = []
-    failed: list[str] = []
+    files = context.ledger.query(quarantined_files.of_run, run, _KEPT_STATES)
+    result = Restored(run)
     waiting = iter(files)
     done = 0
     on_progress(0, len(files))
     while some := list(islice(waiting, context.settings.batch_size)):
         with context.ledger.write() as connection:
             watch.fence(connection)
-        back: list[Swept] = []
-        there: list[Swept] = []
-        gone: list[Swept] = []
+        ends: dict[str, list[Swept]] = {}
         for seen in look_at_both(context, some):
-            match _bring_back(context, seen, watch):
-                case "back":
-                    back.append(seen.file)
-                case "there":
-                    there.append(seen.file)
-                case "taken":
-                    taken.append(seen.file.path)
-                case "lost":
-                    gone.append(seen.file)
-                case "left":
-                    pass
-                case why:
-                    failed.append(f"{seen.file.path}: {why}")
+            ends.setdefault(_bring_back(context, seen, watch), []).append(seen.file)
+        back, in_place, gone = (ends.pop(end, []) for end in (_BACK, _IN_PLACE, _LOST))
         failpoints.hit("reconcile.after_restored")
         with context.ledger.write() as connection:
-            quarantined_files.move(connection, [*back, *there], SweptState.RESTORED, "restored")
-            quarantined_files.move(
-                connection, [f for f in gone if f.state is not SweptState.PURGING], SweptState.LOST, "in neither place"
-            )
+            quarantined_files.move(connection, [*back, *in_place], SweptState.RESTORED, "restored")
+            not_purged = [file for file in gone if file.state is not SweptState.PURGING]
+            quarantined_files.move(connection, not_purged, SweptState.LOST, "in neither place")
             if back:
                 samples = [file.path for file in back[: context.settings.samples_max]]
                 audit.record(connection, Event.FILES_RESTORED, run=run, files=len(back), samples=samples)
         failpoints.hit("reconcile.after_restore")
-        restored, already = restored + len(back), already + len(there)
-        lost += [file.path for file in gone]
+        result.restored += len(back)
+        result.already += len(in_place)
+        result.lost += [file.path for file in gone]
+        result.taken += [file.path for file in ends.pop(_TAKEN, [])]
+        ends.pop(_LEFT, [])
+        result.failed += [f"{file.path}: {why}" for why, failed in ends.items() for file in failed]
         done += len(some)
         on_progress(done, len(files))
-    return Restored(run, restored, already, tuple(taken), tuple(lost), tuple(failed))
+    return result
 
 
 def _bring_back(context: SweepContext, seen: SweptFile, watch: RunWatch) -> str:
+    """How it ended, or why it failed."""
     file = seen.file
-    for stat in (seen.at_path, seen.at_kept):
-        if isinstance(stat, StorageError):
-            return stat.message
+    if (error := seen.error) is not None:
+        return error.message
+    if seen.at_kept is None and file.state is SweptState.LEFT:
+        return _LEFT
     if seen.at_kept is None:
-        if file.state is SweptState.LEFT:
-            return "left"
-        return "lost" if seen.at_path is None else "there"
+        return _LOST if seen.at_path is None else _IN_PLACE
     if seen.at_path is not None:
-        return _both_there(context, seen)
+        return _in_both_places(context, seen)
     watch.last_word()
     failpoints.hit("reconcile.before_restore")
     try:
-        return "back" if context.storage.bring_back(file.kept_at, file.path) else "taken"
+        if context.storage.bring_back(file.kept_at, file.path):
+            return _BACK
+        return _LOST if context.storage.look(file.path) is None else _TAKEN
     except StorageError as e:
         return e.message
 
 
-def _both_there(context: SweepContext, seen: SweptFile) -> str:
+def _in_both_places(context: SweepContext, seen: SweptFile) -> str:
     """A restore that was killed between its two steps leaves the file twice. So does a killed move, if moving means
     copying: then the copy stays until it is purged, because a run that only seems dead may still finish."""
     if seen.file.state is SweptState.LEFT:
-        return "left"
+        return _LEFT
     try:
         if not context.storage.same_content(seen.file.path, seen.file.kept_at):
-            return "taken"
+            return _TAKEN
     except StorageError as e:
         return e.message
     failed = context.storage.delete([seen.file.kept_at])
-    return "there" if not failed else next(iter(failed.values()))
+    return _IN_PLACE if not failed else next(iter(failed.values()))
 
 
 class Fate(StrEnum):
@@ -175,7 +167,7 @@ class Fate(StrEnum):
 
 
 def fate(seen: SweptFile, *, is_live: bool) -> Fate:
-    if not seen.is_told:
+    if seen.error is not None:
         return Fate.WAITS
     state, at_path, at_kept = seen.file.state, seen.at_path is not None, seen.at_kept is not None
     if not at_kept and not at_path:
@@ -189,11 +181,11 @@ def fate(seen: SweptFile, *, is_live: bool) -> Fate:
 def _purge(context: SweepContext, run: RunId | None, watch: RunWatch, on_progress: OnFiles) -> PurgedFiles:
     before = utc_now() - timedelta(days=context.settings.quarantine_days)
     with context.ledger.read() as connection:
-        every = context.here(connection, quarantined_files.due_for_purge(connection, before=utc_now(), run=run))
+        files = context.here(connection, quarantined_files.due_for_purge(connection, before=utc_now(), run=run))
         seen_before = _tables_seen(reconcile_runs.latest(connection, runs_max=context.settings.history_runs))
-    due = [file for file in every if file.begun_at <= before]
-    total = PurgedFiles(0, 0, 0, _held(every) - _held(due), ())
-    known: References | None = None
+    due = [file for file in files if file.begun_at <= before]
+    result = PurgedFiles(waiting=_held(files) - _held(due))
+    known: LakeReferences | None = None
     waiting = iter(due)
     done = 0
     on_progress(0, len(due))
@@ -202,13 +194,16 @@ def _purge(context: SweepContext, run: RunId | None, watch: RunWatch, on_progres
         known = context.catalog.references(known, watch)
         _check_catalog(context, known, seen_before)
         # A table that cannot be read may reference any file, under whatever name the file was quarantined.
-        unread = [f"{name}: {why}; until it can be read, everything waits" for name, why in known.unread.items()]
-        if unread:
-            return _added(total, PurgedFiles(0, 0, 0, _held([*some, *waiting]), tuple(unread)))
-        total = _added(total, _purge_batch(context, some, known, watch))
+        if known.unread:
+            result.waiting += _held([*some, *waiting])
+            result.failed += [
+                f"{name}: {why}; until it can be read, everything waits" for name, why in known.unread.items()
+            ]
+            break
+        _purge_batch(context, some, known, watch, result)
         done += len(some)
         on_progress(done, len(due))
-    return total
+    return result
 
 
 def _tables_seen(runs: Iterable[Run]) -> Collection[str]:
@@ -216,7 +211,7 @@ def _tables_seen(runs: Iterable[Run]) -> Collection[str]:
     return next((run.outcome.tables for run in runs if run.ended_at is not None and run.outcome.tables), {})
 
 
-def _check_catalog(context: SweepContext, known: References, seen_before: Collection[str]) -> None:
+def _check_catalog(context: SweepContext, known: LakeReferences, seen_before: Collection[str]) -> None:
     """Raises RefusedError if this may not be the same catalog as always: unreferenced files are deleted for good."""
     refused = context.gate({head.name: head.uuid for head in known.tables}, known.unread.keys())
     if refused is not None:
@@ -246,16 +241,17 @@ def _held(files: Sequence[Swept]) -> int:
     return sum(1 for file in files if file.state is not SweptState.LEFT)
 
 
-def _purge_batch(context: SweepContext, some: Sequence[Swept], known: References, watch: RunWatch) -> PurgedFiles:
+def _purge_batch(
+    context: SweepContext, some: Sequence[Swept], known: LakeReferences, watch: RunWatch, result: PurgedFiles
+) -> None:
     paths = [file.path for file in some]
     live = known.referenced(paths) | context.spooled(paths)
     ends: dict[Fate, list[Swept]] = {end: [] for end in Fate}
-    failed: list[str] = []
     for seen in look_at_both(context, list(some)):
         file, end = seen.file, fate(seen, is_live=seen.file.path in live)
         why = _before(context, file, end, file.path in live, watch) if seen.at_kept is not None else None
         if why is not None:
-            failed.append(f"{file.path}: {why}")
+            result.failed.append(f"{file.path}: {why}")
             end = Fate.WAITS
         ends[end].append(file)
     goes = ends[Fate.GOES]
@@ -266,7 +262,7 @@ def _purge_batch(context: SweepContext, some: Sequence[Swept], known: References
         quarantined_files.move(connection, goes, SweptState.PURGING)
     failpoints.hit("reconcile.after_purge_record")
     refused = context.storage.delete([file.kept_at for file in (*goes, *ends[Fate.IN_PLACE])])
-    failed += [f"{kept_at}: {why}" for kept_at, why in refused.items()]
+    result.failed += [f"{kept_at}: {why}" for kept_at, why in refused.items()]
     failpoints.hit("reconcile.after_purged")
     gone = [replace(file, state=SweptState.PURGING) for file in goes if file.kept_at not in refused]
     size = sum(file.size for file in gone)
@@ -276,7 +272,10 @@ def _purge_batch(context: SweepContext, some: Sequence[Swept], known: References
         quarantined_files.move(connection, gone, SweptState.PURGED)
         samples = [file.path for file in gone[: context.settings.samples_max]]
         audit.record(connection, Event.FILES_PURGED, files=len(gone), bytes=size, samples=samples)
-    return PurgedFiles(len(gone), size, len(ends[Fate.NEEDED]), len(ends[Fate.WAITS]), tuple(failed))
+    result.purged += len(gone)
+    result.bytes += size
+    result.brought_back += len(ends[Fate.NEEDED])
+    result.waiting += len(ends[Fate.WAITS])
 
 
 def _before(context: SweepContext, file: Swept, end: Fate, is_live: bool, watch: RunWatch) -> str | None:
@@ -284,19 +283,11 @@ def _before(context: SweepContext, file: Swept, end: Fate, is_live: bool, watch:
     try:
         if end is Fate.NEEDED:
             watch.last_word()
-            return None if context.storage.bring_back(file.kept_at, file.path) else TAKEN
+            if context.storage.bring_back(file.kept_at, file.path):
+                return None
+            return _VANISHED if context.storage.look(file.path) is None else TAKEN
         if end is Fate.IN_PLACE and is_live and not context.storage.same_content(file.path, file.kept_at):
             return TAKEN
     except StorageError as e:
         return e.message
     return None
-
-
-def _added(one: PurgedFiles, other: PurgedFiles) -> PurgedFiles:
-    return PurgedFiles(
-        one.purged + other.purged,
-        one.bytes + other.bytes,
-        one.brought_back + other.brought_back,
-        one.waiting + other.waiting,
-        tuple(dict.fromkeys((*one.failed, *other.failed))),
-    )

@@ -1,5 +1,6 @@
-"""Finds missing files that are only in quarantine. The ledger says where; files that it has forgotten are searched for
-in the quarantine itself. If that fails, nothing is dropped.
+"""Finds missing files that are only in quarantine. The ledger says where, and is faster to ask. But a ledger that was
+restored from an older copy, or created anew, does not know the files that were quarantined since: those are searched
+for in the quarantine itself. If that fails, nothing is dropped.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from itertools import islice
 from strandline.core.errors import StorageError
 from strandline.core.reconcile_records import Swept
 from strandline.ledger.reconcile import quarantined_files
+from strandline.reconcile.act import OUTSIDE_FOLDER
 from strandline.reconcile.context import QUARANTINE_FOLDER, SweepContext
-from strandline.reconcile.model import Protection, Survey
-from strandline.reconcile.paths import first_that_is_no_text, key
-from strandline.reconcile.settle import SweptFile, look_at_both
-from strandline.reconcile.storage.quarantine_listing import kept_without_record, original
+from strandline.reconcile.model import Protection, Storage, Survey
+from strandline.reconcile.paths import below, first_that_is_no_text, key
+from strandline.reconcile.settle import look_at_both
 
+CHECKED_EVERY = 1_000
 SOUGHT_AT_ONCE = 100_000  # the whole quarantine is searched each time
 # there may be millions of them, and none is known to be missing
 _STORAGE_AWAY = (Protection.NOTHING_LISTED, Protection.PREFIX_FAILED)
@@ -33,31 +35,31 @@ class QuarantinedAt:
 class QuarantineLookup:
     files: dict[str, QuarantinedAt] = field(default_factory=dict)  # by the path in the table
     # files that may be in quarantine, and why that could not be checked
-    untold: dict[str, str] = field(default_factory=dict)
+    unchecked: dict[str, str] = field(default_factory=dict)
     planned: int = 0  # how many of both nothing else protects
 
     def __contains__(self, path: str) -> bool:
-        return path in self.files or path in self.untold
+        return path in self.files or path in self.unchecked
 
 
-def find_kept(context: SweepContext, survey: Survey, check: Callable[[], None]) -> QuarantineLookup:
+def find_quarantined(context: SweepContext, survey: Survey, check: Callable[[], None]) -> QuarantineLookup:
     """For all missing files, protected or not, and for the metadata of tables that cannot be read."""
-    kept = QuarantineLookup()
+    lookup = QuarantineLookup()
     missing = survey.drift.missing()
     not_recorded: dict[str, bool] = {}  # the value: whether nothing protects them
     while some := list(islice(missing, context.settings.batch_size)):
-        _seek_recorded(context, kept, [f.path for f in some])
-        kept.planned += sum(1 for f in some if f.protected is None and f.path in kept)
+        _seek_recorded(context, lookup, [f.path for f in some])
+        lookup.planned += sum(1 for f in some if f.protected is None and f.path in lookup)
         not_recorded |= {
-            f.path: f.protected is None for f in some if f.path not in kept and f.protected not in _STORAGE_AWAY
+            f.path: f.protected is None for f in some if f.path not in lookup and f.protected not in _STORAGE_AWAY
         }
         if len(not_recorded) >= SOUGHT_AT_ONCE:
-            _seek_forgotten(context, kept, not_recorded, check)
+            _seek_forgotten(context, lookup, not_recorded, check)
             not_recorded = {}
     metadata = _metadata_away(context, survey)
-    _seek_recorded(context, kept, metadata)
-    _seek_forgotten(context, kept, not_recorded | {path: False for path in metadata if path not in kept}, check)
-    return kept
+    _seek_recorded(context, lookup, metadata)
+    _seek_forgotten(context, lookup, not_recorded | {path: False for path in metadata if path not in lookup}, check)
+    return lookup
 
 
 def _metadata_away(context: SweepContext, survey: Survey) -> list[str]:
@@ -69,7 +71,7 @@ def _metadata_away(context: SweepContext, survey: Survey) -> list[str]:
     return [path for path, stat in zip(named, context.look_at(named), strict=True) if stat is None]
 
 
-def _seek_recorded(context: SweepContext, kept: QuarantineLookup, paths: Sequence[str]) -> None:
+def _seek_recorded(context: SweepContext, lookup: QuarantineLookup, paths: Sequence[str]) -> None:
     wanted = {key(path): path for path in paths} | {path: path for path in paths}
     # A path that is not valid text cannot be on record, nor be a parameter of a query.
     wanted = {spelled: path for spelled, path in wanted.items() if first_that_is_no_text((spelled,)) is None}
@@ -78,29 +80,55 @@ def _seek_recorded(context: SweepContext, kept: QuarantineLookup, paths: Sequenc
         here = context.here(connection, [file for files in recorded.values() for file in files])
     for seen in look_at_both(context, here):
         path, file = wanted[seen.file.path], seen.file
-        if not seen.is_told:
-            kept.untold[path] = _why(seen)
+        if seen.error is not None:
+            lookup.unchecked[path] = seen.error.message
         elif seen.at_kept is not None and seen.at_path is None:
-            kept.files.setdefault(path, QuarantinedAt(file.path, file.kept_at, file))
+            lookup.files.setdefault(path, QuarantinedAt(file.path, file.kept_at, file))
 
 
 def _seek_forgotten(
-    context: SweepContext, kept: QuarantineLookup, paths: Mapping[str, bool], check: Callable[[], None]
+    context: SweepContext, lookup: QuarantineLookup, paths: Mapping[str, bool], check: Callable[[], None]
 ) -> None:
     if not paths:
         return
     try:
         found = kept_without_record(context.storage, context.warehouse, list(paths), check)
     except StorageError as e:
-        kept.untold |= dict.fromkeys(paths, e.message)
+        lookup.unchecked |= dict.fromkeys(paths, e.message)
     else:
         for path, kept_at in found.items():
             # The table may spell it differently from storage.
             came_from = original(kept_at, f"{context.warehouse}/{QUARANTINE_FOLDER}", context.warehouse)
-            kept.files[path] = QuarantinedAt(came_from or path, kept_at, None)
-    kept.planned += sum(1 for path, is_planned in paths.items() if is_planned and path in kept)
+            lookup.files[path] = QuarantinedAt(came_from or path, kept_at, None)
+    lookup.planned += sum(1 for path, is_planned in paths.items() if is_planned and path in lookup)
 
 
-def _why(seen: SweptFile) -> str:
-    errors = (stat for stat in (seen.at_kept, seen.at_path) if isinstance(stat, StorageError))
-    return next(errors).message
+def kept_without_record(
+    storage: Storage, warehouse: str, paths: Sequence[str], check: Callable[[], None] = lambda: None
+) -> dict[str, str]:
+    """Where files of these paths are lookup, one place for each; paths without one are left out. Lists the whole
+    quarantine once, however many paths. Raises `StorageError` if it cannot: then no file is known to be gone."""
+    wanted = {key(path): path for path in paths}
+    if not wanted:
+        return {}
+    folder = f"{warehouse}/{QUARANTINE_FOLDER}"
+    found: dict[str, str] = {}
+    for n, kept_at in enumerate(storage.files_under(folder)):
+        if n % CHECKED_EVERY == 0:
+            check()
+        came_from = original(kept_at, folder, warehouse)
+        path = None if came_from is None else wanted.get(key(came_from))
+        if path is not None:
+            found[path] = max(kept_at, found.get(path, ""))
+    return found
+
+
+def original(kept_at: str, folder: str, warehouse: str) -> str | None:
+    """Where a quarantined file came from, by its place: `FOLDER/RUN/…`. None if no run put it there."""
+    _, slash, inside = (below(kept_at, folder) or "").partition("/")
+    if not slash or not inside:
+        return None
+    outside = below(inside, OUTSIDE_FOLDER)
+    if outside is None:
+        return f"{warehouse}/{inside}"
+    return f"s3://{outside}" if warehouse.startswith("s3://") else f"/{outside}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from strandline.core.errors import StorageError
@@ -16,6 +16,8 @@ from strandline.reconcile.rendering import document, printable
 
 @dataclass(slots=True)
 class RunCounters:
+    """Has the fields of `Outcome`, and those of its `done`, under the same names."""
+
     settings: ReconcileSettings
     partial: bool = False
     cap_hit: bool = False
@@ -56,13 +58,18 @@ class RunCounters:
         """How many files it acted on."""
         return self.orphans + self.foreign + self.superseded
 
+    @property
+    def flags(self) -> dict[str, object]:
+        """What each record of the audit log says about the run so far."""
+        return {"partial": self.partial, "cap_hit": self.cap_hit, "skipped_recheck": self.skipped_recheck}
+
     def fail(self, what: str) -> None:
         if len(self.failures) < self.settings.errors_max:
             self.failures.append(printable(what))
         else:
             self.unlisted_failures += 1
 
-    def not_looked_at(self, stats: Sequence[object]) -> int:
+    def not_checked(self, stats: Sequence[object]) -> int:
         """Counts candidates that could not be checked again, and reports them as far as there is room."""
         errors = [stat for stat in stats if isinstance(stat, StorageError)]
         for error in errors:
@@ -133,33 +140,8 @@ class RunCounters:
 
     def outcome(self) -> Outcome:
         more = [f"and {self.unlisted_failures:,} more"] if self.unlisted_failures else []
-        return Outcome(
-            partial=self.partial,
-            cap_hit=self.cap_hit,
-            listed=self.listed,
-            referenced=self.referenced,
-            found=self.found,
-            planned=self.planned,
-            done=Done(
-                self.missing,
-                self.orphans,
-                self.foreign,
-                self.bytes,
-                self.restored,
-                self.skipped_recheck,
-                self.failed,
-                self.recheck_failed,
-                self.superseded,
-            ),
-            protected=self.protected,
-            tables=self.tables,
-            failures=(*self.failures, *more),
-            samples=tuple(self.samples),
-            phases=self.phases,
-            sequences=self.sequences,
-            suspects=self.suspects,
-            stopped=self.stopped,
-            vanished=self.vanished,
-            refusals=tuple(self.refusals),
-            clock=self.clock,
-        )
+        done = Done(**{counter.name: getattr(self, counter.name) for counter in fields(Done)})
+        values: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(Outcome) if f.name != "done"}
+        values["failures"] = (*self.failures, *more)
+        values |= {"samples": tuple(self.samples), "refusals": tuple(self.refusals)}
+        return Outcome(done=done, **values)

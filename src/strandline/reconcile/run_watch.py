@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from strandline.reconcile.context import SweepContext
 
 OnProgress = Callable[[Phase, int, int | None], None]  # phase, how much is done, and of how much if that is known
-TOLD_SECONDS = 0.2
+PROGRESS_SECONDS = 0.2  # between two reports
 
 
 class Aborted(Exception):
@@ -79,13 +79,13 @@ class RunWatch:
         self._phase: Phase | None = None
         self._count = 0
         self._total: int | None = None
-        self._told = 0.0
+        self._reported_at = 0.0
         self._since = time.monotonic()
         self.seconds: dict[str, float] = {}  # spent in each phase
 
     def phase(self, phase: Phase, total: int | None = None) -> None:
         self.end_phase()
-        self._phase, self._count, self._total, self._told = phase, 0, total, time.monotonic()
+        self._phase, self._count, self._total, self._reported_at = phase, 0, total, time.monotonic()
         self._on_progress(phase, 0, total)
 
     def end_phase(self) -> None:
@@ -102,8 +102,8 @@ class RunWatch:
     def advance(self, more: int) -> None:
         self._count += more
         now = time.monotonic()
-        if now >= self._told + TOLD_SECONDS:
-            self._told = now
+        if now >= self._reported_at + PROGRESS_SECONDS:
+            self._reported_at = now
             self.progress(self._count)
 
     @property
@@ -112,7 +112,7 @@ class RunWatch:
 
     def check(self) -> None:
         if self._cancelled.is_set():
-            raise Aborted(AbortReason.CANCELLED, "it was called off")
+            raise Aborted(AbortReason.CANCELLED, "it was cancelled")
         if self._heartbeat.is_lost:
             raise Aborted(AbortReason.LEASE_LOST, "another run has taken over")
         if self.seconds_left == 0:

@@ -8,7 +8,8 @@ is final.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -17,13 +18,16 @@ from strandline.core.errors import StorageError, StrandlineError
 from strandline.core.reconcile_records import AbortReason, Done, FindingKind, Run, RunId, Swept, SweptState
 from strandline.ledger import audit
 from strandline.ledger.engine import Connection
+from strandline.ledger.ingest import datasets
 from strandline.ledger.reconcile import dropped_entries, quarantined_files, reconcile_runs
 from strandline.ledger.reconcile.dropped_entries import DroppedBatch
 from strandline.reconcile.context import SweepContext
 from strandline.reconcile.model import Stat
+from strandline.reconcile.paths import checksum_of, metadata_version
 from strandline.reconcile.run_watch import RunWatch
 
 _GONE = "in neither place"
+_DIED = "its process ended without recording why"
 # files that went back do not count, just as in a live run
 _ACTED = (SweptState.HELD, SweptState.PURGING, SweptState.PURGED, SweptState.LOST)
 
@@ -37,8 +41,9 @@ class SweptFile:
     at_kept: Stat | StorageError | None
 
     @property
-    def is_told(self) -> bool:
-        return not isinstance(self.at_path, StorageError) and not isinstance(self.at_kept, StorageError)
+    def error(self) -> StorageError | None:
+        """Why it is not known where the file is."""
+        return next((stat for stat in (self.at_path, self.at_kept) if isinstance(stat, StorageError)), None)
 
 
 def look_at_both(context: SweepContext, files: list[Swept]) -> list[SweptFile]:
@@ -48,7 +53,7 @@ def look_at_both(context: SweepContext, files: list[Swept]) -> list[SweptFile]:
 
 def true_state(seen: SweptFile) -> SweptState | None:
     """The state that storage shows; None if it is unchanged, or unknown."""
-    if not seen.is_told:
+    if seen.error is not None:
         return None
     at_path, at_kept = seen.at_path is not None, seen.at_kept is not None
     match seen.file.state:
@@ -94,12 +99,13 @@ def settle_dead_runs(context: SweepContext, watch: RunWatch, *, entries: bool = 
     """Called before anything new begins: the holder of the lease takes every earlier holder for dead. Batches of
     entries need the catalog; the result says which of them could not be settled."""
     with context.ledger.read() as connection:
-        files = quarantined_files.begun(connection) + quarantined_files.purging(connection)
+        files = quarantined_files.in_state(connection, SweptState.BEGUN)
+        files += quarantined_files.in_state(connection, SweptState.PURGING)
         drops = dropped_entries.begun(connection) if entries else []
         dead = reconcile_runs.left_running(connection)
         if dead is not None and dead.asked.act:
             # The dead run may have brought files back, of any run, without recording it.
-            files += quarantined_files.list_quarantined(connection)
+            files += quarantined_files.in_state(connection, SweptState.HELD)
         files = context.here(connection, files)
     after: Mapping[SweptState, list[Swept]] = {}
     if files:
@@ -115,7 +121,8 @@ def settle_dead_runs(context: SweepContext, watch: RunWatch, *, entries: bool = 
     with context.ledger.write() as connection:
         watch.hold(connection)
         if dead is not None:
-            _end(connection, dead)
+            outcome = replace(dead.outcome, done=done_so_far(connection, dead))
+            reconcile_runs.abort(connection, dead.id, outcome, AbortReason.UNKNOWN, _DIED)
         if files or settled:
             states = {state.value: len(some) for state, some in after.items()}
             runs = sorted({file.run for file in files} | {batch.run for batch in drops})
@@ -181,28 +188,28 @@ def record_dropped(
     )
 
 
-def _end(connection: Connection, dead: Run) -> None:
-    outcome = replace(dead.outcome, done=done_so_far(connection, dead))
-    reconcile_runs.abort(connection, dead.id, outcome, AbortReason.UNKNOWN, "it ended without a word")
-
-
 def _dropped(connection: Connection, run: RunId) -> int:
     return sum(batch.dropped or 0 for batch in dropped_entries.of_run(connection, run))
 
 
 def done_so_far(connection: Connection, run: Run) -> Done:
     """By the record of files and batches, not by the run's own counters."""
-    counted = quarantined_files.counted(connection, run.id)
-
-    def files(kind: FindingKind, states: Iterable[SweptState] = _ACTED) -> tuple[int, int]:
-        found = [counted.get((kind, state), (0, 0)) for state in states]
-        return sum(n for n, _ in found), sum(size for _, size in found)
-
-    orphans, foreign = files(FindingKind.ORPHAN), files(FindingKind.FOREIGN)
+    files = quarantined_files.of_run(connection, run.id, _ACTED)
+    names = {dataset.name for dataset in datasets.list_datasets(connection)}
+    kinds = Counter(FindingKind.SUPERSEDED if _is_superseded(file, names) else file.kind for file in files)
     return replace(
         run.outcome.done,
         missing=_dropped(connection, run.id),
-        orphans=orphans[0],
-        foreign=foreign[0],
-        bytes=orphans[1] + foreign[1],
+        orphans=kinds[FindingKind.ORPHAN],
+        foreign=kinds[FindingKind.FOREIGN],
+        superseded=kinds[FindingKind.SUPERSEDED],
+        bytes=sum(file.size for file in files),
     )
+
+
+def _is_superseded(file: Swept, datasets: Collection[str]) -> bool:
+    """On record, superseded metadata is an orphan like others. Its name tells: a run that acts finds that the table has
+    gone past nearly all such files."""
+    name = file.path.rpartition("/")[2]
+    is_metadata = file.kind is FindingKind.ORPHAN and metadata_version(checksum_of(name) or name) is not None
+    return is_metadata and file.table in datasets

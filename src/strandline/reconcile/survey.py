@@ -10,26 +10,23 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from strandline.core.errors import StorageError, StrandlineError, TableUnfit, UsageError
 from strandline.core.settings import LakeConfig
 from strandline.core.wording import plural
-from strandline.iceberg.metadata.catalog_rows import CatalogRow, read_rows
+from strandline.iceberg.metadata.metadata_peek import CatalogRow, read_rows
 from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
-from strandline.reconcile import grace
-from strandline.reconcile.compare.compared import CompareBounds, Look, Ways, compared
+from strandline.reconcile.compare.compared import CompareContext, Look, compared
 from strandline.reconcile.compare.places import Places, Unclaimed
 from strandline.reconcile.model import LedgerContext, Phase, PrefixFailure, Survey, Watch
 from strandline.reconcile.paths import SPOOL_FOLDER, Room, Roots, canonical, key
 from strandline.reconcile.references.collect import (
     LakeReferences,
     ReferenceReader,
-    TableReferences,
     entries_said,
     folders_in,
     folders_of,
@@ -37,18 +34,15 @@ from strandline.reconcile.references.collect import (
     references_too_many,
 )
 from strandline.reconcile.references.manifest_workers import ManifestReading
-from strandline.reconcile.references.missing_entries import Entry, describe
-from strandline.reconcile.references.real_paths import other_spellings
+from strandline.reconcile.references.missing_entries import describe
+from strandline.reconcile.references.real_paths import other_spellings, same_folders
 from strandline.reconcile.storage.discovery import Discovery, discover
-from strandline.reconcile.storage.inventory import holding, list_local, list_local_level, same_folders
+from strandline.reconcile.storage.inventory import holding, list_local, list_local_level
 from strandline.reconcile.storage.inventory_file import read_inventory
 from strandline.reconcile.storage.listing import Listing, OnFound, outermost
 from strandline.reconcile.storage.object_inventory import list_level, list_prefixes
 from strandline.reconcile.storage.pool import Pool
 from strandline.storage.s3_listing import Bucket
-
-if TYPE_CHECKING:
-    from pyiceberg.table import Table
 
 
 @dataclass(slots=True)
@@ -85,37 +79,38 @@ class Known:
         return Places(strangers, next(iter(nowhere), None), spellings, pointers=away)
 
 
-@dataclass(frozen=True, slots=True)
-class ListingPlan:
-    roots: tuple[str, ...]
-    beside: Listing  # what was found while the roots were searched for, and is not below them
-
-
 class LakeSurveyor:
     def __init__(
         self,
         config: LakeConfig,
-        catalog: PyIcebergCatalog,
+        catalog: Callable[[], PyIcebergCatalog],
         look: Look,
         *,
         inventory_file: Path | None = None,
         memory: Path | None = None,
     ) -> None:
-        """`memory`: a folder to cache manifests in, for reports only."""
+        """`catalog` raises StorageError if it cannot be opened. `memory`: a folder to cache manifests in, for reports
+        only."""
         self.config = config
         self._settings = config.settings.reconcile
-        self.catalog = catalog
+        self._open = catalog
         self._look = look
         self.inventory_file = inventory_file
         self._memory = None if memory is None else str(memory)
         self.warehouse = canonical(config.warehouse_url)
+
+    @property
+    def catalog(self) -> PyIcebergCatalog:
+        return self._open()
 
     def survey(self, ledger_context: LedgerContext, watch: Watch) -> Survey:
         with older_objects_passed_over():
             with Pool() as pool:
                 watch.phase(Phase.LIST)
                 known = self.known()
-                self._check_expected(known)
+                if known.expected > self._settings.references_max:
+                    # Before anything is listed: a lake with so many references has as many files.
+                    raise references_too_many(known.expected)
                 listing = self._list(known, pool, watch)
                 watch.phase(Phase.REFERENCES)
                 references = self._reader(pool, watch, watch.advance).read(links=listing.links)
@@ -126,25 +121,26 @@ class LakeSurveyor:
                 roots = {root for path in listing.folders if (root := unclaimed.root_of(key(path))) is not None}
                 times = (max(f.modified_ns, default=0) for f in listing.folders.values() if f.modified_ns)
                 places = self.bounded(places, unclaimed, sorted(roots), max(times, default=0), listing.failures)
-            return compared(self.warehouse, listing, references, ledger_context, self.ways(watch), self.bounds, places)
+            return compared(self.warehouse, listing, references, ledger_context, self.compare_context(watch), places)
+
+    @property
+    def bucket(self) -> Bucket | None:
+        return Bucket.of(self.config) if self.warehouse.startswith("s3://") else None
 
     def references(self, known: LakeReferences | None, watch: Watch) -> LakeReferences:
         """The present references."""
         with Pool() as pool:
             return self._reader(pool, watch).read(known)
 
-    def ways(self, watch: Watch) -> Ways:
-        return Ways(self._look, self._describe, watch.check, self._folders_in)
-
-    @property
-    def bounds(self) -> CompareBounds:
-        return CompareBounds(self._settings.references_shrink_max, self._settings.recheck_concurrency)
-
-    def _describe(self, references: TableReferences, wanted: Set[str]) -> dict[str, Entry]:
-        return describe(self.catalog.load(references.head.name), references, wanted)
-
-    def _folders_in(self, metadata_file: str) -> tuple[str, ...]:
-        return folders_in(self.catalog.read_metadata(metadata_file))
+    def compare_context(self, watch: Watch) -> CompareContext:
+        return CompareContext(
+            self._look,
+            lambda references, wanted: describe(self.catalog.load(references.head.name), references, wanted),
+            watch.check,
+            lambda metadata_file: folders_in(self.catalog.read_metadata(metadata_file)),
+            self._settings.references_shrink_max,
+            self._settings.recheck_concurrency,
+        )
 
     def _reader(self, pool: Pool, watch: Watch, on_found: OnFound = lambda more: None) -> ReferenceReader:
         s = self._settings
@@ -164,7 +160,8 @@ class LakeSurveyor:
                 table = self.catalog.load(name)
                 known.tables[name] = folders_of(table)
                 known.spelled += [folder for path in locations_of(table) for folder in (canonical(path), key(path))]
-                known.expected += _contents_said(table)
+                if (newest := table.current_snapshot()) is not None:
+                    known.expected += entries_said(newest) or 0
             except (TableUnfit, StorageError, UsageError):
                 continue  # reported when the references are read; its place may still become known below
         rows = read_rows(self.config)
@@ -200,30 +197,27 @@ class LakeSurveyor:
     def _list(self, known: Known, pool: Pool, watch: Watch) -> Listing:
         if self.inventory_file is not None:
             return read_inventory(self.inventory_file, self.warehouse)
-        plan = self.plan_listing(known, pool, watch)
-        seconds = self._settings.prefix_timeout_seconds
-        if self.warehouse.startswith("s3://"):
-            listing = list_prefixes(
-                Bucket.of(self.config), plan.roots, timeout_seconds=seconds, check=watch.check, on_found=watch.advance
-            )
+        beside = self.plan_listing(known, pool, watch)
+        seconds, check, on_found = self._settings.prefix_timeout_seconds, watch.check, watch.advance
+        if self.bucket is not None:
+            listing = list_prefixes(self.bucket, beside.roots, timeout_seconds=seconds, check=check, on_found=on_found)
         else:
-            listing = list_local(
-                plan.roots, timeout_seconds=seconds, pool=pool, check=watch.check, on_found=watch.advance
-            )
-        listing.folders |= plan.beside.folders
-        listing.links += plan.beside.links
-        listing.failures += plan.beside.failures
+            listing = list_local(beside.roots, timeout_seconds=seconds, pool=pool, check=check, on_found=on_found)
+        listing.folders |= beside.folders
+        listing.links += beside.links
+        listing.failures += beside.failures
         return listing
 
-    def plan_listing(self, known: Known, pool: Pool, watch: Watch) -> ListingPlan:
-        """Where to list: the folders of tables, folders that nobody owns, and the spool."""
+    def plan_listing(self, known: Known, pool: Pool, watch: Watch) -> Listing:
+        """The roots are to be listed: the folders of tables, folders that nobody owns, and the spool. The files are
+        those that were found beside them while they were searched for."""
         folders = known.folders
         levels: dict[str, Listing] = {}
         found = self._discover([*folders, *known.left_alone], levels, pool, watch)
         aliases = same_folders(found.unknown, [*folders, *known.left_alone])
         unknown = [folder for folder in found.unknown if folder not in aliases]
         roots = outermost([*known.spelled, *unknown, f"{self.warehouse}/{SPOOL_FOLDER}"])
-        below, beside = Roots(roots), Listing(())
+        below, beside = Roots(roots), Listing(roots)
         for level in levels.values():
             beside.folders |= {path: folder for path, folder in level.folders.items() if below.of(path) is None}
             beside.links += level.links
@@ -232,7 +226,7 @@ class LakeSurveyor:
             beside.fail(folder, f"it is another name of {other}")
         if found.is_cut:
             beside.failures.append(self._cut())
-        return ListingPlan(roots, beside)
+        return beside
 
     def _cut(self) -> PrefixFailure:
         most = self._settings.unknown_roots_max
@@ -255,25 +249,19 @@ class LakeSurveyor:
         most = self._settings.unknown_roots_max
         if 0 < most < len(roots):
             failures.append(self._cut())
-        as_of_ns = newest_ns - grace.grace_seconds(self._settings) * 1_000_000_000
+        as_of_ns = newest_ns - self._settings.grace_seconds * 1_000_000_000
         return replace(places, unclaimed=unclaimed, looked_into=frozenset(roots[: max(most, 0)]), as_of_ns=as_of_ns)
 
-    def _check_expected(self, known: Known) -> None:
-        """Checked before anything is listed: a lake with so many references has as many files."""
-        if known.expected > self._settings.references_max:
-            raise references_too_many(known.expected)
-
     def _discover(self, known: Sequence[str], levels: dict[str, Listing], pool: Pool, watch: Watch) -> Discovery:
-        seconds = self._settings.prefix_timeout_seconds
-        bucket = Bucket.of(self.config) if self.warehouse.startswith("s3://") else None
+        seconds, bucket = self._settings.prefix_timeout_seconds, self.bucket
 
-        def children(folder: str) -> tuple[list[str], str | None]:
+        def children(folder: str) -> list[str]:
             if bucket is not None:
                 level, names = list_level(bucket, folder, timeout_seconds=seconds, check=watch.check)
             else:
                 level, names = list_local_level(folder, pool, timeout_seconds=seconds, check=watch.check)
             levels[folder] = level
-            return names, level.failures[0].why if level.failures else None
+            return names
 
         def held(folders: Sequence[str]) -> Sequence[str]:
             if bucket is not None:
@@ -299,9 +287,3 @@ def _place_of_view(row: CatalogRow) -> tuple[str, ...]:
     """A view has no files except its metadata."""
     folders = [os.path.dirname(key(location)) for location in row.metadata]
     return tuple(os.path.dirname(f) if os.path.basename(f) == Room.METADATA else f for f in folders)
-
-
-def _contents_said(table: Table) -> int:
-    """From the summary of its newest snapshot; 0 if that does not say."""
-    current = table.current_snapshot()
-    return 0 if current is None else entries_said(current) or 0

@@ -18,12 +18,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import Any
 
 from strandline.core.errors import StorageError
 from strandline.core.reconcile_records import Suspect
+from strandline.core.types import SEQ_COLUMN, Seq, SeqRange
 from strandline.ledger.reconcile import suspect_files
 from strandline.reconcile.context import SweepContext
-from strandline.reconcile.footers import Footer, read_footer
 from strandline.reconcile.model import Finding, FindingKind, Protection, Survey, Watch
 from strandline.reconcile.paths import is_metadata_file
 from strandline.reconcile.quarantine_lookup import QuarantineLookup
@@ -32,6 +33,10 @@ FOOTERS_MAX = 10_000  # read in one run; orphan files beyond this are compared b
 RECORDED_MAX = 100_000  # in one run; while the entries are missing, orphan files of the table are left alone anyway
 _STORAGE_AWAY = (Protection.NOTHING_LISTED, Protection.PREFIX_FAILED)  # none of those is known to be missing
 _AT_ONCE = 256
+_MAGIC = b"PAR1"
+_TRAILER_BYTES = 8
+_FIRST_BYTES = 64 << 10
+_FOOTER_BYTES_MAX = 64 << 20
 
 
 @dataclass(slots=True)
@@ -42,10 +47,10 @@ class Suspects:
     # what else protects these orphan files and entries, and how many
     before: Counter[Protection | None] = field(default_factory=Counter)
     # tables with an orphan file that could not be read, and why: none of their entries is dropped
-    untold: dict[str, str] = field(default_factory=dict)
+    unreadable: dict[str, str] = field(default_factory=dict)
 
     def protects(self, entry: Finding) -> bool:
-        return entry.path in self.entries or entry.table in self.untold
+        return entry.path in self.entries or entry.table in self.unreadable
 
     def marked(self, finding: Finding) -> Finding:
         """The finding as it is reported."""
@@ -99,14 +104,13 @@ class MissingEntries:
                 yield self._ranged[at][2]
 
 
-def find_suspects(context: SweepContext, survey: Survey, kept: QuarantineLookup, watch: Watch) -> Suspects:
+def find_suspects(context: SweepContext, survey: Survey, quarantined: QuarantineLookup, watch: Watch) -> Suspects:
     """Also records them, and forgets those that a table references again."""
-    with context.ledger.read() as connection:
-        known = suspect_files.list_suspects(connection)
+    known = context.ledger.query(suspect_files.list_suspects)
     again = survey.references.referenced([suspect.path for suspect in known])
     released = {suspect.path for suspect in known if suspect.released}
     found = Suspects({s.path: s.entry for s in known if not s.released and s.path not in again})
-    missing = _missing(survey, kept)
+    missing = _missing(survey, quarantined)
     tables: dict[str, str] = {}
     if missing:
         orphans = (
@@ -129,11 +133,11 @@ def find_suspects(context: SweepContext, survey: Survey, kept: QuarantineLookup,
     return found
 
 
-def _missing(survey: Survey, kept: QuarantineLookup) -> dict[str, MissingEntries]:
+def _missing(survey: Survey, quarantined: QuarantineLookup) -> dict[str, MissingEntries]:
     """By table. A file that is only in quarantine is not missing, and its path is right."""
     found: dict[str, MissingEntries] = {}
     for finding in survey.drift.missing():
-        if finding.protected in _STORAGE_AWAY or finding.path in kept.files or finding.table is None:
+        if finding.protected in _STORAGE_AWAY or finding.path in quarantined.files or finding.table is None:
             continue
         if finding.size is not None or finding.row_count is not None:
             found.setdefault(finding.table, MissingEntries()).add(finding)
@@ -176,7 +180,7 @@ def _matched(
             read += len(wanted)
             for finding, footer in zip(wanted, threads.map(lambda f: _footer(context, f), wanted), strict=True):
                 if isinstance(footer, StorageError):
-                    found.untold.setdefault(finding.table or "", footer.message)
+                    found.unreadable.setdefault(finding.table or "", footer.message)
                 elif footer is not None and (entries := missing[finding.table or ""].agreeing(footer)):
                     yield finding, entries
 
@@ -186,3 +190,42 @@ def _footer(context: SweepContext, finding: Finding) -> Footer | StorageError | 
         return read_footer(lambda count: context.storage.tail(finding.path, count), finding.size or 0)
     except StorageError as e:
         return e
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    row_count: int
+    rows: SeqRange | None  # None if the footer does not say, or rows lack a sequence number
+
+
+def read_footer(tail: Callable[[int], bytes], size: int) -> Footer | None:
+    """None if it is not a readable Parquet file. `tail` returns so many bytes from the end of the file."""
+    end = tail(min(size, _FIRST_BYTES))
+    if len(end) < _TRAILER_BYTES or end[-4:] != _MAGIC:
+        return None
+    needed = int.from_bytes(end[-_TRAILER_BYTES:-4], "little") + _TRAILER_BYTES
+    if needed > min(size, _FOOTER_BYTES_MAX):
+        return None
+    if needed > len(end):
+        end = tail(needed)
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        found = pq.read_metadata(pa.BufferReader(end))
+        return Footer(found.num_rows, _rows(found))
+    except Exception:
+        return None  # untrusted bytes may make the reader raise anything
+
+
+def _rows(metadata: Any) -> SeqRange | None:
+    schema = metadata.schema
+    column = next((n for n in range(len(schema)) if schema.column(n).path == SEQ_COLUMN), None)
+    groups = range(metadata.num_row_groups)
+    if column is None or not groups:
+        return None
+    statistics = [metadata.row_group(n).column(column).statistics for n in groups]
+    if any(s is None or not s.has_min_max or s.null_count for s in statistics):
+        return None
+    lo, hi = min(s.min for s in statistics), max(s.max for s in statistics)
+    return SeqRange(Seq(lo), Seq(hi)) if isinstance(lo, int) and isinstance(hi, int) and 1 <= lo <= hi else None

@@ -25,15 +25,15 @@ from strandline.core.errors import (
 from strandline.core.reconcile_records import AbortReason, Asked, Run, RunId, SweptState
 from strandline.core.wording import plural
 from strandline.ledger import audit
-from strandline.ledger.engine import Connection
 from strandline.ledger.maintain import runs
 from strandline.ledger.reconcile import quarantined_files, reconcile_runs
 from strandline.reconcile.act import Actor, is_unread
 from strandline.reconcile.compare import guard
 from strandline.reconcile.context import SweepContext
-from strandline.reconcile.model import Content, Finding, Phase, Protection, References, Stat, Survey
+from strandline.reconcile.model import Content, Finding, Phase, Protection, Stat, Survey
 from strandline.reconcile.paths import Roots, key
-from strandline.reconcile.quarantine_lookup import QuarantinedAt, QuarantineLookup, find_kept
+from strandline.reconcile.quarantine_lookup import QuarantinedAt, QuarantineLookup, find_quarantined
+from strandline.reconcile.references.collect import LakeReferences
 from strandline.reconcile.run_counters import RunCounters
 from strandline.reconcile.run_watch import Aborted, OnProgress, RunWatch, under_lease
 from strandline.reconcile.settle import settle_dead_runs
@@ -63,8 +63,7 @@ def sweep(
         failpoints.hit("reconcile.after_start")
         on_begun(run)
         _Sweep(context, run, asked, watch, unsettled).run(on_finding)
-    with context.ledger.read() as connection:
-        return reconcile_runs.get(connection, run)
+    return context.ledger.query(reconcile_runs.get, run)
 
 
 def _begin(context: SweepContext, asked: Asked, watch: RunWatch) -> tuple[RunId, list[str]]:
@@ -82,120 +81,119 @@ class _Sweep:
     def __init__(
         self, context: SweepContext, run: RunId, asked: Asked, watch: RunWatch, unsettled: Sequence[str] = ()
     ) -> None:
-        self._bench = context
+        self._context = context
         self._settings = context.settings
         self._run = run
         self._asked = asked
         self._watch = watch
-        self._tally = RunCounters(context.settings)
+        self._counters = RunCounters(context.settings)
         for what in unsettled:
-            self._tally.fail(what)
-        self._actor = Actor(context, run, asked, watch, self._tally)
+            self._counters.fail(what)
+        self._actor = Actor(context, run, asked, watch, self._counters)
 
     def run(self, on_finding: OnFinding | None) -> None:
-        reason, why = AbortReason.UNKNOWN, "it ended unexpectedly"
         try:
             self._work(on_finding)
         except Aborted as e:
-            reason, why = e.reason, e.why
+            self._end(e.reason, e.why)
         except ReferencesTooMany as e:
-            reason, why = AbortReason.REFERENCES_TOO_MANY, e.message
+            self._end(AbortReason.REFERENCES_TOO_MANY, e.message)
         except CommitUnknown as e:
-            reason, why = AbortReason.COMMIT_FAILED, e.message
+            self._end(AbortReason.COMMIT_FAILED, e.message)
         except StrandlineError as e:
-            reason, why = AbortReason.UNKNOWN, e.message
+            self._end(AbortReason.UNKNOWN, e.message)
         except KeyboardInterrupt:
-            self._abort(AbortReason.CANCELLED, "it was interrupted")
+            self._end(AbortReason.CANCELLED, "it was interrupted")
             raise
         except BaseException as e:
-            self._abort(AbortReason.UNKNOWN, f"it ended unexpectedly: {type(e).__name__}")
+            self._end(AbortReason.UNKNOWN, f"it ended unexpectedly: {type(e).__name__}")
             raise
         else:
-            self._complete()
-            return
-        self._abort(reason, why)
+            failpoints.hit("reconcile.before_end")
+            self._end()
 
     def _work(self, on_finding: OnFinding | None) -> None:
-        ledger_context = self._bench.ledger_context(self._asked)
-        self._tally.begin(ledger_context)
-        survey = self._bench.surveyor.survey(ledger_context, self._watch)
-        self._tally.survey(survey, ledger_context.contents_before)
-        self._tally.vanished = self._vanished(survey)
-        kept = self._in_quarantine(survey)
-        suspects = self._suspected(survey, kept)
-        self._tell(survey, kept, suspects, on_finding)
+        ledger_context = self._context.ledger_context(self._asked)
+        self._counters.begin(ledger_context)
+        survey = self._context.surveyor.survey(ledger_context, self._watch)
+        self._counters.survey(survey, ledger_context.contents_before)
+        self._counters.vanished = self._vanished(survey)
+        quarantined = self._in_quarantine(survey)
+        suspects = self._find_suspects(survey, quarantined)
+        self._report(survey, quarantined, suspects, on_finding)
         is_empty = not (
             ledger_context.seals or survey.references.tables or survey.references.unread or survey.drift.listed
         )
         if not self._asked.act and not is_empty:  # a new lake has nothing that a guard could refuse
-            refusals = (self._gate_refusal(survey), self._share_refusal(survey, kept))
-            self._tally.refusals = [why for why in refusals if why is not None]
-        with self._bench.ledger.write() as connection:
-            reconcile_runs.progress(connection, self._run, self._tally.outcome())
+            refusals = (self._gate_refusal(survey), self._share_refusal(survey, quarantined))
+            self._counters.refusals = [why for why in refusals if why is not None]
+        with self._context.ledger.write() as connection:
+            reconcile_runs.progress(connection, self._run, self._counters.outcome())
         if not self._asked.act:
             return
         _check(self._gate_refusal(survey))
         planned = survey.drift.planned
-        self._watch.phase(Phase.MISSING, min(planned.missing, self._tally.left))
-        self._bring_back(kept)
-        _check(self._share_refusal(survey, kept))
-        known = self._sweep_missing(survey, kept, suspects)
-        self._watch.phase(Phase.ORPHANS, min(planned.total - planned.missing, self._tally.left))
+        self._watch.phase(Phase.MISSING, min(planned.missing, self._counters.left))
+        self._bring_back(quarantined)
+        _check(self._share_refusal(survey, quarantined))
+        known = self._sweep_missing(survey, quarantined, suspects)
+        self._watch.phase(Phase.ORPHANS, min(planned.total - planned.missing, self._counters.left))
         self._sweep_orphans(survey, known, suspects)
 
     def _in_quarantine(self, survey: Survey) -> QuarantineLookup:
         """Missing files that are in quarantine, or for which that could not be checked."""
-        kept = find_kept(self._bench, survey, self._watch.check)
-        self._tally.partial |= bool(kept.untold)
-        for why in dict.fromkeys(kept.untold.values()):
-            self._tally.fail(why)
-        return kept
+        quarantined = find_quarantined(self._context, survey, self._watch.check)
+        self._counters.partial |= bool(quarantined.unchecked)
+        for why in dict.fromkeys(quarantined.unchecked.values()):
+            self._counters.fail(why)
+        return quarantined
 
-    def _suspected(self, survey: Survey, kept: QuarantineLookup) -> Suspects:
+    def _find_suspects(self, survey: Survey, quarantined: QuarantineLookup) -> Suspects:
         """Orphan files that are probably the files of missing entries: the run touches neither."""
-        suspects = find_suspects(self._bench, survey, kept, self._watch)
-        self._tally.suspects = len(suspects.files)
+        suspects = find_suspects(self._context, survey, quarantined, self._watch)
+        self._counters.suspects = len(suspects.files)
         for path, entry in suspects.files.items():
-            self._tally.fail(f"{path} is probably the file that the entry {entry} means: the metadata is damaged")
-        for why in dict.fromkeys(suspects.untold.values()):
-            self._tally.fail(why)
-        self._tally.reprotect(suspects.before, Protection.DAMAGED)
+            self._counters.fail(f"{path} is probably the file that the entry {entry} means: the metadata is damaged")
+        for why in dict.fromkeys(suspects.unreadable.values()):
+            self._counters.fail(why)
+        self._counters.reprotect(suspects.before, Protection.DAMAGED)
         return suspects
 
-    def _tell(self, survey: Survey, kept: QuarantineLookup, suspects: Suspects, on_finding: OnFinding | None) -> None:
+    def _report(
+        self, survey: Survey, quarantined: QuarantineLookup, suspects: Suspects, on_finding: OnFinding | None
+    ) -> None:
         drift = survey.drift
-        missing = (replace(f, in_quarantine=True) if f.path in kept.files else f for f in drift.missing())
+        missing = (replace(f, in_quarantine=True) if f.path in quarantined.files else f for f in drift.missing())
         if on_finding is None:
             orphans = drift.first_orphans(self._settings.samples_max)
-            self._tally.sample(map(suspects.marked, chain(missing, orphans)))
+            self._counters.sample(map(suspects.marked, chain(missing, orphans)))
             return
         listener = on_finding
 
-        def told() -> Iterator[Finding]:
+        def reported() -> Iterator[Finding]:
             for finding in map(suspects.marked, chain(missing, drift.orphans())):
                 listener(finding)
                 yield finding
 
-        self._tally.sample(told())
+        self._counters.sample(reported())
 
     def _vanished(self, survey: Survey) -> int:
         """How many tables the run before saw that the catalog does not have."""
         if survey.references.unread:
             return 0
-        with self._bench.ledger.read() as connection:
-            before = reconcile_runs.latest(connection, runs_max=2)
+        before = self._context.ledger.query(reconcile_runs.latest, runs_max=2)
         known = next((run.outcome.tables for run in before if run.ended_at is not None), {})
         return len(known.keys() - {head.uuid for head in survey.references.tables})
 
     def _gate_refusal(self, survey: Survey) -> str | None:
         references = survey.references
-        return self._bench.gate({head.name: head.uuid for head in references.tables}, references.unread.keys())
+        return self._context.gate({head.name: head.uuid for head in references.tables}, references.unread.keys())
 
-    def _share_refusal(self, survey: Survey, kept: QuarantineLookup) -> str | None:
+    def _share_refusal(self, survey: Survey, quarantined: QuarantineLookup) -> str | None:
         """Files that are only in quarantine do not count: they were brought back before this check."""
-        settings, planned = self._settings, self._tally.planned
+        settings, planned = self._settings, self._counters.planned
         for what, count, total in (
-            ("entry", planned.missing - kept.planned, len(survey.references)),
+            ("entry", planned.missing - quarantined.planned, len(survey.references)),
             ("file", planned.orphans + planned.foreign + planned.superseded, survey.drift.listed),
         ):
             if guard.share_refused(
@@ -207,19 +205,19 @@ class _Sweep:
                 )
         return None
 
-    def _bring_back(self, kept: QuarantineLookup) -> None:
+    def _bring_back(self, quarantined: QuarantineLookup) -> None:
         """Brings back quarantined files that a table needs, before anything else."""
-        waiting = iter(kept.files.values())
+        waiting = iter(quarantined.files.values())
         while some := list(islice(waiting, self._settings.batch_size)):
             back: list[QuarantinedAt] = []
             try:
                 for file in some:
                     self._watch.last_word()
                     try:
-                        if self._bench.storage.bring_back(file.kept_at, file.path):
+                        if self._context.storage.bring_back(file.kept_at, file.path):
                             back.append(file)
                     except StorageError as e:
-                        self._tally.fail(e.message)
+                        self._counters.fail(e.message)
             finally:
                 self._record_back(back)
 
@@ -227,8 +225,8 @@ class _Sweep:
         if not back:
             return
         failpoints.hit("reconcile.after_brought_back")
-        self._tally.restored += len(back)
-        with self._bench.ledger.write() as connection:
+        self._counters.restored += len(back)
+        with self._context.ledger.write() as connection:
             recorded = [file.swept for file in back if file.swept is not None]
             quarantined_files.move(connection, recorded, SweptState.RESTORED, "a table references it")
             audit.record(
@@ -239,74 +237,77 @@ class _Sweep:
                 samples=[file.path for file in back[: self._settings.samples_max]],
             )
 
-    def _sweep_missing(self, survey: Survey, kept: QuarantineLookup, suspects: Suspects) -> References:
+    def _sweep_missing(self, survey: Survey, quarantined: QuarantineLookup, suspects: Suspects) -> LakeReferences:
         known = survey.references
         planned = (
-            f for f in survey.drift.missing() if f.protected is None and f.path not in kept and not suspects.protects(f)
+            f
+            for f in survey.drift.missing()
+            if f.protected is None and f.path not in quarantined and not suspects.protects(f)
         )
         for table, findings in groupby(planned, key=lambda f: f.table or ""):
-            waiting = iter(findings)
-            while some := list(islice(waiting, min(self._settings.batch_size, max(self._tally.left, 1)))):
-                self._watch.check()
-                if self._tally.left <= 0:
-                    self._hit_cap()
-                    return known
-                known, gone, untold = self._still_gone(table, some, known)
-                self._tally.skipped_recheck += len(some) - len(gone) - untold
+            for some in self._batches(findings):
+                known, gone, unchecked = self._still_gone(table, some, known)
+                self._counters.skipped_recheck += len(some) - len(gone) - unchecked
                 if gone:
                     self._actor.drop_entries(table, gone)
-                self._watch.progress(self._tally.missing)
+                self._watch.progress(self._counters.missing)
+            if self._counters.cap_hit:
+                break
         return known
 
+    def _batches(self, findings: Iterator[Finding]) -> Iterator[list[Finding]]:
+        """Ends at the cap, and records that if there are more findings."""
+        while some := list(islice(findings, min(self._settings.batch_size, max(self._counters.left, 1)))):
+            self._watch.check()
+            if self._counters.left <= 0:
+                self._hit_cap()
+                return
+            yield some
+
     def _still_gone(
-        self, table: str, some: Sequence[Finding], known: References
-    ) -> tuple[References, list[Finding], int]:
+        self, table: str, some: Sequence[Finding], known: LakeReferences
+    ) -> tuple[LakeReferences, list[Finding], int]:
         """Also returns how many could not be checked."""
-        known = self._bench.catalog.references(known, self._watch)
+        known = self._context.catalog.references(known, self._watch)
         if table in known.unread:
             return known, [], 0
         live = known.referenced([f.path for f in some])
-        stats = self._bench.look_at([f.path for f in some])
+        stats = self._context.look_at([f.path for f in some])
         gone = [f for f, stat in zip(some, stats, strict=True) if stat is None and f.path in live]
-        return known, gone, self._not_looked_at(stats)
+        return known, gone, self._not_checked(stats)
 
-    def _not_looked_at(self, stats: Sequence[Stat | StorageError | None]) -> int:
-        count = self._tally.not_looked_at(stats)
+    def _not_checked(self, stats: Sequence[Stat | StorageError | None]) -> int:
+        count = self._counters.not_checked(stats)
         if count:
-            log.warning("run %d: could not be looked at again, and stayed: %d", self._run, count)
+            log.warning("run %d: could not be checked again, and stayed: %d", self._run, count)
         return count
 
-    def _sweep_orphans(self, survey: Survey, known: References, suspects: Suspects) -> None:
+    def _sweep_orphans(self, survey: Survey, known: LakeReferences, suspects: Suspects) -> None:
         waiting = (f for f in survey.drift.orphans() if f.protected is None and f.path not in suspects.files)
         before = {head.location for head in survey.references.tables}
-        while some := list(islice(waiting, min(self._settings.batch_size, max(self._tally.left, 1)))):
-            self._watch.check()
-            if self._tally.left <= 0:
-                self._hit_cap()
-                return
-            stats = self._bench.look_at([f.path for f in some])
-            known = self._bench.catalog.references(known, self._watch)
+        for some in self._batches(waiting):
+            stats = self._context.look_at([f.path for f in some])
+            known = self._context.catalog.references(known, self._watch)
             if self._asked.delete and known.unread:
-                self._tally.fail("as long as a table cannot be read, nothing is deleted at once")
+                self._counters.fail("a table cannot be read: until it can, nothing is deleted without quarantine")
                 return
             still = self._still_orphans(some, stats, known, before)
-            self._tally.skipped_recheck += len(some) - len(still) - self._not_looked_at(stats)
+            self._counters.skipped_recheck += len(some) - len(still) - self._not_checked(stats)
             if still:
                 known = self._actor.sweep_files(still, known)
-            self._watch.progress(self._tally.files)
+            self._watch.progress(self._counters.files)
 
     def _still_orphans(
         self,
         some: Sequence[Finding],
         stats: Sequence[Stat | StorageError | None],
-        known: References,
+        known: LakeReferences,
         before: set[str],
     ) -> list[tuple[Finding, Stat]]:
         """Those that are exactly as listed, and that nothing references now."""
         live = known.referenced([f.path for f in some])
-        spooled = self._bench.spooled([f.path for f in some if f.content is Content.SPOOL])
-        with self._bench.ledger.read() as connection:
-            at_work = runs.at_work(connection)
+        spooled = self._context.spooled([f.path for f in some if f.content is Content.SPOOL])
+        at_work = self._context.ledger.query(runs.at_work)
         # A table may have been registered since, over a folder that nobody owned: its files are its own.
         new_tables = Roots(key(head.location) for head in known.tables if head.location not in before)
         still: list[tuple[Finding, Stat]] = []
@@ -318,48 +319,38 @@ class _Sweep:
             listed = finding.listed
             if not isinstance(stat, Stat) or listed is None or unread or taken:
                 continue
-            if self._bench.storage.same(listed, stat):
+            if self._context.storage.same(listed, stat):
                 still.append((finding, stat))
         return still
 
     def _hit_cap(self) -> None:
-        if self._tally.cap_hit:
+        if self._counters.cap_hit:
             return
-        self._tally.cap_hit = True
-        with self._bench.ledger.write() as connection:
+        self._counters.cap_hit = True
+        with self._context.ledger.write() as connection:
             audit.record(
                 connection,
                 Event.CAP_HIT,
                 run=self._run,
                 cap=self._settings.deletes_max_per_run,
-                missing=self._tally.missing,
-                orphans=self._tally.files,
-                partial=self._tally.partial,
-                cap_hit=True,
-                skipped_recheck=self._tally.skipped_recheck,
-                storage=self._bench.storage.kind.value,
+                missing=self._counters.missing,
+                orphans=self._counters.files,
+                storage=self._context.storage.kind.value,
+                **self._counters.flags,
             )
 
-    def _complete(self) -> None:
-        failpoints.hit("reconcile.before_end")
+    def _end(self, reason: AbortReason | None = None, why: str = "") -> None:
         self._watch.end_phase()
-        self._tally.phases = self._watch.seconds
-        with self._bench.ledger.write() as connection:
-            if not reconcile_runs.complete(connection, self._run, self._tally.outcome()):
-                reconcile_runs.outlived(connection, self._run, self._tally.outcome())
-            self._forget_old(connection)
-
-    def _forget_old(self, connection: Connection) -> None:
-        settings = self._settings
-        reconcile_runs.forget_old(connection, runs_max=settings.history_runs, left_days=settings.quarantine_days)
-
-    def _abort(self, reason: AbortReason, why: str) -> None:
-        self._watch.end_phase()
-        self._tally.phases = self._watch.seconds
-        with self._bench.ledger.write() as connection:
-            if not reconcile_runs.abort(connection, self._run, self._tally.outcome(), reason, why):
-                reconcile_runs.outlived(connection, self._run, self._tally.outcome())
-            self._forget_old(connection)
+        self._counters.phases = self._watch.seconds
+        outcome, settings = self._counters.outcome(), self._settings
+        with self._context.ledger.write() as connection:
+            if reason is None:
+                is_recorded = reconcile_runs.complete(connection, self._run, outcome)
+            else:
+                is_recorded = reconcile_runs.abort(connection, self._run, outcome, reason, why)
+            if not is_recorded:
+                reconcile_runs.outlived(connection, self._run, outcome)
+            reconcile_runs.forget_old(connection, runs_max=settings.history_runs, left_days=settings.quarantine_days)
 
 
 def _check(refusal: str | None) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from strandline.deliver.tick import TickReport
     from strandline.deliver.verify.ranges import VerifyFinding
     from strandline.deliver.verify.verdict import SinkVerdict, VerifyReport
-    from strandline.iceberg.pyiceberg.describe import TableDescription
+    from strandline.iceberg.pyiceberg.schema import TableDescription
     from strandline.iceberg.schema.infer import Inferred
     from strandline.ingest.ingest_files import FileOutcome
     from strandline.ingest.recover import Recovered
@@ -236,7 +236,7 @@ def tick_preview(found: Sequence[SinkPreview]) -> Document:
 
 
 def _lane_preview(lane: LanePreview) -> Document:
-    chunks = [_from_to(c.range) | {"rows": c.rows} for c in lane.chunks]
+    chunks = [_from_to(c.rows) | {"rows": c.expected} for c in lane.chunks]
     return {
         "partition": lane.partition or None,
         "under_way": lane.under_way,
@@ -250,7 +250,8 @@ def verify(report: VerifyReport) -> Document:
 
 
 def _verdict(s: SinkVerdict) -> Document:
-    return fields_of(s, "start") | {"ok": s.ok, "findings": list(map(_verify_finding, s.findings))}
+    named = {"name": s.name, "kind": s.kind, "lanes": s.lanes}
+    return named | fields_of(s, "start") | {"ok": s.ok, "findings": list(map(_verify_finding, s.findings))}
 
 
 def _verify_finding(f: VerifyFinding) -> Document:

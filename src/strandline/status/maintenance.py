@@ -36,12 +36,7 @@ def load_maintenance(config: LakeConfig, ledger: Ledger) -> MaintenanceStatus:
     with ledger.read() as connection:
         known = datasets.list_datasets(connection)
         found = tuple(_dataset(connection, d) for d in known)
-    schedules = {
-        "retain": settings.retain_schedule,
-        "compact": settings.compact_schedule,
-        "expire": settings.expire_schedule,
-        "number": settings.number_schedule,
-    }
+    schedules = {kind: getattr(settings, f"{kind}_schedule") for kind in ("retain", "compact", "expire", "number")}
     unknown = sorted(set(settings.rules()) - {d.name for d in known})
     return MaintenanceStatus(schedules, tuple(unknown), found)
 

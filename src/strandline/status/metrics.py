@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
 
 from strandline.core.settings import LakeConfig
 from strandline.ledger.engine import Ledger
-from strandline.status import maintenance as maintain_status
-from strandline.status import receive
-from strandline.status import reconcile as reconcile_status
-from strandline.status import sinks as sink_status
-from strandline.status.maintenance import DatasetMaintenance, MaintenanceStatus
-from strandline.status.receive import ReceiveStatus
-from strandline.status.reconcile import ReconcileStatus
-from strandline.status.sinks import SinkStatus
+from strandline.status.maintenance import DatasetMaintenance, MaintenanceStatus, load_maintenance
+from strandline.status.receive import ReceiveStatus, load_receive
+from strandline.status.reconcile import ReconcileStatus, load_reconcile
+from strandline.status.sinks import SinkStatus, load_sinks
 
 PREFIX = "strandline_"
 HELP: Mapping[str, str] = {
@@ -24,18 +21,18 @@ HELP: Mapping[str, str] = {
     "sink_state": "1 for the state that the sink is in: active, paused, waiting (to try again) or stopped.",
     "sink_failed_ticks": "Ticks in a row that did not get through.",
     "sink_delivered_rows": "Rows that were delivered in this generation of the sink.",
-    "sink_quarantined_rows": "Rows that the sink refused and that are set aside.",
+    "sink_quarantined_rows": "Rows that the sink refused and that are in quarantine.",
     "sink_held_rows": "Rows that are due for deletion and stay, because the sink does not have them.",
     "sink_held_since_timestamp_seconds": "Since when the sink holds retention back; absent while it does not.",
     "sink_lost_rows": "Rows that were deleted before the sink had them, in this generation of it.",
-    "sink_unknown_losses": "Ranges of numbers of which nobody can tell how many rows the sink lost.",
+    "sink_unknown_losses": "Ranges of sequence numbers of which nobody can tell how many rows the sink lost.",
     "received_waiting_rows": "Rows that were received over HTTP and wait to be ingested.",
     "received_waiting_bytes": "Bytes of their files in the spool.",
     "received_oldest_timestamp_seconds": "When the oldest of them was received; absent while there is none.",
     "received_set_aside_bodies": "Bodies that were received, could not be ingested, and wait for a person.",
     "received_unrecorded_bodies": "Bodies in the spool that the ledger cannot record, so that nobody ingests them.",
     "received_dropped_bytes": "Bytes in the spool of bodies that were received for a dataset that was dropped.",
-    "dataset_floor": "Rows up to this number may have been deleted by retention.",
+    "dataset_floor": "Rows up to this sequence number may have been deleted by retention.",
     "dataset_held_rows": "Rows that are due for deletion and stay, for the sink that holds the most of them.",
     "maintenance_last_run_timestamp_seconds": "When the newest run of its kind began; dry runs do not count.",
     "maintenance_last_run_seconds": "How long it took; absent while it is under way.",
@@ -48,7 +45,7 @@ HELP: Mapping[str, str] = {
     "reconcile_compared_timestamp_seconds": "When the newest run began that compared tables and storage.",
     "reconcile_orphan_files": "Files that it found, that nothing references, and that it left.",
     "reconcile_missing_files": "Entries that it found, whose file is gone, and that it left.",
-    "reconcile_partial": "1 if it could not look everywhere.",
+    "reconcile_partial": "1 if it could not load_samples everywhere.",
 }
 """All are gauges: a sink that is reset begins anew, and runs are forgotten in time."""
 
@@ -60,13 +57,13 @@ class Sample:
     value: float
 
 
-def look(config: LakeConfig, ledger: Ledger, lake: str) -> list[Sample]:
+def load_samples(config: LakeConfig, ledger: Ledger, lake: str) -> list[Sample]:
     """From the ledger alone."""
     return samples(
-        sink_status.load_sinks(ledger, lake),
-        maintain_status.load_maintenance(config, ledger),
-        reconcile_status.load_reconcile(config, ledger),
-        receive.load_receive(ledger) or (),
+        load_sinks(ledger, lake),
+        load_maintenance(config, ledger),
+        load_reconcile(config, ledger),
+        load_receive(ledger) or (),
     )
 
 
@@ -77,23 +74,21 @@ def samples(
     received: Sequence[ReceiveStatus] = (),
 ) -> list[Sample]:
     """What is not known is left out."""
-    every = [
+    found = [
         *_of_sinks(sinks),
         *_of_receiver(received),
         *(s for d in maintenance.datasets for s in _of_dataset(d)),
         *_of_reconciler(reconcile),
     ]
-    return [Sample(PREFIX + name, labels, float(value)) for name, labels, value in every if value is not None]
+    return [Sample(PREFIX + name, labels, float(value)) for name, labels, value in found if value is not None]
 
 
-_Told = tuple[str, dict[str, str], float | None]
+_NamedValue = tuple[str, dict[str, str], float | None]
 
 
-def _of_sinks(sinks: Sequence[SinkStatus]) -> Iterator[_Told]:
-    by_name: dict[str, list[SinkStatus]] = {}
-    for lane in sinks:
-        by_name.setdefault(lane.name, []).append(lane)
-    for name, lanes in by_name.items():
+def _of_sinks(sinks: Sequence[SinkStatus]) -> Iterator[_NamedValue]:
+    for name, of_sink in groupby(sinks, key=lambda s: s.name):
+        lanes = list(of_sink)
         one, labels = lanes[0], {"sink": name, "dataset": lanes[0].dataset}
         yield "sink_lag_rows", labels, one.sink_lag_rows
         yield "sink_lag_seconds", labels, one.sink_lag_seconds
@@ -107,7 +102,7 @@ def _of_sinks(sinks: Sequence[SinkStatus]) -> Iterator[_Told]:
         yield "sink_unknown_losses", labels, one.unknown_losses
 
 
-def _of_receiver(received: Sequence[ReceiveStatus]) -> Iterator[_Told]:
+def _of_receiver(received: Sequence[ReceiveStatus]) -> Iterator[_NamedValue]:
     for r in received:
         if not r.dropped:
             labels = {"dataset": r.dataset}
@@ -121,7 +116,7 @@ def _of_receiver(received: Sequence[ReceiveStatus]) -> Iterator[_Told]:
         yield "received_dropped_bytes", {"dataset": name}, size
 
 
-def _of_dataset(d: DatasetMaintenance) -> Iterator[_Told]:
+def _of_dataset(d: DatasetMaintenance) -> Iterator[_NamedValue]:
     labels = {"dataset": d.dataset}
     yield "dataset_floor", labels, d.floor
     yield "dataset_held_rows", labels, max((h.rows or 0 for h in d.held_by), default=0)
@@ -133,7 +128,7 @@ def _of_dataset(d: DatasetMaintenance) -> Iterator[_Told]:
             yield "maintenance_last_run_ok", of, int(run.outcome == "done")
 
 
-def _of_reconciler(found: ReconcileStatus) -> Iterator[_Told]:
+def _of_reconciler(found: ReconcileStatus) -> Iterator[_NamedValue]:
     yield "reconcile_last_run", {}, found.last_run
     yield "reconcile_last_run_ended_timestamp_seconds", {}, _seconds(found.ended_at)
     if found.last_run is not None:
@@ -159,7 +154,7 @@ def _seconds(moment: datetime | None) -> float | None:
 
 
 def exposition(found: Sequence[Sample]) -> str:
-    """A name's samples stand together, under its help."""
+    """A name's samples come together, under its help."""
     lines = []
     for name, text in HELP.items():
         own = [s for s in found if s.name == PREFIX + name]
@@ -170,8 +165,8 @@ def exposition(found: Sequence[Sample]) -> str:
 
 
 def _labels(labels: Mapping[str, str]) -> str:
-    told = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
-    return f"{{{told}}}" if told else ""
+    pairs = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
+    return f"{{{pairs}}}" if pairs else ""
 
 
 def _escaped(value: str) -> str:

@@ -7,19 +7,7 @@ from datetime import datetime
 
 from strandline.ledger.engine import Ledger
 from strandline.ledger.receive import received, spool_files
-from strandline.ledger.receive.receive_report import UnfinishedBatch, Waiting, report
-
-
-@dataclass(frozen=True, slots=True)
-class WaitingBatch:
-    """Bodies that will be ingested together."""
-
-    batch_id: str
-    rows: int
-    since: datetime
-    tries: int  # failed ones
-    reason: str | None
-    retry_at: datetime | None
+from strandline.ledger.receive.receive_report import Waiting, WaitingBatch, report
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +67,7 @@ def _status(w: Waiting) -> ReceiveStatus:
         now.rows,
         now.bytes,
         now.oldest,
-        tuple(map(_batch, w.batches)),
+        w.batches,
         SetAside(aside.bodies, aside.rows, aside.bytes),
         w.is_dropped,
     )
-
-
-def _batch(b: UnfinishedBatch) -> WaitingBatch:
-    return WaitingBatch(b.batch_id, b.rows, b.created_at, b.failures, b.reason, b.retry_at)

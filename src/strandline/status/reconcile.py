@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from strandline.core.documents import fields_of
 from strandline.core.reconcile_records import Run
 from strandline.core.settings import LakeConfig
 from strandline.ledger.engine import Ledger
@@ -46,24 +47,21 @@ NOT_YET = ReconcileStatus()  # before the first run
 
 
 def load_reconcile(config: LakeConfig, ledger: Ledger) -> ReconcileStatus:
-    with ledger.read() as connection:
-        runs = reconcile_runs.latest(connection, runs_max=config.settings.reconcile.history_runs)
+    runs = ledger.query(reconcile_runs.latest, runs_max=config.settings.reconcile.history_runs)
     ended = [run for run in runs if run.ended_at is not None]
     if not ended:
         return NOT_YET
     last, compared = ended[0], next((_compared(run) for run in ended if has_compared(run)), None)
-    own = compared if compared is not None and compared.run == last.id else None
+    own = fields_of(compared, "run", "at") if compared is not None and compared.run == last.id else {}
     return ReconcileStatus(
-        last.id,
-        last.started_at,
-        last.ended_at,
-        None if own is None else own.orphans,
-        None if own is None else own.missing,
-        None if own is None else own.partial,
-        None if last.aborted is None else last.aborted.value,
-        last.held,
-        compared,
-        tuple(doubt.value for doubt in last.doubts),
+        last_run=last.id,
+        at=last.started_at,
+        ended_at=last.ended_at,
+        aborted=None if last.aborted is None else last.aborted.value,
+        held=last.held,
+        compared=compared,
+        doubts=tuple(doubt.value for doubt in last.doubts),
+        **own,
     )
 
 
@@ -78,7 +76,7 @@ def _compared(run: Run) -> Compared:
     return Compared(
         run.id,
         run.started_at,
-        max(found.orphans - done.orphans, 0),  # a dead run counts superseded files among the orphans that it handled
+        max(found.orphans - done.orphans, 0),
         # More files may be restored than were missing: a table that could not be read has no missing entries.
         max(found.missing - done.missing - done.restored, 0),
         outcome.partial,

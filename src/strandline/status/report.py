@@ -5,26 +5,23 @@ It reads the ledger and the newest metadata of each table, and starts no JVM. Wh
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 
 from strandline.core.errors import StrandlineError, WitnessUnreadable
 from strandline.core.settings import LakeConfig
-from strandline.core.types import Dataset, Reserved, SeqRange
+from strandline.core.types import Dataset, Reserved
 from strandline.iceberg.metadata.metadata_peek import TableGlance, is_glanceable, read_pointer
 from strandline.ledger.engine import Ledger
 from strandline.ledger.ingest import blocks, datasets, sequence, table_states
 from strandline.ledger.receive import receive_holds
 from strandline.ledger.witness import Witness
 from strandline.read import foreign_rows, rollback
-from strandline.status import maintenance as maintain_status
-from strandline.status import receive as receive_status
-from strandline.status import reconcile as reconcile_status
-from strandline.status import sinks as sink_status
-from strandline.status.maintenance import MaintenanceStatus
-from strandline.status.receive import ReceiveStatus
-from strandline.status.reconcile import NOT_YET, ReconcileStatus
-from strandline.status.sinks import SinkStatus
+from strandline.status.maintenance import MaintenanceStatus, load_maintenance
+from strandline.status.receive import ReceiveStatus, load_receive
+from strandline.status.reconcile import NOT_YET, ReconcileStatus, load_reconcile
+from strandline.status.sinks import SinkStatus, load_sinks
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +75,10 @@ def load_status(config: LakeConfig, ledger: Ledger, witness: Witness) -> LakeSta
         counter.epoch,
         problem,
         tuple(_dataset(config, ledger, d, counter.lake, complete=highest == counter.last) for d in known),
-        sink_status.load_sinks(ledger, counter.lake),
-        receive_status.load_receive(ledger),
-        maintain_status.load_maintenance(config, ledger),
-        reconcile_status.load_reconcile(config, ledger),
+        load_sinks(ledger, counter.lake),
+        load_receive(ledger),
+        load_maintenance(config, ledger),
+        load_reconcile(config, ledger),
     )
 
 
@@ -93,7 +90,7 @@ def _witness(witness: Witness, counter: int) -> tuple[int | None, str | None]:
     if highest == counter:
         return highest, None
     # A reservation under way looks the same for a moment. The next command that starts Spark resyncs the ledger.
-    return highest, f"the witness stands at {highest}, the ledger at {counter}: the next ingest opens the ledger first"
+    return highest, f"the witness is at {highest}, the ledger at {counter}: the next ingest resyncs the ledger first"
 
 
 def _dataset(config: LakeConfig, ledger: Ledger, dataset: Dataset, lake: str, *, complete: bool) -> DatasetStatus:
@@ -117,7 +114,7 @@ def _dataset(config: LakeConfig, ledger: Ledger, dataset: Dataset, lake: str, *,
     problem = problem or known.trouble or known.doubt or (None if hold is None else f"the receiver holds: {hold}")
     open_blocks = tuple(
         OpenBlockStatus(
-            _range(b.head.rows),
+            f"{b.head.rows.lo}-{b.head.rows.hi}",
             b.head.kind.value,
             b.head.batch_id,
             "reserved" if isinstance(b, Reserved) else "staged",
@@ -145,12 +142,5 @@ def _remote_glance(config: LakeConfig, name: str) -> TableGlance | None:
     """Slower: the catalog or the metadata is remote, so PyIceberg must be loaded."""
     from strandline.iceberg.pyiceberg.catalog import open_catalog
 
-    catalog = open_catalog(config)
-    try:
+    with closing(open_catalog(config)) as catalog:
         return catalog.glance(name)
-    finally:
-        catalog.close()
-
-
-def _range(rows: SeqRange) -> str:
-    return f"{rows.lo}-{rows.hi}"

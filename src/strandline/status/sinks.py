@@ -76,7 +76,7 @@ class _SinkFacts:
     ) -> None:
         self.sink, self.dataset, self.now = sink, dataset, now
         self.dataset_name = dataset.name if dataset else delivery_report.dataset_name(connection, sink)
-        self.marks, self.problem = _lanes(connection, sink, dataset, lake)
+        self.lanes, self.problem = _lanes(connection, sink, dataset, lake)
         self.under_way = delivery_report.under_way(connection, sink)
         self.last = delivery_report.last_batches(connection, sink)
         self.quarantined = quarantine.counts(connection, sink)
@@ -90,11 +90,11 @@ class _SinkFacts:
         self.trend = trend(delivery_report.pace(connection, sink, since), self.lag_rows)
 
     def statuses(self) -> list[SinkStatus]:
-        if self.marks is None:  # a stored watermark contradicts itself
+        if self.lanes is None:  # a stored watermark contradicts itself
             return [self._status(None, None, None, None, None)]
-        if not self.marks:
+        if not self.lanes:
             return [self._status(None, self.sink.planned, self.lag_rows, self._whole_lag_seconds(), None)]
-        return [self._status(found.partition or None, found.mark, *self._lag(found), found) for found in self.marks]
+        return [self._status(found.partition or None, found.mark, *self._lag(found), found) for found in self.lanes]
 
     def _whole_lag_seconds(self) -> float | None:
         return 0.0 if self.since is None else self._seconds(self.since)
@@ -121,7 +121,7 @@ class _SinkFacts:
         found: Lane | None,
     ) -> SinkStatus:
         sink = self.sink
-        unread = self.marks is None
+        unread = self.lanes is None
         return SinkStatus(
             sink.name,
             sink.kind,

@@ -219,9 +219,9 @@ def _unquoted(name: str) -> str:
     return unquote_plus(name, errors="surrogateescape") if "%" in name or "+" in name else name
 
 
-def _time_ns(told: str | None) -> int:
+def _time_ns(text: str | None) -> int:
     try:
-        return nanoseconds(datetime.fromisoformat(told)) if told else 0
+        return nanoseconds(datetime.fromisoformat(text)) if text else 0
     except ValueError:
         return 0
 

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from strandline.cli.options import ConfigOption, JsonOption, NameArgument, YesOption, confirm, opened
-from strandline.cli.output import Output
-from strandline.cli.render import common, created
-from strandline.cli.render.bars import one_bar
+from strandline.cli.command import Call, NameArgument, command
+from strandline.cli.render import lake as render_lake
+from strandline.cli.render.elements import done
 from strandline.core.errors import UsageError
 from strandline.core.types import History
 from strandline.status import documents
@@ -21,51 +20,36 @@ if TYPE_CHECKING:
     from strandline.iceberg.schema.alteration import Alteration
     from strandline.iceberg.schema.infer import Inferred
 
-app = typer.Typer(help="Make, take over, change and drop datasets.")
+app = typer.Typer(name="dataset", help="Make, take over, change and drop datasets.")
 
+ReasonOption = Annotated[str, typer.Option(help="Why; it is kept in the audit log.")]
 DeliverByOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--deliver-by",
-        metavar="COL",
-        help="A column whose values sort rows into logical partitions. Repeat it for more.",
-        show_default=False,
-    ),
+    typer.Option(metavar="COL", help="A column whose values sort rows into logical partitions. Repeat it for more."),
 ]
 
 
-@app.command()
+@command(app)
 def create(
+    call: Call,
     name: NameArgument,
-    schema: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="JSON or YAML list of columns.", show_default=False)
-    ] = None,
-    like: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A data file to read the columns off.", show_default=False)
-    ] = None,
-    types: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--types",
-            metavar="NAME:TYPE",
-            help="With --like: the type of a column that is not as it is guessed. Repeat it, or write several with "
-            "commas between them.",
-            show_default=False,
-        ),
-    ] = None,
-    partition_by: Annotated[
-        str | None, typer.Option(metavar="EXPR", help="How files are laid out: day(at), bucket(16, id), …")
-    ] = None,
+    schema: Path | None = typer.Option(None, metavar="FILE", help="JSON or YAML list of columns."),
+    like: Path | None = typer.Option(None, metavar="FILE", help="A data file to read the columns off."),
+    types: list[str] | None = typer.Option(
+        None,
+        metavar="NAME:TYPE",
+        help="With --like: the type of a column that is not as it is guessed. Repeat it, or write several with "
+        "commas between them.",
+    ),
+    partition_by: str | None = typer.Option(
+        None, metavar="EXPR", help="How files are laid out: day(at), bucket(16, id), …"
+    ),
     deliver_by: DeliverByOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Make a dataset: a new Iceberg table that rows enter through Strandline."""
-    out = Output(as_json=json)
-    with opened(config) as lake:
-        found = _columns(schema, like, types or [])
-        made = lake.create_dataset(name, found.columns, deliver_by=deliver_by or (), partition_by=partition_by)
-    out.show(documents.created_dataset(made, found, like), created.created(made, found, inferred_from=like))
+    found = _columns(schema, like, types or [])
+    made = call.lake.create_dataset(name, found.columns, deliver_by=deliver_by or (), partition_by=partition_by)
+    call.show(documents.created_dataset(made, found, like), render_lake.created(made, found, inferred_from=like))
 
 
 def _columns(schema: Path | None, like: Path | None, types: Sequence[str]) -> Inferred:
@@ -97,83 +81,71 @@ def _between_commas(text: str) -> list[str]:
     return parts
 
 
-@app.command()
+@command(app)
 def adopt(
-    table: Annotated[str, typer.Argument(metavar="TABLE", help="An Iceberg table of the lake's catalog.")],
-    history: Annotated[
-        History | None,
-        typer.Option(
-            metavar="deliver|skip",
-            help="Whether sinks get the rows that are there.",
-            show_default="deliver; later, as it was",
-        ),
-    ] = None,
+    call: Call,
+    table: str = typer.Argument(metavar="TABLE", help="An Iceberg table of the lake's catalog."),
+    history: History | None = typer.Option(
+        None,
+        metavar="deliver|skip",
+        help="Whether sinks get the rows that are there.",
+        show_default="deliver; later, as it was",
+    ),
     deliver_by: DeliverByOption = None,
-    leave_foreign: Annotated[
-        bool,
-        typer.Option(
-            "--leave-foreign",
-            help="Rows that have a value in _ingest_seq already stay foreign: nobody reads them, no sink gets them.",
-        ),
-    ] = False,
-    config: ConfigOption = None,
-    json: JsonOption = False,
+    leave_foreign: bool = typer.Option(
+        False,
+        "--leave-foreign",
+        help="Rows that have a value in _ingest_seq already stay foreign: nobody reads them, no sink gets them.",
+    ),
 ) -> None:
     """Make a dataset of a table that has rows already: they are numbered. Again, it numbers what came since."""
-    out = Output(as_json=json)
-    with opened(config) as lake, one_bar(out, "starting Spark") as bar:
-        lake.on_start = bar.say
-        done = lake.adopt_dataset(
+    with call.bar() as bar:
+        numbered = call.lake.adopt_dataset(
             table,
             history=history,
             deliver_by=deliver_by,
             leave_foreign=leave_foreign,
             on_step=lambda rows, total: bar.step("numbering rows", rows, total),
         )
-        name = lake.dataset(table).name
-    out.show({"name": name, "numbered": done.rows, "steps": done.steps}, common.adopted(name, done.rows, done.steps))
+        name = call.lake.dataset(table).name
+    document = {"name": name, "numbered": numbered.rows, "steps": numbered.steps}
+    call.show(document, render_lake.adopted(name, numbered))
 
 
-@app.command("list")
-def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
+@command(app, "list")
+def list_(call: Call) -> None:
     """The lake's datasets. Starts no JVM."""
-    with opened(config) as lake:
-        found = lake.datasets()
-    Output(as_json=json).show({"datasets": [documents.dataset(d) for d in found]}, common.datasets(found))
+    found = call.lake.datasets()
+    call.show({"datasets": [documents.dataset(d) for d in found]}, render_lake.datasets(found))
 
 
-@app.command()
-def show(name: NameArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
+@command(app)
+def show(call: Call, name: NameArgument) -> None:
     """Its columns, how it is partitioned and delivered, and where it came from. Starts no JVM."""
-    from strandline.iceberg.pyiceberg.describe import describe
+    from strandline.iceberg.pyiceberg.schema import describe
 
-    with opened(config) as lake:
-        found = lake.dataset(name)
-        table = describe(lake.catalog.load(found.name))
-    Output(as_json=json).show(documents.described_dataset(found, table), common.shown(found, table))
+    found = call.lake.dataset(name)
+    table = describe(call.lake.catalog.load(found.name))
+    call.show(documents.described_dataset(found, table), render_lake.shown(found, table))
 
 
-@app.command()
+@command(app)
 def alter(
+    call: Call,
     name: NameArgument,
-    add: Annotated[list[str] | None, typer.Option(metavar="NAME:TYPE", help="A new, optional column.")] = None,
-    widen: Annotated[
-        list[str] | None, typer.Option(metavar="NAME:TYPE", help="int to long, float to double, a longer decimal.")
-    ] = None,
-    rename: Annotated[list[str] | None, typer.Option(metavar="OLD:NEW", help="Another name, the same values.")] = None,
-    drop: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Its values stay in the files, unread.")
-    ] = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
+    add: list[str] | None = typer.Option(None, metavar="NAME:TYPE", help="A new, optional column."),
+    widen: list[str] | None = typer.Option(
+        None, metavar="NAME:TYPE", help="int to long, float to double, a longer decimal."
+    ),
+    rename: list[str] | None = typer.Option(None, metavar="OLD:NEW", help="Another name, the same values."),
+    drop: list[str] | None = typer.Option(None, metavar="NAME", help="Its values stay in the files, unread."),
 ) -> None:
     """Change columns without rewriting a file, all changes in one commit. a.b is the field b of a."""
     changes = _alterations(add or [], widen or [], rename or [], drop or [])
-    with opened(config) as lake:
-        lake.alter_dataset(name, changes)
-        full = lake.dataset(name).name
-    said = common.alterations(changes)
-    Output(as_json=json).show({"name": full, "changes": said}, common.altered(full, said))
+    call.lake.alter_dataset(name, changes)
+    full = call.lake.dataset(name).name
+    said = render_lake.alterations(changes)
+    call.show({"name": full, "changes": said}, render_lake.altered(full, said))
 
 
 def _alterations(add: list[str], widen: list[str], rename: list[str], drop: list[str]) -> list[Alteration]:
@@ -201,47 +173,27 @@ def _pair(text: str, option: str, form: str) -> tuple[str, str]:
     return left.strip(), right.strip()
 
 
-@app.command()
-def drop(name: NameArgument, yes: YesOption = False, config: ConfigOption = None, json: JsonOption = False) -> None:
-    """Forget a dataset. Its files stay where they are, and its numbers stay taken."""
-    out = Output(as_json=json)
-    with opened(config) as lake:
-        target = lake.dataset(name).name
-        confirm(out, yes=yes, question=f"Drop {target} from catalog and ledger?", refusal=f"{target} is not dropped")
-        lake.drop_dataset(name)
-    out.show({"dropped": target}, common.done(f"{target} is dropped; its files are still in the warehouse"))
+@command(app, asks=True)
+def drop(call: Call, name: NameArgument) -> None:
+    """Forget a dataset. Its files stay where they are, and its sequence numbers stay taken."""
+    target = call.lake.dataset(name).name
+    call.confirm(f"Drop {target} from catalog and ledger?", refusal=f"{target} is not dropped")
+    call.lake.drop_dataset(name)
+    call.show({"dropped": target}, done(f"{target} is dropped; its files are still in the warehouse"))
 
 
-@app.command()
-def accept(
-    name: NameArgument,
-    reason: Annotated[str, typer.Option("--reason", help="Why; it is kept in the audit log.")],
-    yes: YesOption = False,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+@command(app, asks=True)
+def accept(call: Call, name: NameArgument, reason: ReasonOption) -> None:
     """Take a table as it is, although it lacks rows that were published: it was rolled back on purpose."""
-    out = Output(as_json=json)
-    with opened(config) as lake:
-        target = lake.dataset(name).name
-        confirm(
-            out,
-            yes=yes,
-            question=f"Take {target} as it is, with whatever rows it lacks?",
-            refusal=f"{target} is not accepted as it is",
-        )
-        lake.accept_table(name, reason)
-    out.show({"accepted": target}, common.done(f"{target} is taken as it is; the audit log says why"))
+    target = call.lake.dataset(name).name
+    question = f"Take {target} as it is, with whatever rows it lacks?"
+    call.confirm(question, refusal=f"{target} is not accepted as it is")
+    call.lake.accept_table(name, reason)
+    call.show({"accepted": target}, done(f"{target} is taken as it is; the audit log says why"))
 
 
-@app.command("accept-received")
-def accept_received(
-    name: NameArgument,
-    reason: Annotated[str, typer.Option("--reason", help="Why; it is kept in the audit log.")],
-    yes: YesOption = False,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+@command(app, "accept-received", asks=True)
+def accept_received(call: Call, name: NameArgument, reason: ReasonOption) -> None:
     """Let the receiver of a dataset go on, although nobody knows which bodies its table has.
 
     After the ledger was restored from an older copy, a receiver takes bodies back from receipts in the warehouse. Where
@@ -249,15 +201,11 @@ def accept_received(
     be in the table twice. Make sure first that nobody sends one again: see "A ledger that was restored" in
     docs/receive.md. Files in the spool that may be in the table already are set aside as `.unsure`.
     """
-    out = Output(as_json=json)
-    with opened(config) as lake:
-        target = lake.dataset(name).name
-        confirm(
-            out,
-            yes=yes,
-            question=f"Take rows for {target} again? A body from after the copy that is sent again is then in twice",
-            refusal=f"the receiver of {target} goes on holding",
-        )
-        aside = lake.receiver.accept(target, reason)
-    told = common.done(f"The receiver takes rows for {target} again; the audit log says why")
-    out.show({"accepted": target, "files_set_aside": aside}, told, *(Text(f"set aside: {name}") for name in aside))
+    target = call.lake.dataset(name).name
+    call.confirm(
+        f"Take rows for {target} again? A body from after the copy that is sent again is then in twice",
+        refusal=f"the receiver of {target} goes on holding",
+    )
+    aside = call.lake.receiver.accept(target, reason)
+    said = done(f"The receiver takes rows for {target} again; the audit log says why")
+    call.show({"accepted": target, "files_set_aside": aside}, said, *(Text(f"set aside: {name}") for name in aside))

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Iterator
+from functools import partial
+from threading import Event
+from typing import TYPE_CHECKING
 
 import typer
 
-from strandline.cli.daemon import EventLog, stopped_by_signals, wait_for
-from strandline.cli.options import DELIVERY, ConfigOption, JsonOption, opened
-from strandline.cli.output import Output
+from strandline.cli.command import DELIVERY, EVENT_LINES, Call, command
+from strandline.cli.daemon import EventLog, run_loops
 from strandline.cli.render import deliver
-from strandline.cli.render.deliver_progress import delivering
+from strandline.cli.render.progress import delivering
 from strandline.core.errors import StrandlineError
 from strandline.status import documents
 from strandline.status.sinks import state_of
@@ -28,54 +28,40 @@ if TYPE_CHECKING:
     from strandline.lake import Lake
     from strandline.ledger.maintain.runs import Kind, Run
 
-
-def add_to(app: typer.Typer) -> None:
-    app.command(rich_help_panel=DELIVERY)(tick)
-    app.command(rich_help_panel=DELIVERY)(run)
+app = typer.Typer()
 
 
-SinkOption = Annotated[
-    str | None, typer.Option("--sink", metavar="NAME", help="Only this one.", show_default="all sinks")
-]
-
-
+@command(app, panel=DELIVERY)
 def tick(
-    sink: SinkOption = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be sent, to whom; send and store nothing.")
-    ] = False,
-    config: ConfigOption = None,
-    json: JsonOption = False,
+    call: Call,
+    sink: str | None = typer.Option(None, metavar="NAME", help="Only this one.", show_default="all sinks"),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Say what would be sent, to whom; send and store nothing."),
 ) -> None:
     """Deliver once: every settled row that a sink does not have yet. Safe beside the daemon and beside itself.
 
     Ends with 0 if every sink has what was settled when it began; with 1 if one failed and is tried again later, or has
     rows to get and another deliverer holds it; with 3 if one is stopped and needs a person.
     """
-    out = Output(as_json=json)
     began = time.monotonic()
-    with opened(config) as lake:
-        if dry_run:
-            _preview(out, lake, sink)
-            return
-        with delivering(out) as progress:
-            lake.on_start = progress.on_start
-            lake.delivery.recovery.catch_up()
-            report = lake.delivery.tick(sink, progress=progress.on_rows)
+    if dry_run:
+        _preview(call, sink)
+        return
+    lake = call.lake
+    with delivering(call) as progress:
+        lake.on_start = progress.on_start
+        lake.delivery.recovery.catch_up()
+        report = lake.delivery.tick(sink, progress=progress.on_rows)
     seconds = time.monotonic() - began
-    out.show(documents.tick(report, seconds), *deliver.tick(report, seconds))
-    if code := deliver.exit_code(report):
-        raise typer.Exit(code)
+    call.show(documents.tick(report, seconds), *deliver.tick(report, seconds))
+    call.exit(deliver.exit_code(report))
 
 
-def _preview(out: Output, lake: Lake, only: str | None) -> None:
-    chosen = lake.delivery.every() if only is None else [lake.delivery.get(only)]
-    with out.working("Starting Spark") as say:
-        lake.on_start = say
+def _preview(call: Call, only: str | None) -> None:
+    chosen = call.lake.delivery.list_sinks() if only is None else [call.lake.delivery.get(only)]
+    with call.spinner("Starting Spark") as lake:
         found = [_preview_one(lake, record) for record in chosen]
-    out.show(documents.tick_preview(found), *deliver.preview(found))
-    if code := max((s.error.exit_code for s in found if s.error is not None), default=0):
-        raise typer.Exit(code)
+    call.show(documents.tick_preview(found), *deliver.preview(found))
+    call.exit(max((s.error.exit_code for s in found if s.error is not None), default=0))
 
 
 def _preview_one(lake: Lake, record: SinkRecord) -> SinkPreview:
@@ -88,12 +74,8 @@ def _preview_one(lake: Lake, record: SinkRecord) -> SinkPreview:
         return SinkPreview(record.name, state_of(record), (), e)
 
 
-def run(
-    config: ConfigOption = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="One JSON document per line on standard output, one for each event.")
-    ] = False,
-) -> None:
+@command(app, panel=DELIVERY, json_help=EVENT_LINES)
+def run(call: Call) -> None:
     """Keep delivering, in the foreground, until SIGTERM or Ctrl-C. What Spark is sending then is called off; the next
     deliverer goes on with the same chunks.
 
@@ -102,24 +84,21 @@ def run(
     maintenance and of the reconciler, and nothing while all is quiet. Sinks that are added or changed meanwhile are
     noticed. Starts no JVM before there is something to do. With --json every line is a JSON document of its own.
     """
-    with opened(config) as lake:
-        journal = DeliverLog(as_json=json)
-        stopping = threading.Event()
-        lake.on_start = lambda words: journal.write("starting", what=words)
-        with stopped_by_signals(stopping, journal), ThreadPoolExecutor(3, "strandline-run") as pool:
-            journal.serving([s.name for s in lake.delivery.every()])
-            # Not in the main thread, where PySpark would replace our handler for Ctrl-C by its own.
-            loops = [pool.submit(lake.delivery.run, stopping, journal.tick, journal.trouble, journal.well)]
-            if lake.maintenance.is_scheduled:
-                journal.scheduled(lake)
-                keep = lake.maintenance.run
-                loops.append(pool.submit(keep, stopping, journal.begun, journal.ended, journal.maintenance_trouble))
-            if lake.reconciler.is_scheduled:
-                journal.sweep_scheduled(lake)
-                sweep = lake.reconciler.run_on_schedule
-                loops.append(pool.submit(sweep, stopping, journal.sweeping, journal.swept, journal.sweep_trouble))
-            wait_for(stopping, *loops)
-        journal.write("stopped")
+    lake, journal = call.lake, DeliverLog(as_json=call.as_json)
+
+    def loops(stopping: Event) -> Iterator[Callable[[], None]]:
+        journal.serving([s.name for s in lake.delivery.list_sinks()])
+        yield partial(lake.delivery.run, stopping, journal.tick, partial(journal.failed, "tick_failed"), journal.well)
+        if lake.maintenance.is_scheduled:
+            journal.scheduled(lake)
+            failed = partial(journal.failed, "maintenance_failed")
+            yield partial(lake.maintenance.run, stopping, journal.begun, journal.ended, failed)
+        if lake.reconciler.is_scheduled:
+            journal.sweep_scheduled(lake)
+            failed = partial(journal.failed, "reconcile_failed")
+            yield partial(lake.reconciler.run_on_schedule, stopping, journal.sweeping, journal.swept, failed)
+
+    run_loops(lake, journal, loops)
 
 
 class DeliverLog(EventLog):
@@ -145,25 +124,12 @@ class DeliverLog(EventLog):
         now, before = (s.did, s.reason), self._last.get(s.name, ("idle", None))
         self._last[s.name] = now
         if s.did == "delivered" or s.rows or s.withheld:
-            self.write(
-                s.did,
-                sink=s.name,
-                rows=s.rows,
-                withheld=s.withheld or None,
-                chunks=s.chunks,
-                reason=s.reason,
-                hint=s.hint,
-            )
+            sent = {"rows": s.rows, "withheld": s.withheld or None, "chunks": s.chunks}
+            self.write(s.did, sink=s.name, **sent, reason=s.reason, hint=s.hint)
         elif now != before and s.did in ("waiting", "stopped", "paused"):
             self.write(s.did, sink=s.name, reason=s.reason, hint=s.hint)
         elif s.did == "idle" and before[0] in ("waiting", "stopped", "paused"):
             self.write("well_again", sink=s.name)
-
-    def trouble(self, error: StrandlineError) -> None:
-        self.write("tick_failed", reason=error.message, hint=error.hint)
-
-    def well(self) -> None:
-        self.write("well_again")
 
     # Maintenance, from a thread of its own.
 
@@ -171,9 +137,8 @@ class DeliverLog(EventLog):
         s = lake.config.settings.maintain
         self.write("scheduled", retain=s.retain_schedule, compact=s.compact_schedule, expire=s.expire_schedule)
         for name in lake.maintenance.rules_without_dataset():
-            self.write(
-                "rule_without_dataset", dataset=name, hint="There is no such dataset yet: check maintain.retain."
-            )
+            hint = "There is no such dataset yet: check maintain.retain."
+            self.write("rule_without_dataset", dataset=name, hint=hint)
 
     def begun(self, dataset: Dataset, kind: Kind) -> None:
         self.write("maintaining", kind=kind.value, dataset=dataset.name)
@@ -188,9 +153,6 @@ class DeliverLog(EventLog):
             seconds=run.seconds,
             reason=run.reason,
         )
-
-    def maintenance_trouble(self, error: StrandlineError) -> None:
-        self.write("maintenance_failed", reason=error.message, hint=error.hint)
 
     # The reconciler, from another thread.
 
@@ -216,6 +178,3 @@ class DeliverLog(EventLog):
             doubts=", ".join(run.doubts) or None,
             reason=run.why or "; ".join(run.outcome.refusals) or None,
         )
-
-    def sweep_trouble(self, error: StrandlineError) -> None:
-        self.write("reconcile_failed", reason=error.message, hint=error.hint)

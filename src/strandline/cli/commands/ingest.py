@@ -4,71 +4,52 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from strandline.cli.options import ROWS, ConfigOption, JsonOption, NameArgument, opened
-from strandline.cli.output import Output
+from strandline.cli.command import ROWS, Call, NameArgument, command
 from strandline.cli.render import ingest as render_ingest
-from strandline.cli.render.ingest_progress import watching
+from strandline.cli.render.progress import watching
 from strandline.status import documents
 
-
-def add_to(app: typer.Typer) -> None:
-    app.command(rich_help_panel=ROWS)(ingest)
+app = typer.Typer()
 
 
+@command(app, panel=ROWS)
 def ingest(
+    call: Call,
     dataset: NameArgument,
-    files: Annotated[
-        list[Path],
-        typer.Argument(metavar="FILE", help="JSON lines, CSV (both also .gz, .zst) or Parquet.", show_default=False),
-    ],
-    batch_id: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ID", help="All files are one batch.", show_default="each file is one, known by its bytes"
-        ),
-    ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Refuse a file with a row that does not fit.")] = False,
-    again: Annotated[bool, typer.Option("--again", help="Also what was ingested before: its rows come twice.")] = False,
-    format: Annotated[
-        str | None, typer.Option(metavar="jsonl|csv|parquet", help="Where a file's name does not say it.")
-    ] = None,
-    rejects: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="Where rows that do not fit are kept. [default: rejects/ beside the settings]"
-        ),
-    ] = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
+    files: list[Path] = typer.Argument(metavar="FILE", help="JSON lines, CSV (both also .gz, .zst) or Parquet."),
+    batch_id: str | None = typer.Option(
+        None, metavar="ID", help="All files are one batch.", show_default="each file is one, known by its bytes"
+    ),
+    strict: bool = typer.Option(False, "--strict", help="Refuse a file with a row that does not fit."),
+    again: bool = typer.Option(False, "--again", help="Also what was ingested before: its rows come twice."),
+    format: str | None = typer.Option(None, metavar="jsonl|csv|parquet", help="Where a file's name does not say it."),
+    rejects: Path | None = typer.Option(
+        None, metavar="DIR", help="Where rows that do not fit are kept.", show_default="rejects/ beside the settings"
+    ),
 ) -> None:
     """Bring files in: every row once, however often the same file is offered.
 
     Rows that do not fit the schema are kept in a file of their own, each with its line and the reason.
     """
-    out = Output(as_json=json)
-    began = time.monotonic()
-    with opened(config) as lake:
-        with watching(out, len(files) if batch_id is None else 1) as progress:
-            lake.on_start = progress.on_start
-            outcomes = lake.ingest(
-                dataset,
-                files,
-                batch_id=batch_id,
-                strict=strict,
-                again=again,
-                format=format,
-                rejects_folder=rejects,
-                progress=progress.on_step,
-                on_done=progress.on_done,
-                on_bytes=progress.on_bytes if out.is_live else None,
-            )
-        name = lake.dataset(dataset).name
+    began, lake = time.monotonic(), call.lake
+    with watching(call, len(files) if batch_id is None else 1) as progress:
+        lake.on_start = progress.on_start
+        outcomes = lake.ingest(
+            dataset,
+            files,
+            batch_id=batch_id,
+            strict=strict,
+            again=again,
+            format=format,
+            rejects_folder=rejects,
+            progress=progress.on_step,
+            on_done=progress.on_done,
+            on_bytes=progress.on_bytes if call.is_live else None,
+        )
+    name = lake.dataset(dataset).name
     seconds = time.monotonic() - began
-    out.show(documents.ingest(name, outcomes, seconds), *render_ingest.outcomes(outcomes, seconds))
-    worst = max((o.error.exit_code for o in outcomes if o.error is not None), default=0)
-    if worst:
-        raise typer.Exit(worst)
+    call.show(documents.ingest(name, outcomes, seconds), *render_ingest.outcomes(outcomes, seconds))
+    call.exit(max((o.error.exit_code for o in outcomes if o.error is not None), default=0))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from strandline.cli.options import ROWS, ConfigOption, JsonOption, NameArgument, opened
+from strandline.cli.command import ROWS, Call, NameArgument, command
 from strandline.cli.output import Output, dumps, printable
 from strandline.core.documents import error_document
 from strandline.core.errors import StrandlineError, UsageError
@@ -19,39 +19,33 @@ if TYPE_CHECKING:
     from strandline.lake import Lake
     from strandline.read.scan import Rows
 
-
-def add_to(app: typer.Typer) -> None:
-    app.command(rich_help_panel=ROWS)(read)
+app = typer.Typer()
 
 
+@command(app, panel=ROWS)
 def read(
+    call: Call,
     dataset: NameArgument,
-    since: Annotated[
-        str | None, typer.Option(metavar="TOKEN", help="Only what came after.", show_default="from the beginning")
-    ] = None,
-    until: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Up to this number.", show_default="the seal")
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="At most so many rows.", show_default="all")
-    ] = None,
-    columns: Annotated[str | None, typer.Option(metavar="A,B", help="Only these columns.")] = None,
-    partition: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COL=VALUE,…", help="Only this logical partition; ~ is null. May be repeated."),
-    ] = None,
-    internal: Annotated[bool, typer.Option("--internal", help="With Strandline's own columns.")] = False,
-    config: ConfigOption = None,
-    json: JsonOption = False,
+    since: str | None = typer.Option(
+        None, metavar="TOKEN", help="Only what came after.", show_default="from the beginning"
+    ),
+    until: int | None = typer.Option(
+        None, metavar="N", min=1, help="Up to this sequence number.", show_default="the seal"
+    ),
+    limit: int | None = typer.Option(None, metavar="N", min=1, help="At most so many rows.", show_default="all"),
+    columns: str | None = typer.Option(None, metavar="A,B", help="Only these columns."),
+    partition: list[str] | None = typer.Option(
+        None, metavar="COL=VALUE,…", help="Only this logical partition; ~ is null. May be repeated."
+    ),
+    internal: bool = typer.Option(False, "--internal", help="With Strandline's own columns."),
 ) -> None:
-    """Settled rows in the order of their numbers, as JSON lines; the token for the next read on standard error.
+    """Settled rows as JSON lines, ordered by sequence number; the token for the next read on standard error.
 
     With --json both are one document. Rows are printed as they come, however many there are.
     """
-    out = Output(as_json=json)
-    with opened(config) as lake, ExitStack() as spinning:
-        where = _partition(lake, dataset, partition or [])
-        lake.on_start = spinning.enter_context(out.working("Starting Spark"))
+    with ExitStack() as spinning:
+        where = _partition(call.lake, dataset, partition or [])
+        lake = spinning.enter_context(call.spinner("Starting Spark"))
         rows = lake.read_since(
             dataset,
             since,
@@ -61,9 +55,10 @@ def read(
             partition=where,
             internal=internal,
         )
-        code = _print_document(rows, spinning.close) if json else _print_lines(out, rows, since, spinning.close)
-    if code:
-        raise typer.Exit(code)
+        code = (
+            _print_document(rows, spinning.close) if call.as_json else _print_lines(call, rows, since, spinning.close)
+        )
+    call.exit(code)
 
 
 def _partition(lake: Lake, dataset: str, given: Sequence[str]) -> str | None:

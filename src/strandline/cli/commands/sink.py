@@ -3,72 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from rich.console import RenderableType
 
+from strandline.cli.command import Call, command
 from strandline.cli.commands import quarantine
-from strandline.cli.options import ConfigOption, JsonOption, YesOption, confirm, opened
-from strandline.cli.output import Output
-from strandline.cli.render import common
 from strandline.cli.render import sinks as render_sinks
+from strandline.cli.render.elements import done
 from strandline.core.errors import StrandlineError, UsageError
 from strandline.status import documents, sinks
 
 if TYPE_CHECKING:
     from strandline.core.delivery_types import SinkRecord
     from strandline.deliver.sink import Option
-    from strandline.lake import Lake
 
-app = typer.Typer(help="Where rows are delivered to: add, look at, change and remove sinks.")
+app = typer.Typer(name="sink", help="Where rows are delivered to: add, look at, change and remove sinks.")
 app.add_typer(quarantine.app, name="quarantine")
 
 BEGINNING = "beginning"
 
-
-class Start(StrEnum):
-    BEGINNING = BEGINNING
-    NOW = "now"
-
-
-SinkArgument = Annotated[str, typer.Argument(metavar="NAME", help="The sink's name.", show_default=False)]
+SinkArgument = Annotated[str, typer.Argument(metavar="NAME", help="The sink's name.")]
 OptionsOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--option",
         metavar="K=V",
         help="A setting of the sink; repeat it for more. A value env:NAME is read from the environment when it is "
         "needed and never stored. `strandline sink kinds` shows what there is.",
-        show_default=False,
     ),
 ]
 
 
-@app.command()
+@command(app)
 def add(
+    call: Call,
     name: SinkArgument,
-    dataset: Annotated[str, typer.Option("--dataset", metavar="DATASET", help="Whose rows it gets.")],
-    kind: Annotated[
-        str, typer.Option("--kind", metavar="KIND", help="files, s3, postgres, forward, or what a package brings.")
-    ],
+    dataset: str = typer.Option(metavar="DATASET", help="Whose rows it gets."),
+    kind: str = typer.Option(metavar="KIND", help="files, s3, postgres, forward, or what a package brings."),
     option: OptionsOption = None,
-    start: Annotated[
-        Start, typer.Option("--from", metavar="beginning|now", help="Where it begins: all settled rows, or new ones.")
-    ] = Start.BEGINNING,
-    config: ConfigOption = None,
-    json: JsonOption = False,
+    start: Literal["beginning", "now"] = typer.Option(
+        BEGINNING, "--from", metavar="beginning|now", help="Where it begins: all settled rows, or new ones."
+    ),
 ) -> None:
     """Deliver a dataset to one more place. The place is looked at and claimed before anything is recorded."""
-    out = Output(as_json=json)
     options = pairs(option or [])
-    with opened(config) as lake, out.working("Looking at the destination") as say:
-        lake.on_start = say
-        made = lake.delivery.add(name, dataset, kind, options, from_now=start is Start.NOW)
+    with call.spinner("Looking at the destination") as lake:
+        made = lake.delivery.add(name, dataset, kind, options, from_now=start == "now")
         full = lake.dataset(dataset).name
         floor = lake.delivery.floor(made)
-    out.show(documents.sink(made, full), render_sinks.added(made, full, floor))
+    call.show(documents.sink(made, full), render_sinks.added(made, full, floor))
 
 
 def pairs(given: Sequence[str]) -> dict[str, str]:
@@ -84,34 +68,28 @@ def pairs(given: Sequence[str]) -> dict[str, str]:
     return found
 
 
-@app.command("list")
-def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
+@command(app, "list")
+def list_(call: Call) -> None:
     """The sinks, how far each is, and what needs attention. Starts no JVM."""
-    with opened(config) as lake:
-        found = sinks.load_sinks(lake.ledger, lake.id)
-    Output(as_json=json).show({"sinks": [documents.sink_status(s) for s in found]}, *render_sinks.sink_list(found))
+    found = sinks.load_sinks(call.lake.ledger, call.lake.id)
+    call.show({"sinks": [documents.sink_status(s) for s in found]}, *render_sinks.sink_list(found))
 
 
-@app.command()
-def show(name: SinkArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
-    """One sink: its options, its marks, and what is under way, chunk by chunk. Starts no JVM."""
-    with opened(config) as lake:
-        record = lake.delivery.get(name)
-        lanes = sinks.load_sinks(lake.ledger, lake.id, name)
-        found = record, lanes, lake.delivery.open_intents(record)
-    Output(as_json=json).show(documents.sink_in_full(*found), *render_sinks.detail(*found))
+@command(app)
+def show(call: Call, name: SinkArgument) -> None:
+    """One sink: its options, its watermarks, and what is under way, chunk by chunk. Starts no JVM."""
+    record = call.lake.delivery.get(name)
+    lanes = sinks.load_sinks(call.lake.ledger, call.lake.id, name)
+    found = record, lanes, call.lake.delivery.open_intents(record)
+    call.show(documents.sink_in_full(*found), *render_sinks.detail(*found))
 
 
-@app.command()
+@command(app)
 def update(
+    call: Call,
     name: SinkArgument,
     option: OptionsOption = None,
-    unset: Annotated[
-        list[str] | None,
-        typer.Option("--unset", metavar="K", help="Back to the default; repeat it for more.", show_default=False),
-    ] = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
+    unset: list[str] | None = typer.Option(None, metavar="K", help="Back to the default; repeat it for more."),
 ) -> None:
     """Change options. What was promised already is delivered with the old ones; nothing is sent again."""
     options, taken_back = pairs(option or []), unset or []
@@ -119,131 +97,98 @@ def update(
         raise UsageError("nothing to change", hint="Say --option K=V or --unset K.")
     if both := sorted(options.keys() & set(taken_back)):
         raise UsageError(f"the option {both[0]} is both set and unset")
-    out = Output(as_json=json)
-    with opened(config) as lake, out.working("Looking at the destination") as say:
-        lake.on_start = say
+    with call.spinner("Looking at the destination") as lake:
         changed = lake.delivery.update(name, options, taken_back)
-        document = _document(lake, changed)
-    out.show(document, common.done(f"Sink {name} is changed, for what is planned from now on"))
+    _show(call, changed, f"Sink {name} is changed, for what is planned from now on")
 
 
-def _document(lake: Lake, record: SinkRecord) -> dict[str, object]:
-    return documents.sink(record, lake.delivery.dataset_name(record))
+def _show(call: Call, record: SinkRecord, text: str, *notes: RenderableType) -> None:
+    call.show(documents.sink(record, call.lake.delivery.dataset_name(record)), done(text), *notes)
 
 
-@app.command()
-def pause(name: SinkArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
+@command(app)
+def pause(call: Call, name: SinkArgument) -> None:
     """Deliver nothing more until `resume`. Rows wait for it. What a tick has under way is finished first."""
-    with opened(config) as lake:
-        document = _document(lake, lake.delivery.pause(name))
-    said = f"Sink {name} is paused; `strandline sink resume {name}` goes on"
-    Output(as_json=json).show(document, common.done(said))
+    _show(call, call.lake.delivery.pause(name), f"Sink {name} is paused; `strandline sink resume {name}` goes on")
 
 
-@app.command()
-def resume(name: SinkArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
+@command(app)
+def resume(call: Call, name: SinkArgument) -> None:
     """Go on with a sink that is paused, waits or was stopped. One that still is not as it must be stops again."""
-    with opened(config) as lake:
-        document = _document(lake, lake.delivery.resume(name))
-    Output(as_json=json).show(document, common.done(f"Sink {name} is active"))
+    _show(call, call.lake.delivery.resume(name), f"Sink {name} is active")
 
 
-@app.command()
+@command(app, asks=True)
 def reset(
+    call: Call,
     name: SinkArgument,
-    to: Annotated[
-        str,
-        typer.Option("--to", metavar="TOKEN|beginning", help="Where it begins anew: behind a token, or at the start."),
-    ],
-    yes: YesOption = False,
-    config: ConfigOption = None,
-    json: JsonOption = False,
+    to: str = typer.Option(metavar="TOKEN|beginning", help="Where it begins anew: behind a token, or at the start."),
 ) -> None:
-    """Deliver again, in a new generation: with marks of its own, into a place of its own beside the old one."""
-    out = Output(as_json=json)
-    with opened(config) as lake:
-        record = lake.delivery.get(name)
-        which = "all rows" if to == BEGINNING else "the rows behind that token"
-        confirm(
-            out,
-            yes=yes,
-            question=f"Start a new generation of {name}? It delivers {which} again, into a place of its own beside "
-            f"what generation {record.generation} delivered, which stays. Whoever reads both gets rows twice.",
-            refusal=f"{name} is not reset",
-        )
-        fresh = lake.delivery.reset(name, to=None if to == BEGINNING else to)
-        document = _document(lake, fresh)
-        note = render_sinks.floor_note(fresh, lake.delivery.floor(fresh))
-    begins = "the beginning" if fresh.start is None else f"behind number {fresh.start:,}"
-    said = common.done(f"Sink {name} begins generation {fresh.generation} at {begins}")
-    out.show(document, said, *([] if note is None else [note]))
+    """Deliver again, in a new generation: with watermarks of its own, into a place of its own beside the old one."""
+    record = call.lake.delivery.get(name)
+    which = "all rows" if to == BEGINNING else "the rows behind that token"
+    call.confirm(
+        f"Start a new generation of {name}? It delivers {which} again, into a place of its own beside "
+        f"what generation {record.generation} delivered, which stays. Whoever reads both gets rows twice.",
+        refusal=f"{name} is not reset",
+    )
+    fresh = call.lake.delivery.reset(name, to=None if to == BEGINNING else to)
+    note = render_sinks.floor_note(fresh, call.lake.delivery.floor(fresh))
+    begins = "from the beginning" if fresh.start is None else f"after {fresh.start:,}"
+    _show(call, fresh, f"Sink {name} begins generation {fresh.generation}, {begins}", *note)
 
 
-@app.command()
+@command(app, asks=True)
 def recover(
+    call: Call,
     name: SinkArgument,
-    resend: Annotated[
-        bool, typer.Option("--resend", help="What the destination has lost is sent again, in a new generation.")
-    ] = False,
-    accept_loss: Annotated[
-        bool, typer.Option("--accept-loss", help="What the destination has lost is given up, audited.")
-    ] = False,
-    yes: YesOption = False,
-    config: ConfigOption = None,
-    json: JsonOption = False,
+    resend: bool = typer.Option(
+        False, "--resend", help="What the destination has lost is sent again, in a new generation."
+    ),
+    accept_loss: bool = typer.Option(
+        False, "--accept-loss", help="What the destination has lost is given up, audited."
+    ),
 ) -> None:
     """Read from the destination itself how far it is, and go on from there.
 
     If it lacks what it acknowledged, nothing is changed until --resend or --accept-loss says what to do about it.
     """
-    out = Output(as_json=json)
     if resend and accept_loss:
         raise UsageError("either --resend or --accept-loss, not both")
-    with opened(config) as lake:
-        lake.delivery.get(name)
-        if resend or accept_loss:
-            what = (
-                f"Send what the destination of {name} has lost again, in a new generation?"
-                if resend
-                else f"Give up what the destination of {name} has lost? It is not delivered again."
-            )
-            confirm(out, yes=yes, question=what, refusal=f"{name} is not recovered")
-        with out.working("Asking the destination what it holds"):
-            found = lake.delivery.recover_sink(name, resend=resend, accept_loss=accept_loss)
-    out.show(documents.recovered_sink(found), render_sinks.recovered(found))
-
-
-@app.command()
-def remove(name: SinkArgument, yes: YesOption = False, config: ConfigOption = None, json: JsonOption = False) -> None:
-    """Deliver to it no more. What was delivered stays where it is."""
-    out = Output(as_json=json)
-    with opened(config) as lake:
-        record = lake.delivery.get(name)
-        confirm(
-            out,
-            yes=yes,
-            question=f"Remove sink {name}? It gets no more rows; what lies at {record.destination} stays.",
-            refusal=f"{name} is not removed",
+    call.lake.delivery.get(name)
+    if resend or accept_loss:
+        what = (
+            f"Send what the destination of {name} has lost again, in a new generation?"
+            if resend
+            else f"Give up what the destination of {name} has lost? It is not delivered again."
         )
-        gone = lake.delivery.remove(name)
+        call.confirm(what, refusal=f"{name} is not recovered")
+    with call.working("Asking the destination what it holds"):
+        found = call.lake.delivery.recover_sink(name, resend=resend, accept_loss=accept_loss)
+    call.show(documents.recovered_sink(found), render_sinks.recovered(found))
+
+
+@command(app, asks=True)
+def remove(call: Call, name: SinkArgument) -> None:
+    """Deliver to it no more. What was delivered stays where it is."""
+    record = call.lake.delivery.get(name)
+    call.confirm(
+        f"Remove sink {name}? It gets no more rows; what lies at {record.destination} stays.",
+        refusal=f"{name} is not removed",
+    )
+    gone = call.lake.delivery.remove(name)
     said = f"Sink {name} is removed; what it delivered is still at {gone.destination}"
-    out.show({"removed": name, "destination": gone.destination}, common.done(said))
+    call.show({"removed": name, "destination": gone.destination}, done(said))
 
 
-@app.command()
-def kinds(
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", metavar="FILE", help="Ignored: kinds belong to the program, not to a lake."),
-    ] = None,
-    json: JsonOption = False,
-) -> None:
+@command(app, ignores_config="Ignored: kinds belong to the program, not to a lake.")
+def kinds(call: Call) -> None:
     """The kinds of sinks there are, and the options of each. Works without a lake."""
     from strandline.deliver.sink_kinds import kind_names
     from strandline.deliver.sink_options import COMMON
 
     found = {name: _options_of(name) for name in kind_names()}
-    Output(as_json=json).show(documents.sink_kinds(found, COMMON), *render_sinks.kinds(found, COMMON))
+    call.show(documents.sink_kinds(found, COMMON), *render_sinks.kinds(found, COMMON))
 
 
 def _options_of(kind: str) -> Sequence[Option] | str:

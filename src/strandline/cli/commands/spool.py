@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from strandline.cli.options import ConfigOption, JsonOption, NameArgument, YesOption, confirm, opened
-from strandline.cli.output import Output
-from strandline.cli.render.common import NOTHING, age, done
+from strandline.cli.command import Call, NameArgument, chosen, command
+from strandline.cli.render.elements import LINES_MAX, age, done, nothing, one_line
 from strandline.core.documents import fields_of
 from strandline.core.errors import UsageError
 from strandline.core.wording import plural
@@ -20,44 +19,37 @@ from strandline.status import documents
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from strandline.ledger.receive.ended_batches import AsideBody, Cleared
     from strandline.ledger.receive.spool_files import LeftFiles
 
 app = typer.Typer(
-    help="Bodies that were received and could not be ingested: look at them, try them again, give them up."
+    name="spool",
+    help="Bodies that were received and could not be ingested: look at them, try them again, give them up.",
 )
-
-LINES_MAX = 20  # bodies in the text; --json has all
 
 BodiesArgument = Annotated[
     list[int] | None,
-    typer.Argument(metavar="BODY…", help="Only these bodies, by the numbers that `list` shows.", show_default=False),
+    typer.Argument(metavar="BODY…", help="Only these bodies, by the numbers that `list` shows."),
 ]
 AllOption = Annotated[bool, typer.Option("--all", help="Every body that was set aside.")]
 DatasetOption = Annotated[
     str | None,
-    typer.Option("--dataset", metavar="DATASET", help="With --all: only those of this dataset.", show_default="all"),
+    typer.Option(metavar="DATASET", help="With --all: only those of this dataset.", show_default="all"),
 ]
 
 
 def _chosen(bodies: list[int] | None, *, everything: bool, dataset: str | None) -> list[int] | None:
-    """None: all of them, only with --all."""
-    if bool(bodies) == everything:
-        raise UsageError("which bodies?", hint="Say their numbers, or --all.")
+    found = chosen(bodies, "bodies", everything=everything)
     if dataset is not None and not everything:
         raise UsageError("--dataset goes with --all", hint="The number of a body names its dataset already.")
-    return bodies or None
+    return found
 
 
-@app.command("list")
+@command(app, "list")
 def list_(
-    dataset: Annotated[
-        str | None, typer.Argument(metavar="DATASET", help="Only of this dataset.", show_default="all")
-    ] = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
+    call: Call,
+    dataset: str | None = typer.Argument(None, metavar="DATASET", help="Only of this dataset.", show_default="all"),
 ) -> None:
     """The bodies that were set aside, each with its reason. Starts no JVM.
 
@@ -65,103 +57,84 @@ def list_(
     spool, and a sender that repeats one is answered as before. Files whose bodies a receiver could not record in the
     ledger, after it was restored, are listed behind them.
     """
-    with opened(config) as lake:
-        found = lake.receiver.set_aside(dataset)
-        left = lake.receiver.unrecorded()
-        named = None if dataset is None else full_name(dataset)
+    found = call.lake.receiver.set_aside(dataset)
+    left = call.lake.receiver.unrecorded()
+    named = None if dataset is None else full_name(dataset)
     document = {"bodies": [documents.spool_body(b) for b in found], "unrecorded": documents.unrecorded(left, named)}
-    Output(as_json=json).show(document, *listed(found), *unrecorded(left, named))
+    call.show(document, *listed(found), *unrecorded(left, named))
 
 
-@app.command()
+@command(app)
 def replay(
-    bodies: BodiesArgument = None,
-    everything: AllOption = False,
-    dataset: DatasetOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
+    call: Call, bodies: BodiesArgument = None, everything: AllOption = False, dataset: DatasetOption = None
 ) -> None:
     """Try bodies again that were set aside: `strandline receive` ingests them. What fails again is set aside again."""
-    chosen = _chosen(bodies, everything=everything, dataset=dataset)
-    with opened(config) as lake:
-        found = lake.receiver.replay(chosen, dataset)
+    wanted = _chosen(bodies, everything=everything, dataset=dataset)
+    found = call.lake.receiver.replay(wanted, dataset)
     said = f"{plural(len(found), 'body', 'waits')} for `strandline receive` to ingest again"
-    Output(as_json=json).show({"replayed": [b.id for b in found]}, done(said))
+    call.show({"replayed": [b.id for b in found]}, done(said))
 
 
-@app.command()
+@command(app, asks=True)
 def discard(
+    call: Call,
     bodies: BodiesArgument = None,
     everything: AllOption = False,
     dataset: DatasetOption = None,
-    not_recorded: Annotated[
-        bool,
-        typer.Option(
-            "--unrecorded",
-            help="Instead, every file whose body could not be recorded; it stays in the spool, renamed to `.unsure`.",
-        ),
-    ] = False,
-    yes: YesOption = False,
-    config: ConfigOption = None,
-    json: JsonOption = False,
+    not_recorded: bool = typer.Option(
+        False,
+        "--unrecorded",
+        help="Instead, every file whose body could not be recorded; it stays in the spool, renamed to `.unsure`.",
+    ),
 ) -> None:
     """Give bodies up that were set aside: their rows never enter the table, and their files are removed."""
-    out = Output(as_json=json)
     if not_recorded:
         if bodies or everything:
             raise UsageError("--unrecorded goes with --dataset only", hint="Those files have no numbers.")
-        _discard_unrecorded(out, dataset, config, yes=yes)
+        _discard_unrecorded(call, dataset)
         return
-    chosen = _chosen(bodies, everything=everything, dataset=dataset)
-    with opened(config) as lake:
-        which = "every body that was set aside" if chosen is None else plural(len(chosen), "body")
-        confirm(
-            out,
-            yes=yes,
-            question=f"Give up {which}? The rows were acknowledged to their sender, and are lost.",
-            refusal="nothing is discarded",
-        )
-        gone = lake.receiver.discard(chosen, dataset)
+    wanted = _chosen(bodies, everything=everything, dataset=dataset)
+    receiver = call.lake.receiver
+    which = "every body that was set aside" if wanted is None else plural(len(wanted), "body")
+    call.confirm(
+        f"Give up {which}? The rows were acknowledged to their sender, and are lost.",
+        refusal="nothing is discarded",
+    )
+    gone = receiver.discard(wanted, dataset)
     rows = sum(b.rows for b in gone)
     document = {"discarded": [b.id for b in gone], "rows": rows}
-    out.show(document, done(f"{plural(len(gone), 'body')} of {plural(rows, 'row')} given up"))
+    call.show(document, done(f"{plural(len(gone), 'body')} of {plural(rows, 'row')} given up"))
 
 
-def _discard_unrecorded(out: Output, dataset: str | None, config: Path | None, *, yes: bool) -> None:
-    with opened(config) as lake:
-        confirm(
-            out,
-            yes=yes,
-            question="Give up every body that could not be recorded? Its sender may have been told that it is safe.",
-            refusal="nothing is discarded",
-        )
-        gone = lake.receiver.set_unrecorded_aside(dataset)
-    told = done(f"{plural(len(gone), 'file')} renamed to `.unsure`: nobody ingests what is in there")
-    out.show({"files_set_aside": [f.name for f in gone]}, told)
+def _discard_unrecorded(call: Call, dataset: str | None) -> None:
+    receiver = call.lake.receiver
+    call.confirm(
+        "Give up every body that could not be recorded? Its sender may have been told that it is safe.",
+        refusal="nothing is discarded",
+    )
+    gone = receiver.set_unrecorded_aside(dataset)
+    said = done(f"{plural(len(gone), 'file')} renamed to `.unsure`: nobody ingests what is in there")
+    call.show({"files_set_aside": [f.name for f in gone]}, said)
 
 
-@app.command()
-def clear(name: NameArgument, yes: YesOption = False, config: ConfigOption = None, json: JsonOption = False) -> None:
+@command(app, asks=True)
+def clear(call: Call, name: NameArgument) -> None:
     """Give up everything that was received for a dataset that was dropped; `strandline status` tells how much it is.
 
     A dataset of the same name that is in use is not touched.
     """
-    out = Output(as_json=json)
-    with opened(config) as lake:
-        confirm(
-            out,
-            yes=yes,
-            question=f"Give up every body that was received for {name}, which was dropped? The rows are lost.",
-            refusal="nothing is cleared",
-        )
-        gone = lake.receiver.clear(name)
-    out.show({"dataset": name} | fields_of(gone), cleared(name, gone))
+    receiver = call.lake.receiver
+    call.confirm(
+        f"Give up every body that was received for {name}, which was dropped? The rows are lost.",
+        refusal="nothing is cleared",
+    )
+    gone = receiver.clear(name)
+    call.show({"dataset": name} | fields_of(gone), cleared(name, gone))
 
 
 def listed(found: Sequence[AsideBody], now: datetime | None = None) -> list[RenderableType]:
     if not found:
-        return [Text.assemble(NOTHING, " No bodies are set aside.")]
-    moment = now or datetime.now(UTC)
+        return [nothing("No bodies are set aside.")]
     lines: list[RenderableType] = []
     for b in found[:LINES_MAX]:
         named = f"key {b.key}" if b.sender is None else f"from {b.sender}"
@@ -169,10 +142,10 @@ def listed(found: Sequence[AsideBody], now: datetime | None = None) -> list[Rend
             Text.assemble(
                 (b.dataset, "bold"),
                 f"  body {b.id}  ",
-                f"{plural(b.rows, 'row')}, {plural(b.bytes, 'byte')}, {named}, set aside {age(b.since, moment)} ago",
+                f"{plural(b.rows, 'row')}, {plural(b.bytes, 'byte')}, {named}, set aside {age(b.since, now)} ago",
             )
         )
-        lines.append(Text(f"  {' '.join(b.reason.split())[:300]}", "red"))
+        lines.append(Text(f"  {one_line(b.reason)}", "red"))
     if len(found) > LINES_MAX:
         lines.append(Text(f"… and {plural(len(found) - LINES_MAX, 'body')} more; --json has all", "dim"))
     lines.append(Text("`strandline spool replay BODY…` tries them again, `… discard` gives them up", "dim"))
@@ -187,7 +160,7 @@ def unrecorded(left: LeftFiles, dataset: str | None) -> list[RenderableType]:
         Text(f"{plural(found['files'], 'body', 'lies')} in the spool and could not be recorded", "bold")
     ]
     for f in found["first"]:
-        lines += [Text(f"{f.dataset}  {f.name}"), Text(f"  {' '.join(f.reason.split())[:300]}", "red")]
+        lines += [Text(f"{f.dataset}  {f.name}"), Text(f"  {one_line(f.reason)}", "red")]
     if found["files"] > len(found["first"]):
         lines.append(Text(f"… and {found['files'] - len(found['first']):,} more", "dim"))
     lines.append(Text("a receiver tries again by itself; `strandline spool discard --unrecorded` gives them up", "dim"))
@@ -196,6 +169,6 @@ def unrecorded(left: LeftFiles, dataset: str | None) -> list[RenderableType]:
 
 def cleared(name: str, gone: Cleared) -> RenderableType:
     if not gone.bodies:
-        return Text.assemble(NOTHING, f" The spool holds nothing for a dropped dataset {name}.")
+        return nothing(f"The spool holds nothing for a dropped dataset {name}.")
     what = f"{plural(gone.bodies, 'body')}, {plural(gone.rows, 'row')}, {plural(gone.bytes, 'byte')}"
     return done(f"Given up, as {name} was dropped: {what}")

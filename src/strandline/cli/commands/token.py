@@ -9,9 +9,8 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from strandline.cli.options import ConfigOption, JsonOption, YesOption, confirm, opened
-from strandline.cli.output import Output
-from strandline.cli.render.common import age, done, grid
+from strandline.cli.command import Call, command
+from strandline.cli.render.elements import age, done, grid
 from strandline.core import duration
 from strandline.core.roles import Role
 from strandline.status import documents
@@ -22,47 +21,36 @@ if TYPE_CHECKING:
     from strandline.ledger.receive.senders import ClaimOf
     from strandline.ledger.receive.tokens import Token
 
-app = typer.Typer(help="Who may use the receiver and the API: create, list and revoke tokens; free lanes they claimed.")
+app = typer.Typer(
+    name="token",
+    help="Who may use the receiver and the API: create, list and revoke tokens; free lanes they claimed.",
+)
 
-TokenArgument = Annotated[str, typer.Argument(metavar="NAME", help="The token's name.", show_default=False)]
+TokenArgument = Annotated[str, typer.Argument(metavar="NAME", help="The token's name.")]
 
 
-@app.command()
+@command(app)
 def create(
+    call: Call,
     name: TokenArgument,
-    dataset: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--dataset",
-            metavar="DATASET",
-            help="Only for this dataset; repeat it for more.",
-            show_default="every dataset",
-        ),
-    ] = None,
-    role: Annotated[
-        Role | None,
-        typer.Option(
-            help="What it may do: look (read), also send rows (write), also follow this lake (replicate), or "
-            "everything (admin).",
-            show_default="write",
-        ),
-    ] = None,
-    expires: Annotated[
-        str | None,
-        typer.Option(metavar="DURATION", help="How long it is good for, such as 12h or 30d.", show_default="for ever"),
-    ] = None,
-    replaces: Annotated[
-        str | None,
-        typer.Option(
-            "--replaces",
-            metavar="OLD",
-            help="Take over what the token OLD has claimed and sent, and its role and datasets unless others are "
-            "named. Both are good until OLD is revoked.",
-            show_default=False,
-        ),
-    ] = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
+    dataset: list[str] | None = typer.Option(
+        None, metavar="DATASET", help="Only for this dataset; repeat it for more.", show_default="every dataset"
+    ),
+    role: Role | None = typer.Option(
+        None,
+        help="What it may do: look (read), also send rows (write), also follow this lake (replicate), or everything "
+        "(admin).",
+        show_default="write",
+    ),
+    expires: str | None = typer.Option(
+        None, metavar="DURATION", help="How long it is good for, such as 12h or 30d.", show_default="forever"
+    ),
+    replaces: str | None = typer.Option(
+        None,
+        metavar="OLD",
+        help="Take over what the token OLD has claimed and sent, and its role and datasets unless others are named. "
+        "Both are good until OLD is revoked.",
+    ),
 ) -> None:
     """Make a token. Its secret is printed now and never again: only a hash of it is kept.
 
@@ -70,47 +58,41 @@ def create(
     replaces the old one, give it to the sender, and then revoke the old one.
     """
     expires_in = None if expires is None else duration.parse(expires)
-    with opened(config) as lake:
-        made, secret = lake.receiver.create_token(
-            name, dataset or None, role=role, expires_in=expires_in, replaces=replaces
-        )
+    made, secret = call.lake.receiver.create_token(
+        name, dataset or None, role=role, expires_in=expires_in, replaces=replaces
+    )
     document = documents.token(made) | {"secret": secret}
     until = "" if made.expires_at is None else f", until {made.expires_at:%Y-%m-%d %H:%M} UTC"
-    Output(as_json=json).show(document, done(f"Token {made.name} ({made.role}), for {_for(made)}{until}"), Text(secret))
+    call.show(document, done(f"Token {made.name} ({made.role}), for {_for(made)}{until}"), Text(secret))
 
 
-@app.command("list")
-def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
+@command(app, "list")
+def list_(call: Call) -> None:
     """Every token there is or was, without its secret."""
-    with opened(config) as lake:
-        found = lake.receiver.every_token()
-    Output(as_json=json).show({"tokens": [documents.token(t) for t in found]}, tokens(found))
+    found = call.lake.receiver.list_tokens()
+    call.show({"tokens": [documents.token(t) for t in found]}, tokens(found))
 
 
-@app.command()
-def revoke(name: TokenArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
+@command(app)
+def revoke(call: Call, name: TokenArgument) -> None:
     """Refuse it from now on. What was sent with it stays."""
-    with opened(config) as lake:
-        lake.receiver.revoke_token(name)
-    Output(as_json=json).show({"name": name, "revoked": True}, done(f"Token {name} is revoked"))
+    call.lake.receiver.revoke_token(name)
+    call.show({"name": name, "revoked": True}, done(f"Token {name} is revoked"))
 
 
-@app.command()
-def claims(config: ConfigOption = None, json: JsonOption = False) -> None:
+@command(app)
+def claims(call: Call) -> None:
     """Which sinks of which lakes feed the datasets here, and the tokens that their lanes belong to."""
-    with opened(config) as lake:
-        found = lake.receiver.every_claim()
-    Output(as_json=json).show({"claims": [documents.claim(c) for c in found]}, claims_table(found))
+    found = call.lake.receiver.list_claims()
+    call.show({"claims": [documents.claim(c) for c in found]}, claims_table(found))
 
 
-@app.command()
+@command(app, asks=True)
 def release(
-    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="The dataset here.", show_default=False)],
-    lake: Annotated[str, typer.Argument(metavar="LAKE", help="The sender's lake.", show_default=False)],
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="The sender's dataset.", show_default=False)],
-    yes: YesOption = False,
-    config: ConfigOption = None,
-    json: JsonOption = False,
+    call: Call,
+    dataset: str = typer.Argument(metavar="DATASET", help="The dataset here."),
+    lake: str = typer.Argument(metavar="LAKE", help="The sender's lake."),
+    source: str = typer.Argument(metavar="SOURCE", help="The sender's dataset."),
 ) -> None:
     """Take a sender's lanes away from the token that claimed them. The next token that claims them gets them.
 
@@ -119,18 +101,13 @@ def release(
     brought none, it is forgotten, and any sink may claim the dataset. Revoke the wrong token first, or it may be the
     next one.
     """
-    out = Output(as_json=json)
-    with opened(config) as here:
-        confirm(
-            out,
-            yes=yes,
-            question=f"Let the next token have the lanes of {source} of lake {lake} in {dataset}?",
-            refusal="the lanes stay with their token",
-        )
-        released = here.receiver.release_claim(dataset, lake, source)
+    receiver = call.lake.receiver
+    question = f"Let the next token have the lanes of {source} of lake {lake} in {dataset}?"
+    call.confirm(question, refusal="the lanes stay with their token")
+    released = receiver.release_claim(dataset, lake, source)
     document = {"dataset": dataset, "lake": lake, "source": source, "forgotten": released.forgotten}
     rest = "no rows had come: any sink may claim it" if released.forgotten else "its sink and generation stay"
-    out.show(document, done(f"The lanes of {source} of lake {lake} are free; {rest}"))
+    call.show(document, done(f"The lanes of {source} of lake {lake} are free; {rest}"))
 
 
 def claims_table(found: Sequence[ClaimOf]) -> RenderableType:

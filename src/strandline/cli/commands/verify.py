@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from strandline.cli.options import DELIVERY, ConfigOption, JsonOption, opened
-from strandline.cli.output import Output
-from strandline.cli.render.bars import one_bar
-from strandline.cli.render.common import BAD, NOTHING, OK
+from strandline.cli.command import DELIVERY, Call, command
+from strandline.cli.render.elements import BAD, DOUBT, OK, nothing
 from strandline.core.wording import agreeing, plural
 from strandline.status import documents
 
@@ -21,48 +19,38 @@ if TYPE_CHECKING:
     from strandline.deliver.verify.verdict import SinkVerdict, VerifyReport
 
 SHOWN_MAX = 20  # findings of one kind in the text; --json has all
-_NOTED = ("!", "yellow")
+
+app = typer.Typer()
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command(rich_help_panel=DELIVERY)(verify)
-
-
+@command(app, panel=DELIVERY)
 def verify(
-    sink: Annotated[str | None, typer.Argument(metavar="SINK", help="Only this one.", show_default="all sinks")] = None,
-    taken_is_fine: Annotated[
-        bool,
-        typer.Option(
-            "--taken-is-fine", help="Objects that a consumer took away after they were delivered are no loss."
-        ),
-    ] = False,
-    config: ConfigOption = None,
-    json: JsonOption = False,
+    call: Call,
+    sink: str | None = typer.Argument(None, metavar="SINK", help="Only this one.", show_default="all sinks"),
+    taken_is_fine: bool = typer.Option(
+        False, "--taken-is-fine", help="Objects that a consumer took away after they were delivered are no loss."
+    ),
 ) -> None:
     """Prove that sinks hold every row that was delivered to them, once, and as the lake has it.
 
     Reads everything that the sinks hold and builds it again from the lake; changes nothing. Ends with 1 if something is
     wrong, and with 3 if nothing is wrong as far as it could be read.
     """
-    out = Output(as_json=json)
-    with opened(config) as lake:
-        if sink is not None:
-            lake.delivery.get(sink)  # reports a wrong name before Spark starts
-        with one_bar(out, "starting Spark") as bar:
-            lake.on_start = bar.say
-            report = lake.delivery.verify(
-                sink,
-                taken_is_fine=taken_is_fine,
-                progress=lambda name, what, done, total: bar.step(f"{name}: {what}", done, total),
-            )
-    out.show(documents.verify(report), *rendered(report))
-    if report.exit_code:
-        raise typer.Exit(report.exit_code)
+    if sink is not None:
+        call.lake.delivery.get(sink)  # reports a wrong name before Spark starts
+    with call.bar() as bar:
+        report = call.lake.delivery.verify(
+            sink,
+            taken_is_fine=taken_is_fine,
+            progress=lambda name, what, done, total: bar.step(f"{name}: {what}", done, total),
+        )
+    call.show(documents.verify(report), *rendered(report))
+    call.exit(report.exit_code)
 
 
 def rendered(report: VerifyReport) -> Iterator[RenderableType]:
     if not report.sinks:
-        yield Text.assemble(NOTHING, " There are no sinks yet. `strandline sink add` makes one.")
+        yield nothing("There are no sinks yet. `strandline sink add` makes one.")
     for verdict in report.sinks:
         yield _head(verdict)
         yield from _findings(verdict.findings)
@@ -107,8 +95,8 @@ def _rest(s: SinkVerdict) -> str:
         f"{s.taken_over:,} taken over" if s.taken_over else "",
         f"{plural(s.under_way, 'chunk')} under way" if s.under_way else "",
     ]
-    told = ", ".join(w for w in words if w)
-    return f" ({told})" if told else ""
+    listed = ", ".join(w for w in words if w)
+    return f" ({listed})" if listed else ""
 
 
 def _findings(findings: Sequence[VerifyFinding]) -> Iterator[Text]:
@@ -117,7 +105,7 @@ def _findings(findings: Sequence[VerifyFinding]) -> Iterator[Text]:
         shown[f.kind] = shown.get(f.kind, 0) + 1
         if shown[f.kind] <= SHOWN_MAX:
             where = f" ({f.partition})" if f.partition and f.partition not in f.what else ""
-            sign = BAD if f.is_fault else _NOTED
+            sign = BAD if f.is_fault else DOUBT
             kind = f.kind.value.replace("_", " ")
             yield Text.assemble("  ", sign, f" {kind}: ", (f.what, "bold"), f"{where}: {f.detail}")
     for kind, count in shown.items():

@@ -59,15 +59,15 @@ def _objects(demo: Demo, sink: str) -> list[Delivered]:
     return [Delivered(p, int(m[1]), int(m[2])) for p, m in found if m is not None]
 
 
-def _mark(demo: Demo, sink: str) -> int:
+def _watermark(demo: Demo, sink: str) -> int:
     return max((int(p.stem) for p in (_lane(demo, sink) / "_marks").glob("*.json")), default=0)
 
 
 def consumed(demo: Demo, sink: str) -> Iterator[int]:
     """What a consumer reads: objects at or below the watermark."""
-    mark = _mark(demo, sink)
+    watermark = _watermark(demo, sink)
     for one in _objects(demo, sink):
-        if one.hi <= mark:
+        if one.hi <= watermark:
             yield from one.ids()
 
 
@@ -82,20 +82,20 @@ def add_sinks(demo: Demo) -> None:
 
 
 def kill_a_deliverer(demo: Demo) -> None:
-    with demo.step("Kill a deliverer (kill -9) when its first object has landed, before anybody is told"):
+    with demo.step("Kill a deliverer (kill -9) when its first object has landed, before anybody knows of it"):
         demo.say("Another process delivers, and is about to be killed")
         lease = {"STRANDLINE_DELIVER__LEASE_SECONDS": str(LEASE_SECONDS)}
-        died = killed_child(demo.home, "tick", failpoint="files.after_link=kill", settings=lease)
-        there = {name: _objects(demo, name) for name in SINKS}
-        words = ", ".join(f"{plural(len(found), 'object')} in {name}" for name, found in there.items())
-        demo.tell(f"process {died.pid} died of signal {-died.code}; {words}", "dim")
+        pid = killed_child(demo.home, "tick", failpoint="files.after_link=kill", settings=lease)
+        landed = {name: _objects(demo, name) for name in SINKS}
+        words = ", ".join(f"{plural(len(found), 'object')} in {name}" for name, found in landed.items())
+        demo.tell(f"process {pid} died of signal {signal.SIGKILL.value}; {words}", "dim")
         acknowledged = sum(s.exported or 0 for s in demo.lake.status().sinks)
         demo.claim(
             "rows are at a sink, and the ledger has heard of none of them",
-            died.code == -signal.SIGKILL and any(there.values()) and acknowledged == 0,
+            any(landed.values()) and acknowledged == 0,
         )
         demo.claim(
-            "no mark covers them, so no consumer has read them yet",
+            "no watermark covers them, so no consumer has read them yet",
             not any(id_ for name in SINKS for id_ in consumed(demo, name)),
         )
 
@@ -130,14 +130,14 @@ def go_on_delivering(demo: Demo) -> None:
 
 def deliver(demo: Demo) -> None:
     """The killed deliverer holds its leases a moment longer: until then its sinks are busy."""
-    deadline, told = time.monotonic() + GO_ON_SECONDS_MAX, set()
+    deadline, shown = time.monotonic() + GO_ON_SECONDS_MAX, set()
     while True:
         report = demo.lake.tick()
         for s in report.sinks:
             if s.did == "delivered":
                 demo.tell(f"{s.name}: {rows_text(s.rows)} delivered in {plural(s.chunks, 'chunk')}", "dim")
-            elif s.reason is not None and s.reason not in told:
-                told.add(s.reason)
+            elif s.reason is not None and s.reason not in shown:
+                shown.add(s.reason)
                 demo.tell(f"{s.name}: {s.reason}", "yellow")
         if all(s.did == "idle" for s in report.sinks):
             return

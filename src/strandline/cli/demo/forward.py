@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,9 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strandline.cli.demo.delivery import deliver, rows_text
-from strandline.cli.demo.scene import DATASET, Demo, events, ingest, write
+from strandline.cli.demo.scene import DATASET, Demo, count, events, ingest, start_child, write
 from strandline.core.errors import FailedError, StrandlineError
-from strandline.core.settings import CONFIG_NAME
 from strandline.core.types import SEQ_COLUMN
 from strandline.core.wording import plural
 from strandline.lake import Lake
@@ -87,10 +85,10 @@ def _go_on(demo: Demo, collector: Lake) -> None:
         deliver(demo)
         demo.say("The collector ingests what it received")
         _wait_for_rows(collector)
-        there, different = _count(collector)
+        rows, ids = count(collector)
         demo.claim(
-            f"the collector has {plural(there, 'row')}, {different:,} different ids: each exactly once",
-            there == different == _meant_for_it(demo),
+            f"the collector has {plural(rows, 'row')}, {ids:,} different ids: each exactly once",
+            rows == ids == _meant_for_it(demo),
         )
 
 
@@ -120,28 +118,17 @@ def _wait_for_rows(collector: Lake) -> None:
         time.sleep(0.2)
 
 
-def _count(collector: Lake) -> tuple[int, int]:
-    found = collector.read_since(DATASET).df.selectExpr("count(*)", "count(DISTINCT id)").collect()[0]
-    return int(found[0]), int(found[1])
-
-
 def _doomed_receiver(home: Path) -> tuple[subprocess.Popen[str], int]:
     """A process of its own, killed for real after it has committed the first rows."""
-    command = [sys.executable, "-m", "strandline.cli.main", "receive", "--no-ingest", "--port", "0", "--json"]
-    child = subprocess.Popen(
-        [*command, "--config", str(home / CONFIG_NAME)],
-        env={**os.environ, "STRANDLINE_FAILPOINT": "receive.after_commit=kill"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    command = ("receive", "--no-ingest", "--port", "0", "--json")
+    child = start_child(home, *command, failpoint="receive.after_commit=kill")
     for said in map(json.loads, child.stdout or ()):
         if said["event"] == "listening":
             return child, int(said["url"].rpartition(":")[2])
     raise FailedError("the receiver did not start")
 
 
-class _Told:
+class _ReceiverLog:
     """Gets the events of the receiver."""
 
     def __init__(self, demo: Demo) -> None:
@@ -164,12 +151,12 @@ class _Told:
 @contextmanager
 def _receiving(demo: Demo, collector: Lake, port: int) -> Iterator[None]:
     """In this process, so that both lakes share one JVM."""
-    stopping, told = threading.Event(), _Told(demo)
+    stopping, log = threading.Event(), _ReceiverLog(demo)
     with ThreadPoolExecutor(1, "strandline-demo-receiver") as pool:
-        serving = pool.submit(collector.receiver.serve, stopping, told, port=port)
-        serving.add_done_callback(lambda _: told.listens.set())
+        serving = pool.submit(collector.receiver.serve, stopping, log, port=port)
+        serving.add_done_callback(lambda _: log.listens.set())
         try:
-            told.listens.wait(WAIT_SECONDS_MAX)
+            log.listens.wait(WAIT_SECONDS_MAX)
             yield
         finally:
             stopping.set()

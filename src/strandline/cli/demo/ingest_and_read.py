@@ -108,14 +108,14 @@ def ingest_with_bad_rows(demo: Demo) -> None:
         write(demo.home / "monday.jsonl", lines)
         demo.say("Starting Spark")
         done = ingest(demo, "monday.jsonl")
-        demo.tell(f"monday.jsonl → numbers {done.range}, {plural(done.rejected or 0, 'row')} rejected", "dim")
+        demo.tell(f"monday.jsonl → sequence numbers {done.range}, {plural(done.rejected or 0, 'row')} rejected", "dim")
         rejects = [] if done.rejects_path is None else done.rejects_path.read_text("utf-8").splitlines()
         for entry in map(json.loads, rejects):
             demo.tell(f"  line {entry['line']}: {entry['reason']}", "yellow")
         good = MONDAY_ROWS - BAD_ROWS
         demo.claim(
             f"{plural(good, 'row', 'is')} in, {BAD_ROWS} are in the reject file with line and reason: none is missing",
-            done.rows == good == count(demo)[0] and len(rejects) == BAD_ROWS,
+            done.rows == good == count(demo.lake)[0] and len(rejects) == BAD_ROWS,
         )
 
 
@@ -124,7 +124,7 @@ def ingest_again(demo: Demo) -> None:
         before = demo.lake.status().sequence
         done = ingest(demo, "monday.jsonl")
         demo.claim(
-            "it is recognised by its bytes: no row came in, no number was used",
+            "it is recognised by its bytes: no row came in, no sequence number was used",
             done.duplicate and demo.lake.status().sequence == before,
         )
 
@@ -135,14 +135,14 @@ def kill_a_writer(demo: Demo) -> None:
         write(demo.home / "tuesday.jsonl", events(MONDAY_ROWS + 1, TUESDAY_ROWS))
         demo.say("Another process ingests, and is about to be killed")
         path = str(demo.home / "tuesday.jsonl")
-        died = killed_child(demo.home, "ingest", DATASET, path, failpoint="stage.after_mark=kill")
+        pid = killed_child(demo.home, "ingest", DATASET, path, failpoint="stage.after_mark=kill")
         open_block = next(iter(demo.lake.status().datasets[0].blocks), None)
         where = "no open block" if open_block is None else f"block {open_block.range} is {open_block.state}"
-        demo.tell(f"process {died.pid} died of signal {-died.code}; {where}", "dim")
-        demo.claim("it died, and left an open block behind", died.code == -signal.SIGKILL and open_block is not None)
+        demo.tell(f"process {pid} died of signal {signal.SIGKILL.value}; {where}", "dim")
+        demo.claim("it died, and left an open block behind", open_block is not None)
         demo.claim(
             f"none of its rows is visible, and the seal stays at {_text(sealed)}",
-            count(demo)[0] == MONDAY_ROWS - BAD_ROWS and demo.lake.sealed(DATASET) == sealed,
+            count(demo.lake)[0] == MONDAY_ROWS - BAD_ROWS and demo.lake.sealed(DATASET) == sealed,
         )
 
 
@@ -151,11 +151,11 @@ def recover(demo: Demo) -> None:
         demo.say("Settling the open block")
         found = demo.lake.recover()
         demo.tell(f"published: {', '.join(map(str, found.published)) or 'nothing'}", "dim")
-        rows, ids = count(demo)
+        rows, ids = count(demo.lake)
         expected = MONDAY_ROWS - BAD_ROWS + TUESDAY_ROWS
         demo.claim(f"{plural(rows, 'row')}, {ids:,} different ids: each exactly once", rows == ids == expected)
         again = ingest(demo, "tuesday.jsonl")
-        demo.claim("the killed ingest, run again, adds nothing", again.duplicate and count(demo)[0] == expected)
+        demo.claim("the killed ingest, run again, adds nothing", again.duplicate and count(demo.lake)[0] == expected)
 
 
 def read_on(demo: Demo) -> None:

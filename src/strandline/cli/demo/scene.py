@@ -18,7 +18,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from strandline.cli.output import Output
-from strandline.cli.render.common import BAD, OK
+from strandline.cli.render.elements import BAD, OK
 from strandline.core.errors import FailedError
 from strandline.core.settings import CONFIG_NAME
 from strandline.ingest.ingest_files import FileOutcome
@@ -51,8 +51,7 @@ class Demo:
     @contextmanager
     def step(self, title: str) -> Iterator[None]:
         if not self.out.as_json:
-            number = f"{len(self.titles) + 1}"
-            self.out.out.print(Text.assemble("\n", (f"{number}  ", "bold cyan"), (title, "bold")))
+            self.out.out.print(Text.assemble("\n", (f"{len(self.titles) + 1}  ", "bold cyan"), (title, "bold")))
         self.titles.append(title)
         yield
 
@@ -86,28 +85,28 @@ def ingest(demo: Demo, name: str) -> FileOutcome:
     return done
 
 
-def count(demo: Demo) -> tuple[int, int]:
+def count(lake: Lake) -> tuple[int, int]:
     """Rows that a reader gets, and how many distinct ids they have."""
-    found = demo.lake.read_since(DATASET).df.selectExpr("count(*)", "count(DISTINCT id)").collect()[0]
+    found = lake.read_since(DATASET).df.selectExpr("count(*)", "count(DISTINCT id)").collect()[0]
     return int(found[0]), int(found[1])
 
 
-@dataclass(frozen=True, slots=True)
-class Died:
-    pid: int
-    code: int
-
-
-def killed_child(home: Path, *words: str, failpoint: str, settings: Mapping[str, str] | None = None) -> Died:
-    """A process of its own, killed for real at the failpoint."""
-    child = subprocess.Popen(
+def start_child(
+    home: Path, *words: str, failpoint: str, settings: Mapping[str, str] | None = None, stderr: int | None = None
+) -> subprocess.Popen[str]:
+    return subprocess.Popen(
         [sys.executable, "-m", "strandline.cli.main", *words, "--config", str(home / CONFIG_NAME)],
         env={**os.environ, **(settings or {}), "STRANDLINE_FAILPOINT": failpoint},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=stderr,
         text=True,
     )
+
+
+def killed_child(home: Path, *words: str, failpoint: str, settings: Mapping[str, str] | None = None) -> int:
+    """Runs a command in a process of its own that is killed for real at the failpoint; returns its process id."""
+    child = start_child(home, *words, failpoint=failpoint, settings=settings, stderr=subprocess.STDOUT)
     try:
         said, _ = child.communicate(timeout=CHILD_TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired as e:
@@ -116,4 +115,4 @@ def killed_child(home: Path, *words: str, failpoint: str, settings: Mapping[str,
         raise FailedError(f"the process that was to be killed did not get there in {CHILD_TIMEOUT_SECONDS} s") from e
     if child.returncode != -signal.SIGKILL:
         raise FailedError(f"the process that was to be killed ended with {child.returncode}: {said.strip()[-500:]}")
-    return Died(child.pid, child.returncode)
+    return child.pid

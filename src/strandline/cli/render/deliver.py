@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from rich.console import RenderableType
 from rich.text import Text
 
-from strandline.cli.render.common import BAD, NOTHING, OK, rate
-from strandline.cli.render.sinks import cut, reason
+from strandline.cli.render.elements import BAD, DOUBT, NO_SINKS, NOTHING, OK, cut, dim, rate
+from strandline.cli.render.sinks import reason
 from strandline.core.wording import plural
 
 if TYPE_CHECKING:
@@ -29,25 +29,22 @@ def exit_code(report: TickReport) -> int:
 
 def tick(report: TickReport, seconds: float) -> list[RenderableType]:
     if not report.sinks:
-        return [Text("No sinks yet. `strandline sink add` makes one.", "dim")]
+        return [NO_SINKS]
     lines: list[RenderableType] = []
     for s in report.sinks:
         lines.append(Text.assemble(_sign(s), " ", (s.name, "bold"), "  ", _said(s)))
         if s.hint:
             lines.append(Text(f"  {s.hint}", "dim"))
         elif s.did == "stopped":
-            lines.append(
-                Text(f"  `strandline sink show {s.name}` tells more; `strandline status` says how to go on", "dim")
-            )
+            lines.append(dim(f"  `strandline sink show {s.name}` tells more; `strandline status` says how to go on"))
     if rows := sum(s.rows for s in report.sinks):
-        speed = f"{seconds:.1f} s{rate(rows, seconds)}"
-        lines.append(Text(f"{plural(rows, 'row')} delivered in {speed}", "dim"))
+        lines.append(dim(f"{plural(rows, 'row')} delivered in {seconds:.1f} s{rate(rows, seconds)}"))
     return lines
 
 
 def _sign(s: SinkReport) -> tuple[str, str]:
     if s.did in ("stopped", "waiting", "busy"):
-        return BAD if s.did == "stopped" else ("!", "yellow")
+        return BAD if s.did == "stopped" else DOUBT
     return OK if s.did == "delivered" else NOTHING
 
 
@@ -56,7 +53,7 @@ def _said(s: SinkReport) -> Text:
     if s.withheld:
         sent += f", {s.withheld:,} withheld"
     if s.quarantined:
-        sent += f", {s.quarantined:,} set aside"
+        sent += f", {s.quarantined:,} quarantined"
     match s.did:
         case "delivered":
             return Text(sent)
@@ -74,7 +71,7 @@ def _said(s: SinkReport) -> Text:
 
 def preview(found: Sequence[SinkPreview]) -> list[RenderableType]:
     if not found:
-        return [Text("No sinks yet. `strandline sink add` makes one.", "dim")]
+        return [NO_SINKS]
     lines: list[RenderableType] = []
     for s in found:
         lines.append(_head(s))
@@ -102,6 +99,6 @@ def _lane(lane: LanePreview) -> list[RenderableType]:
     name, first = lane.partition or "all", "  promised before, sent first" if lane.under_way else ""
     if len(lane.chunks) == 1:
         [only] = lane.chunks
-        return [Text.assemble(f"  {name}  {plural(lane.rows, 'row')}", (f"  {only.range}{first}", "dim"))]
+        return [Text.assemble(f"  {name}  {plural(lane.rows, 'row')}", (f"  {only.rows}{first}", "dim"))]
     head = Text.assemble(f"  {name}  {plural(lane.rows, 'row')} in {plural(len(lane.chunks), 'chunk')}", (first, "dim"))
-    return [head, *(Text(f"    {c.range}  {plural(c.rows, 'row')}", "dim") for c in lane.chunks)]
+    return [head, *(Text(f"    {c.rows}  {plural(c.expected, 'row')}", "dim") for c in lane.chunks)]

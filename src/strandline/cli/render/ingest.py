@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from strandline.cli.output import shown
-from strandline.cli.render.common import BAD, NOTHING, OK, grid, rate
+from strandline.cli.render.elements import BAD, NOTHING, OK, grid, rate
 from strandline.core.wording import plural
 from strandline.status.documents import new_rows
 
@@ -41,7 +41,7 @@ def outcomes(found: Sequence[FileOutcome], seconds: float) -> list[RenderableTyp
             table.add_row(Text(*NOTHING), name, "0 rows", Text("empty: nothing to do", "dim"), "")
         else:
             speed = f"{o.seconds:.1f} s{rate(o.rows, o.seconds)}"
-            table.add_row(Text(*OK), name, plural(o.rows, "row"), f"numbers {o.range}", Text(speed, "dim"))
+            table.add_row(Text(*OK), name, plural(o.rows, "row"), f"sequence numbers {o.range}", Text(speed, "dim"))
     for o in found:
         if o.error is None and o.absent and o.rows and not o.duplicate:
             after.append(_absent(o))

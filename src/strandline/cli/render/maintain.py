@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from strandline.cli.output import dumps
-from strandline.cli.render.common import BAD, NOTHING, OK, age, grid, number
-from strandline.cli.render.purge import purged
+from strandline.cli.render.elements import BAD, LINES_MAX, age, dim, done, grid, nothing, number, size
 from strandline.core.wording import agreeing, plural
 from strandline.ledger.maintain.runs import Kind, Outcome
 
 if TYPE_CHECKING:
     from strandline.ledger.maintain.runs import Run
 
-LINES_MAX = 20
 _OUTCOMES = {
     None: "cyan",
     Outcome.DONE: "green",
@@ -28,19 +26,6 @@ _OUTCOMES = {
     Outcome.DIED: "bold red",
 }
 Result = Mapping[str, Any]
-
-
-def size(count: int) -> str:
-    amount = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if amount < 1024:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} TiB"
-
-
-def _some(count: int, one: str, many: str) -> str:
-    return f"{count:,} {one if count == 1 else many}"
 
 
 def render_run(run: Run) -> Iterator[RenderableType]:
@@ -56,13 +41,12 @@ def render_run(run: Run) -> Iterator[RenderableType]:
 def _compacted(run: Run, r: Result) -> Iterator[RenderableType]:
     if r["files_rewritten"]:
         verb = "would become" if run.dry_run else "became"
-        yield Text.assemble(
-            OK,
-            f" {run.dataset}: {plural(r['files_rewritten'], 'file')} {verb} {number(r['files_written'])}, with "
-            f"{plural(r['rows_written'], 'row')} and {size(r['bytes_rewritten'])}",
+        yield done(
+            f"{run.dataset}: {plural(r['files_rewritten'], 'file')} {verb} {number(r['files_written'])}, with "
+            f"{plural(r['rows_written'], 'row')} and {size(r['bytes_rewritten'])}"
         )
     else:
-        yield Text.assemble(NOTHING, f" {run.dataset}: nothing to gain in {plural(r['files_before'], 'file')}")
+        yield nothing(f"{run.dataset}: nothing to gain in {plural(r['files_before'], 'file')}")
     if r["manifests_after"] < r["manifests_before"]:
         yield Text(f"  manifests: {r['manifests_before']:,}, now {r['manifests_after']:,}")
     if r["delete_files_after"] != r["delete_files_before"]:
@@ -82,23 +66,20 @@ def _again(left: int) -> str:
 
 def _expired(run: Run, r: Result) -> Iterator[RenderableType]:
     gone, kept = r["snapshots_expired"], r["snapshots_before"] - r["snapshots_expired"]
+    stays = f"{kept:,} {agreeing(kept, 'stays')}"
     if gone:
         verb = "would go" if run.dry_run else f"{agreeing(gone, 'is')} gone"
-        yield Text.assemble(OK, f" {run.dataset}: {plural(gone, 'snapshot')} {verb}, {_some(kept, 'stays', 'stay')}")
+        yield done(f"{run.dataset}: {plural(gone, 'snapshot')} {verb}, {stays}")
     else:
-        yield Text.assemble(NOTHING, f" {run.dataset}: no snapshot is old enough; {_some(kept, 'stays', 'stay')}")
+        yield nothing(f"{run.dataset}: no snapshot is old enough; {stays}")
     if r["data_files_deleted"] is not None and gone:
         yield Text(
             f"  deleted: {plural(r['data_files_deleted'], 'data file')}, "
             f"{plural(r['delete_files_deleted'], 'delete file')}, {plural(r['manifests_deleted'], 'manifest')}",
             "dim",
         )
-    kept_too = [
-        _some(r[key], one, many)
-        for key, one, many in (("branches_kept", "other branch", "other branches"), ("tags_kept", "tag", "tags"))
-        if r[key]
-    ]
-    if kept_too:
+    nouns = {"branches_kept": "other branch", "tags_kept": "tag"}
+    if kept_too := [plural(r[key], noun) for key, noun in nouns.items() if r[key]]:
         yield Text(f"  kept: {' and '.join(kept_too)}", "dim")
 
 
@@ -109,16 +90,13 @@ def _held(rows: int, sink: str) -> str:
 
 
 def _retained(run: Run, r: Result) -> Iterator[RenderableType]:
-    before = (
-        f"of before {_moment(r['cutoff'])}"
-        if r["column"] is None
-        else f"with {r['column']} before {_moment(r['cutoff'])}"
-    )
+    of = "of" if r["column"] is None else f"with {r['column']}"
+    before = f"{of} before {_moment(r['cutoff'])}"
     if r["deleted_rows"]:
         verb = "would be deleted" if run.dry_run else "are deleted" if r["deleted_rows"] != 1 else "is deleted"
-        yield Text.assemble(OK, f" {run.dataset}: {plural(r['deleted_rows'], 'row')} {before} {verb}")
+        yield done(f"{run.dataset}: {plural(r['deleted_rows'], 'row')} {before} {verb}")
     else:
-        yield Text.assemble(NOTHING, f" {run.dataset}: no row {before} can go")
+        yield nothing(f"{run.dataset}: no row {before} can go")
     for h in r["held"]:
         yield Text(f"  held: {_held(h['rows'], h['sink'])}", "yellow")
     for x in r["lost"]:
@@ -132,9 +110,81 @@ def _retained(run: Run, r: Result) -> Iterator[RenderableType]:
 
 def _numbered(run: Run, r: Result) -> Iterator[RenderableType]:
     if not r["rows"]:
-        yield Text.assemble(NOTHING, f" {run.dataset}: every row has its number")
+        yield nothing(f"{run.dataset}: every row has its sequence number")
         return
-    yield Text.assemble(OK, f" {run.dataset}: {plural(r['rows'], 'row')} got a number")
+    yield done(f"{run.dataset}: {plural(r['rows'], 'row')} got a sequence number")
+
+
+def _purged(run: Run, r: Result) -> Iterator[RenderableType]:
+    if r["deleted_rows"]:
+        verb = "would be deleted" if run.dry_run else "is deleted" if r["deleted_rows"] == 1 else "are deleted"
+        yield done(f"{run.dataset}: {plural(r['deleted_rows'], 'row')} {verb}")
+    else:
+        yield nothing(f"{run.dataset}: no row of the table fits")
+    if r.get("foreign"):  # older runs did not record it
+        yield Text(f"  {r['foreign']:,} of them had numbers that are not from here, and no sink was sent those", "dim")
+    verb = "would be deleted" if run.dry_run else "deleted"
+    if r["quarantined"]:
+        yield Text(f"  {plural(r['quarantined'], 'quarantined row')} {verb}, too")
+    if r["rejects"]:
+        yield Text(f"  {plural(r['rejects'], 'line')} of reject files {verb}, too")
+    yield from (Text(f"  {line}", "bold yellow") for line in _holders(r))
+    for at in r["undelivered"]:
+        verb = "would not get" if run.dry_run else "will not get"
+        yield Text(f"  {at['sink']} {verb} {plural(at['rows'], 'row')} that it did not have yet", "yellow")
+    yield from (Text(f"  {line}", "yellow") for line in _not_reached(run, r))
+    if r["snapshots_expired"]:
+        gone = "is gone, because it" if r["snapshots_expired"] == 1 else "are gone, because they"
+        yield Text(f"  {plural(r['snapshots_expired'], 'snapshot')} {gone} showed them", "dim")
+    yield from (Text(f"  left: {line}", "bold yellow") for line in r["left"])
+    if r["left"]:
+        yield Text("  run it again, until nothing is left", "bold yellow")
+
+
+def _holders(r: Result) -> Iterator[str]:
+    """Sinks that have such rows, or may have: their owners have to delete them."""
+    for at in r["holding"]:
+        them = "it" if at["rows"] == 1 else "them"
+        yield f"{_named(at)} was sent {plural(at['rows'], 'row')}; delete {them} there: {at['destination']}"
+    for at in r["may_hold"]:
+        rows = "such rows" if at["rows"] is None else f"up to {plural(at['rows'], 'such row')}"
+        more = " more" if any(_same(at, other) for other in r["holding"]) and at["rows"] is not None else ""
+        yield f"{_named(at)} may hold {rows}{more} ({'; '.join(at['why'])}): look there: {at['destination']}"
+    if r["named_before"]:
+        named = ", ".join(r["named_before"])
+        yield f"a run before this one did not end; the rows that it deleted are, or may be, at {named}, too"
+
+
+def _named(at: Result) -> str:
+    what = [
+        *([f"generation {at['generation']}, before it was reset"] if at["older"] else []),
+        *(["removed since"] if at["removed"] else []),
+    ]
+    return f"{at['sink']} ({', '.join(what)})" if what else str(at["sink"])
+
+
+def _same(at: Result, other: Result) -> bool:
+    return all(at[key] == other[key] for key in ("sink", "destination", "generation", "removed"))
+
+
+def _not_reached(run: Run, r: Result) -> Iterator[str]:
+    """What only a person can check."""
+    if r["quarantined_not_judged"]:
+        rows = plural(r["quarantined_not_judged"], "quarantined row")
+        yield f"of {rows} nobody can tell whether they fit: look at them yourself (`strandline sink quarantine list`)"
+    if r["rejects_not_judged"]:
+        lines = plural(r["rejects_not_judged"], "rejected line")
+        folders = ", ".join(r["rejects_folders"])
+        yield f"of {lines} in {folders} nobody can tell whether they fit: look at them yourself"
+    if r["rejects_elsewhere"]:
+        yield f"rejected rows may be on other machines, too: {', '.join(r['rejects_elsewhere'])}; run it there"
+    if r["snapshots_expired"] is None and not run.dry_run:
+        yield "old snapshots are kept, and still show the rows"
+    if r["refs_kept"]:
+        many = "other branch or tag" if r["refs_kept"] == 1 else "other branches and tags"
+        yield f"{r['refs_kept']:,} {many} may still show the rows"
+    if r["floor"] is not None:
+        yield f"rows up to {r['floor']:,} were deleted before by retention, and cannot be looked for any more"
 
 
 def _moment(text: str) -> str:
@@ -145,7 +195,7 @@ _TOLD: Mapping[Kind, Callable[[Run, Result], Iterator[RenderableType]]] = {
     Kind.COMPACT: _compacted,
     Kind.RETAIN: _retained,
     Kind.EXPIRE: _expired,
-    Kind.PURGE: purged,
+    Kind.PURGE: _purged,
     Kind.NUMBER: _numbered,
 }
 
@@ -157,15 +207,8 @@ def runs(found: Sequence[Run], now: datetime | None = None) -> RenderableType:
     for r in found:
         kind = f"{r.kind.value} (dry run)" if r.dry_run else r.kind.value
         took = "" if r.seconds is None else f"{r.seconds:.1f} s"
-        table.add_row(
-            Text(str(r.id), "bold"),
-            Text(r.dataset),
-            Text(kind),
-            Text(f"{age(r.started_at, now)} ago"),
-            Text(took),
-            Text("schedule" if r.by_schedule else "hand", "dim"),
-            outcome(r),
-        )
+        plain = map(Text, (r.dataset, kind, f"{age(r.started_at, now)} ago", took))
+        table.add_row(Text(str(r.id), "bold"), *plain, dim("schedule" if r.by_schedule else "hand"), outcome(r))
     return table
 
 
@@ -176,8 +219,7 @@ def outcome(run: Run) -> Text:
 
 
 def shown(run: Run, now: datetime | None = None) -> Iterator[RenderableType]:
-    moment = now or datetime.now(UTC)
-    began = f"began {age(run.started_at, moment)} ago on {run.node}, by {'schedule' if run.by_schedule else 'hand'}"
+    began = f"began {age(run.started_at, now)} ago on {run.node}, by {'schedule' if run.by_schedule else 'hand'}"
     yield Text.assemble(
         (f"Run {run.id}", "bold"), f" · {run.kind.value} of {run.dataset} · ", (began, "dim"), " · ", outcome(run)
     )

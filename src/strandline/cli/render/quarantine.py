@@ -1,16 +1,16 @@
-"""Quarantined rows, for people and as documents."""
+"""Quarantined rows for people."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from strandline.cli.render.common import BAD, NOTHING, OK, age, done
+from strandline.cli.render.elements import BAD, LINES_MAX, OK, age, dim, done, nothing, one_line
 from strandline.core.wording import plural
 from strandline.status.documents import bounded
 
@@ -19,14 +19,10 @@ if TYPE_CHECKING:
     from strandline.deliver.quarantine.rows import QuarantinedRow
     from strandline.ledger.deliver.quarantine import Quarantined
 
-LINES_MAX = 20  # rows in the text; --json has all
-_ROW_CHARS_MAX = 300  # of one row in the text
-
 
 def listed(found: Sequence[QuarantinedRow], now: datetime | None = None) -> list[RenderableType]:
     if not found:
-        return [Text.assemble(NOTHING, " No rows are in quarantine.")]
-    moment = now or datetime.now(UTC)
+        return [nothing("No rows are in quarantine.")]
     lines: list[RenderableType] = []
     for q in found[:LINES_MAX]:
         row = q.row
@@ -37,34 +33,26 @@ def listed(found: Sequence[QuarantinedRow], now: datetime | None = None) -> list
                 (q.sink, "bold"),
                 f"  row {row.seq:,}{where}{older}  ",
                 (row.state, "yellow"),
-                f", {age(row.at, moment)} ago, {plural(row.size, 'byte')}",
+                f", {age(row.at, now)} ago, {plural(row.size, 'byte')}",
             )
         )
-        lines.append(Text(f"  {_one_line(row.reason)}", "red"))
-        content = _one_line(json.dumps(bounded(q.content), ensure_ascii=False)) if q.content is not None else q.problem
+        lines.append(Text(f"  {one_line(row.reason)}", "red"))
+        content = one_line(json.dumps(bounded(q.content), ensure_ascii=False)) if q.content is not None else q.problem
         if content:
             lines.append(Text(f"  {content}", "dim"))
     if len(found) > LINES_MAX:
-        lines.append(Text(f"… and {plural(len(found) - LINES_MAX, 'row')} more; --json has all", "dim"))
-    lines.append(
-        Text("`strandline sink quarantine replay SINK NUMBER…` sends them again, `… discard` gives them up", "dim")
-    )
-    return lines
-
-
-def _one_line(text: str) -> str:
-    short = " ".join(text.split())
-    return short if len(short) <= _ROW_CHARS_MAX else f"{short[:_ROW_CHARS_MAX]}…"
+        lines.append(dim(f"… and {plural(len(found) - LINES_MAX, 'row')} more; --json has all"))
+    return [*lines, dim("`strandline sink quarantine replay SINK NUMBER…` sends them again, `… discard` gives them up")]
 
 
 def replayed(report: ReplayReport) -> list[RenderableType]:
     if not report.rows:
-        return [Text.assemble(NOTHING, f" {report.sink} has no rows in quarantine.")]
+        return [nothing(f"{report.sink} has no rows in quarantine.")]
     sign = BAD if report.failed else OK
     head = f" {report.sink}: {report.landed:,} of {plural(len(report.rows), 'row')} landed"
     lines: list[RenderableType] = [Text.assemble(sign, head)]
     for r in [r for r in report.rows if r.outcome != "replayed"][:LINES_MAX]:
-        lines.append(Text(f"  row {r.number:,} {r.outcome}: {_one_line(r.why or '')}", "yellow"))
+        lines.append(Text(f"  row {r.number:,} {r.outcome}: {one_line(r.why or '')}", "yellow"))
     return lines
 
 

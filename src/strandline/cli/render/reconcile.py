@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from strandline.cli.render.common import BAD, NOTHING, OK, age, grid
+from strandline.cli.render.elements import BAD, DOUBT, NOTHING, OK, age, done, grid, size
 from strandline.core.reconcile_records import Counts, Outcome, Run, Suspect, Swept
 from strandline.core.wording import plural
 
@@ -50,15 +50,13 @@ _KINDS = {
     "foreign": "foreign files",
     "superseded": "superseded metadata",
 }
-DOUBT = ("!", "bold yellow")  # neither done nor failed: somebody should look
-_SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def run(found: Run) -> list[RenderableType]:
     outcome = found.outcome
     kind = ", ".join(("report" if not found.asked.act else "acted", *found.doubts))
     head = Text.assemble(
-        _mark(found), " Run ", (str(found.id), "bold"), f" ({kind}): {plural(outcome.listed, 'file')} listed, "
+        _sign(found), " Run ", (str(found.id), "bold"), f" ({kind}): {plural(outcome.listed, 'file')} listed, "
         f"{plural(outcome.referenced, 'reference')} read{_took(outcome.phases)}",
     )  # fmt: skip
     shown: list[RenderableType] = [head]
@@ -82,7 +80,7 @@ def run(found: Run) -> list[RenderableType]:
     return shown
 
 
-def _mark(found: Run) -> tuple[str, str]:
+def _sign(found: Run) -> tuple[str, str]:
     if found.aborted is not None:
         return BAD
     if found.ended_at is None:
@@ -131,15 +129,14 @@ def _protected(protected: Mapping[str, int]) -> list[RenderableType]:
 
 
 def _more(outcome: Outcome) -> list[RenderableType]:
-    found = outcome.found
-    more = found.total - len(outcome.samples)
+    more = outcome.found.total - len(outcome.samples)
     return [] if more <= 0 else [Text(f"  and {more:,} more: `--findings FILE` writes all of them", "dim")]
 
 
 def _samples(samples: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
     lines: list[RenderableType] = []
     for sample in samples:
-        size = "" if sample["size"] is None else f" {size_of(sample['size'])}"
+        bytes_ = "" if sample["size"] is None else f" {size(sample['size'])}"
         when = None if sample["modified"] is None else datetime.fromisoformat(sample["modified"])
         old = "" if when is None or when > datetime.now(UTC) else f", {age(when)} old"
         table = "" if not sample.get("table") else f" of {sample['table']}"
@@ -157,7 +154,7 @@ def _samples(samples: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
             Text.assemble(
                 (f"  {sample['kind']:<8}", "dim"),
                 _one_line(sample["path"]),
-                (f"{table}{partition}{size}{old}{rows}{sinks}{note}", "dim"),
+                (f"{table}{partition}{bytes_}{old}{rows}{sinks}{note}", "dim"),
             )
         )
     return lines
@@ -166,13 +163,6 @@ def _samples(samples: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
 def _one_line(path: str) -> str:
     """A file name may contain a newline; a line must not."""
     return path if path.isprintable() else path.encode("unicode_escape").decode("ascii")
-
-
-def size_of(count: int) -> str:
-    size, unit = float(count), 0
-    while size >= 1024 and unit < len(_SIZES) - 1:
-        size, unit = size / 1024, unit + 1
-    return f"{count} B" if unit == 0 else f"{size:.1f} {_SIZES[unit]}"
 
 
 def runs(found: Sequence[Run]) -> list[RenderableType]:
@@ -191,7 +181,7 @@ def runs(found: Sequence[Run]) -> list[RenderableType]:
         how = ", ".join((how, *one.doubts))
         table.add_row(
             Text(str(one.id), "bold"),
-            Text(*_mark(one)),
+            Text(*_sign(one)),
             f"{age(one.started_at)} ago",
             how,
             f"{outcome.found.missing:,}",
@@ -207,7 +197,7 @@ def files(found: Sequence[Swept]) -> list[RenderableType]:
         return []
     table = grid("state", "size", "file", right=("size",))
     for file in found:
-        table.add_row(file.state.value, size_of(file.size), _one_line(file.path))
+        table.add_row(file.state.value, size(file.size), _one_line(file.path))
     return [table]
 
 
@@ -223,7 +213,7 @@ def suspects(found: Sequence[Suspect]) -> list[RenderableType]:
 
 
 def released(found: Suspect) -> list[RenderableType]:
-    return [Text.assemble(OK, f" {_one_line(found.path)} is an orphan from now on")]
+    return [done(f"{_one_line(found.path)} is an orphan from now on")]
 
 
 def restored(found: Restored) -> list[RenderableType]:
@@ -240,7 +230,7 @@ def restored(found: Restored) -> list[RenderableType]:
 
 def purged(found: PurgedFiles) -> list[RenderableType]:
     lines: list[RenderableType] = [
-        Text.assemble(BAD if found.failed else OK, f" {plural(found.purged, 'file')} deleted, {size_of(found.bytes)}")
+        Text.assemble(BAD if found.failed else OK, f" {plural(found.purged, 'file')} deleted, {size(found.bytes)}")
     ]
     if found.brought_back:
         lines.append(Text(f"  {plural(found.brought_back, 'file')} brought back: referenced by a table", "yellow"))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from strandline.cli.render.common import UNKNOWN, age, done, grid, number
+from strandline.cli.render.elements import LINES_MAX, UNKNOWN, age, cut, dim, done, duration, grid, number
 from strandline.core.delivery_types import ChunkState
 from strandline.core.wording import agreeing, plural
 from strandline.status.sinks import SinkStatus
@@ -20,19 +20,7 @@ if TYPE_CHECKING:
     from strandline.deliver.recover_sink import SinkRecovered
     from strandline.deliver.sink import Option
 
-LINES_MAX = 20  # longer lists are cut for people; --json has all
 _STYLES = {"active": "green", "paused": "yellow", "waiting": "yellow", "stopped": "bold red"}
-
-
-def duration(seconds: float) -> str:
-    now = datetime.now(UTC)
-    return age(now - timedelta(seconds=seconds), now)
-
-
-def cut(lines: Sequence[RenderableType], noun: str, *, lines_max: int = LINES_MAX) -> list[RenderableType]:
-    if len(lines) <= lines_max:
-        return list(lines)
-    return [*lines[:lines_max], Text(f"  … and {plural(len(lines) - lines_max, noun)} more; --json has all", "dim")]
 
 
 def table(found: Sequence[SinkStatus], now: datetime | None = None) -> RenderableType:
@@ -54,9 +42,8 @@ def table(found: Sequence[SinkStatus], now: datetime | None = None) -> Renderabl
 
 def _delivered(of_sink: Sequence[SinkStatus]) -> Text:
     if len(of_sink) == 1 and of_sink[0].partition is None:
-        mark = of_sink[0].watermark
-        if mark is not None:
-            return Text(number(mark))
+        if (watermark := of_sink[0].watermark) is not None:
+            return Text(number(watermark))
         return Text("nothing yet", "dim") if of_sink[0].exported is not None else Text("?", "bold red")
     behind = sum(is_behind(s) for s in of_sink)
     said = Text(plural(len(of_sink), "partition"))
@@ -108,24 +95,22 @@ def problems(found: Iterable[SinkStatus], now: datetime | None = None) -> list[s
             lines.append(f"sink {name}: {why}; `strandline sink show {name}` tells more")
         if one.held_since is not None:
             lines.append(
-                f"sink {name} holds retention back: {_due(one.held_rows, 'is')} due and "
-                f"{_waiting(one.held_rows)}, "
+                f"sink {name} holds retention back: {_due(one.held_rows, 'is')} due and {_waiting(one.held_rows)}, "
                 f"since {age(one.held_since, now)}"
             )
         if one.lost_rows:
             lines.append(
                 f"sink {name} will not get {plural(one.lost_rows, 'row')}, deleted before it had "
-                f"{'it' if one.lost_rows == 1 else 'them'}; "
-                "`strandline ledger audit` says when and why"
+                f"{'it' if one.lost_rows == 1 else 'them'}; `strandline ledger audit` says when and why"
             )
         if one.unknown_losses:
             lines.append(f"sink {name} may lack rows that were deleted; `strandline verify {name}` says what it has")
     return lines
 
 
-def reason(name: str, told: str | None) -> str:
+def reason(name: str, stored: str | None) -> str:
     """Without the sink's name at the start, which was just printed."""
-    return (told or "nobody wrote down why").removeprefix(f"{name}: ")
+    return (stored or "nobody wrote down why").removeprefix(f"{name}: ")
 
 
 _LONG_SECONDS = 600
@@ -146,11 +131,7 @@ def _next_try(one: SinkStatus, now: datetime) -> str:
 
 def sink_list(found: Sequence[SinkStatus]) -> list[RenderableType]:
     if not found:
-        return [
-            Text(
-                "No sinks yet. `strandline sink add NAME --dataset D --kind files --option path=DIR` makes one.", "dim"
-            )
-        ]
+        return [dim("No sinks yet. `strandline sink add NAME --dataset D --kind files --option path=DIR` makes one.")]
     return [table(found), *(Text.assemble(("! ", "yellow"), line) for line in problems(found))]
 
 
@@ -164,7 +145,7 @@ def detail(
         ("kind", Text(record.kind)),
         ("delivers to", Text(record.destination, "cyan")),
         ("generation", Text(str(record.generation))),
-        ("began", Text("at the beginning" if record.start is None else f"behind {record.start:,}")),
+        ("began", Text("at the beginning" if record.start is None else f"after {record.start:,}")),
         ("state", Text(one.state, _STYLES.get(one.state, ""))),
         ("behind", _behind(one)),
         ("trend", Text(one.trend)),
@@ -221,10 +202,7 @@ def _lanes(found: Sequence[SinkStatus], now: datetime) -> RenderableType:
             number(s.exported),
             number(s.withheld),
             lag(s.lag_rows, s.lag_seconds),
-            Text(
-                "–" if batch is None else f"{plural(batch.count, 'row')} in {batch.rows}, {age(batch.at, now)} ago",
-                "dim",
-            ),
+            dim("–" if batch is None else f"{plural(batch.count, 'row')} in {batch.rows}, {age(batch.at, now)} ago"),
         )
     return lines
 
@@ -252,20 +230,17 @@ def _withheld(c: Chunk) -> str:
     return f", {c.withheld:,} withheld" if c.withheld else ""
 
 
-def floor_note(record: SinkRecord, floor: int | None) -> Text | None:
+def floor_note(record: SinkRecord, floor: int | None) -> list[Text]:
     """For a sink that begins above what a person asked for."""
     if floor is None or record.start != floor:
-        return None
-    return Text(f"  Rows up to number {floor:,} were deleted by retention: it begins above them", "yellow")
+        return []
+    return [Text(f"  Rows up to {floor:,} were deleted by retention: it begins above them", "yellow")]
 
 
 def added(record: SinkRecord, dataset: str, floor: int | None = None) -> RenderableType:
-    begins = "from the beginning" if record.start is None else f"behind number {record.start:,}"
-    lines: list[RenderableType] = [
-        done(f"Sink {record.name}: {dataset} goes to {record.destination}, {begins}"),
-    ]
-    if (note := floor_note(record, floor)) is not None:
-        lines.append(note)
+    begins = "from the beginning" if record.start is None else f"after {record.start:,}"
+    goes = done(f"Sink {record.name}: {dataset} goes to {record.destination}, {begins}")
+    lines: list[RenderableType] = [goes, *floor_note(record, floor)]
     if record.generation > 1:
         lines.append(Text(f"  The place was delivered to before: generation {record.generation} goes on there", "dim"))
     lines.append(Text("  Next: strandline tick delivers once, strandline run keeps delivering", "dim"))
@@ -275,11 +250,9 @@ def added(record: SinkRecord, dataset: str, floor: int | None = None) -> Rendera
 def recovered(found: SinkRecovered) -> RenderableType:
     lines: list[RenderableType] = [done(f"Sink {found.name} goes on, in generation {found.generation}")]
     if found.repaired:
-        lines.append(Text(f"  Read from the sink itself: {_some('mark', found.repaired)}"))
-    for partition, rows in found.lost[:LINES_MAX]:
-        lines.append(Text(f"  It no longer had {rows}{f' of {partition}' if partition else ''}", "yellow"))
-    if len(found.lost) > LINES_MAX:
-        lines.append(Text(f"  … and {len(found.lost) - LINES_MAX:,} more; --json has all", "dim"))
+        lines.append(Text(f"  Read from the sink itself: {_some('watermark', found.repaired)}"))
+    lost = [f"  It no longer had {rows}{f' of {partition}' if partition else ''}" for partition, rows in found.lost]
+    lines += cut([Text(line, "yellow") for line in lost], "range")
     if found.intents_dropped:
         lines.append(Text(f"  Taken back, to be planned anew: {plural(found.intents_dropped, 'intent')}"))
     if found.intents_kept:

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from strandline.cli.render import sinks
-from strandline.cli.render.common import age, grid, number
+from strandline.cli.render.elements import age, grid, number
 from strandline.core.reconcile_records import Doubt
 from strandline.core.types import BlockKind
 from strandline.core.wording import agreeing, plural
@@ -41,7 +41,9 @@ def status(found: LakeStatus, now: datetime | None = None) -> RenderableType:
 
 
 def _head(found: LakeStatus) -> Text:
-    taken = f"numbers up to {found.sequence:,} are taken" if found.sequence else "no numbers are taken yet"
+    taken = (
+        f"sequence numbers up to {found.sequence:,} are taken" if found.sequence else "no sequence number is taken yet"
+    )
     head = Text.assemble("Lake ", (found.lake, "bold"), (f" · {taken}", "dim"))
     if found.witness is None:
         return head.append(" · no witness", "bold red")
@@ -105,7 +107,7 @@ def _received(found: Sequence[ReceiveStatus], now: datetime | None) -> Renderabl
         if r.dropped or not r.bodies:
             continue
         stuck = sum(b.reason is not None for b in r.batches)
-        state = Text(f"{plural(stuck, 'batch')} failed".replace("batchs", "batches"), "yellow") if stuck else Text("")
+        state = Text(f"{plural(stuck, 'batch')} failed", "yellow") if stuck else Text("")
         table.add_row(
             Text(r.dataset, "bold"), number(r.rows), number(r.bodies), number(r.bytes), _age(r.oldest, now), state
         )
@@ -226,7 +228,7 @@ def problems(found: LakeStatus, now: datetime | None = None) -> list[str]:
             lines.append(f"{d.name}: {d.problem}")
         if d.unnumbered:
             lines.append(
-                f"{d.name}: {plural(d.unnumbered, 'row', 'has')} no number, and will not be delivered; "
+                f"{d.name}: {plural(d.unnumbered, 'row', 'has')} no sequence number, and will not be delivered; "
                 f"`strandline dataset adopt {d.name}` numbers them"
             )
         if d.foreign:
@@ -236,7 +238,7 @@ def problems(found: LakeStatus, now: datetime | None = None) -> list[str]:
             )
         if d.number_twice is not None:
             lines.append(
-                f"{d.name}: sequence number {d.number_twice:,} stands on two rows, so reads and sinks that come to it "
+                f"{d.name}: sequence number {d.number_twice:,} is on two rows, so reads and sinks that come to it "
                 "are refused; delete the row that does not belong there"
             )
     return [

@@ -66,13 +66,13 @@ def retry_wait_seconds(
 def lacking(acknowledged: Sequence[SeqRange], held: Held, *, keeps_marks: bool) -> list[SeqRange]:
     """Ranges that a closed intent landed and the sink no longer has: it was restored from a backup, or is another one.
     All ranges of the intent count, not only the last: they landed in any order."""
-    if keeps_marks and held.told:
+    if keeps_marks and held.known:
         return [r for r in acknowledged if held.mark is None or held.mark < r.hi]
     return not_held(acknowledged, held)
 
 
 def not_held(ranges: Sequence[SeqRange], held: Held) -> list[SeqRange]:
-    if not held.told:
+    if not held.known:
         return []
     known = merge_ranges(r.rows for r in held.ranges)
     return [r for r in ranges if not (held.mark is not None and r.hi <= held.mark) and not covers(known, r)]

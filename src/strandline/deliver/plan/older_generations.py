@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from strandline.core.delivery_types import Lane
 from strandline.core.errors import SinkStopped
-from strandline.core.types import Seq, SeqRange
+from strandline.core.types import SeqRange, before
 from strandline.deliver.plan.chunking import not_held
 from strandline.deliver.sink import Held
 from strandline.deliver.sink_session import SinkRun
@@ -26,9 +26,8 @@ def ask_foundations(run: SinkRun, partitions: Collection[str]) -> list[tuple[Fou
     """What the lanes build on, each with what the destination holds of it."""
     if run.record.generation == 1:
         return []
-    with run.context.ledger.read() as connection:
-        found = older_generations.foundations(connection, run.record, partitions)
-    asked = [(replace(run.address(f.partition), generation=f.generation), _before(f.ranges[0].lo)) for f in found]
+    found = run.context.ledger.query(older_generations.foundations, run.record, partitions)
+    asked = [(replace(run.address(f.partition), generation=f.generation), before(f.ranges[0].lo)) for f in found]
     return list(zip(found, run.sink().held(asked), strict=True)) if found else []
 
 
@@ -52,18 +51,12 @@ def check_foundations(run: SinkRun, partitions: Collection[str]) -> None:
             )
 
 
-def _before(seq: Seq) -> Seq | None:
-    return Seq(seq - 1) if seq > 1 else None
-
-
 def compare_older(run: SinkRun, known: Sequence[Lane]) -> list[VerifyFinding]:
     """For `verify`: whether the destination still lists ranges of older generations. It does not read their rows."""
     findings: list[VerifyFinding] = []
     name, where = run.record.name, run.record.destination
     for lane in (x for x in known if x.builds_on is not None):
-        with run.context.ledger.read() as connection:
-            landed = older_generations.all_below(connection, run.record, lane)
-        for generation, ranges in landed:
+        for generation, ranges in run.context.ledger.query(older_generations.all_below, run.record, lane):
             if not ranges:
                 continue
             address = replace(run.address(lane.partition), generation=generation)

@@ -9,8 +9,8 @@ from pyspark.sql.types import StructField
 
 from strandline.core import failpoints
 from strandline.core.delivery_types import NOT_PARTITIONED, ChunkState, Intent, Lane, LaneId, LanePlan
-from strandline.core.errors import LeaseLost, SchemaError, SinkStopped
-from strandline.core.types import Seq, SeqRange
+from strandline.core.errors import SchemaError, SinkStopped
+from strandline.core.types import Seq, SeqRange, before
 from strandline.deliver.context import settled
 from strandline.deliver.plan import size_scan_spark
 from strandline.deliver.plan.chunking import (
@@ -88,11 +88,11 @@ def load_position(run: SinkRun) -> SinkPosition | None:
 
 def store_next(run: SinkRun) -> list[Intent] | None:
     """Store the next plan; None if there is nothing to plan. Raises LeaseLost."""
-    standing = load_position(run)
-    if standing is None:
+    position = load_position(run)
+    if position is None:
         return None
     with run.called_off_by_stopping():
-        planned = _pinned(run, standing, plan_lanes(run, standing, standing.until))
+        planned = _pinned(run, position, plan_lanes(run, position, position.until))
     failpoints.hit("deliver.before_plan")
     stored = intents.store_plan(
         run.context.ledger,
@@ -102,10 +102,10 @@ def store_next(run: SinkRun) -> list[Intent] | None:
         lanes=planned.lanes,
         options=run.record.options,
         token=run.token,
-        left_out=standing.bounds.left_out,
+        left_out=position.bounds.left_out,
     )
     if stored is None:
-        raise LeaseLost(f"{run.record.name}: another deliverer has taken over")
+        raise run.superseded()
     failpoints.hit("deliver.after_plan")
     run.record = replace(run.record, planned=Seq(max(planned.until, run.record.planned or 0)))
     return stored
@@ -118,32 +118,32 @@ class Planned:
     held: Mapping[str, Held]  # by partition
 
 
-def plan_lanes(run: SinkRun, standing: SinkPosition, until: Seq) -> Planned:
+def plan_lanes(run: SinkRun, position: SinkPosition, until: Seq) -> Planned:
     """Scan, ask the sink about lanes with new rows, cut. Raises SinkStopped if the sink holds rows above the seal."""
     while True:  # `until` rises each time, never above the seal
-        source = settled(run.context, run.dataset, standing.bounds.lowest, until)
+        source = settled(run.context, run.dataset, position.bounds.lowest, until)
         fields = prepare(run, source)
-        source, pieces = _weighed(run, source, standing, until, fields)
-        held = _ask(run, standing, sorted(pieces))
-        found = {p: _found(run, standing, p, h) for p, h in held.items()}
+        source, pieces = _weighed(run, source, position, until, fields)
+        held = _ask(run, position, sorted(pieces))
+        found = {p: _found(run, position, p, h) for p, h in held.items()}
         beyond = max((f.highest for f in found.values()), default=0)
-        _check_settled(run, standing, beyond)
+        _check_settled(run, position, beyond)
         if beyond <= until:
             run.source = source
-            return Planned(until, tuple(_cut_lanes(run, standing, until, source, pieces, found)), held)
+            return Planned(until, tuple(_cut_lanes(run, position, until, source, pieces, found)), held)
         until = Seq(beyond)  # a restored ledger: the sink is ahead of this plan
 
 
-def _check_settled(run: SinkRun, standing: SinkPosition, beyond: int) -> None:
-    if beyond > standing.sealed:
+def _check_settled(run: SinkRun, position: SinkPosition, beyond: int) -> None:
+    if beyond > position.sealed:
         raise SinkStopped(
-            f"{run.record.name}: its destination tells of number {beyond}, and {run.dataset.name} is settled up to "
-            f"{standing.sealed} only",
+            f"{run.record.name}: its destination holds sequence number {beyond}, and {run.dataset.name} is settled "
+            f"up to {position.sealed} only",
             hint="The ledger or the catalog is an old copy, or somebody else delivers to that place.",
         )
 
 
-def _pinned(run: SinkRun, standing: SinkPosition, planned: Planned) -> Planned:
+def _pinned(run: SinkRun, position: SinkPosition, planned: Planned) -> Planned:
     """The plan with the cut that the sink stores. A sink that cannot cancel a put keeps the first: see `Pinning`."""
     sink = run.sink()
     if not isinstance(sink, Pinning):
@@ -162,11 +162,11 @@ def _pinned(run: SinkRun, standing: SinkPosition, planned: Planned) -> Planned:
         kept = {p.partition: cut for p, cut in zip(lanes_, sink.pin(asked), strict=True)}
         failpoints.hit("deliver.after_pin")
         furthest = max((cut.until for cut in kept.values()), default=planned.until)
-        _check_settled(run, standing, furthest)
+        _check_settled(run, position, furthest)
         if furthest <= planned.until:
             lanes_kept = (_keep_to(run, p, kept.get(p.partition), marks.get(p.partition)) for p in planned.lanes)
             return replace(planned, lanes=tuple(lanes_kept))
-        planned = plan_lanes(run, standing, furthest)
+        planned = plan_lanes(run, position, furthest)
 
 
 def _keep_to(run: SinkRun, plan: LanePlan, cut: Cut | None, mark: Seq | None) -> LanePlan:
@@ -174,36 +174,36 @@ def _keep_to(run: SinkRun, plan: LanePlan, cut: Cut | None, mark: Seq | None) ->
     if kept is None and cut is not None:
         raise SinkStopped(
             f"{run.record.name}: its destination promised {', '.join(map(str, cut.ranges[:5]))} to another deliverer, "
-            f"and the mark is {plan.after}",
+            f"and the watermark is {plan.after}",
             hint=f"`strandline verify {run.record.name}` shows what is there.",
         )
     return plan if kept is None else kept
 
 
 def _weighed(
-    run: SinkRun, source: SettledView, standing: SinkPosition, until: Seq, fields: Sequence[StructField]
+    run: SinkRun, source: SettledView, position: SinkPosition, until: Seq, fields: Sequence[StructField]
 ) -> tuple[SettledView, dict[str, list[Piece]]]:
     """The pieces of new rows: read directly from the files if these are enough, else through Spark. `after` is the
     watermark of the one lane, which may be above what is planned if it was read from the sink itself."""
-    after = standing.mark(NOT_PARTITIONED) if not run.dataset.deliver_by else standing.bounds.lowest
+    after = position.mark(NOT_PARTITIONED) if not run.dataset.deliver_by else position.bounds.lowest
     if not run.dataset.deliver_by and (after or 0) >= until:
         return source, {}
     files = plain_files(run.context, source, fields, after or 0, until)
     found = None if files is None else scan_files(run.context, files, fields, after or 0, until, run.options)
     if found is None:
-        return replace(source, files=files), size_scan_spark.pieces(source.df, fields, standing.bounds, run.options)
+        return replace(source, files=files), size_scan_spark.pieces(source.df, fields, position.bounds, run.options)
     return replace(source, files=files), ({NOT_PARTITIONED: found} if found else {})
 
 
 def _cut_lanes(
     run: SinkRun,
-    standing: SinkPosition,
+    position: SinkPosition,
     until: Seq,
     source: SettledView,
     pieces: Mapping[str, Sequence[Piece]],
     found: Mapping[str, Found],
 ) -> list[LanePlan]:
-    marks = {p: standing.mark(p) for p in pieces}
+    marks = {p: position.mark(p) for p in pieces}
     around = {p: f for p, f in found.items() if not f.nothing}
     fields = size_scan_spark.delivered_fields(source.df.schema, run.options.columns, run.sink().form)
     by_segment = size_scan_spark.pieces_around(source.df, fields, marks, around, until, run.options) if around else {}
@@ -219,12 +219,12 @@ def _cut_lanes(
     return plans
 
 
-def _ask(run: SinkRun, standing: SinkPosition, partitions: Sequence[str]) -> dict[str, Held]:
+def _ask(run: SinkRun, position: SinkPosition, partitions: Sequence[str]) -> dict[str, Held]:
     """What the sink holds of each lane, by its own record. Raises SinkStopped if it lacks rows that it acknowledged."""
     if not partitions:
         return {}
-    lasts = {p: standing.landed.get(lane.id, ()) for p, lane in standing.lanes.items()}
-    asked = [(run.address(p), ask_from(lasts.get(p, ()), standing.mark(p))) for p in partitions]
+    lasts = {p: position.landed.get(lane.id, ()) for p, lane in position.lanes.items()}
+    asked = [(run.address(p), ask_from(lasts.get(p, ()), position.mark(p))) for p in partitions]
     answers = dict(zip(partitions, run.sink().held(asked), strict=True))
     for partition, held in answers.items():
         check_last(run, partition, lasts.get(partition, ()), held)
@@ -232,19 +232,15 @@ def _ask(run: SinkRun, standing: SinkPosition, partitions: Sequence[str]) -> dic
     return answers
 
 
-def _found(run: SinkRun, standing: SinkPosition, partition: str, held: Held) -> Found:
-    beyond = found_beyond(standing.mark(partition), held)
-    if (bad := straddles(standing.mark(partition), beyond)) is not None:
+def _found(run: SinkRun, position: SinkPosition, partition: str, held: Held) -> Found:
+    beyond = found_beyond(position.mark(partition), held)
+    if (bad := straddles(position.mark(partition), beyond)) is not None:
         raise SinkStopped(
-            f"{run.record.name}: its destination holds {bad.rows}, with the mark {standing.mark(partition)} inside",
+            f"{run.record.name}: its destination holds {bad.rows}, with watermark {position.mark(partition)} inside",
             hint=f"`strandline verify {run.record.name}` shows what is there.",
         )
-    aside = standing.set_aside.get(partition, frozenset())
+    aside = position.set_aside.get(partition, frozenset())
     return Found(tuple(read_back(run.sink(), run, partition, beyond.listed)), beyond.mark, aside)
-
-
-def before(seq: Seq) -> Seq | None:
-    return Seq(seq - 1) if seq > 1 else None
 
 
 def ask_from(landed: Sequence[SeqRange], mark: Seq | None) -> Seq | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
-from strandline.core.delivery_types import ChunkState, SinkRecord, SinkState
+from strandline.core.delivery_types import Chunk, ChunkPlan, ChunkState, Intent, LanePlan, SinkRecord, SinkState
 from strandline.core.errors import StrandlineError
-from strandline.core.types import Dataset, Lease, SeqRange
+from strandline.core.types import Dataset, Lease
 from strandline.deliver.context import DeliverContext
 from strandline.deliver.plan.planner import load_position, plan_lanes
 from strandline.deliver.sink_session import SinkRun
@@ -15,21 +16,15 @@ from strandline.ledger.deliver import intents
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkPreview:
-    range: SeqRange
-    rows: int
-
-
-@dataclass(frozen=True, slots=True)
 class LanePreview:
     sink: str
     partition: str
     under_way: bool  # of an open intent, which comes first
-    chunks: tuple[ChunkPreview, ...]
+    chunks: tuple[Chunk | ChunkPlan, ...]
 
     @property
     def rows(self) -> int:
-        return sum(c.rows for c in self.chunks)
+        return sum(c.expected for c in self.chunks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,30 +42,15 @@ class SinkPreview:
 def preview(context: DeliverContext, record: SinkRecord, dataset: Dataset) -> list[LanePreview]:
     if record.state is not SinkState.ACTIVE:
         return []
-    with context.ledger.read() as connection:
-        still_open = intents.open_of(connection, record)
-    found = [
-        LanePreview(
-            record.name,
-            i.partition,
-            True,
-            tuple(ChunkPreview(c.rows, c.expected) for c in i.chunks if c.state is ChunkState.PLANNED),
-        )
-        for i in still_open
-    ]
-    run = SinkRun(context, record, dataset, Lease(record.id, "preview"), lambda *_: None, looks_only=True)
-    try:
-        standing = load_position(run)
-        if standing is None:
-            return found
-        return found + [
-            LanePreview(
-                record.name,
-                lane.partition,
-                False,
-                tuple(ChunkPreview(c.rows, c.expected) for c in lane.chunks if c.state is ChunkState.PLANNED),
-            )
-            for lane in plan_lanes(run, standing, standing.until).lanes
-        ]
-    finally:
-        run.close()
+    found = [_preview(record, i, under_way=True) for i in context.ledger.query(intents.open_of, record)]
+    with closing(SinkRun(context, record, dataset, Lease(record.id, "preview"), looks_only=True)) as run:
+        position = load_position(run)
+        if position is not None:
+            planned = plan_lanes(run, position, position.until).lanes
+            found += (_preview(record, lane, under_way=False) for lane in planned)
+    return found
+
+
+def _preview(record: SinkRecord, plan: Intent | LanePlan, *, under_way: bool) -> LanePreview:
+    chunks = tuple(c for c in plan.chunks if c.state is ChunkState.PLANNED)
+    return LanePreview(record.name, plan.partition, under_way, chunks)

@@ -14,12 +14,11 @@ from pyspark.sql import types as T
 from strandline.core.types import SEQ_COLUMN, SEQ_MAX
 from strandline.deliver.context import DeliverContext
 from strandline.deliver.plan.chunking import Piece
-from strandline.deliver.plan.row_weight import width
-from strandline.deliver.plan.size_scan_spark import PIECES_PER_CHUNK, piece_rows
+from strandline.deliver.plan.size_scan_spark import PIECES_PER_CHUNK, piece_rows, width
 from strandline.deliver.send import data_files
 from strandline.deliver.send.data_files import one_after_the_other
 from strandline.deliver.sink_options import DeliveryOptions
-from strandline.iceberg.spark.tables import DataFile, explain
+from strandline.iceberg.spark.tables import DataFile, explaining
 from strandline.storage.s3_settings import S3Settings
 
 if TYPE_CHECKING:
@@ -41,17 +40,16 @@ def scan_files(
 ) -> list[Piece] | None:
     """Sorted pieces. If files have sequence numbers between each other's, their pieces are merged by number; None if a
     merged piece is too heavy for a chunk: only a scan of all rows in order can cut it."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
     if not files:
         return []
     apart = one_after_the_other(files)
     spark_context = context.tables().spark.sparkContext
-    varying = tuple(f.name for f in fields if isinstance(f.dataType, T.StringType | T.BinaryType))
-    binary = frozenset(f.name for f in fields if isinstance(f.dataType, T.BinaryType))
-    fixed = sum(width(f.dataType) for f in fields)
+    varying = [f for f in fields if isinstance(f.dataType, T.StringType | T.BinaryType)]
     work = _Weighing(
-        varying,
-        binary,
-        fixed,
+        to_arrow_schema(T.StructType([T.StructField(SEQ_COLUMN, T.LongType()), *varying])),
+        sum(width(f.dataType) for f in fields),
         piece_rows(options),
         options.chunk_bytes_max if apart else SEQ_MAX,
         after,
@@ -60,13 +58,11 @@ def scan_files(
     )
     locations = [f.location for f in files]
     tasks = min(len(files), spark_context.defaultParallelism * 4)
-    try:
+    with explaining("the rows cannot be planned"):
         if sum(f.rows for f in files) <= _SMALL_ROWS_MAX:  # a job would cost more than the whole scan
             found = list(work.run(locations))
         else:
             found = spark_context.parallelize(locations, tasks).mapPartitions(work.run).collect()  # one row per piece
-    except Exception as e:
-        raise explain(e, "the rows cannot be planned") from e
     if apart:
         return sorted(found, key=lambda p: p.first)
     return _together(found, piece_rows(options), options.chunk_bytes_max)
@@ -86,9 +82,8 @@ def _together(pieces: Sequence[Piece], rows_max: int, bytes_max: int) -> list[Pi
 
 @dataclass(frozen=True)
 class _Weighing:
-    varying: tuple[str, ...]
-    binary: frozenset[str]
-    fixed: int
+    columns: pa.Schema  # the sequence number, and the columns of varying size
+    fixed: int  # bytes of the other columns
     rows_max: int
     bytes_max: int
     after: int
@@ -97,13 +92,10 @@ class _Weighing:
 
     def run(self, locations: Iterable[str]) -> Iterator[Any]:
         import numpy as np
-        import pyarrow as pa
 
-        columns: list[pa.Field[Any]] = [pa.field(SEQ_COLUMN, pa.int64())]
-        columns += [pa.field(n, pa.binary() if n in self.binary else pa.string()) for n in self.varying]
         for location in locations:
             numbers, sizes = [], []
-            for part in data_files.parts(location, self.store, pa.schema(columns), self.after + 1, self.until):
+            for part in data_files.parts(location, self.store, self.columns, self.after + 1, self.until):
                 numbers.append(part[SEQ_COLUMN].to_numpy())
                 sizes.append(self._sizes(part))
             if numbers:
@@ -119,7 +111,7 @@ class _Weighing:
         import pyarrow.compute as pc
 
         total = np.full(part.num_rows, self.fixed, dtype=np.int64)
-        for name in self.varying:
+        for name in self.columns.names[1:]:
             total += pc.fill_null(pc.binary_length(part[name]), 0).to_numpy().astype(np.int64)
         return total
 

@@ -18,10 +18,9 @@ from pyspark.sql import types as T
 from strandline.core.delivery_types import NOT_PARTITIONED
 from strandline.core.types import PARTITION_COLUMN, SEQ_COLUMN, Seq, SeqRange
 from strandline.deliver.plan.chunking import Found, Piece, segments
-from strandline.deliver.plan.row_weight import weight
 from strandline.deliver.sink_options import DeliveryOptions
 from strandline.iceberg.metadata.identifier import quoted
-from strandline.iceberg.spark.tables import explain
+from strandline.iceberg.spark.tables import explaining
 
 # A chunk is filled to at least fifteen sixteenths, and a plan of a thousand chunks is 16,000 results for the driver.
 PIECES_PER_CHUNK = 16
@@ -121,10 +120,8 @@ def _measures(weighed: DataFrame) -> list[Column]:
 
 
 def _run(df: DataFrame) -> list[Any]:
-    try:
+    with explaining("the rows cannot be planned"):
         return df.collect()  # one row per piece
-    except Exception as e:
-        raise explain(e, "the rows cannot be planned") from e
 
 
 def _piece(row: Any) -> Piece:
@@ -177,6 +174,30 @@ def delivered_fields(schema: T.StructType, columns: Sequence[str] | None, form: 
     if form == "copy":
         columns = [SEQ_COLUMN, *(c for c in columns if c != SEQ_COLUMN)]
     return [by_name[c] for c in columns]
+
+
+def weight(fields: Sequence[T.StructField]) -> Column:
+    """The approximate size of a row in bytes: exact for columns of varying size, the width of the type for others."""
+    total = F.lit(sum(width(f.dataType) for f in fields)).cast("long")
+    for f in fields:
+        value = F.col(quoted(f.name))
+        match f.dataType:
+            case T.StringType() | T.BinaryType():
+                total = total + F.coalesce(F.octet_length(value), F.lit(0))
+            case T.StructType() | T.ArrayType() | T.MapType() | T.VariantType():
+                total = total + F.coalesce(F.octet_length(F.to_json(value)), F.lit(0))
+    return total
+
+
+def width(kind: T.DataType) -> int:
+    match kind:
+        case T.BooleanType() | T.ByteType():
+            return 1
+        case T.IntegerType() | T.FloatType() | T.DateType() | T.ShortType() | T.StringType() | T.BinaryType():
+            return 4
+        case T.DecimalType():
+            return 16
+    return 8
 
 
 def selected(fields: Sequence[T.StructField]) -> list[Column]:

@@ -8,26 +8,26 @@ ago: there, and only there, the row goes to a lane for replays, and late attempt
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from strandline.core import failpoints
 from strandline.core.audit_events import Event
 from strandline.core.delivery_types import SinkRecord
 from strandline.core.errors import FailedError, RefusedError, SchemaError
-from strandline.core.types import Dataset, Seq, SeqRange, merge_ranges
+from strandline.core.types import Dataset, Seq, SeqRange, before, merge_ranges
 from strandline.deliver.context import DeliverContext
 from strandline.deliver.manage_sinks import alone
-from strandline.deliver.quarantine.content import RowContent, unpacked
-from strandline.deliver.quarantine.objects import QuarantineObjects, open_objects
+from strandline.deliver.quarantine.content import QuarantineObjects, RowContent, open_objects, unpacked
 from strandline.deliver.quarantine.rows import chosen
 from strandline.deliver.send.rejection import REPLAY_PARTITION
-from strandline.deliver.sink import Conflict, Held, Landed, Outcome, Parcel, Refused, Sender, Sink, TryLater, covers
+from strandline.deliver.sink import Conflict, Landed, Outcome, Parcel, Refused, Sender, Sink, TryLater, covers
 from strandline.deliver.sink_session import SinkRun
 from strandline.iceberg.schema.columns import Column
 from strandline.ledger import audit
 from strandline.ledger.deliver import intents, lanes, quarantine, sinks
-from strandline.ledger.deliver.quarantine import NOT_THERE, Quarantined
+from strandline.ledger.deliver.quarantine import NOT_DELIVERED, Quarantined
 from strandline.ledger.engine import Connection
 
 
@@ -70,25 +70,20 @@ def replay(
     numbers: Sequence[int] | None,
     on_progress: OnRows = lambda done, total: None,
 ) -> ReplayReport:
-    with context.ledger.read() as connection:
-        before = sinks.get(connection, name)
-    with alone(context, before) as lease:
+    with alone(context, context.ledger.query(sinks.get, name)) as lease:
         with context.ledger.read() as connection:
             record = sinks.get(connection, name)
-            rows = quarantine.list_quarantined(connection, record, NOT_THERE)
+            rows = quarantine.list_quarantined(connection, record, NOT_DELIVERED)
             anew = [q for q in rows if _is_delivered_anew(connection, record, q)]
         _refuse(record, anew, numbers or ())
         wanted = chosen([q for q in rows if q not in anew], numbers, name)
         if not wanted:
             return ReplayReport(name, ())
-        run = SinkRun(context, record, dataset, lease, lambda *_: None)
-        try:
+        with closing(SinkRun(context, record, dataset, lease)) as run:
             run.fence()
             run.claim()
             by_name = {c.name: c for c in columns}
             return _Replaying(run, by_name, open_objects(context.config), on_progress).replay(wanted)
-        finally:
-            run.close()
 
 
 def _is_delivered_anew(connection: Connection, record: SinkRecord, row: Quarantined) -> bool:
@@ -100,27 +95,24 @@ def _is_delivered_anew(connection: Connection, record: SinkRecord, row: Quaranti
     reached = record.planned if mine is None else mine.mark
     if row.seq > (reached or 0):
         return True
-    before = Seq(row.seq - 1) if row.seq > 1 else None
-    return mine is not None and bool(intents.chunks_of(connection, mine.id, after=before, until=row.seq))
+    return mine is not None and bool(intents.chunks_of(connection, mine.id, after=before(row.seq), until=row.seq))
 
 
 def _refuse(record: SinkRecord, anew: Sequence[Quarantined], numbers: Sequence[int]) -> None:
     if gone := [q.seq for q in anew if q.seq in numbers]:
         raise RefusedError(
-            f"row {gone[0]} was set aside in an older generation of {record.name}, and the present one delivers anew",
+            f"row {gone[0]} was quarantined in an older generation of {record.name}, and the present one delivers anew",
             hint=f"`strandline sink quarantine discard {record.name} {gone[0]}` gives the old one up.",
         )
 
 
+@dataclass
 class _Replaying:
-    def __init__(
-        self, run: SinkRun, columns: Mapping[str, Column], objects: QuarantineObjects, on_progress: OnRows
-    ) -> None:
-        self.run = run
-        self.columns = columns
-        self.objects = objects
-        self.on_progress = on_progress
-        self._senders: dict[tuple[object, ...], Sender] = {}
+    run: SinkRun
+    columns: Mapping[str, Column]
+    objects: QuarantineObjects
+    on_progress: OnRows
+    _senders: dict[tuple[object, ...], Sender] = field(default_factory=dict)
 
     def replay(self, wanted: Sequence[Quarantined]) -> ReplayReport:
         held = self._ask(wanted)
@@ -146,10 +138,10 @@ class _Replaying:
         """Rows that the sink holds: an earlier replay landed, or a late attempt."""
         sink = self.run.sink(wanted[0].options)
         lanes = sorted({replay_partition(sink, row) for row in wanted})
-        lowest = min(row.seq for row in wanted)
-        asked = [(self.run.address(p), Seq(lowest - 1) if lowest > 1 else None) for p in lanes]
-        by_lane = dict(zip(lanes, sink.held(asked), strict=True))
-        return {row.seq for row in wanted if _holds(by_lane[replay_partition(sink, row)], row.seq)}
+        after = before(min(row.seq for row in wanted))
+        asked = [(self.run.address(p), after) for p in lanes]
+        held = {p: merge_ranges(r.rows for r in h.ranges) for p, h in zip(lanes, sink.held(asked), strict=True)}
+        return {r.seq for r in wanted if covers(held[replay_partition(sink, r)], SeqRange(r.seq, r.seq))}
 
     def _send(self, row: Quarantined) -> ReplayedRow:
         body = self.objects.get(row.object)
@@ -209,7 +201,3 @@ class _Replaying:
 
 def replay_partition(sink: Sink, row: Quarantined) -> str:
     return REPLAY_PARTITION if sink.keeps_marks else row.partition
-
-
-def _holds(held: Held, number: Seq) -> bool:
-    return covers(merge_ranges(h.rows for h in held.ranges), SeqRange(number, number))

@@ -13,14 +13,14 @@ from strandline.core.errors import FailedError, RefusedError, UsageError
 from strandline.core.types import Dataset
 from strandline.deliver.context import DeliverContext
 from strandline.deliver.manage_sinks import alone
-from strandline.deliver.quarantine.content import in_json, shown, unpacked
-from strandline.deliver.quarantine.objects import QuarantineObjects, open_objects
+from strandline.deliver.quarantine.content import QuarantineObjects, in_json, open_objects, shown, unpacked
 from strandline.ledger import audit
 from strandline.ledger.deliver import quarantine, sinks
-from strandline.ledger.deliver.quarantine import NOT_THERE, Quarantined, QuarantinedId, QuarantineState
+from strandline.ledger.deliver.quarantine import NOT_DELIVERED, Quarantined, QuarantineState
+from strandline.ledger.engine import Connection
 
 _SHOWN_BYTES_MAX = 1 << 20  # the content of a larger row is not shown: its object can be read
-_NUMBERS_TOLD_MAX = 100
+_NUMBERS_NAMED_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,7 @@ def list_rows(
 ) -> list[QuarantinedRow]:
     """The rows of all generations by sequence number; the first `contents_max` with their content."""
     objects = open_objects(context.config)
-    with context.ledger.read() as connection:
-        rows = quarantine.list_quarantined(connection, record, None if settled_too else NOT_THERE)
+    rows = context.ledger.query(quarantine.list_quarantined, record, None if settled_too else NOT_DELIVERED)
     found = []
     for n, row in enumerate(rows):
         content, problem = _content(objects, row) if n < contents_max else (None, None)
@@ -47,7 +46,7 @@ def list_rows(
 
 
 def _content(objects: QuarantineObjects, row: Quarantined) -> tuple[Any, str | None]:
-    if row.state not in NOT_THERE:
+    if row.state not in NOT_DELIVERED:
         return None, None
     if row.size > _SHOWN_BYTES_MAX:
         return None, "too large to be shown here"
@@ -76,95 +75,22 @@ def chosen(rows: Sequence[Quarantined], numbers: Sequence[int] | None, name: str
 
 def discard(context: DeliverContext, name: str, numbers: Sequence[int] | None) -> list[Quarantined]:
     """Discards rows, in the ledger first, then their content. Raises RefusedError for a row that may have landed."""
-    with context.ledger.read() as connection:
-        record = sinks.get(connection, name)
+    record = context.ledger.query(sinks.get, name)
     objects = open_objects(context.config)
     with alone(context, record):
         with context.ledger.read() as connection:
-            rows = chosen(quarantine.list_quarantined(connection, record, NOT_THERE), numbers, name)
+            rows = chosen(quarantine.list_quarantined(connection, record, NOT_DELIVERED), numbers, name)
         for row in rows:
             if row.state is QuarantineState.REPLAYING:
                 raise _may_have_landed(name, row)
-        if rows:  # the audit record comes first: nothing is discarded without a trace
+        if rows:
             with context.ledger.write() as connection:
-                told = [r.seq for r in rows[:_NUMBERS_TOLD_MAX]]
-                audit.record(connection, Event.QUARANTINE_DISCARDED, sink=name, rows=len(rows), numbers=told)
+                _record_discard(connection, name, rows)
         for row in rows:
             if not quarantine.discard(context.ledger, row.id):
                 raise _may_have_landed(name, row)
             objects.remove(row.object)
     return rows
-
-
-@dataclass(frozen=True, slots=True)
-class Aside:
-    """A quarantined row whose content is still stored."""
-
-    sink: SinkRecord
-    removed: bool
-    row: Quarantined
-
-
-def list_kept(context: DeliverContext, dataset: Dataset) -> list[Aside]:
-    """The rows of all sinks that the dataset has or had."""
-    with context.ledger.read() as connection:
-        known = {r.id: (r, removed) for r, removed in sinks.ever_of_dataset(connection, dataset.id)}
-        rows = quarantine.of_dataset(connection, dataset.id, NOT_THERE)
-    return [Aside(*known[row.sink], row) for row in rows]
-
-
-def content_of(context: DeliverContext, row: Quarantined) -> dict[str, Any] | None:
-    """The row's values by column; an empty dict if its object is gone, and None if its content is not known."""
-    body = open_objects(context.config).get(row.object)
-    if body is None:
-        return {}
-    if row.form not in ("rows", "jsonl"):
-        return None  # a line without the names of its columns
-    try:
-        found = shown(unpacked(body, row.object), row.form)
-    except FailedError:
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def forget(context: DeliverContext, dataset: Dataset, chosen: Collection[int]) -> list[Aside]:
-    """Discards rows by their ids in the ledger, of any sink. The caller holds the leases of the sinks that are not
-    removed. Returns the rows that stay: they were sent again, and a replay can still find out whether they landed."""
-    objects = open_objects(context.config)
-    wanted = [a for a in list_kept(context, dataset) if a.row.id in chosen]
-    left = []
-    # the audit record comes first: nothing is discarded without a trace
-    for name in sorted({a.sink.name for a in wanted}):
-        with context.ledger.write() as connection:
-            numbers = [a.row.seq for a in wanted if a.sink.name == name]
-            audit.record(
-                connection,
-                Event.QUARANTINE_DISCARDED,
-                sink=name,
-                rows=len(numbers),
-                numbers=numbers[:_NUMBERS_TOLD_MAX],
-            )
-    for a in wanted:
-        if not quarantine.discard(context.ledger, QuarantinedId(a.row.id)) and not a.removed:
-            left.append(a)
-        else:
-            objects.remove(a.row.object)
-    return left
-
-
-def remove_leftovers(context: DeliverContext, dataset: Dataset) -> int:
-    """Removes objects without a row in the ledger: a deliverer or command died between object and ledger. The caller
-    holds the leases, so nobody is quarantining rows meanwhile. Returns how many were removed."""
-    objects = open_objects(context.config)
-    with context.ledger.read() as connection:
-        instances = {record.instance for record, _ in sinks.ever_of_dataset(connection, dataset.id)}
-    found = [name for instance in sorted(instances) for name in objects.names(instance)]
-    # The ledger is read after the objects, so that it knows a row that was quarantined in between.
-    needed = {a.row.object for a in list_kept(context, dataset)}
-    gone = [name for name in found if name not in needed]
-    for name in gone:
-        objects.remove(name)
-    return len(gone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,20 +102,68 @@ class QuarantineForPurge:
     def of_dataset(self, dataset: Dataset) -> list[RefusedRow]:
         return [
             RefusedRow(
-                a.row.id, a.sink, a.removed, a.row.generation, a.row.partition, a.row.seq, a.row.size,
-                a.row.state is QuarantineState.REPLAYING, partial(content_of, self.context, a.row),
+                row.id, sink, removed, row.generation, row.partition, row.seq, row.size,
+                row.state is QuarantineState.REPLAYING, partial(self._content, row),
             )
-            for a in list_kept(self.context, dataset)
+            for sink, removed, row in self._rows(dataset)
         ]  # fmt: skip
 
     def discard(self, dataset: Dataset, ids: Collection[int]) -> list[str]:
-        left = forget(self.context, dataset, ids)
-        remove_leftovers(self.context, dataset)
-        return [
-            f"row {a.row.seq} was sent to {a.sink.name} again, and whether it landed is not known: "
-            f"`strandline sink quarantine replay {a.sink.name} {a.row.seq}` finds out"
-            for a in left
-        ]
+        """Discards rows by their ids in the ledger, of any sink. The caller holds the leases of the sinks that are not
+        removed. Says which rows stay: they were sent again, and a replay can still find out whether they landed."""
+        objects = open_objects(self.context.config)
+        wanted = [one for one in self._rows(dataset) if one[2].id in ids]
+        left = []
+        for name in sorted({sink.name for sink, _, _ in wanted}):
+            with self.context.ledger.write() as connection:
+                _record_discard(connection, name, [row for sink, _, row in wanted if sink.name == name])
+        for sink, removed, row in wanted:
+            if not quarantine.discard(self.context.ledger, row.id) and not removed:
+                left.append(
+                    f"row {row.seq} was sent to {sink.name} again, and whether it landed is not known: "
+                    f"`strandline sink quarantine replay {sink.name} {row.seq}` finds out"
+                )
+            else:
+                objects.remove(row.object)
+        self._remove_leftovers(dataset, objects)
+        return left
+
+    def _rows(self, dataset: Dataset) -> list[tuple[SinkRecord, bool, Quarantined]]:
+        """The rows whose content is still stored, each with its sink and whether that was removed."""
+        with self.context.ledger.read() as connection:
+            known = {r.id: (r, removed) for r, removed in sinks.ever_of_dataset(connection, dataset.id)}
+            rows = quarantine.of_dataset(connection, dataset.id, NOT_DELIVERED)
+        return [(*known[row.sink], row) for row in rows]
+
+    def _content(self, row: Quarantined) -> dict[str, Any] | None:
+        """The row's values by column; an empty dict if its object is gone, and None if its content is not known."""
+        body = open_objects(self.context.config).get(row.object)
+        if body is None:
+            return {}
+        if row.form not in ("rows", "jsonl"):
+            return None  # a line without the names of its columns
+        try:
+            found = shown(unpacked(body, row.object), row.form)
+        except FailedError:
+            return None
+        return found if isinstance(found, dict) else None
+
+    def _remove_leftovers(self, dataset: Dataset, objects: QuarantineObjects) -> None:
+        """Removes objects without a row in the ledger: a deliverer or command died between object and ledger. The
+        caller holds the leases, so nobody is quarantining rows meanwhile."""
+        known = self.context.ledger.query(sinks.ever_of_dataset, dataset.id)
+        found = [name for instance in sorted({r.instance for r, _ in known}) for name in objects.names(instance)]
+        # The ledger is read after the objects, so that it knows a row that was quarantined in between.
+        needed = {row.object for _, _, row in self._rows(dataset)}
+        for name in found:
+            if name not in needed:
+                objects.remove(name)
+
+
+def _record_discard(connection: Connection, sink: str, rows: Sequence[Quarantined]) -> None:
+    """Before anything is discarded, so that nothing is discarded without a trace."""
+    numbers = [r.seq for r in rows[:_NUMBERS_NAMED_MAX]]
+    audit.record(connection, Event.QUARANTINE_DISCARDED, sink=sink, rows=len(rows), numbers=numbers)
 
 
 def _may_have_landed(name: str, row: Quarantined) -> RefusedError:

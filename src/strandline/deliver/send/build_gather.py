@@ -17,6 +17,7 @@ from strandline.core import failpoints
 from strandline.core.types import SEQ_COLUMN
 from strandline.deliver.send import data_files
 from strandline.deliver.send.build_spark import (
+    CANNOT_BUILD,
     RESULT,
     Cargo,
     DuplicateNumber,
@@ -30,7 +31,7 @@ from strandline.deliver.send.build_spark import (
     twice,
 )
 from strandline.deliver.sink import Sender
-from strandline.iceberg.spark.tables import DataFile, explain
+from strandline.iceberg.spark.tables import DataFile, explaining
 from strandline.storage.s3_settings import S3Settings
 
 if TYPE_CHECKING:
@@ -60,15 +61,13 @@ def ship_gathered(
     cutting = _Cutting(locations, tuple(s.rows.lo for s in wanted), tuple(s.rows.hi for s in wanted), schema, store)
     gathering = _Gathering(tuple(wanted), schema, sender, arming(), uuid4().hex)
     tasks = len(wanted) if tasks_max is None else min(len(wanted), tasks_max)
-    try:
+    with explaining(CANNOT_BUILD):
         pieces = spark.range(0, len(locations), 1, len(locations)).mapInArrow(cutting.run, "place int, rows binary")
         task = F.floor(pieces["place"] * tasks / len(wanted)).cast("int")
         placed = pieces.repartitionById(tasks, task)
         if tasks < len(wanted):
             placed = placed.sortWithinPartitions("place")
         found = placed.mapInArrow(gathering.run, RESULT).collect()  # one result per chunk
-    except Exception as e:
-        raise explain(e, "the chunks cannot be built") from e
     return completed(shipments, [pickle.loads(r["shipped"]) for r in found])
 
 

@@ -22,6 +22,7 @@ from strandline.deliver.context import DeliverContext
 from strandline.deliver.send import data_files
 from strandline.deliver.send.build_gather import ship_gathered, with_number
 from strandline.deliver.send.build_spark import (
+    CANNOT_BUILD,
     TASKS_PER_CORE,
     Cargo,
     Shipment,
@@ -38,7 +39,7 @@ from strandline.deliver.send.build_spark import (
 from strandline.deliver.send.concurrent_send import sent
 from strandline.deliver.send.data_files import one_after_the_other, plain_files
 from strandline.deliver.sink import Sender
-from strandline.iceberg.spark.tables import DataFile, explain
+from strandline.iceberg.spark.tables import DataFile, explaining
 from strandline.read.settled_view import SettledView
 from strandline.storage.s3_settings import S3Settings
 
@@ -100,12 +101,10 @@ def ship_directly(
 
     runs = _runs(files, shipments, tasks_max or spark.sparkContext.defaultParallelism * TASKS_PER_CORE)
     schema = to_arrow_schema(T.StructType(list(cargo.fields)))
-    work = _Task(_Reading(schema, store), sender, arming(), uuid4().hex)
-    try:
+    work = _Task(schema, store, sender, arming(), uuid4().hex)
+    with explaining(CANNOT_BUILD):
         # one result per chunk
         found = spark.sparkContext.parallelize(runs, len(runs)).mapPartitions(work.run).collect()
-    except Exception as e:
-        raise explain(e, "the chunks cannot be built") from e
     known = {s.index for s in found}
     # A run that is not in order reports nothing, nor does a chunk without rows, which the other way checks again.
     left = [s for s in shipments if s.index not in known]
@@ -137,11 +136,32 @@ def _runs(files: Sequence[DataFile], shipments: Sequence[Shipment], runs_max: in
 
 
 @dataclass(frozen=True)
-class _Reading:
+class _Task:
     schema: pa.Schema
     store: S3Settings
+    sender: Sender
+    armed: tuple[str, int]
+    job: str
 
-    def chunks(self, run: _Run) -> Iterator[tuple[Shipment, pa.Table]]:
+    def run(self, runs: Iterable[_Run]) -> Iterator[Shipped]:
+        failpoints.arm_worker(*self.armed)
+        guard = TaskGuard(self.job, lanes=1)
+        for run in runs:
+            reported = set()
+            for shipped in sent(self.sender, self._until_over(run, guard), self._send, guard):
+                reported.add(shipped.index)
+                yield shipped
+            if guard.patience.is_over():  # the rest was not even read
+                yield from (given_back(s) for s in run.shipments if s.index not in reported)
+
+    def _until_over(self, run: _Run, guard: TaskGuard) -> Iterator[tuple[Shipment, pa.Table]]:
+        if not guard.patience.is_over():
+            for chunk in self._chunks(run):
+                yield chunk
+                if guard.patience.is_over():
+                    return
+
+    def _chunks(self, run: _Run) -> Iterator[tuple[Shipment, pa.Table]]:
         """The rows of each chunk that has any; nothing at all if a file is not in order."""
         if not all(data_files.in_order(f, self.store, run.lo, run.hi) for f in run.files):
             return
@@ -155,32 +175,6 @@ class _Reading:
         )
         yield from cut(parts, SEQ_COLUMN, run.shipments)
 
-
-@dataclass(frozen=True)
-class _Task:
-    reading: _Reading
-    sender: Sender
-    armed: tuple[str, int]
-    job: str
-
-    def run(self, runs: Iterable[_Run]) -> Iterator[Shipped]:
-        failpoints.arm_worker(*self.armed)
-        guard = TaskGuard(self.job, lanes=1)
-        for run in runs:
-            told = set()
-            for shipped in sent(self.sender, self._until_over(run, guard), self._send, guard):
-                told.add(shipped.index)
-                yield shipped
-            if guard.patience.is_over():  # the rest was not even read
-                yield from (given_back(s) for s in run.shipments if s.index not in told)
-
-    def _until_over(self, run: _Run, guard: TaskGuard) -> Iterator[tuple[Shipment, pa.Table]]:
-        if not guard.patience.is_over():
-            for chunk in self.reading.chunks(run):
-                yield chunk
-                if guard.patience.is_over():
-                    return
-
     def _send(self, sender: Sender, shipment: Shipment, rows: pa.Table) -> Shipped:
-        names = tuple(self.reading.schema.names)
+        names = tuple(self.schema.names)
         return send(sender, shipment, rows.select(names), rows[SEQ_COLUMN].to_numpy(), names)

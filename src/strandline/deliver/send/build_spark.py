@@ -22,7 +22,6 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from strandline.core import failpoints
-from strandline.core.errors import UsageError
 from strandline.core.types import SEQ_COLUMN, SeqRange, merge_ranges
 from strandline.deliver.plan.size_scan_spark import lane_of, selected
 from strandline.deliver.quarantine.content import packed
@@ -31,9 +30,9 @@ from strandline.deliver.send.patience import patience_of
 from strandline.deliver.send.rejection import Halves, Single
 from strandline.deliver.sink import Address, Conflict, Landed, Outcome, Parcel, Refused, Sender, TryLater, Unknown
 from strandline.deliver.sink_options import DeliveryOptions
-from strandline.iceberg.spark.conditions import find_instability
+from strandline.iceberg.spark.conditions import check_condition
 from strandline.iceberg.spark.row_text import line
-from strandline.iceberg.spark.tables import explain
+from strandline.iceberg.spark.tables import explaining
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
 
     Numbers = npt.NDArray[np.int64]
 
+CANNOT_BUILD = "the chunks cannot be built"
 RESULT = "shipped binary"  # a pickled `Shipped`
 TASKS_PER_CORE = 4
 _SPANS_MAX = 64
@@ -129,21 +129,10 @@ def owned_rows(rows: pa.Table) -> pa.Table:
     return pa.table([rows["_sl_number"], *columns], names=["_sl_number", *(field.name for field in kind)])
 
 
-def _names(cargo: Cargo) -> list[str]:
-    return [f.name for f in cargo.fields] if cargo.form == "rows" else ["line"]
-
-
 def _condition(df: DataFrame, where: str | None) -> Column | None:
     if where is None:
         return None
-    try:
-        unstable = find_instability(df, where)
-    except Exception as e:
-        raise UsageError(
-            f"the condition `{where}` does not fit the rows: {explain(e, 'it cannot be read').message}", hint=_OTHERWISE
-        ) from e
-    if unstable is not None:
-        raise UsageError(f"the condition `{where}` cannot choose rows: {unstable}", hint=_OTHERWISE)
+    check_condition(df, where, "the rows", hint=_OTHERWISE)
     return F.coalesce(F.expr(where), F.lit(False))
 
 
@@ -172,11 +161,9 @@ def ship(
             rows = _in_place(df, in_runs(ordered, min(cores, tasks), in_place), cargo)
         else:
             rows = _moved(df, ordered, cargo, tasks)
-    work = _Task(ordered, of_lanes, cargo, tuple(_names(cargo)), sender, arming(), uuid4().hex)
-    try:
+    work = _Task(ordered, of_lanes, cargo, sender, arming(), uuid4().hex)
+    with explaining(CANNOT_BUILD):
         found = rows.mapInArrow(work.run, RESULT).collect()  # one result per chunk
-    except Exception as e:
-        raise explain(e, "the chunks cannot be built") from e
     return completed(shipments, [pickle.loads(r["shipped"]) for r in found])
 
 
@@ -289,7 +276,6 @@ class _Task:
     shipments: tuple[Shipment, ...]
     of_lanes: bool
     cargo: Cargo
-    names: tuple[str, ...]
     sender: Sender
     armed: tuple[str, int]
     job: str
@@ -320,7 +306,7 @@ class _Task:
         if self.cargo.form != "rows":
             rows = rows.select(["_sl_number", "line"]).rename_columns([SEQ_COLUMN, "line"])
         else:
-            rows = rows.select(list(self.names))
+            rows = rows.select(list(self.cargo.columns))
         return send(sender, shipment, rows, numbers, self.cargo.columns, every)
 
 

@@ -135,11 +135,14 @@ def in_order(location: str, store: S3Settings, lo: int, hi: int) -> bool:
 @contextmanager
 def _opened(location: str, store: S3Settings) -> Iterator[pq.ParquetFile]:
     import pyarrow.parquet as pq
+    from pyarrow import fs
 
     # Local files are read as needed; from S3, the columns of a whole row group are fetched at once.
     away = location.startswith("s3://")
+    files: fs.FileSystem = fs.S3FileSystem(**store.pyarrow_options()) if away else fs.LocalFileSystem()
+    path = location.removeprefix("s3://").removeprefix("file://").removeprefix("file:")
     with (
-        _open(location, store) as handle,
+        files.open_input_file(path) as handle,
         pq.ParquetFile(handle, pre_buffer=away, buffer_size=0 if away else _BUFFER_BYTES) as file,
     ):
         yield file
@@ -157,12 +160,3 @@ def _bounds(statistics: Any) -> tuple[int, int]:
     if statistics is None or not statistics.has_min_max or not statistics.has_null_count or statistics.null_count:
         return 0, SEQ_MAX  # unknown, or rows without a number among them, which the filter drops
     return statistics.min, statistics.max
-
-
-def _open(location: str, store: S3Settings) -> Any:
-    from pyarrow import fs
-
-    if location.startswith("s3://"):
-        files = fs.S3FileSystem(**store.pyarrow_options())
-        return files.open_input_file(location.removeprefix("s3://"))
-    return fs.LocalFileSystem().open_input_file(location.removeprefix("file://").removeprefix("file:"))

@@ -2,14 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from strandline.core.delivery_types import Acknowledged, Chunk, ChunkId, ChunkState
+from strandline.core.delivery_types import Acknowledged, Chunk, ChunkId, ChunkState, Intent
 from strandline.core.errors import SinkStopped
 from strandline.core.types import merge_ranges
-from strandline.deliver.plan.planner import read_back
+from strandline.deliver.plan.chunking import not_held
+from strandline.deliver.plan.older_generations import check_foundations
+from strandline.deliver.plan.planner import ask_from, check_last, read_back
 from strandline.deliver.sink import Held, HeldRange, Sink, covers, overlapping
+from strandline.deliver.sink_options import parse_common
 from strandline.deliver.sink_session import SinkRun
+from strandline.ledger.deliver import intents, lanes
+
+
+def find_delivered(run: SinkRun, group: Sequence[Intent]) -> dict[ChunkId, Acknowledged]:
+    """Chunks of unknown outcome that the sink holds. Raises SinkStopped if it lacks rows that it acknowledged."""
+    sink = run.sink(group[0].options)
+    with run.context.ledger.read() as connection:
+        # raises if a lane's state cannot be read
+        lanes.list_lanes(connection, run.record, lake=run.context.lake, table_uuid=run.dataset.table_uuid)
+        landed = intents.last_landed(connection, run.record)
+    asked = [(run.address(i.partition), ask_from(landed.get(i.lane, ()), i.after)) for i in group]
+    filtered = parse_common(group[0].options).where is not None
+    acks: dict[ChunkId, Acknowledged] = {}
+    check_foundations(run, [i.partition for i in group])
+    for intent, held in zip(group, sink.held(asked), strict=True):
+        check_last(run, intent.partition, landed.get(intent.lane, ()), held)
+        _check_landed(run, intent, held)
+        planned = [c for c in intent.chunks if c.state is ChunkState.PLANNED]
+        acks |= found_there(run, sink, intent.partition, planned, held, filtered=filtered)
+    return acks
+
+
+def _check_landed(run: SinkRun, intent: Intent, held: Held) -> None:
+    """Raises SinkStopped if chunks that this intent landed are gone: the sink may have been restored meanwhile."""
+    before_now = [c.rows for c in intent.chunks if c.state is ChunkState.LANDED and (c.count is None or c.count > 0)]
+    if gone := not_held(before_now, held):
+        raise SinkStopped(
+            f"{run.record.name}: its destination no longer has {gone[0]}, which it acknowledged; it was restored from "
+            "a backup, emptied, or is another one",
+            hint=f"`strandline sink recover {run.record.name} --resend` sends it again, in a new generation.",
+        )
 
 
 def found_there(

@@ -66,22 +66,21 @@ class TooMany:
     why: str  # what the sink said to one of them
 
 
-def decide(refusals: Sequence[Refusal], standing: RefusalHistory, rows_max: int) -> Steps | TooMany:
+def decide(refusals: Sequence[Refusal], history: RefusalHistory, rows_max: int) -> Steps | TooMany:
     """Decides for all intents that are finished together. `rows_max` bounds each intent. If the sink takes nothing at
     all, it bounds all of them and earlier ones together: otherwise such a sink would quarantine a whole lake in small
     steps."""
     if not refusals:
         return Steps((), (), ())
     for intent, refused in Counter(r.intent for r in refusals).items():
-        before = standing.set_aside.get(intent, 0)
+        before = history.set_aside.get(intent, 0)
         if refused + before > rows_max:
             why = next(r.why for r in refusals if r.intent == intent)
-            return TooMany(refused, before, standing.takes_others, why)
-    if not standing.takes_others and len(refusals) + standing.since_landing > rows_max:
-        return TooMany(len(refusals), standing.since_landing, False, refusals[0].why)
-    singles = [r for r in refusals if isinstance(r.found, Single)]
+            return TooMany(refused, before, history.takes_others, why)
+    if not history.takes_others and len(refusals) + history.since_landing > rows_max:
+        return TooMany(len(refusals), history.since_landing, False, refusals[0].why)
     return Steps(
         tuple(r for r in refusals if isinstance(r.found, Halves)),
-        tuple(r for r in singles if isinstance(r.found, Single) and r.found.content is not None),
-        tuple(r for r in singles if isinstance(r.found, Single) and r.found.content is None),
+        tuple(r for r in refusals if isinstance(r.found, Single) and r.found.content is not None),
+        tuple(r for r in refusals if isinstance(r.found, Single) and r.found.content is None),
     )

@@ -13,23 +13,21 @@ from dataclasses import dataclass, field, replace
 
 from strandline.core import failpoints
 from strandline.core.delivery_types import Acknowledged, Chunk, ChunkId, ChunkState, Intent, IntentId
-from strandline.core.errors import FailedError, LeaseLost, SinkStopped
+from strandline.core.errors import FailedError
+from strandline.core.types import before
 from strandline.deliver.context import settled
-from strandline.deliver.plan.chunking import not_held
-from strandline.deliver.plan.older_generations import check_foundations
-from strandline.deliver.plan.planner import ask_from, before, check_last, prepare
+from strandline.deliver.plan.planner import prepare
 from strandline.deliver.send.build_parquet import ship_either_way
 from strandline.deliver.send.build_spark import DuplicateNumber, Nothing, Shipment, Shipped, Unsent, cargo_of
-from strandline.deliver.send.find_delivered import conflict, found_there
+from strandline.deliver.send.find_delivered import conflict, find_delivered
 from strandline.deliver.send.patience import IN_A_ROW_MAX
 from strandline.deliver.send.rejection import Refusal
 from strandline.deliver.send.split_rejected import Refusing
 from strandline.deliver.send.undelivered_rows import read_undelivered
-from strandline.deliver.sink import Conflict, Held, Landed, Refused, TriesRows, TryLater, Unknown, can_be_asked
+from strandline.deliver.sink import Conflict, Landed, Refused, TriesRows, TryLater, Unknown, can_be_asked
 from strandline.deliver.sink_options import parse_common
 from strandline.deliver.sink_session import CalledOff, SinkRun
 from strandline.ledger.deliver import intents as intent_records
-from strandline.ledger.deliver import lanes
 from strandline.read.settled_view import SettledView
 
 # With more chunks than this in one round, the content of a row that is refused alone comes back in the next round: a
@@ -74,40 +72,11 @@ def finish(run: SinkRun, todo: Sequence[Intent], *, fresh: bool) -> Finished:
     for group in by_options.values():
         if report.gave_up:
             break
-        known = {} if fresh else _already_there(run, group)
+        known = {} if fresh else find_delivered(run, group)
+        if known:
+            _acknowledge(run, list(known.values()))
         _Finishing(run, group, known, report).finish()
     return report
-
-
-def _already_there(run: SinkRun, group: Sequence[Intent]) -> dict[ChunkId, Acknowledged]:
-    """Chunks of unknown outcome that the sink holds. Raises SinkStopped if it lacks rows that it acknowledged."""
-    sink = run.sink(group[0].options)
-    with run.context.ledger.read() as connection:
-        # raises if a lane's state cannot be read
-        lanes.list_lanes(connection, run.record, lake=run.context.lake, table_uuid=run.dataset.table_uuid)
-        landed = intent_records.last_landed(connection, run.record)
-    asked = [(run.address(i.partition), ask_from(landed.get(i.lane, ()), i.after)) for i in group]
-    filtered = parse_common(group[0].options).where is not None
-    acks: dict[ChunkId, Acknowledged] = {}
-    check_foundations(run, [i.partition for i in group])
-    for intent, held in zip(group, sink.held(asked), strict=True):
-        check_last(run, intent.partition, landed.get(intent.lane, ()), held)
-        _check_landed(run, intent, held)
-        acks |= found_there(run, sink, intent.partition, _planned(intent), held, filtered=filtered)
-    if acks:
-        _acknowledge(run, list(acks.values()))
-    return acks
-
-
-def _check_landed(run: SinkRun, intent: Intent, held: Held) -> None:
-    """Raises SinkStopped if chunks that this intent landed are gone: the sink may have been restored meanwhile."""
-    before_now = [c.rows for c in intent.chunks if c.state is ChunkState.LANDED and (c.count is None or c.count > 0)]
-    if gone := not_held(before_now, held):
-        raise SinkStopped(
-            f"{run.record.name}: its destination no longer has {gone[0]}, which it acknowledged; it was restored from "
-            "a backup, emptied, or is another one",
-            hint=f"`strandline sink recover {run.record.name} --resend` sends it again, in a new generation.",
-        )
 
 
 def _planned(intent: Intent) -> Iterator[Chunk]:
@@ -124,11 +93,7 @@ class _Finishing:
     """Intents that were stored with the same options: their chunks share jobs."""
 
     def __init__(
-        self,
-        run: SinkRun,
-        group: Sequence[Intent],
-        known: Mapping[ChunkId, Acknowledged],
-        report: Finished,
+        self, run: SinkRun, group: Sequence[Intent], known: Mapping[ChunkId, Acknowledged], report: Finished
     ) -> None:
         self.run = run
         self.options = group[0].options
@@ -169,7 +134,8 @@ class _Finishing:
                 return []
             self._offer(wave)
             try:
-                sent = _ship(self.run, wave, brings_content, self.report)
+                sent = _Wave(self.run, wave, self.report, brings_content)
+                sent.send()
                 self._record(sent)
                 again = self._send_doubted(sent.doubted, brings_content) if sent.doubted else None
             except CalledOff:
@@ -178,8 +144,11 @@ class _Finishing:
             if again is not None:
                 self._record(again)
                 later = sent.unsent
-                sent = _Sent(sent.acks + again.acks, sent.refused + again.refused, [], [], again.troubled)
-            self.report.troubles += (why for _, why in sent.doubted)
+                sent.acks += again.acks
+                sent.refused += again.refused
+                sent.troubled = again.troubled
+            else:
+                self.report.troubles += (why for _, why in sent.doubted)
             refusals += sent.refused
             in_doubt = {r.chunk.id for r in sent.refused} | {t.chunk.id for t in later}
             self.dealt += sum(t.chunk.expected for t in wave if t.chunk.id not in in_doubt)
@@ -195,14 +164,14 @@ class _Finishing:
                 waves.appendleft(later)
         return refusals
 
-    def _record(self, sent: _Sent) -> None:
+    def _record(self, sent: _Wave) -> None:
         if sent.acks:
             _acknowledge(self.run, sent.acks)
         self._settle(sent.acks)
         self.run.landed_any |= _any_rows(sent.acks)
         self.run.landed |= _any_rows(sent.acks) and not sent.troubled
 
-    def _send_doubted(self, doubted: Sequence[tuple[_Todo, str]], brings_content: bool) -> _Sent | None:
+    def _send_doubted(self, doubted: Sequence[tuple[_Todo, str]], brings_content: bool) -> _Wave | None:
         """Sends chunks once more that may be refused because of their rows. If the sink takes another row in between,
         a second refusal is because of the rows. None if it takes none: then it may be in trouble itself."""
         chunks = {t.chunk.id for t, _ in doubted}
@@ -223,7 +192,9 @@ class _Finishing:
                 return None
         finally:
             sender.close()
-        return _ship(self.run, [t for t, _ in doubted], brings_content, self.report, blames_rows=True)
+        again = _Wave(self.run, [t for t, _ in doubted], self.report, brings_content, blames_rows=True)
+        again.send()
+        return again
 
     def _offer(self, wave: Sequence[_Todo]) -> None:
         """If the sink cannot be asked, only the ledger knows which chunks may have been sent. Raises LeaseLost."""
@@ -231,7 +202,7 @@ class _Finishing:
             return
         failpoints.hit("offer.before_record")
         if not intent_records.offer(self.run.context.ledger, self.run.lease, [t.chunk.id for t in wave]):
-            raise LeaseLost(f"{self.run.record.name}: another deliverer has taken over")
+            raise self.run.superseded()
         failpoints.hit("offer.after_record")
 
     def _settle(self, acks: Sequence[Acknowledged]) -> None:
@@ -262,13 +233,25 @@ class _Finishing:
         return todo
 
     def _close_complete(self) -> None:
-        complete = [i for i in self.left.values() if self._is_complete(i)]
-        _close(self.run, complete, self.done, self.report)
+        complete = [i for i in self.left.values() if all(c.id in self.done for c in _planned(i))]
+        if not complete:
+            return
+        run, report = self.run, self.report
+        # A task that Spark runs twice may still be sending. The fence keeps it from making anything visible, so that a
+        # consumer who removes a chunk below the watermark does not see it again.
+        run.fence()
+        run.sink(self.options).mark([(run.address(i.partition), i.until) for i in complete])
+        failpoints.hit("deliver.after_mark")
+        if not intent_records.close(run.context.ledger, run.lease, run.record, complete, token=run.token):
+            raise run.superseded()
+        failpoints.hit("deliver.after_close")
+        acks = [self.done[c.id] for i in complete for c in i.chunks if c.id in self.done]
+        report.rows += sum(a.count for a in acks)
+        report.withheld += sum(a.withheld for a in acks)
+        report.chunks += sum(1 for a in acks if a.state is ChunkState.LANDED)
+        report.intents += len(complete)
         for intent in complete:
             del self.left[intent.id]
-
-    def _is_complete(self, intent: Intent) -> bool:
-        return all(c.state is not ChunkState.PLANNED or c.id in self.done for c in intent.chunks)
 
 
 def _any_rows(acks: Iterable[Acknowledged]) -> bool:
@@ -286,156 +269,112 @@ def _waves(todo: Sequence[_Todo], rows_max: int) -> Iterator[list[_Todo]]:
         yield wave
 
 
-@dataclass(frozen=True, slots=True)
-class _Sent:
-    acks: list[Acknowledged]
-    refused: list[Refusal]
-    doubted: list[tuple[_Todo, str]]  # may be refused because of their rows, and what the sink said
-    unsent: list[_Todo]  # given back, because the destination was in trouble with chunks before them
-    troubled: bool  # the destination was in trouble with a chunk
+@dataclass
+class _Wave:
+    """Chunks that one job sends, and what became of them."""
 
+    run: SinkRun
+    todo: Sequence[_Todo]
+    report: Finished
+    brings_content: bool
+    blames_rows: bool = False  # a refusal is because of the rows, not because of trouble of the sink
+    acks: list[Acknowledged] = field(default_factory=list)
+    refused: list[Refusal] = field(default_factory=list)
+    # may be refused because of their rows, and what the sink said
+    doubted: list[tuple[_Todo, str]] = field(default_factory=list)
+    # given back, because the destination was in trouble with chunks before them
+    unsent: list[_Todo] = field(default_factory=list)
+    troubled: bool = False  # the destination was in trouble with a chunk
 
-def _ship(
-    run: SinkRun, wave: Sequence[_Todo], brings_content: bool, report: Finished, *, blames_rows: bool = False
-) -> _Sent:
-    options = wave[0].intent.options
-    shipments = [
-        Shipment(n, run.address(t.intent.partition), t.chunk.rows, t.chunk.expected, brings_content)
-        for n, t in enumerate(wave)
-    ]
-    after, until = before(min(s.rows.lo for s in shipments)), max(s.rows.hi for s in shipments)
-    source = run.source if run.source is not None and run.source.covers(after, until) else None
-    if source is None:
-        source = settled(run.context, run.dataset, after, until)
-    sent = _Sent([], [], [], [], False)
-    troubled = False
-    for shipped in _send_all(run, source, shipments, options, report, blames_rows=blames_rows):
-        item = wave[shipped.index]
-        troubled |= isinstance(shipped.outcome, TryLater | Unknown | Unsent)
+    def send(self) -> None:
+        run = self.run
+        shipments = [
+            Shipment(n, run.address(t.intent.partition), t.chunk.rows, t.chunk.expected, self.brings_content)
+            for n, t in enumerate(self.todo)
+        ]
+        after, until = before(min(s.rows.lo for s in shipments)), max(s.rows.hi for s in shipments)
+        source = run.source if run.source is not None and run.source.covers(after, until) else None
+        if source is None:
+            source = settled(run.context, run.dataset, after, until)
+        for shipped in self._send_all(source, shipments):
+            self._sort(self.todo[shipped.index], shipped)
+
+    def _send_all(self, source: SettledView, shipments: Sequence[Shipment]) -> list[Shipped]:
+        """Send in one job. If it fails, send lane by lane: a row that cannot be built must not hold back other
+        partitions. If several lanes in a row fail with the same message, the lanes are not to blame, and the rest waits
+        for a retry."""
+        try:
+            return self._send(source, shipments)
+        except FailedError as e:
+            if (newer := self._newer(source)) is not None:
+                return self._send_all(newer, shipments)
+            lanes_ = {s.address.partition for s in shipments}
+            if len(lanes_) == 1:
+                self.report.troubles.append(e.message)
+                return []
+        done: list[Shipped] = []
+        for lane in sorted(lanes_):
+            last = self.report.troubles[-_ALIKE_MAX:]
+            if self.run.stopping.is_set() or (len(last) == _ALIKE_MAX and len(set(last)) == 1):
+                break
+            done += self._send_all(source, [s for s in shipments if s.address.partition == lane])
+        return done
+
+    def _newer(self, source: SettledView) -> SettledView | None:
+        """The rows in the newest snapshot, if the one that the plan saw is gone: anybody may compact and expire it
+        before the rows are sent. The promise is about sequence numbers, which stay. Happens once per plan."""
+        run, until = self.run, source.bounds.until
+        if source is not run.source or until is None:
+            return None
+        if source.view.main in run.context.tables().view(run.dataset.name).snapshots:
+            return None
+        run.source = None
+        return settled(run.context, run.dataset, source.bounds.after, until)
+
+    def _send(self, source: SettledView, shipments: Sequence[Shipment]) -> list[Shipped]:
+        run, options = self.run, self.todo[0].intent.options
+        fields = prepare(run, source, options)
+        sink = run.sink(options)
+        cargo = cargo_of(sink.form, fields, parse_common(options))
+        sender = sink.sender(run.pass_token)
+        if self.blames_rows and isinstance(sender, TriesRows):
+            sender = sender.blaming_rows()
+        with run.tasks_max() as tasks_max, run.called_off_by_stopping():
+            return ship_either_way(run.context, source, shipments, cargo, sender, tasks_max)
+
+    def _sort(self, item: _Todo, shipped: Shipped) -> None:
+        chunk, report = item.chunk, self.report
+        self.troubled |= isinstance(shipped.outcome, TryLater | Unknown | Unsent)
         match shipped.outcome:
+            case Landed(count, digest, size, _):
+                self.acks.append(Acknowledged(chunk.id, ChunkState.LANDED, count, shipped.withheld, digest, size))
+            case Nothing():
+                self.acks.append(Acknowledged(chunk.id, ChunkState.EMPTY, 0, shipped.withheld, None, None))
+            case Conflict(held):
+                raise conflict(self.run, chunk, ", ".join(map(str, held)))
+            case DuplicateNumber(number):
+                report.troubles.append(
+                    f"the sequence number {number} is on two rows of {self.run.dataset.name}: someone copied rows "
+                    f"together with their numbers; chunk {chunk.rows} is held until one of them is gone"
+                )
+            case Refused(why):
+                if shipped.refused is None:
+                    raise ValueError(f"chunk {chunk.rows} was refused, and its task does not say what it held")
+                self.refused.append(Refusal(chunk, item.intent.id, why, shipped.withheld, shipped.refused))
             case TryLater(why, _, True):
-                sent.doubted.append((item, why))
-                continue
+                self.doubted.append((item, why))
+            case TryLater(why, seconds):
+                report.troubles.append(why)
+                if seconds is not None:
+                    report.wait(seconds)
+            case Unknown(why):
+                report.troubles.append(f"whether chunk {chunk.rows} landed is not known yet: {why}")
             case Unsent():
-                sent.unsent.append(item)
-                continue
-        match _outcome(run, item.chunk, item.intent.id, shipped, report):
-            case Acknowledged() as ack:
-                sent.acks.append(ack)
-            case Refusal() as refusal:
-                sent.refused.append(refusal)
-    return replace(sent, troubled=troubled)
-
-
-def _send_all(
-    run: SinkRun,
-    source: SettledView,
-    shipments: Sequence[Shipment],
-    options: Mapping[str, str],
-    report: Finished,
-    *,
-    blames_rows: bool,
-) -> list[Shipped]:
-    """Send in one job. If it fails, send lane by lane: a row that cannot be built must not hold back other partitions.
-    If several lanes in a row fail with the same message, the lanes are not to blame, and the rest waits for a retry."""
-    try:
-        return _send(run, source, shipments, options, blames_rows=blames_rows)
-    except FailedError as e:
-        if (newer := _newer(run, source)) is not None:
-            return _send_all(run, newer, shipments, options, report, blames_rows=blames_rows)
-        lanes_ = {s.address.partition for s in shipments}
-        if len(lanes_) == 1:
-            report.troubles.append(e.message)
-            return []
-    done: list[Shipped] = []
-    for lane in sorted(lanes_):
-        last = report.troubles[-_ALIKE_MAX:]
-        if run.stopping.is_set() or (len(last) == _ALIKE_MAX and len(set(last)) == 1):
-            break
-        of_lane = [s for s in shipments if s.address.partition == lane]
-        done += _send_all(run, source, of_lane, options, report, blames_rows=blames_rows)
-    return done
-
-
-def _newer(run: SinkRun, source: SettledView) -> SettledView | None:
-    """The rows in the newest snapshot, if the one that the plan saw is gone: anybody may compact and expire it before
-    the rows are sent. The promise is about sequence numbers, which stay. Happens once per plan."""
-    until = source.bounds.until
-    if source is not run.source or until is None:
-        return None
-    if source.view.main in run.context.tables().view(run.dataset.name).snapshots:
-        return None
-    run.source = None
-    return settled(run.context, run.dataset, source.bounds.after, until)
-
-
-def _send(
-    run: SinkRun,
-    source: SettledView,
-    shipments: Sequence[Shipment],
-    options: Mapping[str, str],
-    *,
-    blames_rows: bool,
-) -> list[Shipped]:
-    fields = prepare(run, source, options)
-    sink = run.sink(options)
-    cargo = cargo_of(sink.form, fields, parse_common(options))
-    sender = sink.sender(run.pass_token)
-    if blames_rows and isinstance(sender, TriesRows):
-        sender = sender.blaming_rows()
-    with run.tasks_max() as tasks_max, run.called_off_by_stopping():
-        return ship_either_way(run.context, source, shipments, cargo, sender, tasks_max)
-
-
-def _outcome(
-    run: SinkRun, chunk: Chunk, intent: IntentId, shipped: Shipped, report: Finished
-) -> Acknowledged | Refusal | None:
-    match shipped.outcome:
-        case Landed(count, digest, size, _):
-            return Acknowledged(chunk.id, ChunkState.LANDED, count, shipped.withheld, digest, size)
-        case Nothing():
-            return Acknowledged(chunk.id, ChunkState.EMPTY, 0, shipped.withheld, None, None)
-        case Conflict(held):
-            raise conflict(run, chunk, ", ".join(map(str, held)))
-        case DuplicateNumber(number):
-            report.troubles.append(
-                f"number {number} stands on two rows of {run.dataset.name}: someone copied rows together with their "
-                f"numbers; chunk {chunk.rows} is held until one of them is gone"
-            )
-        case Refused(why):
-            if shipped.refused is None:
-                raise ValueError(f"chunk {chunk.rows} was refused, and its task does not say what it held")
-            return Refusal(chunk, intent, why, shipped.withheld, shipped.refused)
-        case TryLater(why, seconds):
-            report.troubles.append(why)
-            if seconds is not None:
-                report.wait(seconds)
-        case Unknown(why):
-            report.troubles.append(f"whether chunk {chunk.rows} landed is not known yet: {why}")
-    return None
+                self.unsent.append(item)
 
 
 def _acknowledge(run: SinkRun, acks: Sequence[Acknowledged]) -> None:
     failpoints.hit("deliver.before_acknowledge")
     if not intent_records.acknowledge(run.context.ledger, run.lease, acks):
-        raise LeaseLost(f"{run.record.name}: another deliverer has taken over")
+        raise run.superseded()
     failpoints.hit("deliver.after_acknowledge")
-
-
-def _close(run: SinkRun, complete: Sequence[Intent], done: Mapping[ChunkId, Acknowledged], report: Finished) -> None:
-    if not complete:
-        return
-    # A task that Spark runs twice may still be sending. The fence keeps it from making anything visible, so that a
-    # consumer who removes a chunk below the watermark does not see it again.
-    run.fence()
-    sink = run.sink(complete[0].options)
-    sink.mark([(run.address(i.partition), i.until) for i in complete])
-    failpoints.hit("deliver.after_mark")
-    if not intent_records.close(run.context.ledger, run.lease, run.record, complete, token=run.token):
-        raise LeaseLost(f"{run.record.name}: another deliverer has taken over")
-    failpoints.hit("deliver.after_close")
-    acks = [done[c.id] for i in complete for c in i.chunks if c.id in done]
-    report.rows += sum(a.count for a in acks)
-    report.withheld += sum(a.withheld for a in acks)
-    report.chunks += sum(1 for a in acks if a.state is ChunkState.LANDED)
-    report.intents += len(complete)

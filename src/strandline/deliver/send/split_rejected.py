@@ -8,21 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 from strandline.core import failpoints
 from strandline.core.delivery_types import Acknowledged, Chunk, ChunkId, ChunkState, Intent, IntentId
-from strandline.core.errors import LeaseLost, SinkStopped
-from strandline.core.types import Seq
+from strandline.core.errors import SinkStopped
+from strandline.core.types import Seq, before
 from strandline.core.wording import plural
-from strandline.deliver.plan.planner import before
-from strandline.deliver.quarantine.objects import object_name, open_objects
+from strandline.deliver.quarantine.content import object_name, open_objects
 from strandline.deliver.send.find_delivered import found_there
 from strandline.deliver.send.rejection import Halves, Refusal, RefusalHistory, Single, Steps, TooMany, decide
 from strandline.deliver.sink_options import parse_common
 from strandline.deliver.sink_session import SinkRun
 from strandline.ledger.deliver import lanes, quarantine, splits
-from strandline.ledger.deliver.quarantine import NOT_THERE, SetAside
+from strandline.ledger.deliver.quarantine import NOT_DELIVERED, SetAside
 from strandline.ledger.deliver.splits import Split
 
 
@@ -30,13 +28,6 @@ from strandline.ledger.deliver.splits import Split
 class Dealt:
     parts: Mapping[ChunkId, tuple[Chunk, Chunk]]  # the two parts of each chunk that was split
     set_aside: tuple[Acknowledged, ...]
-
-
-@runtime_checkable
-class MaySplitInDoubt(Protocol):
-    """A sink that may be unable to ask its destination what it holds."""
-
-    splits_in_doubt: bool
 
 
 class Refusing:
@@ -69,14 +60,14 @@ class Refusing:
         acks: dict[ChunkId, Acknowledged] = {}
         for (partition, chunks), held in zip(by_lane.items(), sink.held(asked), strict=True):
             doubtful = next((c for c in chunks if c.offered), None)
-            if not held.told and doubtful is not None and not self._splits_in_doubt():
+            if not held.known and doubtful is not None and not self._splits_in_doubt():
                 raise self._in_doubt(doubtful)
             acks |= found_there(self.run, sink, partition, chunks, held, filtered=filtered)
         return list(acks.values())
 
     def _splits_in_doubt(self) -> bool:
         """The present option counts, as with the other guard: a person may have checked the destination."""
-        return isinstance(sink := self.run.sink(), MaySplitInDoubt) and sink.splits_in_doubt
+        return getattr(self.run.sink(), "splits_in_doubt", False)
 
     def _in_doubt(self, chunk: Chunk) -> SinkStopped:
         """The parts have names of their own, so a server that only knows names would take their rows a second time."""
@@ -100,16 +91,16 @@ class Refusing:
 
     def _decide(self, refusals: Sequence[Refusal]) -> Steps | TooMany:
         if self._aside is None:
-            self._aside, self._since_landing = self._look()
+            self._aside, self._since_landing = self._count_quarantined()
         return decide(refusals, RefusalHistory(self._aside, self._since_landing, self.takes_others), self.rows_max)
 
-    def _look(self) -> tuple[dict[IntentId, int], int]:
+    def _count_quarantined(self) -> tuple[dict[IntentId, int], int]:
         """Rows in quarantine, neither discarded nor replayed: per open intent, and above all that the sink took."""
         with self.run.context.ledger.read() as connection:
             known = lanes.unchecked(connection, self.run.record)
             rows = [
                 q
-                for q in quarantine.list_quarantined(connection, self.run.record, NOT_THERE)
+                for q in quarantine.list_quarantined(connection, self.run.record, NOT_DELIVERED)
                 if q.generation == self.run.record.generation
             ]
         taken = max((int(lane.last.hi) for lane in known if lane.last is not None), default=0)
@@ -123,7 +114,7 @@ class Refusing:
         return SinkStopped(
             f"{name}: {describe_refusals(many, self.rows_max)}",
             hint=f"See to what it says, then `strandline sink resume {name}`. If the rows are bad indeed, more of them "
-            f"may be set aside: `strandline sink update {name} --option quarantine_rows_max=N`.",
+            f"may be quarantined: `strandline sink update {name} --option quarantine_rows_max=N`.",
         )
 
     def _split(self, refusals: Sequence[Refusal]) -> Mapping[ChunkId, tuple[Chunk, Chunk]]:
@@ -137,7 +128,7 @@ class Refusing:
         failpoints.hit("split.before_store")
         parts = splits.split(self.run.context.ledger, self.run.lease, wanted)
         if parts is None:
-            raise LeaseLost(f"{self.run.record.name}: another deliverer has taken over")
+            raise self.run.superseded()
         failpoints.hit("split.after_store")
         return parts
 
@@ -157,7 +148,7 @@ class Refusing:
             row = SetAside(intent.lane, Seq(number), r.why, name, len(content), self.options, form)
             rows.append((r.chunk.id, row))
         if not quarantine.set_aside(self.run.context.ledger, self.run.lease, rows):
-            raise LeaseLost(f"{self.run.record.name}: another deliverer has taken over")
+            raise self.run.superseded()
         failpoints.hit("quarantine.after_record")
         self._count(refusals)
         return tuple(Acknowledged(chunk, ChunkState.EMPTY, 0, 0, None, None) for chunk, _ in rows)
@@ -170,9 +161,9 @@ class Refusing:
 
 
 def describe_refusals(many: TooMany, rows_max: int) -> str:
-    aside = f" (and {plural(many.set_aside, 'row')} set aside before)" if many.set_aside else ""
+    aside = f" (and {plural(many.set_aside, 'row')} quarantined before)" if many.set_aside else ""
     others = "" if many.takes_others else ", and takes nothing else"
     return (
         f"its destination refuses {plural(many.refused, 'chunk')} for good{aside}{others}; at most "
-        f"{plural(rows_max, 'row', 'is')} set aside: {many.why}"
+        f"{plural(rows_max, 'row', 'is')} quarantined: {many.why}"
     )

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from strandline.core.types import SEQ_COLUMN, Seq, SeqRange
+from strandline.core.types import SEQ_COLUMN, Seq, SeqRange, before
 from strandline.deliver.context import settled
-from strandline.deliver.plan.planner import before, prepare
+from strandline.deliver.plan.planner import prepare
 from strandline.deliver.plan.size_scan_spark import lane_of
 from strandline.deliver.send.build_spark import KEPT, cargo_of, owned_rows, prepare_rows
 from strandline.deliver.sink_options import parse_common
 from strandline.deliver.sink_session import SinkRun
-from strandline.iceberg.spark.tables import explain
+from strandline.iceberg.spark.tables import explaining
 from strandline.ledger.ingest import blocks
 
 if TYPE_CHECKING:
@@ -32,8 +32,7 @@ def read_undelivered(
 ) -> pa.Table | None:
     """Rows of these chunks, each with its lane's partition, and rows that are not planned yet, in the sink's form. None
     if there are none."""
-    with run.context.ledger.read() as connection:
-        sealed = blocks.sealed(connection, run.dataset.id)
+    sealed = run.context.ledger.query(blocks.sealed, run.dataset.id)
     planned = run.record.planned or 0
     if sealed is None or (not unsent and sealed <= planned):
         return None
@@ -49,11 +48,8 @@ def read_undelivered(
     if cargo.where is not None:
         rows = rows.where(F.col(KEPT).isNotNull())
     ends = rows.orderBy("_sl_number").limit(_EACH_MAX), rows.orderBy(F.desc("_sl_number")).limit(_EACH_MAX)
-    with run.called_off_by_stopping():
-        try:
-            found = ends[0].union(ends[1]).toArrow()
-        except Exception as e:
-            raise explain(e, "rows to try cannot be read") from e
+    with run.called_off_by_stopping(), explaining("rows to try cannot be read"):
+        found = ends[0].union(ends[1]).toArrow()
     if found.num_rows == 0:
         return None
     if cargo.where is not None:

@@ -14,6 +14,7 @@ from strandline.core.types import SeqRange
 from strandline.deliver.send.digests import bare, same_bytes, tell_apart
 from strandline.deliver.sink import Inspected
 from strandline.deliver.verify.ranges import Fault, LaneRanges, Present, Recorded, VerifyFinding, counted
+from strandline.deliver.verify.verdict import Proved
 
 _ENCODED_OTHERWISE = (
     "its rows are as many as they must be; another encoder than today's has made their bytes, so that they cannot be "
@@ -36,20 +37,10 @@ class LakeRows:
 
 
 @dataclass
-class LaneProof:
-    """What was proved of a lane, counted, and what was found."""
+class LaneProof(Proved):
+    """What was proved of a lane, and what was found."""
 
     findings: list[VerifyFinding]
-    ranges: int = 0
-    rows: int = 0
-    withheld: int = 0
-    empty: int = 0
-    taken: int = 0
-    taken_over: int = 0  # held by the sink; the ledger knows them only by the watermark that it read from there
-    under_way: int = 0
-    bytes: int = 0
-    gone: int = 0  # delivered rows that retention or purge deleted from the lake: the ledger's record proves them
-    unprovable: int = 0  # ranges whose content neither the lake nor the ledger knows any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,51 +61,152 @@ def prove(layout: LaneRanges, inspected: Mapping[SeqRange, Inspected], lake: Lak
     """Compares one lane. A range that is not in `inspected` could not be read, which is a finding already."""
     proof = LaneProof(list(layout.findings), taken=len(layout.taken), under_way=layout.under_way)
     layout.findings = proof.findings  # `layout.add` below adds to the proof
+    comparison = _Comparison(layout, proof, lake)
     by_chunk = {p.record.chunk.id: p for p in layout.present if p.record is not None}
     for present in layout.present:
-        _check_content(layout, proof, present, inspected.get(present.held.rows), lake)
+        comparison.check_content(present, inspected.get(present.held.rows))
     for record in layout.chunks:
         chunk = record.chunk
         proof.withheld += chunk.withheld or 0
         if chunk.state is ChunkState.EMPTY:
             proof.empty += not any(n in chunk.rows for n in layout.set_aside)
-            _check_empty(layout, proof, record, lake)
+            comparison.check_empty(record)
         else:
             there = by_chunk.get(chunk.id)
             seen = None if there is None else inspected.get(chunk.rows)
-            proof.rows += _check_with_lake(layout, proof, record, there, seen, lake)
+            proof.rows += comparison.check_with_lake(record, there, seen)
     for present in layout.beyond:
         layout.add(Fault.EXTRA, present.held.rows, "it lies beyond everything that was promised to the sink")
     return proof
 
 
-def _check_content(
-    layout: LaneRanges, proof: LaneProof, present: Present, seen: Inspected | None, lake: LakeSide
-) -> None:
-    """Compares the sink with the ledger; with the lake if the ledger has no record of the range."""
-    rows, options = present.held.rows, present.options
-    proof.ranges += 1
-    proof.bytes += _size(present)
-    if seen is None:
-        return
-    if seen.problem is not None:
-        layout.add(Fault.CORRUPT, rows, seen.problem, options=options)
-    elif present.record is not None:
-        chunk = present.record.chunk
-        count = seen.count if seen.count is not None else present.held.count
-        digest = seen.digest or present.held.digest
-        if chunk.count is not None and count is not None and count != chunk.count:
-            layout.add(
-                Fault.COUNT,
-                rows,
-                f"it holds {counted(count, 'row')}, and {chunk.count:,} were delivered",
-                options=options,
-            )
-        elif chunk.digest and digest and not same_bytes(digest, chunk.digest):
-            words = f"its content is {bare(digest)}, and {bare(chunk.digest)} was delivered"
-            layout.add(Fault.DIGEST, rows, words, options=options)
-    else:
-        _check_taken_over(layout, proof, present, seen, lake)
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """Compares range by range, and adds what it finds to the proof."""
+
+    layout: LaneRanges
+    proof: LaneProof
+    lake: LakeSide
+
+    def check_content(self, present: Present, seen: Inspected | None) -> None:
+        """Compares the sink with the ledger; with the lake if the ledger has no record of the range."""
+        rows, options = present.held.rows, present.options
+        self.proof.ranges += 1
+        self.proof.checked_bytes += _size(present)
+        if seen is None:
+            return
+        if seen.problem is not None:
+            self.layout.add(Fault.CORRUPT, rows, seen.problem, options=options)
+        elif present.record is not None:
+            chunk = present.record.chunk
+            count, digest = _seen(present, seen)
+            if chunk.count is not None and count is not None and count != chunk.count:
+                words = f"it holds {counted(count, 'row')}, and {chunk.count:,} were delivered"
+                self.layout.add(Fault.COUNT, rows, words, options=options)
+            elif chunk.digest and digest and not same_bytes(digest, chunk.digest):
+                words = f"its content is {bare(digest)}, and {bare(chunk.digest)} was delivered"
+                self.layout.add(Fault.DIGEST, rows, words, options=options)
+        else:
+            self._check_taken_over(present, seen)
+
+    def _check_taken_over(self, present: Present, seen: Inspected) -> None:
+        rows, options, lake = present.held.rows, present.options, self.lake
+        taken_over = options is None
+        self.proof.taken_over += taken_over
+        there = lake.ranges.get(rows)
+        if there is None:
+            return
+        count, digest = _seen(present, seen)
+        differs = bool(digest and there.digest and tell_apart(digest, there.digest))
+        same = count in (None, there.count) and not differs
+        if taken_over:
+            self.proof.rows += count or 0
+        if same and there.count > 0:
+            if digest and there.digest and not same_bytes(digest, there.digest):
+                self.layout.add(Fault.NOTE, rows, _ENCODED_OTHERWISE, options=options)
+            return
+        why = "the ledger has no record of it" if taken_over else "it was cut otherwise than the ledger says"
+        fewer = there.count <= (count or 0)
+        if lake.may_lack(rows) and fewer:
+            self.proof.unprovable += 1
+            words = f"{why}, and rows of it were deleted from the lake since"
+            self.layout.add(Fault.UNPROVABLE, rows, words, options=options)
+            return
+        words = "none of its rows" if there.count == 0 else "other rows"
+        kind = Fault.NOTE if lake.changed and fewer else Fault.EXTRA
+        words = f"{why}, and the lake has {words}" + (" by now" if lake.changed else "")
+        self.layout.add(kind, rows, words, options=options)
+
+    def check_empty(self, record: Recorded) -> None:
+        chunk, there = record.chunk, self.lake.ranges.get(record.chunk.rows)
+        if there is None:
+            return
+        withheld = chunk.withheld or 0
+        explained = withheld + sum(1 for n in self.layout.set_aside if n in chunk.rows)
+        if there.twice is not None:
+            self._twice(record, there.twice)
+        elif there.all > explained:
+            words = f"the lake has {counted(there.all - explained, 'row')} there that nobody sent"
+            self.layout.add(Fault.UNEXPLAINED, chunk.rows, words, options=record.options)
+        elif explained > withheld:
+            return  # whether the lake still has the row does not matter
+        elif there.all < withheld and self.lake.may_lack(chunk.rows):
+            self.proof.gone += withheld - there.all
+        elif (there.count, there.withheld) != (0, withheld):
+            there_now = f"it has {there.withheld:,} to withhold and {there.count:,} to send"
+            self._differs(record, Fault.COUNT, f"{counted(withheld, 'row')} were withheld, {there_now}")
+
+    def check_with_lake(self, record: Recorded, present: Present | None, seen: Inspected | None) -> int:
+        """Compares the ledger, or the sink if the ledger has no record, with the lake. Returns the rows of the
+        chunk."""
+        chunk, there, options = record.chunk, self.lake.ranges.get(record.chunk.rows), record.options
+        seen_count = None if seen is None or seen.problem else seen.count
+        count = chunk.count if chunk.count is not None else seen_count
+        if there is None:
+            return count or 0
+        if there.twice is not None:
+            self._twice(record, there.twice)
+            return count or 0
+        digest = chunk.digest or None
+        if digest is None and present is not None and seen is not None and not seen.problem:
+            digest = seen.digest or present.held.digest
+        known = None if count is None else count + (chunk.withheld or 0)
+        may_lack = self.lake.may_lack(chunk.rows)
+        if (chunk.found or chunk.count is None) and may_lack and (known is None or there.all < known):
+            self.proof.unprovable += 1
+            words = "a ledger that is lost delivered it, and rows of it were deleted from the lake since"
+            self.layout.add(Fault.UNPROVABLE, chunk.rows, words, options=options)
+            return count or 0
+        delivered = there.count if count is None else count
+        whole = delivered + (there.withheld if chunk.withheld is None else chunk.withheld)
+        if there.all > whole:
+            more = counted(there.all - whole, "row")
+            words = f"the lake has {more} more in this range than were delivered or withheld"
+            self.layout.add(Fault.COUNT, chunk.rows, words, options=options)
+        elif there.all < whole and may_lack:
+            self.proof.gone += whole - there.all  # the sink was compared with what the ledger recorded when it was sent
+        elif there.all < whole:
+            fewer = counted(whole - there.all, "row")
+            self._differs(record, Fault.COUNT, f"it has {fewer} fewer than were delivered")
+        elif there.count != delivered:
+            words = f"the condition lets {counted(there.count, 'row')} through, and {delivered:,} were delivered"
+            self._differs(record, Fault.COUNT, words)
+        elif digest and there.digest and tell_apart(digest, there.digest):
+            self._differs(record, Fault.DIGEST, "its rows have another content now")
+        elif digest and there.digest and not same_bytes(digest, there.digest):
+            self.layout.add(Fault.NOTE, chunk.rows, _ENCODED_OTHERWISE, options=options)
+        return delivered
+
+    def _differs(self, record: Recorded, kind: Fault, words: str) -> None:
+        if self.lake.changed or (self.lake.reshaped and kind is Fault.DIGEST):
+            kind, words = Fault.NOTE, f"the lake has changed since: {words}"
+        else:
+            words = f"the lake is not as it was: {words}, and nothing in its history says why"
+        self.layout.add(kind, record.chunk.rows, words, options=record.options)
+
+    def _twice(self, record: Recorded, number: int) -> None:
+        words = f"sequence number {number} is on two rows of the lake: someone copied rows together with their numbers"
+        self.layout.add(Fault.COUNT, record.chunk.rows, words, options=record.options)
 
 
 def _size(present: Present) -> int:
@@ -122,121 +214,6 @@ def _size(present: Present) -> int:
     return known or present.held.size or 0
 
 
-def _check_taken_over(layout: LaneRanges, proof: LaneProof, present: Present, seen: Inspected, lake: LakeSide) -> None:
-    rows, options = present.held.rows, present.options
-    taken_over = options is None
-    proof.taken_over += taken_over
-    there = lake.ranges.get(rows)
-    if there is None:
-        return
-    count = seen.count if seen.count is not None else present.held.count
-    digest = seen.digest or present.held.digest
-    differs = bool(digest and there.digest and tell_apart(digest, there.digest))
-    same = count in (None, there.count) and not differs
-    if taken_over:
-        proof.rows += count or 0
-    if same and there.count > 0:
-        if digest and there.digest and not same_bytes(digest, there.digest):
-            layout.add(Fault.NOTE, rows, _ENCODED_OTHERWISE, options=options)
-        return
-    if lake.may_lack(rows) and there.count <= (count or 0):
-        proof.unprovable += 1
-        words = "the ledger has no record of it" if taken_over else "it was cut otherwise than the ledger says"
-        layout.add(Fault.UNPROVABLE, rows, f"{words}, and rows of it were deleted from the lake since", options=options)
-        return
-    why = "the ledger has no record of it" if taken_over else "it was cut otherwise than the ledger says"
-    words = "none of its rows" if there.count == 0 else "other rows"
-    layout.add(
-        Fault.NOTE if lake.changed and there.count <= (count or 0) else Fault.EXTRA,
-        rows,
-        f"{why}, and the lake has {words}" + (" by now" if lake.changed else ""),
-        options=options,
-    )
-
-
-def _check_empty(layout: LaneRanges, proof: LaneProof, record: Recorded, lake: LakeSide) -> None:
-    chunk, there = record.chunk, lake.ranges.get(record.chunk.rows)
-    if there is None:
-        return
-    withheld = chunk.withheld or 0
-    explained = withheld + sum(1 for n in layout.set_aside if n in chunk.rows)
-    if there.twice is not None:
-        _twice(layout, record, there.twice)
-    elif there.all > explained:
-        words = f"the lake has {counted(there.all - explained, 'row')} there that nobody sent"
-        layout.add(Fault.UNEXPLAINED, chunk.rows, words, options=record.options)
-    elif explained > withheld:
-        return  # whether the lake still has the row does not matter
-    elif there.all < withheld and lake.may_lack(chunk.rows):
-        proof.gone += withheld - there.all
-    elif (there.count, there.withheld) != (0, withheld):
-        _differs(
-            layout,
-            record,
-            Fault.COUNT,
-            f"{counted(withheld, 'row')} were withheld, it has {there.withheld:,} to withhold and "
-            f"{there.count:,} to send",
-            lake,
-        )
-
-
-def _check_with_lake(
-    layout: LaneRanges,
-    proof: LaneProof,
-    record: Recorded,
-    present: Present | None,
-    seen: Inspected | None,
-    lake: LakeSide,
-) -> int:
-    """Compares the ledger, or the sink if the ledger has no record, with the lake. Returns the rows of the chunk."""
-    chunk, there = record.chunk, lake.ranges.get(record.chunk.rows)
-    seen_count = None if seen is None or seen.problem else seen.count
-    count = chunk.count if chunk.count is not None else seen_count
-    if there is None:
-        return count or 0
-    if there.twice is not None:
-        _twice(layout, record, there.twice)
-        return count or 0
-    digest = chunk.digest or None
-    if digest is None and present is not None and seen is not None and not seen.problem:
-        digest = seen.digest or present.held.digest
-    known = None if count is None else count + (chunk.withheld or 0)
-    if (chunk.found or chunk.count is None) and lake.may_lack(chunk.rows) and (known is None or there.all < known):
-        proof.unprovable += 1
-        words = "a ledger that is lost delivered it, and rows of it were deleted from the lake since"
-        layout.add(Fault.UNPROVABLE, chunk.rows, words, options=record.options)
-        return count or 0
-    delivered = there.count if count is None else count
-    whole = delivered + (there.withheld if chunk.withheld is None else chunk.withheld)
-    if there.all > whole:
-        more = there.all - whole
-        layout.add(
-            Fault.COUNT, chunk.rows, f"the lake has {counted(more, 'row')} more in this range than were delivered or "
-            "withheld", options=record.options,
-        )  # fmt: skip
-    elif there.all < whole and lake.may_lack(chunk.rows):
-        proof.gone += whole - there.all  # the sink was compared with what the ledger recorded when it was sent
-    elif there.all < whole:
-        fewer = counted(whole - there.all, "row")
-        _differs(layout, record, Fault.COUNT, f"it has {fewer} fewer than were delivered", lake)
-    elif there.count != delivered:
-        words = f"the condition lets {counted(there.count, 'row')} through, and {delivered:,} were delivered"
-        _differs(layout, record, Fault.COUNT, words, lake)
-    elif digest and there.digest and tell_apart(digest, there.digest):
-        _differs(layout, record, Fault.DIGEST, "its rows have another content now", lake)
-    elif digest and there.digest and not same_bytes(digest, there.digest):
-        layout.add(Fault.NOTE, chunk.rows, _ENCODED_OTHERWISE, options=record.options)
-    return delivered
-
-
-def _differs(layout: LaneRanges, record: Recorded, kind: Fault, words: str, lake: LakeSide) -> None:
-    if lake.changed or (lake.reshaped and kind is Fault.DIGEST):
-        layout.add(Fault.NOTE, record.chunk.rows, f"the lake has changed since: {words}", options=record.options)
-    else:
-        words = f"the lake is not as it was: {words}, and nothing in its history says why"
-        layout.add(kind, record.chunk.rows, words, options=record.options)
-
-
-def _twice(layout: LaneRanges, record: Recorded, number: int) -> None:
-    words = f"number {number} stands on two rows of the lake: someone copied rows together with their numbers"
-    layout.add(Fault.COUNT, record.chunk.rows, words, options=record.options)
+def _seen(present: Present, seen: Inspected) -> tuple[int | None, str | None]:
+    """Count and digest of a range: as it was read, or else as the sink's record says."""
+    return present.held.count if seen.count is None else seen.count, seen.digest or present.held.digest

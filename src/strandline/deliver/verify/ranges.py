@@ -181,12 +181,13 @@ def _walk_ledger(layout: LaneRanges, intents: Sequence[Intent]) -> None:
             if chunk.state is not ChunkState.PLANNED:
                 layout.chunks.append(Recorded(chunk, key))
             elif (chunk.rows.lo <= layout.mark or intent.closed_at is not None) and not _is_lost(layout, chunk.rows):
-                layout.add(Fault.GAP, chunk.rows, "it was promised and never sent, and the mark passed it", options=key)
+                words = "it was promised and never sent, and the watermark passed it"
+                layout.add(Fault.GAP, chunk.rows, words, options=key)
         if gap := range_or_none(position + 1, int(intent.until)):
             layout.add(Fault.GAP, gap, "no chunk of its intent has it", options=key)
         if intent.closed_at is not None and intent.until > layout.mark:
             lost = range_or_none(max(after, layout.mark) + 1, int(intent.until))
-            layout.add(Fault.UNEXPLAINED, lost, f"it was delivered, and the mark stands at {layout.mark}", options=key)
+            layout.add(Fault.UNEXPLAINED, lost, f"it was delivered, and the watermark is {layout.mark}", options=key)
         at = max(at, int(intent.until))
 
 
@@ -264,14 +265,11 @@ def _look_for_chunks(layout: LaneRanges, held: Held, *, taken_is_fine: bool) -> 
             if taken:
                 layout.taken.append(lost)
             if not (taken and taken_is_fine):
-                detail = f"it was delivered{_rows_of(chunk)} and is not there"
+                rows = "" if chunk.count is None else f" with {counted(chunk.count, 'row')}"
+                detail = f"it was delivered{rows} and is not there"
                 if taken:
                     detail += "; if a consumer took it away, --taken-is-fine accepts that"
                 layout.add(Fault.MISSING, lost, detail, options=record.options)
-
-
-def _rows_of(chunk: Chunk) -> str:
-    return "" if chunk.count is None else f" with {counted(chunk.count, 'row')}"
 
 
 def counted(count: int, noun: str) -> str:

@@ -17,10 +17,9 @@ from strandline.deliver.plan import size_scan_spark
 from strandline.deliver.send.build_parquet import ship_either_way
 from strandline.deliver.send.build_spark import Cargo, DuplicateNumber, Nothing, Shipment, Shipped, cargo_of, ship
 from strandline.deliver.send.digests import same_bytes
-from strandline.deliver.sink import Landed, Sender
+from strandline.deliver.sink import Landed, Parcel, Provable, Rehearsal, Sender
 from strandline.deliver.sink_options import parse_common
 from strandline.deliver.sink_session import SinkRun
-from strandline.deliver.sinks.blobs.rehearse import Counting, Provable
 from strandline.deliver.verify.compare import LakeRows
 from strandline.deliver.verify.ranges import OptionsKey
 from strandline.read.settled_view import SettledView
@@ -28,7 +27,7 @@ from strandline.read.settled_view import SettledView
 CHUNKS_AT_ONCE_MAX = 256  # in one job: each adds to its query plan
 SCHEMAS_MAX = 5  # how many older schemas are tried for chunks that the present one does not explain
 
-Told = Callable[[int], None]  # chunks handled
+OnChunks = Callable[[int], None]  # chunks handled
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +43,10 @@ class WantedChunk:
 class Rebuilding:
     """Rebuilds chunks of one sink from one snapshot of its dataset."""
 
-    def __init__(self, run: SinkRun, source: SettledView, told: Told) -> None:
+    def __init__(self, run: SinkRun, source: SettledView, on_chunks: OnChunks) -> None:
         self._run = run
         self._source = source
-        self._told = told
+        self._on_chunks = on_chunks
         self.unfit: dict[OptionsKey, str] = {}  # options that the table no longer fits, and why
 
     def rebuild(self, wanted: Sequence[WantedChunk]) -> dict[WantedChunk, LakeRows]:
@@ -78,7 +77,7 @@ class Rebuilding:
             if cargo is None:
                 continue
             sink = self._run.sink(dict(wave[0].options))
-            sender = sink.comparison(_header(cargo)) if isinstance(sink, Provable) else None
+            sender = sink.comparison(cargo.columns) if isinstance(sink, Provable) else None
             if sender is not None:
                 shipped = self._ship(self._source.df, wave, cargo, sender)
                 same |= {w for w, s in zip(wave, shipped, strict=True) if isinstance(s.outcome, Landed)}
@@ -101,14 +100,14 @@ class Rebuilding:
             cargo = self._cargo(df, options)
             if cargo is not None and options not in self.unfit:
                 sink = self._run.sink(dict(options))
-                sender = sink.rehearsal(_header(cargo)) if isinstance(sink, Provable) else Counting()
+                sender = sink.rehearsal(cargo.columns) if isinstance(sink, Provable) else Rehearsal(_count_rows)
                 try:
                     shipped = self._ship(df, wave, cargo, sender)
                 except UsageError as e:  # the condition no longer fits
                     self.unfit[options] = e.message
                     continue
                 rebuilt |= {w: _lake_rows(s) for w, s in zip(wave, shipped, strict=True)}
-            self._told(len(wave))
+            self._on_chunks(len(wave))
         return rebuilt
 
     def _cargo(self, df: DataFrame, key: OptionsKey) -> Cargo | None:
@@ -140,8 +139,9 @@ class Rebuilding:
                 return
 
 
-def _header(cargo: Cargo) -> tuple[str, ...]:
-    return tuple(f.name for f in cargo.fields)
+def _count_rows(parcel: Parcel) -> Landed:
+    """For a sink that cannot say what its content would be."""
+    return Landed(parcel.rows.num_rows, "", 0)
 
 
 def _lake_rows(shipped: Shipped) -> LakeRows:

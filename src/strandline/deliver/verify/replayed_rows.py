@@ -61,12 +61,12 @@ def prove_replays(
             continue
         ranges = merged[q.partition] if replays.apart is None else merge_ranges(replays.ranges)
         there, landed = covers(ranges, _only(q.seq)), _landed(chunks.get(q.partition, ()), q.seq)
-        if q.state is QuarantineState.REPLAYED and not there and not landed and place.told and not taken_is_fine:
-            yield finding(Fault.MISSING, q, "it was set aside and replayed, and is not there")
+        if q.state is QuarantineState.REPLAYED and not there and not landed and place.known and not taken_is_fine:
+            yield finding(Fault.MISSING, q, "it was quarantined and replayed, and is not there")
         elif there and landed and replays.apart is not None:
             yield finding(Fault.DUPLICATE_ROW, q, "it was replayed, and delivered in its own place, too")
         elif there and q.state is QuarantineState.HELD:
-            yield finding(Fault.NOTE, q, "it is set aside, and there already: a replay of it will find that")
+            yield finding(Fault.NOTE, q, "it is in quarantine, and at the sink already: a replay of it will find that")
         elif there and q.state is QuarantineState.DISCARDED and replays.apart is not None:
             yield finding(Fault.EXTRA, q, "it was given up, and is there")
     yield from _apart(sink, replays, inspected)

@@ -6,6 +6,7 @@ The executors read objects and rows, as they would send them; the driver gets on
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from strandline.core.delivery_types import Intent, Lane, SinkRecord
@@ -16,21 +17,19 @@ from strandline.deliver.context import DeliverContext, settled
 from strandline.deliver.plan.older_generations import compare_older
 from strandline.deliver.send.digests import same_bytes
 from strandline.deliver.send.rejection import REPLAY_PARTITION
-from strandline.deliver.sink import Address, Held, Inspected, Inspector, Sink
+from strandline.deliver.sink import Address, Held, Inspected, Inspector, Provable, Sink
 from strandline.deliver.sink_session import SinkRun
-from strandline.deliver.sinks.blobs.rehearse import Provable
 from strandline.deliver.verify.compare import LakeRows, LakeSide, LaneProof, prove
-from strandline.deliver.verify.foreign import foreign_rows
-from strandline.deliver.verify.lost import forgotten, passed_over
 from strandline.deliver.verify.ranges import Fault, LaneRanges, OptionsKey, Present, VerifyFinding, lay_out, options_key
 from strandline.deliver.verify.rebuild import Rebuilding, WantedChunk
 from strandline.deliver.verify.replayed_rows import Replays, prove_replays
 from strandline.deliver.verify.single_rows import KnowsNumbers, NumberComparison, in_rows, unsent_rows
-from strandline.deliver.verify.verdict import SinkVerdict, VerifyProgress, VerifyReport
-from strandline.iceberg.spark.tables import explain
+from strandline.deliver.verify.undelivered import foreign_rows, forgotten, passed_over
+from strandline.deliver.verify.verdict import Proved, SinkVerdict, VerifyProgress, VerifyReport, add_up
+from strandline.iceberg.spark.tables import explaining
 from strandline.ledger.deliver import intents, lanes, losses, quarantine
-from strandline.ledger.deliver.losses import Loss
-from strandline.ledger.deliver.quarantine import NOT_THERE, QuarantineState
+from strandline.ledger.deliver.losses import Loss, Reason
+from strandline.ledger.deliver.quarantine import NOT_DELIVERED, QuarantineState
 from strandline.ledger.deliver.sinks import seq_or_none
 from strandline.ledger.maintain import floors
 
@@ -48,15 +47,13 @@ def verify(
     """A sink that cannot be read does not keep the others from being checked."""
     verdicts = []
     for record, dataset in chosen:
-        run = SinkRun(context, record, dataset, Lease(record.id, "verify"), lambda *_: None)
         try:
-            verdicts.append(_Verification(run, taken_is_fine, progress).verdict())
+            with closing(SinkRun(context, record, dataset, Lease(record.id, "verify"))) as run:
+                verdicts.append(_Verification(run, taken_is_fine, progress).verdict())
         except StrandlineError as e:
             words = e.message if e.hint is None else f"{e.message} ({e.hint})"
             unreadable = VerifyFinding(Fault.UNREADABLE, record.name, "", None, record.destination, words)
             verdicts.append(SinkVerdict(record.name, record.kind, 0, findings=(unreadable,)))
-        finally:
-            run.close()
     return VerifyReport(tuple(verdicts))
 
 
@@ -92,24 +89,16 @@ class _Verification:
         findings = [*self.extra, *(f for p in proofs for f in p.findings)]
         marks = [lane.mark for lane in known]
         record = self.run.record
+        outside = Proved(unprovable=sum(f.kind is Fault.UNPROVABLE for f in self.extra))
         return SinkVerdict(
             record.name,
             record.kind,
             len(known),
-            ranges=sum(p.ranges for p in proofs),
-            rows=sum(p.rows for p in proofs),
-            withheld=sum(p.withheld for p in proofs),
-            empty=sum(p.empty for p in proofs),
-            taken=sum(p.taken for p in proofs),
-            taken_over=sum(p.taken_over for p in proofs),
-            under_way=sum(p.under_way for p in proofs),
-            quarantined=replays.count(*NOT_THERE),
+            **add_up([*proofs, outside]),
+            quarantined=replays.count(*NOT_DELIVERED),
             replayed=replays.count(QuarantineState.REPLAYED),
             discarded=replays.count(QuarantineState.DISCARDED),
-            gone=sum(p.gone for p in proofs),
-            unprovable=sum(p.unprovable for p in proofs) + sum(f.kind is Fault.UNPROVABLE for f in self.extra),
             lost=sum(x.rows or 0 for x in self.losses),
-            checked_bytes=sum(p.bytes for p in proofs),
             start=seq_or_none(min((x.floor for x in layouts), default=record.start) or None),
             watermark=None if not marks or None in marks else min(m for m in marks if m is not None),
             findings=tuple(findings),
@@ -140,19 +129,20 @@ class _Verification:
     def _replays(self) -> Replays:
         """The quarantined rows, and what the sink holds as replays. The ledger is asked first, as for the others."""
         record = self.run.record
-        with self.run.context.ledger.read() as connection:
-            rows = [q for q in quarantine.list_quarantined(connection, record) if q.generation == record.generation]
+        found = self.run.context.ledger.query(quarantine.list_quarantined, record)
+        rows = [q for q in found if q.generation == record.generation]
         if not self.run.sink().keeps_marks:
             return Replays(tuple(rows), None)
         held = self._held_by_one(self.run.sink(), (self.run.address(REPLAY_PARTITION), None))
-        return Replays(tuple(rows), held or Held(None, (), told=False))
+        return Replays(tuple(rows), held or Held(None, (), known=False))
 
     def _sink_side(self, known: Sequence[Lane], replays: Replays) -> list[LaneRanges]:
         self._say("asking the sink", 0, 0)
         layouts = []
         for lane, held in zip(known, self._held(known), strict=True):
-            if held is not None and not held.told:
-                self.extra.append(self._cannot_be_asked(lane))
+            if held is not None and not held.known:
+                words = "the other end keeps no record that could be asked for: what it holds cannot be proven"
+                self._add(Fault.UNREADABLE, lane.partition, None, self.run.record.destination, words)
             elif held is not None:
                 self.held[lane.partition] = held
                 layouts.append(
@@ -171,10 +161,8 @@ class _Verification:
                 )
         return layouts
 
-    def _cannot_be_asked(self, lane: Lane) -> VerifyFinding:
-        where = self.run.record.destination
-        words = "the other end keeps no record that could be asked for: what it holds cannot be proven"
-        return VerifyFinding(Fault.UNREADABLE, self.run.record.name, lane.partition, None, where, words)
+    def _add(self, kind: Fault, partition: str, rows: SeqRange | None, what: str, detail: str) -> None:
+        self.extra.append(VerifyFinding(kind, self.run.record.name, partition, rows, what, detail))
 
     def _held(self, known: Sequence[Lane]) -> list[Held | None]:
         sink = self.run.sink()
@@ -188,12 +176,7 @@ class _Verification:
         try:
             return sink.held([asked])[0]
         except RefusedError as e:  # a sink raises this if two objects hold the same rows
-            address = asked[0]
-            self.extra.append(
-                VerifyFinding(
-                    Fault.OVERLAP, self.run.record.name, address.partition, None, self.run.record.destination, e.message
-                )
-            )
+            self._add(Fault.OVERLAP, asked[0].partition, None, self.run.record.destination, e.message)
             return None
 
     def _namer(self, partition: str) -> Callable[[SeqRange, OptionsKey | None], str]:
@@ -221,23 +204,17 @@ class _Verification:
                     found[partition][rows] = seen
                 else:
                     name = self._namer(partition)(rows, None)
-                    self.extra.append(
-                        VerifyFinding(
-                            Fault.UNREADABLE, self.run.record.name, partition, rows, name, why or "it cannot be read"
-                        )
-                    )
+                    self._add(Fault.UNREADABLE, partition, rows, name, why or "it cannot be read")
         self._say("reading the sink", len(pairs), len(pairs))
         return found
 
-    def _inspect_some(self, task: _Inspection, pairs: Sequence[tuple[Address, SeqRange]]) -> list[_Looked]:
+    def _inspect_some(self, task: _Inspection, pairs: Sequence[tuple[Address, SeqRange]]) -> list[_Read]:
         if getattr(task.inspector, "asks_only", False):
             return list(task.run(pairs))
         spark = self.run.context.tables().spark.sparkContext
         slices = min(len(pairs), spark.defaultParallelism * _TASKS_PER_CORE)
-        try:
+        with explaining("what the sink holds cannot be read"):
             return spark.parallelize(pairs, slices).mapPartitions(task.run).collect()  # one result per range
-        except Exception as e:
-            raise explain(e, "what the sink holds cannot be read") from e
 
     def _lake_side(
         self, layouts: Sequence[LaneRanges], inspected: Mapping[str, Mapping[SeqRange, Inspected]]
@@ -252,17 +229,23 @@ class _Verification:
         with self.run.context.ledger.read() as connection:  # after the table: the floor rises before rows go
             floor = max(floors.get(connection, record.dataset) or 0, source.view.floor)
             purged = tuple(losses.purged(connection, record.dataset))
-        wanted = [w for x in layouts for w in self._wanted(x)]
-        apart = [w for x in layouts for w in self._wanted_apart(x)]
+        wanted = [
+            WantedChunk(x.lane.partition, r.chunk.rows, r.chunk.expected, r.options) for x in layouts for r in x.chunks
+        ]
+        unrecorded = [(p, self._item(x, p)) for x in layouts for p in x.present if p.record is None]
+        # known by the watermark alone: no chunk is in its place
+        wanted += (item for p, item in unrecorded if p.options is None)
+        # They overlap chunks which were cut differently, and need a pass of their own.
+        apart = [item for p, item in unrecorded if p.options is not None]
         done = 0
 
-        def told(count: int) -> None:
+        def note(count: int) -> None:
             nonlocal done
             done += count
             self._say("building it again from the lake", done, max(done, len(wanted) + len(apart)))
 
-        told(0)
-        rebuilding = Rebuilding(self.run, source, told)
+        note(0)
+        rebuilding = Rebuilding(self.run, source, note)
         rebuilt = rebuilding.rebuild(wanted) | rebuilding.rebuild(apart)
         self._note_what_cannot_be_built(wanted, rebuilding.unfit)
         rebuilt |= self._explained(rebuilding, source.view.schemas > 1, layouts, inspected, rebuilt)
@@ -276,32 +259,14 @@ class _Verification:
             partition = layout.lane.partition
             side = LakeSide(by_lane[partition], changed, view.schemas > 1, floor, purged)
             proofs.append(prove(layout, inspected[partition], side))
-        self.extra += forgotten(record.name, self.losses, layouts, self._published)
+        query, dataset = self.run.context.ledger.query, self.run.dataset.id
+        unknown = [x.range for x in self.losses if x.reason is Reason.FORGOTTEN]
+        published = {rows: query(floors.rows_published, dataset, rows) for rows in unknown}
+        self.extra += forgotten(record.name, self.losses, layouts, published)
         self._say("looking for rows that nobody sent", 0, 0)
         self.extra += unsent_rows(source.df, self.run.record, layouts, by_lane, self.history)
         self._name_rows(rebuilding, layouts, proofs, inspected)
         return proofs
-
-    def _published(self, rows: SeqRange) -> int | None:
-        with self.run.context.ledger.read() as connection:
-            return floors.rows_published(connection, self.run.dataset.id, rows)
-
-    def _wanted(self, layout: LaneRanges) -> Iterator[WantedChunk]:
-        for r in layout.chunks:
-            yield WantedChunk(layout.lane.partition, r.chunk.rows, r.chunk.expected, r.options)
-        for p in layout.present:
-            if p.record is None and p.options is None:  # known by the watermark alone: no chunk is in its place
-                yield WantedChunk(layout.lane.partition, p.held.rows, p.held.count or len(p.held.rows), self._today)
-
-    def _wanted_apart(self, layout: LaneRanges) -> Iterator[WantedChunk]:
-        """Ranges that overlap chunks which were cut differently: they need a pass of their own."""
-        for p in layout.present:
-            if p.record is None and p.options is not None:
-                yield WantedChunk(layout.lane.partition, p.held.rows, p.held.count or len(p.held.rows), p.options)
-
-    @property
-    def _today(self) -> OptionsKey:
-        return options_key(self.run.record.options)
 
     def _explained(
         self,
@@ -335,16 +300,15 @@ class _Verification:
         partition, rows = layout.lane.partition, p.held.rows
         if p.record is not None:
             return WantedChunk(partition, rows, p.record.chunk.expected, p.record.options)
-        return WantedChunk(partition, rows, p.held.count or len(rows), p.options or self._today)
+        options = p.options or options_key(self.run.record.options)
+        return WantedChunk(partition, rows, p.held.count or len(rows), options)
 
     def _note_what_cannot_be_built(self, wanted: Sequence[WantedChunk], unfit: Mapping[OptionsKey, str]) -> None:
         for options, why in unfit.items():
             alike = [w for w in wanted if w.options == options]
             what = first_of_chunks(len(alike), self._namer(alike[0].partition)(alike[0].rows, options))
             detail = f"only counts and digests of the ledger are compared, not the lake's: {why}"
-            self.extra.append(
-                VerifyFinding(Fault.NOTE, self.run.record.name, alike[0].partition, alike[0].rows, what, detail)
-            )
+            self._add(Fault.NOTE, alike[0].partition, alike[0].rows, what, detail)
 
     def _name_rows(
         self,
@@ -383,7 +347,7 @@ def _digest(p: Present, seen: Inspected | None) -> str | None:
     return said if same_bytes(said, there) else None
 
 
-_Looked = tuple[str, SeqRange, Inspected | None, str | None]  # partition, range, what is there, or why it is not known
+_Read = tuple[str, SeqRange, Inspected | None, str | None]  # partition, range, what is there, or why it is not known
 
 
 @dataclass(frozen=True)
@@ -392,7 +356,7 @@ class _Inspection:
 
     inspector: Inspector
 
-    def run(self, pairs: Iterable[tuple[Address, SeqRange]]) -> Iterator[_Looked]:
+    def run(self, pairs: Iterable[tuple[Address, SeqRange]]) -> Iterator[_Read]:
         try:
             for address, rows in pairs:
                 try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
 from pyspark.sql import DataFrame
@@ -17,13 +18,14 @@ from strandline.deliver.sink import Address, Outcome, Parcel
 from strandline.deliver.verify.compare import LakeRows
 from strandline.deliver.verify.ranges import Fault, LaneRanges, VerifyFinding
 from strandline.deliver.verify.rebuild import WantedChunk
-from strandline.iceberg.spark.tables import explain
+from strandline.iceberg.spark.tables import explaining
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 NAMED_MAX = 5
 STRAYS_MAX = 20
+_CANNOT_COUNT = "the rows of the lake cannot be counted"
 
 
 # --- rows that a sink lacks or has twice ---
@@ -118,27 +120,18 @@ def unsent_rows(
         if known is not None and there > known:
             suspects.append(layout)
     found = strays(df, [(x.lane.partition, hole) for x in suspects for hole in x.holes()])
+    finding = partial(VerifyFinding, Fault.UNEXPLAINED, record.name)
+    detail = "they are in the lake, the watermark has passed them, and they were never sent"
     findings = [
-        VerifyFinding(
-            Fault.UNEXPLAINED,
-            record.name,
-            s.partition,
-            s.rows,
-            f"{plural(s.count, 'row')}, numbers {s.first} to {s.last}",
-            "they are in the lake, the mark has passed them, and they were never sent",
-        )
+        finding(s.partition, s.rows, f"{plural(s.count, 'row')}, sequence numbers {s.first} to {s.last}", detail)
         for s in found[:STRAYS_MAX]
     ]
     if more := sum(s.count for s in found[STRAYS_MAX:]):
-        findings.append(
-            VerifyFinding(
-                Fault.UNEXPLAINED, record.name, "", None, f"{plural(more, 'row')} more", "they were never sent either"
-            )
-        )
+        findings.append(finding("", None, f"{plural(more, 'row')} more", "they were never sent either"))
     for partition, rows in sorted((p, n) for p, n in counts.items() if p not in left_out):
         what = f"{plural(rows, 'row')} up to {record.planned}"
         detail = "they are in the lake, and the ledger does not know their partition"
-        findings.append(VerifyFinding(Fault.UNEXPLAINED, record.name, partition, None, what, detail))
+        findings.append(finding(partition, None, what, detail))
     return findings
 
 
@@ -180,10 +173,8 @@ def rows_by_lane(df: DataFrame, spans: Sequence[LaneSpan], others: LaneSpan) -> 
 
 
 def _counts(df: DataFrame) -> dict[str, int]:
-    try:
+    with explaining(_CANNOT_COUNT):
         return {r["_lane"]: r["rows"] for r in df.collect() if r["rows"]}  # one row per lane
-    except Exception as e:
-        raise explain(e, "the rows of the lake cannot be counted") from e
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,10 +201,8 @@ def strays(df: DataFrame, holes: Sequence[tuple[str, SeqRange]]) -> list[Stray]:
         F.count("*").alias("rows"), F.min(number).alias("first"), F.max(number).alias("last")
     )
     by_start = {(p, int(r.lo)): r for p, r in holes}
-    try:
+    with explaining(_CANNOT_COUNT):
         found = grouped.collect()  # one row per hole that has rows
-    except Exception as e:
-        raise explain(e, "the rows of the lake cannot be counted") from e
     return sorted(
         (Stray(r["_lane"], by_start[r["_lane"], r["_from"]], r["rows"], r["first"], r["last"]) for r in found),
         key=lambda s: (s.partition, s.rows),

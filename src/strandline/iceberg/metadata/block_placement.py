@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from strandline.core.errors import RefusedError
 from strandline.core.types import SEQ_MAX, BlockPlacement, Checked, SnapshotId
 
-REACH = 1 << 40  # at most so many numbers are skipped at once: the sequence has room for eight million such steps
+SKIP_MAX = 1 << 40  # at most so many numbers are skipped at once: the sequence has room for eight million such steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +33,12 @@ def place(
     spans: Sequence[NumberSpan],
     around: Callable[[int], Around],
     *,
-    reach: int = REACH,
+    skip_max: int = SKIP_MAX,
 ) -> BlockPlacement:
     """Where a block of so many rows collides with no sequence number in the table. `last` is the counter. `spans` are
     files with numbers above it. `around` reads rows, and is called only if a file crosses the limit. Raises
     RefusedError."""
-    limit = last + reach
+    limit = last + skip_max
     while True:
         above = max([last, *(s.hi for s in spans if s.hi <= limit)])
         beyond = [s.lo for s in spans if s.lo > limit]
@@ -48,14 +48,14 @@ def place(
             beyond += [] if lowest is None else [lowest]
         if above + rows > SEQ_MAX:
             raise RefusedError(
-                "the table holds numbers up to the end of the sequence, and there is no room for new rows",
+                "the table has sequence numbers up to the end of the sequence, and there is no room for new rows",
                 hint="Somebody wrote them past Strandline: `strandline status` counts them as foreign. Delete them.",
             )
         if above + rows <= limit:
             return BlockPlacement(above, limit, Checked(snapshot, min(beyond, default=None)))
-        limit += max(reach, rows)
+        limit += max(skip_max, rows)
 
 
-def is_near(checked: Checked, last: int, rows: int, *, reach: int = REACH) -> bool:
-    """Whether a block could reach the numbers that the last check left out."""
-    return checked.beyond is not None and last + rows + reach >= checked.beyond
+def is_near(checked: Checked, last: int, rows: int, *, skip_max: int = SKIP_MAX) -> bool:
+    """Whether a block could reach the sequence numbers that the last check left out."""
+    return checked.beyond is not None and last + rows + skip_max >= checked.beyond

@@ -63,29 +63,23 @@ def judge(
     snapshots of main were expired. `all_have_rows` says whether main has a row of each block; it is called last."""
     anchors = _anchors(view, memory)
     found = {a: _descends(view, a, lambda: ()) for a in anchors}
-    if None in found.values() and not (_is_untagged(view, memory) and True in found.values()):
+    is_untagged = view.settled is None and memory.anchor is None  # a version of Strandline without tags published last
+    if None in found.values() and not (is_untagged and True in found.values()):
         found = {a: _descends(view, a, earlier) if f is None else f for a, f in found.items()}
-    lost = next((a for a in anchors if found[a] is False), None)
-    if lost is not None:
+    if (lost := next((a for a in anchors if found[a] is False), None)) is not None:
         return RolledBack(lost.snapshot, lost.snapshot in view.snapshots)
-    if None not in found.values() or (_is_untagged(view, memory) and True in found.values()):
+    if None not in found.values() or (is_untagged and True in found.values()):
         return Holds()
     doubtful = next(a for a in anchors if found[a] is None)
     blocks = _telling(view, memory, doubtful)
     return Holds() if blocks and all_have_rows(blocks) else NotKnown(doubtful.snapshot)
 
 
-def _is_untagged(view: TableView, memory: Memory) -> bool:
-    """A version of Strandline without tags published last."""
-    return view.settled is None and memory.anchor is None
-
-
 def _anchors(view: TableView, memory: Memory) -> list[Anchor]:
     """Main must descend from the tagged snapshot and from the one that the ledger remembers. The tag is behind if the
     catalog is an old copy; the ledger is behind if it is one, or if somebody else moved the tag. A table without either
     uses the last published blocks: one of them is enough, because older ones may have expired."""
-    known = {a.snapshot: a for a in (memory.anchor, view.settled) if a is not None}
-    if known:
+    if known := {a.snapshot: a for a in (memory.anchor, view.settled) if a is not None}:
         return list(known.values())
     published = [b.snapshot for b in memory.published if b.snapshot is not None]
     return [Anchor(s, view.snapshots[s].sequence if s in view.snapshots else 0) for s in published]

@@ -1,8 +1,13 @@
-"""What is known about the files of one snapshot without opening them. Plain values."""
+"""What is known about the files of a snapshot without opening them, and which are rewritten together. Plain values."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+T = TypeVar("T")
+Order = Literal["kept", "sorted", "shuffled"]  # the rows are in order; sorted by one task; shuffled by ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,3 +23,37 @@ class LiveFile:
     # Whether its rows are known to be in the order of their sequence numbers. Ours are, as far as history tells whose
     # file it is. For other files nobody knows without opening them.
     ordered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FilePart:
+    """Neighbours of one partition that become `outputs` new files."""
+
+    spec: int
+    partition: str
+    files: tuple[LiveFile, ...]
+    order: Order
+    outputs: int
+
+    @property
+    def bytes(self) -> int:
+        return sum(f.bytes for f in self.files)
+
+    @property
+    def rows(self) -> int:
+        return sum(f.rows for f in self.files)
+
+
+def overlapping(files: Iterable[T], bounds: Callable[[T], tuple[int, int]]) -> Iterator[list[T]]:
+    """Runs of files that share no sequence number with a file of another run. `files` are ordered by their lowest."""
+    group: list[T] = []
+    end = 0
+    for file in files:
+        lo, hi = bounds(file)
+        if group and lo > end:
+            yield group
+            group = []
+        end = max(end, hi) if group else hi
+        group.append(file)
+    if group:
+        yield group

@@ -1,6 +1,6 @@
 """Reads a table's metadata without PyIceberg, for commands that must answer within a second.
 
-The embedded catalog is a SQLite file with one row per table. The row names the newest metadata file, which is JSON.
+The embedded catalog is a SQLite file with one row per table or view. The row names the newest metadata file (JSON).
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import json
 import sqlite3
 import zlib
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 from strandline.core.errors import StorageError
 from strandline.core.settings import LakeConfig
-from strandline.iceberg.metadata.identifier import CATALOG, full_name, parse_identifier
+from strandline.iceberg.metadata.identifier import CATALOG, full_name, name_of, parse_identifier
 from strandline.iceberg.metadata.lineage import Links, links_of
 from strandline.iceberg.metadata.table_metadata import SnapshotView, TableView, parse_view
 
@@ -44,7 +44,6 @@ class TableGlance:
     view: TableView
     # live rows of main; None if unknown, because of delete files or a writer that keeps no totals
     row_count: int | None
-    open_branches: int  # blocks that are staged and not published yet
     history: tuple[SnapshotView, ...]  # main and its ancestors, newest first, as far back as they are kept
 
 
@@ -62,9 +61,7 @@ def read_pointer(config: LakeConfig, name: str) -> TableGlance | None:
     missing: OSError | None = None
     for _ in range(_READ_ATTEMPTS):
         location = _location(catalog, parse_identifier(name))
-        if location is None:
-            return None
-        if (path := _local_path(location)) is None:
+        if location is None or (path := _local_path(location)) is None:
             return None
         try:
             return glance_of(location, path.read_bytes())
@@ -83,21 +80,61 @@ def read_pointer(config: LakeConfig, name: str) -> TableGlance | None:
 
 
 def _location(catalog: Path, identifier: tuple[str, ...]) -> str | None:
-    uri = f"file:{quote(str(catalog))}?mode=ro"
-    try:
-        with closing(sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_SECONDS)) as connection:
-            row = connection.execute(
-                "SELECT metadata_location FROM iceberg_tables"
-                " WHERE catalog_name = ? AND table_namespace = ? AND table_name = ?",
-                (CATALOG, ".".join(identifier[:-1]), identifier[-1]),
-            ).fetchone()
-    except sqlite3.OperationalError as e:
-        if "no such table" in str(e):
-            return None
-        raise StorageError(f"the catalog {catalog} cannot be read: {e}") from e
-    except sqlite3.DatabaseError as e:
-        raise StorageError(f"the catalog {catalog} cannot be read: {e}") from e
+    query = (
+        "SELECT metadata_location FROM iceberg_tables WHERE catalog_name = ? AND table_namespace = ? AND table_name = ?"
+    )
+    with _catalog_file(catalog) as connection:
+        try:
+            row = connection.execute(query, (CATALOG, ".".join(identifier[:-1]), identifier[-1])).fetchone()
+        except sqlite3.OperationalError as e:
+            if "no such table" in str(e):
+                return None
+            raise
     return None if row is None else row[0]
+
+
+@contextmanager
+def _catalog_file(path: Path) -> Iterator[sqlite3.Connection]:
+    """For reading. Raises StorageError."""
+    try:
+        uri = f"file:{quote(str(path))}?mode=ro"
+        with closing(sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_SECONDS)) as connection:
+            yield connection
+    except sqlite3.DatabaseError as e:
+        raise StorageError(f"the catalog {path} cannot be read: {e}") from e
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogRow:
+    """A table or a view of the embedded catalog. PyIceberg shows only tables, and none without its metadata."""
+
+    name: str
+    metadata: tuple[str, ...]  # its metadata file, and the previous one, as far as the row names them
+    is_view: bool
+    own: bool  # False for a row of another catalog in the same file
+
+
+def read_rows(config: LakeConfig) -> list[CatalogRow] | None:
+    """All rows, even if their metadata cannot be read. None if the catalog is not a local file. Raises StorageError."""
+    if config.settings.catalog.kind != "sqlite":
+        return None
+    path = config.path(config.settings.catalog.path)
+    if not path.is_file():
+        raise StorageError(f"there is no catalog at {path}", hint="Restore the file.")
+    with _catalog_file(path) as connection:
+        columns = {row[1] for row in connection.execute("PRAGMA table_info(iceberg_tables)")}
+        kind = "iceberg_type" if "iceberg_type" in columns else "NULL"
+        rows = connection.execute(
+            "SELECT catalog_name, table_namespace, table_name, metadata_location, previous_metadata_location,"
+            f" {kind} FROM iceberg_tables"
+        ).fetchall()
+    return [
+        CatalogRow(
+            name_of((*str(row[1]).split("."), row[2])), tuple(filter(None, row[3:5])), row[5] == "VIEW",
+            row[0] == CATALOG,
+        )
+        for row in rows
+    ]  # fmt: skip
 
 
 def _local_path(location: str) -> Path | None:
@@ -122,7 +159,7 @@ def glance_of(location: str, content: bytes) -> TableGlance:
     """From the bytes of a metadata file."""
     view = parse_view(_unpacked(content).decode("utf-8"))
     history = tuple(view.ancestors(view.main))
-    return TableGlance(location, view, _row_count(view, history), len(view.branches), history)
+    return TableGlance(location, view, _row_count(view, history), history)
 
 
 def metadata_document(content: bytes) -> object:

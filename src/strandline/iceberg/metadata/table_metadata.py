@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from strandline.core.batch_names import can_share_rows
@@ -47,6 +48,7 @@ BATCH_SUMMARY = "strandline.reconcile.batch"
 DROPPED_SUMMARY = "strandline.reconcile.dropped"
 # in the summary of a snapshot that numbers adopted rows in main, without a branch: its block, as a wap id
 BLOCK_SUMMARY = "strandline.block"
+MAX_REF_AGE_PROPERTY = "history.expire.max-ref-age-ms"
 METRICS_PROPERTY = f"write.metadata.metrics.column.{SEQ_COLUMN}"
 FORMAT_PROPERTY = "write.format.default"
 
@@ -70,8 +72,8 @@ class RecordedPurge:
         return f"{PURGED_PREFIX}{self.rows.lo}-{self.rows.hi}{number}"
 
     @classmethod
-    def parse(cls, told: tuple[str, str]) -> RecordedPurge | None:
-        found, value = _PURGE.fullmatch(told[0]), told[1]
+    def parse(cls, recorded: tuple[str, str]) -> RecordedPurge | None:
+        found, value = _PURGE.fullmatch(recorded[0]), recorded[1]
         if found is None or not (value.isascii() and value.isdigit()):
             return None
         lo, hi, number = (int(text or 0) for text in found.groups())
@@ -109,10 +111,31 @@ class SnapshotView:
     parent: SnapshotId | None
     operation: str
     wap: str | None  # the wap id that it was staged with, or that a cherry-pick published
-    added_records: int
     schema_id: int | None
     summary: Mapping[str, str]
     sequence: int = 0  # Iceberg's sequence number, which is higher in a child than in its parent; 0 in format 1
+    at_ms: int = 0
+
+    @property
+    def at(self) -> datetime:
+        return datetime.fromtimestamp(self.at_ms / 1000, UTC)
+
+    def block_of(self, lake: str) -> WapId | None:
+        """The block of this lake that it brought; None if it brought none."""
+        wap = WapId.parse(self.wap)
+        return wap if wap is not None and wap.lake == lake else None
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A branch or a tag, and its own rules of expiry."""
+
+    name: str
+    snapshot: SnapshotId
+    is_branch: bool
+    min_snapshots: int | None = None
+    max_snapshot_age_ms: int | None = None
+    max_ref_age_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +151,7 @@ class TableView:
     schemas: int = 1  # how many schemas the table has had
     sequence: int = 0  # the highest sequence number that Iceberg gave to a snapshot of the table
     metadata_log: tuple[str, ...] = ()  # earlier metadata files, oldest first
+    ref_rules: tuple[Ref, ...] = ()  # `refs`, with their rules
 
     @property
     def main_has_current_schema(self) -> bool:
@@ -202,23 +226,29 @@ def parse_view(text: str) -> TableView:
     data = json.loads(text)
     schema_id = data.get("current-schema-id", 0)
     schemas = data.get("schemas") or [data["schema"]]
-    refs = {name: SnapshotId(ref["snapshot-id"]) for name, ref in data.get("refs", {}).items()}
+    refs = [_ref(name, ref) for name, ref in data.get("refs", {}).items()]
     current = data.get("current-snapshot-id")
-    if "main" not in refs and current not in (None, -1):
-        refs["main"] = SnapshotId(current)
+    if current not in (None, -1) and not any(ref.name == "main" for ref in refs):
+        refs.append(Ref("main", SnapshotId(current), is_branch=True))
     return TableView(
         uuid=data["table-uuid"],
         location=data["location"],
         format_version=data["format-version"],
         properties=data.get("properties", {}),
-        refs=refs,
+        refs={ref.name: ref.snapshot for ref in refs},
         snapshots={s.id: s for s in map(_snapshot, data.get("snapshots", []))},
         schema=next(s for s in schemas if s.get("schema-id", 0) == schema_id),
         schema_id=schema_id,
         schemas=len(schemas),
         sequence=data.get("last-sequence-number", 0),
         metadata_log=tuple(entry["metadata-file"] for entry in data.get("metadata-log", [])),
+        ref_rules=tuple(refs),
     )
+
+
+def _ref(name: str, data: Mapping[str, Any]) -> Ref:
+    rules = (data.get(key) for key in ("min-snapshots-to-keep", "max-snapshot-age-ms", "max-ref-age-ms"))
+    return Ref(name, SnapshotId(data["snapshot-id"]), data["type"].lower() == "branch", *rules)
 
 
 def _snapshot(data: Mapping[str, Any]) -> SnapshotView:
@@ -230,10 +260,10 @@ def _snapshot(data: Mapping[str, Any]) -> SnapshotView:
         summary.get("operation", "append"),
         # A cherry-pick has both: `published-wap-id` is what it published.
         summary.get("published-wap-id") or summary.get("wap.id") or summary.get(BLOCK_SUMMARY),
-        int(summary.get("added-records", "0")),
         data.get("schema-id"),
         summary,
         data.get("sequence-number", 0),
+        data.get("timestamp-ms", 0),
     )
 
 
@@ -286,22 +316,19 @@ def plan_publish(
         return AlreadyPublished(published, view.settled) if head is None else RemoveBranch(published)
     staged = view.snapshots.get(snapshot)
     if staged is not None and view.chain_reaches(staged.parent):
-        return (
-            PublishHeld(f"branch {branch} is gone and main never had its rows")
-            if head is None
-            else CherryPick(snapshot)
-        )
+        if head is None:
+            return PublishHeld(f"branch {branch} is gone and main never had its rows")
+        return CherryPick(snapshot)
     if rows_in_main is None:
         return CountRows()
     if 0 < rows_in_main < len(wap.rows):
-        return PublishHeld(
-            f"main has {rows_in_main:,} of its {plural(len(wap.rows), 'number')}, and no history that tells why"
-        )
+        rows = plural(len(wap.rows), "sequence number")
+        return PublishHeld(f"main has {rows_in_main:,} of its {rows}, and no history that tells why")
     if rows_in_main > 0:
         return AlreadyPublished(None, view.settled) if head is None else RemoveBranch(None)
-    return (
-        PublishHeld(f"branch {branch} is gone and main has none of its rows") if head is None else CherryPick(snapshot)
-    )
+    if head is None:
+        return PublishHeld(f"branch {branch} is gone and main has none of its rows")
+    return CherryPick(snapshot)
 
 
 # What to do with a reserved block whose writer is gone.
@@ -346,7 +373,7 @@ def plan_recovery(
     if elsewhere is not None:
         return Abandon(f"the batch is in main under {elsewhere}")
     if passed is not None and wap.rows.lo <= passed:
-        return Abandon(f"a sink has passed its numbers (it stands at {passed})")
+        return Abandon(f"the watermark of a sink is already past it, at {passed}")
     if head is not None and branch_complete:
         return RollForward(head)
     return Abandon("its writer is gone and staged nothing" if head is None else "its writer left the branch incomplete")
@@ -355,10 +382,8 @@ def plan_recovery(
 def batch_elsewhere(view: TableView, wap: WapId) -> SeqRange | None:
     """The range under which main already has the same batch, a part of it, or one that contains it, by history."""
     for snapshot in view.ancestors(view.main):
-        other = WapId.parse(snapshot.wap)
-        if other is None or other.lake != wap.lake or other.rows == wap.rows:
-            continue
-        if can_share_rows(other.batch_id, wap.batch_id):
+        other = snapshot.block_of(wap.lake)
+        if other is not None and other.rows != wap.rows and can_share_rows(other.batch_id, wap.batch_id):
             return other.rows
     return None
 
@@ -380,18 +405,15 @@ def unfit(view: TableView, dataset: Dataset, lake: str) -> str | None:
     column = view.column(SEQ_COLUMN)
     if column is None or column["type"] != "long":
         return f"it has no column {SEQ_COLUMN} of type long"
-    if taken := next((f["name"] for f in view.schema["fields"] if _is_taken(f["name"])), None):
+    names = (field["name"] for field in view.schema["fields"])
+    if taken := next((n for n in names if is_reserved(n) and n not in INTERNAL_COLUMNS), None):
         return f"its column {taken} has a name that is reserved"
     if not dataset.adopted and not column["required"]:
         return f"its column {SEQ_COLUMN} is no longer required"
     if view.properties.get(METRICS_PROPERTY) != "full":
         return f"its property {METRICS_PROPERTY} is no longer `full`"
     if view.properties.get(FORMAT_PROPERTY, "").lower() == "avro":
-        return f"its property {FORMAT_PROPERTY} is avro, and Avro files do not say which numbers they hold"
-    if "history.expire.max-ref-age-ms" in view.properties:
-        return "its property history.expire.max-ref-age-ms would expire staged branches"
+        return f"its property {FORMAT_PROPERTY} is avro, and Avro files do not say which sequence numbers they hold"
+    if MAX_REF_AGE_PROPERTY in view.properties:
+        return f"its property {MAX_REF_AGE_PROPERTY} would expire staged branches"
     return None
-
-
-def _is_taken(column: str) -> bool:
-    return is_reserved(column) and column not in INTERNAL_COLUMNS

@@ -63,11 +63,7 @@ def in_effect(schema: Schema, base: Schema, alterations: Sequence[Alteration]) -
     """Whether `schema` is `base` with the alterations: decides a commit of unknown outcome."""
     for alteration in alterations:
         match alteration:
-            case AddColumn(name, kind):
-                field = _maybe(schema, name)
-                if field is None or from_pyiceberg(field.field_type) != kind:
-                    return False
-            case WidenColumn(name, kind):
+            case AddColumn(name, kind) | WidenColumn(name, kind):
                 field = _maybe(schema, name)
                 if field is None or from_pyiceberg(field.field_type) != kind:
                     return False

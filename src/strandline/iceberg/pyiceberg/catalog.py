@@ -10,7 +10,6 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
@@ -48,6 +47,7 @@ from strandline.iceberg.metadata.table_metadata import (
     EPOCH_PROPERTY,
     FORMAT_PROPERTY,
     LAKE_PROPERTY,
+    MAX_REF_AGE_PROPERTY,
     METRICS_PROPERTY,
     NUMBERED_SINCE_PROPERTY,
 )
@@ -89,34 +89,20 @@ NEW_TABLE_PROPERTIES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class TableListing:
-    name: str
-    lake: str | None  # the lake that it is a dataset of; None if it is no dataset
-    properties: Mapping[str, str]
-    table_uuid: str | None
-    problem: str | None  # why it cannot be opened; then nothing else is known
-
-
 def open_catalog(config: LakeConfig) -> PyIcebergCatalog:
     remote = config.settings.catalog.kind == "rest"
-    for _ in range(OPEN_ATTEMPTS_MAX - 1):
+    for left in reversed(range(OPEN_ATTEMPTS_MAX)):
         try:
             with explained("the catalog"):
-                return PyIcebergCatalog(_load(config), remote=remote)
+                catalog = load_catalog(CATALOG, **_catalog_options(config))
+            break
         except StorageError as e:
             # Two processes that open a new lake at once both create the catalog's tables; the second then finds them.
-            if "already exists" not in e.message:
+            if not left or "already exists" not in e.message:
                 raise
-    with explained("the catalog"):
-        return PyIcebergCatalog(_load(config), remote=remote)
-
-
-def _load(config: LakeConfig) -> Catalog:
-    catalog = load_catalog(CATALOG, **_catalog_options(config))
     # With only the heads of branches, other kept snapshots look like garbage. Set last, to override the server.
     catalog.properties[SNAPSHOT_LOADING_MODE] = "all"
-    return catalog
+    return PyIcebergCatalog(catalog, remote=remote)
 
 
 def _catalog_options(config: LakeConfig) -> dict[str, str]:
@@ -143,11 +129,7 @@ def _catalog_options(config: LakeConfig) -> dict[str, str]:
 class PyIcebergCatalog:
     def __init__(self, catalog: Catalog, *, remote: bool) -> None:
         self._catalog = catalog
-        self._remote = remote
-
-    @property
-    def is_remote(self) -> bool:
-        return self._remote
+        self.is_remote = remote
 
     def close(self) -> None:
         self._catalog.close()
@@ -182,8 +164,7 @@ class PyIcebergCatalog:
             return None
         table = self.load(name)
         with explained(full_name(name)):
-            content = table.io.new_input(table.metadata_location).open().read()
-        return glance_of(table.metadata_location, content)
+            return glance_of(table.metadata_location, table.io.new_input(table.metadata_location).open().read())
 
     def table_names(self) -> list[str]:
         with explained("the catalog"):
@@ -204,18 +185,6 @@ class PyIcebergCatalog:
                 found[name_of(name)] = None  # a server or a damaged file may raise anything
         return found
 
-    def list_tables(self) -> list[TableListing]:
-        """All tables of the catalog, also those that are no dataset, and those that cannot be opened."""
-        return [self._listing(name) for name in self.table_names()]
-
-    def _listing(self, name: str) -> TableListing:
-        try:
-            table = self.load(name)
-        except (TableUnfit, StorageError) as e:
-            return TableListing(name, None, {}, None, e.message)
-        properties = dict(table.properties)
-        return TableListing(name, properties.get(LAKE_PROPERTY), properties, str(table.metadata.table_uuid), None)
-
     def _namespaces(self, parent: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         for namespace in self._catalog.list_namespaces(parent):
             yield namespace
@@ -230,20 +199,14 @@ class PyIcebergCatalog:
         epoch: int,
         deliver_by: Sequence[str] = (),
         partition_by: str | None = None,
-        format_version: int = FORMAT_VERSION,
         properties: Mapping[str, str] | None = None,
     ) -> Table:
         """Strandline's own columns come first, required, then the user's. `properties` are set besides our own."""
         check_new_name(name)
-        if format_version != FORMAT_VERSION:
-            raise SchemaError(
-                f"a dataset cannot be created with format version {format_version}",
-                hint="PyIceberg writes version 2 only. Create the table with Spark, and adopt it.",
-            )
         schema = dataset_schema(columns, deliver_by)
         spec = partition_spec(schema, parse_partition_by(partition_by) if partition_by is not None else ())
         wanted = NEW_TABLE_PROPERTIES | dict(properties or {}) | own_properties(lake_id, epoch, deliver_by)
-        wanted["format-version"] = str(format_version)
+        wanted["format-version"] = str(FORMAT_VERSION)
         identifier = parse_identifier(name)
         try:
             with explained(full_name(name)):
@@ -287,18 +250,8 @@ class PyIcebergCatalog:
                 sent = unknown = True
                 raise
             except CommitFailedException:
-                sent = self._remote  # a request that a gateway sent twice conflicts with itself
+                sent = self.is_remote  # a request that a gateway sent twice conflicts with itself
                 raise
-            return table
-
-        return self._committed(name, attempt)
-
-    def set_properties(self, name: str, values: Mapping[str, str]) -> Table:
-        def attempt() -> Table:
-            table = self.load(name)
-            if any(table.properties.get(key) != value for key, value in values.items()):
-                with self._committing(), table.transaction() as transaction:
-                    transaction.set_properties(dict(values))
             return table
 
         return self._committed(name, attempt)
@@ -342,7 +295,7 @@ class PyIcebergCatalog:
         try:
             yield
         except (OSError, ServerError, ServiceUnavailableError, TooManyRequestsError, ValidationError) as e:
-            if self._remote:
+            if self.is_remote:
                 raise CommitStateUnknownException(str(e)) from e
             raise
 
@@ -392,15 +345,15 @@ def check_adoptable(
     if owner is not None and owner != lake_id:
         raise WrongLake(
             f"{name} is a dataset of another lake ({owner})",
-            hint="Rows cannot have numbers of two lakes. Copy the table, or open that lake.",
+            hint="Rows cannot have sequence numbers of two lakes. Copy the table, or open that lake.",
         )
     if int(properties.get(EPOCH_PROPERTY, "0")) > epoch:
         raise Superseded(
             f"{name} was taken over by a newer ledger of this lake", hint="Find out which ledger is the one in use."
         )
-    if "history.expire.max-ref-age-ms" in properties:
+    if MAX_REF_AGE_PROPERTY in properties:
         raise TableUnfit(
-            f"{name} has history.expire.max-ref-age-ms set, which would expire staged branches",
+            f"{name} has {MAX_REF_AGE_PROPERTY} set, which would expire staged branches",
             hint="Unset the property, then adopt the table.",
         )
     if taken := [c for c in columns if is_reserved(c) and c not in INTERNAL_COLUMNS]:

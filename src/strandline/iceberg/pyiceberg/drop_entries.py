@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, ValidationException
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent
@@ -27,12 +26,6 @@ VOID_KEPT_MS = 30 * 86_400_000  # longer than any process with a prepared commit
 FORMAT_VERSION_MAX = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Dropped:
-    count: int  # of files, however often main had each
-    snapshot: int | None
-
-
 def is_possible(catalog: PyIcebergCatalog, name: str) -> bool:
     return int(catalog.load(name).metadata.format_version) <= FORMAT_VERSION_MAX
 
@@ -47,20 +40,20 @@ def drop_data_files(
     summary: Mapping[str, str],
     attempts_max: int,
     before_commit: Callable[[], None],
-) -> Dropped:
-    """`before_commit` is the last check: if it raises, nothing is committed. Raises CommitUnknown or StorageError."""
+) -> int:
+    """How many files main no longer has. `before_commit` is the last check: if it raises, nothing is committed. Raises
+    CommitUnknown or StorageError."""
     for number in range(1, attempts_max + 1):
         table = catalog.load(name)
         if (landed := _landed(table, token)) is not None:
             return landed
-        found = _entries(table, wanted, key)
-        if not found:
-            return Dropped(0, None)
+        if not (found := _entries(table, wanted, key)):
+            return 0
         count = len({key(file.file_path) for file in found})
         before_commit()
         try:
             with explained(name):
-                snapshot = _commit(table, found, count, token, summary, keep_files=catalog.is_remote)
+                _commit(table, found, count, token, summary, keep_files=catalog.is_remote)
         except CommitFailedException as e:
             if VOID_PREFIX + token in catalog.load(name).metadata.refs:
                 raise CommitUnknown(f"{name}: another run has voided this batch of entries") from e
@@ -71,17 +64,16 @@ def drop_data_files(
             raise CommitUnknown(f"{name}: whether entries were dropped is not known: {e}") from e
         except ValidationException as e:
             raise StorageError(f"{name}: entries cannot be dropped: {e}") from e
-        return Dropped(count, snapshot)
+        return count
     raise AssertionError("unreachable")
 
 
 def landed(catalog: PyIcebergCatalog, name: str, token: str) -> int | None:
     """How many entries the commit of a batch removed; None if the table does not have that commit."""
     try:
-        found = _landed(catalog.load(name), token)
+        return _landed(catalog.load(name), token)
     except NoSuchDataset:
         return None
-    return None if found is None else found.count
 
 
 def has_entries(catalog: PyIcebergCatalog, name: str, wanted: Collection[str], key: Callable[[str], str]) -> bool:
@@ -115,18 +107,16 @@ def _until(tagged_ms: int) -> int:
     return max(0, int(time.time() * 1000) - tagged_ms) + VOID_KEPT_MS
 
 
-def _landed(table: Table, token: str) -> Dropped | None:
+def _landed(table: Table, token: str) -> int | None:
     for snapshot in reversed(table.metadata.snapshots):
         said = snapshot.summary
         if said is not None and said.additional_properties.get(BATCH_SUMMARY) == token:
-            count = int(said.additional_properties.get(DROPPED_SUMMARY, "0"))
-            return Dropped(count, snapshot.snapshot_id)
+            return int(said.additional_properties.get(DROPPED_SUMMARY, "0"))
     return None
 
 
 def _entries(table: Table, wanted: Collection[str], key: Callable[[str], str]) -> list[DataFile]:
-    main = table.current_snapshot()
-    if main is None:
+    if (main := table.current_snapshot()) is None:
         return []
     found: list[DataFile] = []
     with explained(".".join(table.name())):
@@ -142,7 +132,7 @@ def _entries(table: Table, wanted: Collection[str], key: Callable[[str], str]) -
 
 def _commit(
     table: Table, files: list[DataFile], count: int, token: str, summary: Mapping[str, str], *, keep_files: bool
-) -> int:
+) -> None:
     """`keep_files`: files that were written for a refused commit stay. Over a network, a commit that a gateway sent
     twice conflicts with itself, and PyIceberg would delete the manifests of the one that landed."""
     # One attempt: the lease must be checked again before the next, which PyIceberg's own retries would not do.
@@ -158,4 +148,3 @@ def _commit(
     if keep_files:
         keep_written_files(transaction)
     transaction.commit_transaction()
-    return drop.snapshot_id

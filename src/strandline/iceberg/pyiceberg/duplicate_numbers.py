@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from strandline.core.types import Seq
+from strandline.iceberg.metadata.live_files import overlapping
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -30,7 +33,7 @@ class NumberedFile:
 @dataclass(frozen=True, slots=True)
 class DuplicateNumbers:
     rows: int  # rows beyond the first of each sequence number
-    first: int | None
+    first: Seq | None
 
 
 def files_to_read(files: Sequence[NumberedFile]) -> tuple[list[NumberedFile], list[tuple[int, int]]]:
@@ -38,7 +41,7 @@ def files_to_read(files: Sequence[NumberedFile]) -> tuple[list[NumberedFile], li
     numbered = sorted((f for f in files if f.numbers), key=lambda f: (f.lo, f.hi))
     chosen: dict[int, NumberedFile] = {}
     spans: list[tuple[int, int]] = []
-    for group in _overlapping(numbered):
+    for group in overlapping(numbered, lambda f: (f.lo, f.hi)):
         for suspect in (f for f in group if f.is_suspect):
             near = [f for f in group if f.lo <= suspect.hi and suspect.lo <= f.hi]
             if len(near) == 1 and suspect.numbers == suspect.hi - suspect.lo + 1:
@@ -46,20 +49,6 @@ def files_to_read(files: Sequence[NumberedFile]) -> tuple[list[NumberedFile], li
             spans.append((suspect.lo, suspect.hi))
             chosen.update((f.index, f) for f in near)
     return list(chosen.values()), spans
-
-
-def _overlapping(ordered: Sequence[NumberedFile]) -> Iterator[list[NumberedFile]]:
-    """Runs of files that share no number with a file of another run."""
-    group: list[NumberedFile] = []
-    end = 0
-    for file in ordered:
-        if group and file.lo > end:
-            yield group
-            group = []
-        end = file.hi if not group else max(end, file.hi)
-        group.append(file)
-    if group:
-        yield group
 
 
 def count_twice(
@@ -80,4 +69,4 @@ def count_twice(
     numbers = np.concatenate(parts) if parts else np.zeros(0, np.int64)
     found, counts = np.unique(numbers[is_owned(numbers)], return_counts=True)
     more = counts > 1
-    return DuplicateNumbers(int((counts[more] - 1).sum()), int(found[more][0]) if more.any() else None)
+    return DuplicateNumbers(int((counts[more] - 1).sum()), Seq(int(found[more][0])) if more.any() else None)

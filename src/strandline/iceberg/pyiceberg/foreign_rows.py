@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -22,7 +23,7 @@ from pyiceberg.table import FileScanTask
 from pyiceberg.table.delete_file_index import DeleteFileIndex
 from pyiceberg.types import NestedField
 
-from strandline.core.types import SEQ_COLUMN, SEQ_MAX, SeqRange, SnapshotId
+from strandline.core.types import SEQ_COLUMN, SEQ_MAX, Seq, SeqRange, SnapshotId, TableCounts
 from strandline.iceberg.metadata.table_metadata import NUMBERED_SINCE_PROPERTY
 from strandline.iceberg.pyiceberg.duplicate_numbers import DuplicateNumbers, NumberedFile, count_twice
 from strandline.iceberg.pyiceberg.number_bounds import null_numbers, number_bounds
@@ -37,20 +38,10 @@ _FIELD_ID_KEY = b"PARQUET:field_id"
 
 
 @dataclass(frozen=True, slots=True)
-class RowsNotOurs:
-    snapshot: SnapshotId | None  # the snapshot of main that was counted; None for a table that never had one
-    unnumbered: int
-    foreign: int  # with a sequence number that no block owns, or with a duplicate one
-    twice: int | None  # the foreign rows that share a sequence number of ours; None if too much would have to be read
-    twice_first: int | None
-    foreign_from: int | None  # the lowest foreign sequence number that a later block could get
-
-
-@dataclass(frozen=True, slots=True)
 class _Tally:
     unnumbered: int
     foreign: int
-    foreign_from: int | None = None
+    foreign_from: Seq | None = None
 
     def __add__(self, other: _Tally) -> _Tally:
         lowest = min((n for n in (self.foreign_from, other.foreign_from) if n is not None), default=None)
@@ -66,13 +57,13 @@ class _EqualityDeletes(Exception):
 
 def count_rows_not_ours(
     table: Table, owned: Sequence[SeqRange], is_trusted: Callable[[SnapshotId, int], bool], last: int
-) -> RowsNotOurs | None:
+) -> TableCounts | None:
     """At main's current snapshot; None if equality deletes hide what is left of a file that would count. `owned` is
     sorted and disjoint. `is_trusted` says of a file, by its snapshot and highest sequence number, whether it has each
     sequence number once, and none that another file has. `last` is the counter: later blocks are above it."""
-    snapshot = table.current_snapshot()
+    snapshot, now = table.current_snapshot(), datetime.now(UTC)
     if snapshot is None:
-        return RowsNotOurs(None, 0, 0, 0, None, None)
+        return TableCounts(None, 0, 0, now)
     field = next((f for f in table.schema().fields if f.name == SEQ_COLUMN), None)
     field_id = None if field is None else field.field_id
     counter = _Counter(table, field_id, _Owned(owned), _Deletes(table, snapshot), last)
@@ -88,15 +79,9 @@ def count_rows_not_ours(
         twice = counter.count_twice(entries, is_trusted)
     except _EqualityDeletes:
         return None
-    foreign = total.foreign + (0 if twice is None else twice.rows)
-    return RowsNotOurs(
-        SnapshotId(snapshot.snapshot_id),
-        total.unnumbered,
-        foreign,
-        None if twice is None else twice.rows,
-        None if twice is None else twice.first,
-        total.foreign_from,
-    )
+    rows, first = (None, None) if twice is None else (twice.rows, twice.first)
+    at, foreign = SnapshotId(snapshot.snapshot_id), total.foreign + (rows or 0)
+    return TableCounts(at, total.unnumbered, foreign, now, rows, first, total.foreign_from)
 
 
 class _Owned:
@@ -124,7 +109,7 @@ class _Owned:
         at = np.searchsorted(self._los, values, side="right") - 1
         return (at >= 0) & (values <= self._his[np.maximum(at, 0)])
 
-    def strangers(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+    def unowned(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         return values[~self.holds_each(values)]
 
 
@@ -207,8 +192,7 @@ class _Counter:
         file, field_id = entry.data_file, self._field_id
         if field_id is None or self._lacks_the_column(entry):
             return _Tally(file.record_count, 0)
-        nulls = null_numbers(file, field_id)
-        if nulls is None:
+        if (nulls := null_numbers(file, field_id)) is None:
             return None
         if nulls >= file.record_count:
             return _Tally(file.record_count, 0)
@@ -219,7 +203,7 @@ class _Counter:
             return _Tally(nulls, 0)
         # Of a file with numbers on both sides of the counter, only its rows tell the lowest number above the counter.
         if self._owned.holds_none(lo, hi) and not lo <= self._last < hi:
-            return _Tally(nulls, file.record_count - nulls, lo if lo > self._last else None)
+            return _Tally(nulls, file.record_count - nulls, Seq(lo) if lo > self._last else None)
         return None
 
     def _lacks_the_column(self, entry: ManifestEntry) -> bool:
@@ -242,8 +226,7 @@ class _Counter:
         """In batches, which PyIceberg's own scan does not do within one file."""
         with self._table.io.new_input(file.file_path).open() as stream:
             parquet = pq.ParquetFile(cast(IO[bytes], stream))
-            name = self._column_in(parquet.schema_arrow)
-            if name is None:
+            if (name := self._column_in(parquet.schema_arrow)) is None:
                 yield pa.nulls(file.record_count, pa.int64())
                 return
             for batch in parquet.iter_batches(_BATCH_ROWS, columns=[name]):
@@ -252,12 +235,11 @@ class _Counter:
     def _column_in(self, schema: pa.Schema) -> str | None:
         """By field id; by name only in files without any ids, which were not written by Iceberg."""
         metadata = {f.name: f.metadata or {} for f in schema}
-        ids = {name: int(m[_FIELD_ID_KEY]) for name, m in metadata.items() if _FIELD_ID_KEY in m}
-        if ids:
+        if ids := {name: int(m[_FIELD_ID_KEY]) for name, m in metadata.items() if _FIELD_ID_KEY in m}:
             return next((name for name, field_id in ids.items() if field_id == self._field_id), None)
         return SEQ_COLUMN if SEQ_COLUMN in schema.names else None
 
     def _count_numbers(self, numbers: pa.Array[Any]) -> _Tally:
         present = numbers.drop_null().cast(pa.int64()).to_numpy()
-        strangers = self._owned.strangers(present)
-        return _Tally(numbers.null_count, len(strangers), min(strangers[strangers > self._last].tolist(), default=None))
+        unowned = self._owned.unowned(present)
+        return _Tally(numbers.null_count, len(unowned), min(unowned[unowned > self._last].tolist(), default=None))

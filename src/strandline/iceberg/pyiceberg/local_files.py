@@ -64,8 +64,7 @@ class LocalFiles(FileIO):
 
     def delete(self, location: str | InputFile | OutputFile) -> None:
         named = location if isinstance(location, str) else location.location
-        path = local_path(named)
-        if path is None:
+        if (path := local_path(named)) is None:
             self._others().delete(named)
         else:
             os.unlink(path)

@@ -1,30 +1,37 @@
-"""Converts columns to PyIceberg's schemas and back. Importing this imports PyIceberg: heavy paths only."""
+"""Converts columns to PyIceberg's schemas and back, and describes a table in the terms that `dataset create` takes.
+
+Importing this imports PyIceberg: heavy paths only.
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import parse_transform
-from pyiceberg.types import IcebergType, ListType, LongType, MapType, NestedField, StringType, StructType
+from pyiceberg.types import IcebergType, LongType, NestedField, StringType
 
 from strandline.core.errors import SchemaError
-from strandline.core.types import PARTITION_COLUMN, SEQ_COLUMN
+from strandline.core.types import INTERNAL_COLUMNS, PARTITION_COLUMN, SEQ_COLUMN
 from strandline.iceberg.schema.columns import (
     Column,
     ColumnType,
-    ListOf,
-    MapOf,
     Primitive,
-    Struct,
     check_columns,
     check_writable,
+    from_iceberg,
     iceberg_schema,
     iceberg_type,
+    type_from_iceberg,
 )
 from strandline.iceberg.schema.partitioning import PartitionBy
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
 
 _SEQ = Column(SEQ_COLUMN, Primitive("long"), required=True)
 _PARTITION = Column(PARTITION_COLUMN, Primitive("string"), required=True)
@@ -85,23 +92,11 @@ def to_pyiceberg(kind: ColumnType) -> IcebergType:
 
 def columns_of(schema: Schema) -> tuple[Column, ...]:
     """All columns of a table, Strandline's own included."""
-    return tuple(map(_column, schema.fields))
-
-
-def _column(field: NestedField) -> Column:
-    return Column(field.name, from_pyiceberg(field.field_type), field.required, field.doc)
+    return from_iceberg(schema.model_dump()["fields"])
 
 
 def from_pyiceberg(kind: IcebergType) -> ColumnType:
-    match kind:
-        case StructType():
-            return Struct(tuple(map(_column, kind.fields)))
-        case ListType():
-            return ListOf(from_pyiceberg(kind.element_type), kind.element_required)
-        case MapType():
-            return MapOf(from_pyiceberg(kind.key_type), from_pyiceberg(kind.value_type), kind.value_required)
-        case _:
-            return Primitive(str(kind).replace(", ", ","))
+    return type_from_iceberg(kind.model_dump())
 
 
 def fit_own_columns(schema: Schema) -> tuple[NestedField | None, NestedField | None]:
@@ -116,3 +111,34 @@ def fit_own_columns(schema: Schema) -> tuple[NestedField | None, NestedField | N
 
 def _known(names: Sequence[str]) -> str:
     return f"There are: {', '.join(names[:20])}{' …' if len(names) > 20 else ''}."
+
+
+@dataclass(frozen=True, slots=True)
+class TableDescription:
+    table_uuid: str
+    location: str
+    format_version: int
+    columns: tuple[Column, ...]  # the user's, without Strandline's own
+    partition_by: tuple[str, ...]  # as `--partition-by` takes them: `day(at)`, `bucket(16, id)`, `who`
+
+
+def describe(table: Table) -> TableDescription:
+    return TableDescription(
+        str(table.metadata.table_uuid),
+        table.location(),
+        table.metadata.format_version,
+        tuple(c for c in columns_of(table.schema()) if c.name not in INTERNAL_COLUMNS),
+        _partition_by(table),
+    )
+
+
+def _partition_by(table: Table) -> tuple[str, ...]:
+    found = []
+    for field in table.spec().fields:
+        column = table.schema().find_column_name(field.source_id) or field.name
+        kind, _, number = str(field.transform).rstrip("]").partition("[")
+        if kind == "void":
+            continue  # the placeholder of a removed partition field, in tables of format 1
+        inner = f"{number}, {column}" if number else column
+        found.append(column if kind == "identity" else f"{kind}({inner})")
+    return tuple(found)

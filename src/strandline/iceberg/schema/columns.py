@@ -59,23 +59,19 @@ _METADATA_COLUMNS = frozenset({
     "_change_type", "_change_ordinal", "_commit_snapshot_id",
 })  # fmt: skip
 
-_NOT_WRITABLE = {
-    "time": "Spark has no time fields for Iceberg",
-    "timestamp_ns": "Spark cannot read or write nanosecond timestamps of Iceberg",
-    "timestamptz_ns": "Spark cannot read or write nanosecond timestamps of Iceberg",
-    "variant": "PyIceberg cannot open a table that has one",
-    "unknown": "a column of it can only hold null",
-    "geometry": "Spark's geospatial types are switched off",
-    "geography": "Spark's geospatial types are switched off",
-}
-_INSTEAD = {
-    "time": "Use string (`12:30:00`) or long (microseconds of the day).",
-    "timestamp_ns": "Use timestamp (microseconds), or long for the nanoseconds.",
-    "timestamptz_ns": "Use timestamptz (microseconds), or long for the nanoseconds.",
-    "variant": "Use string, and keep the JSON text in it.",
-    "unknown": "Leave the column out and add it when its type is known: `dataset alter`.",
-    "geometry": "Use binary, and keep WKB in it.",
-    "geography": "Use binary, and keep WKB in it.",
+_NO_NANOSECONDS = "Spark cannot read or write nanosecond timestamps of Iceberg"
+_NO_GEOSPATIAL = ("Spark's geospatial types are switched off", "Use binary, and keep WKB in it.")
+_NOT_WRITABLE = {  # why not, and what to use instead
+    "time": ("Spark has no time fields for Iceberg", "Use string (`12:30:00`) or long (microseconds of the day)."),
+    "timestamp_ns": (_NO_NANOSECONDS, "Use timestamp (microseconds), or long for the nanoseconds."),
+    "timestamptz_ns": (_NO_NANOSECONDS, "Use timestamptz (microseconds), or long for the nanoseconds."),
+    "variant": ("PyIceberg cannot open a table that has one", "Use string, and keep the JSON text in it."),
+    "unknown": (
+        "a column of it can only hold null",
+        "Leave the column out and add it when its type is known: `dataset alter`.",
+    ),
+    "geometry": _NO_GEOSPATIAL,
+    "geography": _NO_GEOSPATIAL,
 }
 
 
@@ -145,11 +141,10 @@ def _walk_type(path: str, kind: ColumnType) -> Iterator[tuple[str, ColumnType]]:
 def check_writable(columns: Iterable[Column]) -> None:
     """Refuses Iceberg types that rows could never be written to: better now than at the first batch."""
     for path, kind in walk(columns):
-        if not isinstance(kind, Primitive):
-            continue
-        name = kind.name.partition("(")[0]
-        if reason := _NOT_WRITABLE.get(name):
-            raise SchemaError(f"column {path}: {name} cannot be used here: {reason}", hint=_INSTEAD[name])
+        name = kind.name.partition("(")[0] if isinstance(kind, Primitive) else ""
+        if name in _NOT_WRITABLE:
+            reason, instead = _NOT_WRITABLE[name]
+            raise SchemaError(f"column {path}: {name} cannot be used here: {reason}", hint=instead)
 
 
 def can_widen(old: ColumnType, new: ColumnType) -> bool:
@@ -262,16 +257,16 @@ def iceberg_type(kind: ColumnType, ids: Iterator[int]) -> str | dict[str, Any]:
 
 def from_iceberg(fields: Iterable[Mapping[str, Any]]) -> tuple[Column, ...]:
     """The columns of a schema in a table's metadata."""
-    return tuple(Column(f["name"], _from_iceberg_type(f["type"]), f["required"], f.get("doc")) for f in fields)
+    return tuple(Column(f["name"], type_from_iceberg(f["type"]), f["required"], f.get("doc")) for f in fields)
 
 
-def _from_iceberg_type(kind: str | Mapping[str, Any]) -> ColumnType:
+def type_from_iceberg(kind: str | Mapping[str, Any]) -> ColumnType:
     if isinstance(kind, str):
         return Primitive(kind.replace(" ", ""))
     match kind["type"]:
         case "list":
-            return ListOf(_from_iceberg_type(kind["element"]), kind["element-required"])
+            return ListOf(type_from_iceberg(kind["element"]), kind["element-required"])
         case "map":
-            return MapOf(_from_iceberg_type(kind["key"]), _from_iceberg_type(kind["value"]), kind["value-required"])
+            return MapOf(type_from_iceberg(kind["key"]), type_from_iceberg(kind["value"]), kind["value-required"])
         case _:
             return Struct(from_iceberg(kind["fields"]))

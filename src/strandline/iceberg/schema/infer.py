@@ -192,8 +192,7 @@ class _Seen:
             yield from self.element.inside(f"{name}.element")
 
     def take(self, kind: str, where: str) -> None:
-        merged = _merge(self.kind, kind)
-        if merged is None:
+        if (merged := _merge(self.kind, kind)) is None:
             raise SchemaError(
                 f"{where} holds {_WORDS.get(kind, 'text')}, and rows before it {_WORDS.get(self.kind or '', 'text')}",
                 hint="A mixed column needs your choice: --types NAME:TYPE, and rows that do not fit are rejected; or "
@@ -261,9 +260,8 @@ def _from_jsonl(path: Path, lines: IO[str], types: Mapping[str, ColumnType]) -> 
             )
         for name, value in row.items():
             seen = columns.setdefault(name, _Seen())
-            if name in types:
-                continue
-            _see(seen, value, f"{path}, line {number}: column {name}", number)
+            if name not in types:
+                _see(seen, value, f"{path}, line {number}: column {name}", number)
     if not columns:
         raise InputError(f"{path} has no rows to learn columns from")
     return _inferred(columns, types, taken if lines.read(1) else None)
@@ -327,8 +325,7 @@ def _from_csv(path: Path, lines: IO[str], types: Mapping[str, ColumnType]) -> In
     csv.field_size_limit(LINE_BYTES_MAX)
     reader = csv.reader(lines, strict=True)
     try:
-        header = next(reader, None)
-        if not header:
+        if not (header := next(reader, None)):
             raise InputError(f"{path} has no header to learn columns from")
         if len(header) == 1 and (other := other_delimiter(header[0])):
             raise InputError(f"{path}: its columns are not separated by commas", hint=wrong_delimiter(path, other))
@@ -343,7 +340,7 @@ def _from_csv(path: Path, lines: IO[str], types: Mapping[str, ColumnType]) -> In
             for seen, text in zip(columns, row, strict=False):
                 if text:
                     kind = _cell_kind(text)
-                    seen.kind = _merge_cells(seen.kind, kind)
+                    seen.kind = _merge(seen.kind, kind) or "string"  # in CSV everything is text, so text holds both
                     seen.note(kind, reader.line_num, text)
         more = next(reader, None) is not None
     except csv.Error as e:
@@ -361,11 +358,6 @@ def _cell_kind(text: str) -> str:
     if _NUMBER.fullmatch(text) and math.isfinite(float(text)) and (float(text) or not re.match("-?[0.]*[1-9]", text)):
         return "double"
     return "special" if text in _SPECIAL else _text_kind(text)
-
-
-def _merge_cells(old: str | None, new: str) -> str:
-    """In CSV everything is text, so text always holds both."""
-    return _merge(old, new) or "string"
 
 
 # ---- Parquet -------------------------------------------------------------------------------------------------------

@@ -83,13 +83,11 @@ def ensure_jars(
     """All jars, in the cache and with the right checksum. Checks only sizes and times of jars that were verified
     before. Raises RuntimeMissing."""
     paths = tuple(folder / jar.file_name for jar in jars)
-    verified = _read_verified(folder)
-    if all(_is_verified(path, jar, verified) for path, jar in zip(paths, jars, strict=True)):
+    if not unverified_jars(folder, jars):
         return paths
     folder.mkdir(parents=True, exist_ok=True)
     with exclusive(folder / "lock"):
-        missing = [jar for jar in jars if not _verify(folder, jar)]
-        if missing:
+        if missing := [jar for jar in jars if not _verify(folder, jar)]:
             if progress:
                 progress("Fetching the Iceberg runtime, once: " + ", ".join(jar.artifact for jar in missing))
             _fetch(folder, missing, java)

@@ -49,27 +49,18 @@ class JavaFound:
         return self.home / "bin" / "java"
 
 
-@dataclass(frozen=True, slots=True)
-class JavaUnfit:
-    """An installed Java, and why Spark cannot use it."""
-
-    place: Path
-    reason: str
-
-
 def find_java(environ: Mapping[str, str] | None = None) -> JavaFound:
     """The first Java that fits: from JAVA_HOME, the PATH, or the usual places. Raises RuntimeMissing."""
     refuse_windows()
-    unfit: list[JavaUnfit] = []
+    unfit: list[str] = []
     for place in _candidates(os.environ if environ is None else environ):
-        looked = inspect_java(place)
-        if isinstance(looked, JavaFound):
-            return looked
-        unfit.append(looked)
+        inspected = inspect_java(place)
+        if isinstance(inspected, JavaFound):
+            return inspected
+        unfit.append(f"{place}: {inspected}")
     if not unfit:
         raise RuntimeMissing("Java was not found", hint=install_hint())
-    seen = "; ".join(f"{u.place}: {u.reason}" for u in unfit)
-    raise RuntimeMissing(f"no Java that Spark can use was found ({seen})", hint=install_hint())
+    raise RuntimeMissing(f"no Java that Spark can use was found ({'; '.join(unfit)})", hint=install_hint())
 
 
 def refuse_windows() -> None:
@@ -91,18 +82,19 @@ def install_hint() -> str:
     )
 
 
-def inspect_java(home: Path) -> JavaFound | JavaUnfit:
+def inspect_java(home: Path) -> JavaFound | str:
+    """The Java that is installed here, or why Spark cannot use it."""
     program = home / "bin" / "java"
     if not os.access(program, os.X_OK):
-        return JavaUnfit(home, "there is no bin/java in it")
+        return "there is no bin/java in it"
     version, modules = _read_release(home) or _ask(program)
     if version is None:
-        return JavaUnfit(home, "it does not start")
+        return "it does not start"
     major = major_version(version)
     if major is None or not MAJOR_MIN <= major <= MAJOR_MAX:
-        return JavaUnfit(home, f"version {version}, Spark needs {MAJOR_MIN} to {MAJOR_MAX}")
+        return f"version {version}, Spark needs {MAJOR_MIN} to {MAJOR_MAX}"
     if VECTOR_MODULE not in modules:
-        return JavaUnfit(home, f"version {version}, but without the module {VECTOR_MODULE}")
+        return f"version {version}, but without the module {VECTOR_MODULE}"
     return JavaFound(home, version)
 
 
@@ -169,8 +161,7 @@ def _read_release(home: Path) -> tuple[str | None, frozenset[str]] | None:
 
 def _ask(program: Path) -> tuple[str | None, frozenset[str]]:
     settings = _output(_settings_command(program)) or ""
-    version = re.search(r"^\s*java\.version = (\S+)", settings, flags=re.MULTILINE)
-    if not version:
+    if not (version := re.search(r"^\s*java\.version = (\S+)", settings, flags=re.MULTILINE)):
         return None, frozenset()
     modules = _output([str(program), "--list-modules"]) or ""
     return version.group(1), frozenset(line.partition("@")[0].strip() for line in modules.splitlines())

@@ -13,7 +13,7 @@ from strandline.iceberg.session.spark_internals import status_tracker
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_LOOKS_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 
 
 @contextmanager
@@ -26,8 +26,8 @@ def watched(spark: SparkSession, check: Callable[[], None]) -> Iterator[None]:
     done = threading.Event()
     ending: list[Exception] = []
 
-    def look() -> None:
-        while not done.wait(_LOOKS_SECONDS):
+    def poll() -> None:
+        while not done.wait(_POLL_SECONDS):
             try:
                 check()
             except Exception as e:
@@ -35,10 +35,10 @@ def watched(spark: SparkSession, check: Callable[[], None]) -> Iterator[None]:
                 # Every job, also one that was about to begin.
                 context.cancelJobsWithTag(tag)
 
-    looking = threading.Thread(target=look, name="job-watch", daemon=True)
+    poller = threading.Thread(target=poll, name="job-watch", daemon=True)
     context.addJobTag(tag)
     context.setInterruptOnCancel(True)  # also interrupts tasks, which would otherwise run to their end
-    looking.start()
+    poller.start()
     try:
         yield
     except Exception as e:
@@ -47,7 +47,7 @@ def watched(spark: SparkSession, check: Callable[[], None]) -> Iterator[None]:
         raise
     finally:
         done.set()
-        looking.join()
+        poller.join()
         context.setInterruptOnCancel(False)
         context.removeJobTag(tag)
 

@@ -39,8 +39,7 @@ def open_session(
     settings = config.settings
     catalog = catalog_options(config)
     with _lock:
-        context = spark_internals.running_context()
-        if context is None:
+        if (context := spark_internals.running_context()) is None:
             context = _start(config, s3=with_s3 or settings.warehouse.is_s3, progress=progress)
         else:
             _check_fit(context, config)
@@ -144,8 +143,7 @@ def _modified(path: Path) -> float:
 
 def _check_fit(context: SparkContext, config: LakeConfig) -> None:
     """Raises RuntimeMissing or ConfigError if the Spark of this process, ours or the user's, cannot serve this lake."""
-    missing = [name for name in _needed_classes(config) if not spark_internals.has_class(context, name)]
-    if missing:
+    if missing := [name for name in _needed_classes(config) if not spark_internals.has_class(context, name)]:
         packages = ",".join(jar.coordinates for jar in needed_jars(s3=config.settings.warehouse.is_s3))
         raise RuntimeMissing(
             f"this process already runs a Spark that cannot serve this lake: it lacks {', '.join(missing)}",

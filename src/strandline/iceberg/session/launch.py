@@ -189,8 +189,7 @@ def end_jvm(gateway: Any) -> int | None:
 
 def java_message(error: BaseException) -> str | None:
     """The message of a Java exception, without its stack trace."""
-    java = getattr(error, "java_exception", None)
-    if java is None:
+    if (java := getattr(error, "java_exception", None)) is None:
         return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     return str(java.toString()).splitlines()[0]
 
@@ -198,8 +197,7 @@ def java_message(error: BaseException) -> str | None:
 def last_useful_line(text: str) -> str | None:
     """The most useful line at the end of a Java log: the last cause, otherwise the last complaint."""
     lines = [line.strip() for line in text.splitlines()]
-    causes = [line for line in lines if line.startswith("Caused by: ")]
-    if causes:
+    if causes := [line for line in lines if line.startswith("Caused by: ")]:
         return causes[-1].removeprefix("Caused by: ")
     frame = re.compile(r"^(at |\.\.\. \d+ more|WARNING: Using incubator|Picked up )")
     said = [line for line in lines if line and not frame.match(line)]

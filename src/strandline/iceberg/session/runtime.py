@@ -100,8 +100,7 @@ def _sqlite() -> Check:
 def _java_and_jars(*, s3: bool) -> list[Check]:
     cache = cache_folder()
     jars = needed_jars(s3=s3)
-    missing = unverified_jars(cache / "jars", jars)
-    if missing:
+    if missing := unverified_jars(cache / "jars", jars):
         names = ", ".join(jar.artifact for jar in missing)
         hint = "They are fetched at the first start, which needs a network once."
         jar_check = Check("iceberg", False, f"not in {cache / 'jars'}: {names}", hint)

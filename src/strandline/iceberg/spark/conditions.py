@@ -11,7 +11,9 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from strandline.core.errors import UsageError
 from strandline.iceberg.session.spark_internals import catalyst_of, query_execution
+from strandline.iceberg.spark.tables import explain
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -51,6 +53,18 @@ def find_instability(df: DataFrame, where: str) -> str | None:
     if not catalyst.optimizer.SpecialDatetimeValues.apply(plan).equals(plan):
         return "a text such as 'now' or 'today' is another time at every evaluation"
     return None
+
+
+def check_condition(df: DataFrame, where: str, rows: str, *, hint: str) -> None:
+    """Raises UsageError for a condition that does not fit the rows, or does not give the same answer each time."""
+    try:
+        unstable = find_instability(df, where)
+    except Exception as e:
+        raise UsageError(
+            f"the condition `{where}` does not fit {rows}: {explain(e, 'it cannot be read').message}", hint=hint
+        ) from e
+    if unstable is not None:
+        raise UsageError(f"the condition `{where}` cannot choose rows: {unstable}", hint=hint)
 
 
 def _filter_of(plan: Any) -> Any:

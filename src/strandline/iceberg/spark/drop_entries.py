@@ -29,11 +29,9 @@ def drop_data_files(
 
     def attempt() -> int:
         table = tables.load(name)
-        landed = _landed(table, token)
-        if landed is not None:
+        if (landed := _landed(table, token)) is not None:
             return landed
-        found = _spelled(tables, name, paths)
-        if not found:
+        if not (found := _spelled(tables, name, paths)):
             return 0
         count = len(set(found.values()))
         # One attempt: a commit of Iceberg's own would retry for minutes, without checking the lease. A transaction only

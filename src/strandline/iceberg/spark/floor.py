@@ -9,9 +9,9 @@ from strandline.iceberg.metadata.table_metadata import FLOOR_PREFIX, RecordedPur
 from strandline.iceberg.spark.row_delete import delete
 from strandline.iceberg.spark.tables import SparkTables
 
-__all__ = ["PURGES_TOLD_MAX", "delete", "with_neighbours", "write_floor", "write_purge"]
+__all__ = ["PURGES_RECORDED_MAX", "delete", "with_neighbours", "write_floor", "write_purge"]
 
-PURGES_TOLD_MAX = 64  # beyond this, neighbours are combined: properties are read with every load of the table
+PURGES_RECORDED_MAX = 64  # beyond this, neighbours are combined: properties are read with every load of the table
 
 
 def write_floor(tables: SparkTables, name: str, floor: Seq) -> None:
@@ -40,31 +40,31 @@ def write_purge(tables: SparkTables, name: str, purge: RecordedPurge) -> None:
         known = tables.view_of(table).purged
         if any(p.number == purge.number and _within(purge.rows, p.rows) for p in known):
             return  # the answer of an earlier attempt was lost
-        told = with_neighbours(known, purge, told_max=PURGES_TOLD_MAX)
+        combined = with_neighbours(known, purge, recorded_max=PURGES_RECORDED_MAX)
         update = table.updateProperties()
         for other in known:
-            if _within(other.rows, told.rows) and other.name != told.name:
+            if _within(other.rows, combined.rows) and other.name != combined.name:
                 update.remove(other.name)
-        update.set(told.name, str(told.count))
+        update.set(combined.name, str(combined.count))
         update.commit()
 
-    tables.repeat(attempt, f"{name} cannot be told what is purged")
+    tables.repeat(attempt, f"{name} cannot record what is purged")
 
 
 def with_neighbours(
-    known: Sequence[RecordedPurge], purge: RecordedPurge, *, told_max: int = PURGES_TOLD_MAX
+    known: Sequence[RecordedPurge], purge: RecordedPurge, *, recorded_max: int = PURGES_RECORDED_MAX
 ) -> RecordedPurge:
     """One entry that replaces all entries within it. It begins and ends with a purge, so that a ledger that knows both
     ends knows the entry. It has the highest of their numbers, for the purges in between."""
-    told = purge.rows
+    combined = purge.rows
     while True:
-        others = [p.rows for p in known if not _within(p.rows, told)]
-        if len(others) < told_max:
-            inside = [p for p in known if _within(p.rows, told)]
+        others = [p.rows for p in known if not _within(p.rows, combined)]
+        if len(others) < recorded_max:
+            inside = [p for p in known if _within(p.rows, combined)]
             count = purge.count + sum(p.count for p in inside)
-            return RecordedPurge(told, count, max([purge.number, *(p.number for p in inside)]))
-        nearest = min(others, key=lambda r: (max(int(r.lo) - int(told.hi), int(told.lo) - int(r.hi)), r.lo))
-        told = SeqRange(min(told.lo, nearest.lo), max(told.hi, nearest.hi))
+            return RecordedPurge(combined, count, max([purge.number, *(p.number for p in inside)]))
+        nearest = min(others, key=lambda r: (max(int(r.lo) - int(combined.hi), int(combined.lo) - int(r.hi)), r.lo))
+        combined = SeqRange(min(combined.lo, nearest.lo), max(combined.hi, nearest.hi))
 
 
 def _within(inner: SeqRange, outer: SeqRange) -> bool:

@@ -12,19 +12,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, Literal, Protocol
+from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame
 
 from strandline.core.errors import CommitUnknown, FailedError, LeaseLost, RefusedError, StrandlineError
 from strandline.core.types import SEQ_COLUMN, SnapshotId
-from strandline.iceberg.metadata.history import TableHistory, parse_history
-from strandline.iceberg.metadata.live_files import LiveFile
+from strandline.iceberg.metadata.live_files import FilePart, LiveFile
 from strandline.iceberg.metadata.table_metadata import BLOCK_SUMMARY, VOID_PREFIX, WapId
 from strandline.iceberg.session.spark_internals import set_active
 from strandline.iceberg.spark import java
-from strandline.iceberg.spark.number_bounds import NumberBounds
+from strandline.iceberg.spark.number_bounds import NewFile, NumberBounds, new_files
 from strandline.iceberg.spark.rewrite import discard, replace_files, staged, write_files
 from strandline.iceberg.spark.tables import (
     JAVA_ERRORS,
@@ -33,6 +32,7 @@ from strandline.iceberg.spark.tables import (
     explain,
     iterate,
     java_class,
+    planned_files,
     root_cause,
 )
 
@@ -42,17 +42,6 @@ TARGET_PROPERTY = "write.target-file-size-bytes"
 ROW_GROUP_PROPERTY = "write.parquet.row-group-size-bytes"
 _TARGET_DEFAULT = 512 << 20
 _ROLL_OVER_SHARE = 1.4  # a planned file may come out larger: it stays one file up to this
-
-
-class Rewritten(Protocol):
-    """A piece of a plan: neighbouring files that become one or a few files."""
-
-    @property
-    def files(self) -> tuple[LiveFile, ...]: ...
-    @property
-    def order(self) -> Literal["kept", "sorted", "shuffled"]: ...
-    @property
-    def outputs(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -78,14 +67,6 @@ class CommitLost(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class NewFile:
-    rows: int
-    bytes: int
-    lo: int
-    hi: int
-
-
-@dataclass(frozen=True, slots=True)
 class FilesDeleted:
     data: int
     deletes: int
@@ -96,23 +77,20 @@ class FilesDeleted:
 def list_main(tables: SparkTables, name: str) -> Main | None:
     """None for a table without rows."""
     table = tables.load(name)
-    current = table.currentSnapshot()
-    if current is None:
+    if (current := table.currentSnapshot()) is None:
         return None
     found: list[LiveFile] = []
     tasks: dict[str, Any] = {}
-    planned = table.newScan().useSnapshot(current.snapshotId()).includeColumnStats().ignoreResiduals().planFiles()
+    scan = table.newScan().useSnapshot(current.snapshotId()).includeColumnStats().ignoreResiduals()
     facts = _Facts(tables, table)
     try:
-        for task in iterate(planned):
+        for task in planned_files(scan):
             file = facts.of(task)
             found.append(file)
             tasks[file.location] = task
         manifests = current.dataManifests(table.io()).size()
     except JAVA_ERRORS as e:
         raise explain(e, f"the files of {name} cannot be listed") from e
-    finally:
-        planned.close()
     deletes = int(current.summary().get("total-delete-files") or 0)
     snapshot = SnapshotId(current.snapshotId())
     return Main(name, table, snapshot, int(current.sequenceNumber()), tuple(found), tasks, deletes, manifests)
@@ -129,10 +107,9 @@ class _Facts:
     def of(self, task: Any) -> LiveFile:
         file = task.file()
         spec = int(file.specId())
-        lo, hi = self.bounds(file) or (None, None)
-        partition = (
-            "" if self._specs[spec].isUnpartitioned() else str(self._specs[spec].partitionToPath(file.partition()))
-        )
+        lo, hi = self._numbers.of_all_rows(file) or (None, None)
+        written = self._specs[spec]
+        partition = "" if written.isUnpartitioned() else str(written.partitionToPath(file.partition()))
         return LiveFile(
             str(file.location()),
             spec,
@@ -150,15 +127,6 @@ class _Facts:
         added = file.fileSequenceNumber()
         return added is not None and int(added) > 0 and int(added) in self._ours and not file.sortOrderId()
 
-    def bounds(self, file: Any) -> tuple[int, int] | None:
-        """None also if rows have no sequence number."""
-        return None if self._numbers.has_nulls(file) else self._numbers.of(file)
-
-    def new(self, file: Any) -> NewFile:
-        if (found := self.bounds(file)) is None:
-            raise FailedError(f"a new file has no bounds of {SEQ_COLUMN}", hint="Nothing was changed.")
-        return NewFile(int(file.recordCount()), int(file.fileSizeInBytes()), *found)
-
 
 def _is_ours(summary: Any) -> bool:
     """Whether a snapshot added the files of a block, or of a compaction of ours."""
@@ -169,7 +137,7 @@ def _is_ours(summary: Any) -> bool:
 class Rewrite:
     """Rewrites the files of some pieces in one Spark job, and replaces the old ones in one commit."""
 
-    def __init__(self, tables: SparkTables, main: Main, pieces: Sequence[Rewritten], target: int) -> None:
+    def __init__(self, tables: SparkTables, main: Main, pieces: Sequence[FilePart], target: int) -> None:
         self.id = f"strandline-{uuid.uuid4().hex}"
         self._tables, self._main, self._pieces, self._target = tables, main, pieces, target
         self._written: list[Any] = []
@@ -188,14 +156,12 @@ class Rewrite:
             rows = reduce(DataFrame.unionAll, frames)
             # Any of the ids identifies the table to write to.
             self._written = write_files(self._tables, main.name, main.table, f"{self.id}-0", rows, options)
-        facts = _Facts(self._tables, main.table)
-        return [facts.new(file) for file in self._written]
+        return new_files(self._tables.java, main.table, self._written)
 
     def live_rows(self) -> int:
         """Rows of the files to be replaced: from manifests, or counted if deletes apply to a file."""
         known = sum(f.rows for piece in self._pieces for f in piece.files if not f.deletes)
-        with_deletes = [f for piece in self._pieces for f in piece.files if f.deletes]
-        if not with_deletes:
+        if not (with_deletes := [f for piece in self._pieces for f in piece.files if f.deletes]):
             return known
         id = f"{self.id}-live"
         try:
@@ -205,7 +171,7 @@ class Rewrite:
             raise explain(e, f"rows of {self._main.name} cannot be counted") from e
 
     @contextmanager
-    def _reading(self, id: str, piece: Rewritten) -> Iterator[DataFrame]:
+    def _reading(self, id: str, piece: FilePart) -> Iterator[DataFrame]:
         """The live rows of exactly these files, read by one task in the order of the files."""
         split = (1 << 60) if piece.order != "shuffled" else self._target
         with self._staged(id, piece.files):
@@ -298,16 +264,11 @@ class Rewrite:
 
     def _is_as_read(self, table: Any) -> bool:
         """Whether every file to be replaced still exists, with the same deletes."""
-        scan = table.newScan().ignoreResiduals()
         wanted = {file.location: _deletes(self._main.tasks[file.location]) for file in self._old}
-        planned = scan.planFiles()
-        try:
-            for task in iterate(planned):
-                location = str(task.file().location())
-                if location in wanted and wanted.pop(location) != _deletes(task):
-                    return False
-        finally:
-            planned.close()
+        for task in planned_files(table.newScan().ignoreResiduals()):
+            location = str(task.file().location())
+            if location in wanted and wanted.pop(location) != _deletes(task):
+                return False
         return not wanted
 
 
@@ -319,25 +280,17 @@ def _deletes(task: Any) -> frozenset[tuple[str, int | None]]:
 # Manifests, deletes and snapshots: Iceberg's own actions.
 
 
-def remove_dangling_deletes(tables: SparkTables, name: str) -> int:
-    """Removes delete files that no longer apply to anything; returns how many."""
+def remove_dangling_deletes(tables: SparkTables, name: str) -> None:
+    """Removes delete files that no longer apply to anything."""
     with _sparing(tables) as sparing:
         action = sparing.java.actions().removeDanglingDeleteFiles(sparing.load(name))
-        done = _done(sparing, action.execute, f"dangling deletes of {name} cannot be removed")
-        return len(list(iterate(done.removedDeleteFiles())))
+        _done(sparing, action.execute, f"dangling deletes of {name} cannot be removed")
 
 
-def rewrite_manifests(tables: SparkTables, name: str) -> int:
-    """Returns how many manifests there are afterwards."""
+def rewrite_manifests(tables: SparkTables, name: str) -> None:
     with _sparing(tables) as sparing:
         action = sparing.java.actions().rewriteManifests(sparing.load(name))
         _done(sparing, action.execute, f"manifests of {name} cannot be rewritten")
-    table = tables.load(name)
-    return int(table.currentSnapshot().dataManifests(table.io()).size())
-
-
-def history(tables: SparkTables, name: str) -> TableHistory:
-    return parse_history(tables.java.metadata_json(tables.load(name).operations().current()))
 
 
 def expire_snapshots(tables: SparkTables, name: str, *, cutoff_ms: int, keep_min: int) -> FilesDeleted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +12,11 @@ from strandline.iceberg.spark.java import IcebergJava
 
 
 @dataclass(frozen=True, slots=True)
-class StagedFile:
-    records: int
+class NewFile:
+    """A file that was just written. All its rows have sequence numbers."""
+
+    rows: int
+    bytes: int
     lo: int
     hi: int
 
@@ -21,7 +25,6 @@ class NumberBounds:
     """For the files of one table. Every call to the JVM costs, so what does not change is read once."""
 
     def __init__(self, java: IcebergJava, table: Any) -> None:
-        self._table = table
         self._field = table.schema().findField(SEQ_COLUMN).fieldId()
         self._number = java.long_reader()
 
@@ -32,12 +35,17 @@ class NumberBounds:
         hi = None if upper is None else upper.get(self._field)
         return None if lo is None or hi is None else (self._number(lo), self._number(hi))
 
-    def has_nulls(self, file: Any) -> bool:
-        """Whether rows are known to have no sequence number."""
+    def of_all_rows(self, file: Any) -> tuple[int, int] | None:
+        """None also if rows have no sequence number."""
         nulls = file.nullValueCounts()
-        return nulls is not None and bool(nulls.get(self._field))
+        return None if nulls is not None and nulls.get(self._field) else self.of(file)
 
-    def staged(self, file: Any) -> StagedFile:
-        if (found := self.of(file)) is None:
-            raise FailedError(f"{self._table.name()}: a staged file has no bounds of {SEQ_COLUMN}")
-        return StagedFile(file.recordCount(), *found)
+
+def new_files(java: IcebergJava, table: Any, files: Iterable[Any]) -> list[NewFile]:
+    """Raises FailedError if a file does not say which sequence numbers it has."""
+    bounds, found = NumberBounds(java, table), []
+    for file in files:
+        if (numbers := bounds.of_all_rows(file)) is None:
+            raise FailedError(f"{table.name()}: a new file has no bounds of {SEQ_COLUMN}")
+        found.append(NewFile(int(file.recordCount()), int(file.fileSizeInBytes()), *numbers))
+    return found

@@ -45,7 +45,7 @@ def add_sequence_column(
         transaction.commitTransaction()
         return tables.view(name)
 
-    return tables.repeat(attempt, f"{name} cannot be made ready for numbers")
+    return tables.repeat(attempt, f"{name} cannot be prepared for sequence numbers")
 
 
 def _own(view: TableView, name: str, kind: str) -> bool:

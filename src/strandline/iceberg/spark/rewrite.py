@@ -23,15 +23,15 @@ from strandline.iceberg.metadata.identifier import in_spark
 from strandline.iceberg.metadata.table_metadata import BLOCK_SUMMARY, TableView, WapId
 from strandline.iceberg.session.spark_internals import set_active
 from strandline.iceberg.spark import java
-from strandline.iceberg.spark.number_bounds import NumberBounds, StagedFile
 from strandline.iceberg.spark.tables import (
     JAVA_ERRORS,
     Prepared,
     SparkTables,
     check_epoch,
     explain,
-    iterate,
+    explaining,
     java_class,
+    planned_files,
     root_cause,
     tag_main,
 )
@@ -77,16 +77,14 @@ def unnumbered_group(
     """The next files that have, or may have, rows without a sequence number, by their metrics alone. With `only`,
     exactly these files, or None if one of them is gone."""
     table = tables.load(name)
-    current = table.currentSnapshot()
-    if current is None:
+    if (current := table.currentSnapshot()) is None:
         return None
     is_null = tables.java.is_null(SEQ_COLUMN)
     scan = table.newScan().useSnapshot(current.snapshotId()).filter(is_null).ignoreResiduals()
     tasks: list[Any] = []
     records = 0
-    planned = scan.planFiles()
     try:
-        for task in iterate(planned):
+        for task in planned_files(scan):
             path = task.file().location()
             if path in skip or (only is not None and path not in only):
                 continue
@@ -96,8 +94,6 @@ def unnumbered_group(
             records += int(task.file().recordCount())
     except JAVA_ERRORS as e:
         raise explain(e, f"the files of {name} cannot be listed") from e
-    finally:
-        planned.close()
     if not tasks or (only is not None and len(tasks) < len(set(only))):
         return None
     return group_of(name, table, SnapshotId(current.snapshotId()), tasks)
@@ -146,11 +142,9 @@ def write_files(
     tables: SparkTables, name: str, table: Any, id: str, df: DataFrame, options: Mapping[str, str]
 ) -> list[Any]:
     """The files of this one write, under the id of the staged files; no table references them yet."""
-    try:
+    with explaining(f"files of {name} cannot be rewritten"):
         df.write.format("iceberg").mode("append").options(**options).option("fanout-enabled", "true").save(id)
         return list(tables.java.rewrites.fetchNewFiles(table, id))
-    except Exception as e:
-        raise explain(e, f"files of {name} cannot be rewritten") from e
 
 
 def check_rows(group: FileGroup, new_files: Sequence[Any], *, read: int, deleted: int = 0) -> None:
@@ -160,9 +154,9 @@ def check_rows(group: FileGroup, new_files: Sequence[Any], *, read: int, deleted
     if written + deleted == read:
         return
     discard(group.table, new_files)
-    told = f" {plural(deleted, 'row', 'was')} to be deleted," if deleted else ""
+    to_be_deleted = f" {plural(deleted, 'row', 'was')} to be deleted," if deleted else ""
     raise FailedError(
-        f"{group.name}: {plural(read, 'row', 'was')} read,{told} and {plural(written, 'row', 'was')} written",
+        f"{group.name}: {plural(read, 'row', 'was')} read,{to_be_deleted} and {plural(written, 'row', 'was')} written",
         hint="Nothing was changed. The files may be damaged, or the condition gives another answer each time.",
     )
 
@@ -171,11 +165,6 @@ def discard(table: Any, new_files: Sequence[Any]) -> None:
     """For files that no commit has named."""
     for file in new_files:
         table.io().deleteFile(file.location())
-
-
-def bounds(tables: SparkTables, group: FileGroup, files: Sequence[Any]) -> list[StagedFile]:
-    numbers = NumberBounds(tables.java, group.table)
-    return [numbers.staged(f) for f in files]
 
 
 def commit(

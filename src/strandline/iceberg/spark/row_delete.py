@@ -27,8 +27,8 @@ from strandline.iceberg.spark.tables import (
     Prepared,
     SparkTables,
     explain,
-    iterate,
     java_class,
+    planned_files,
     root_cause,
 )
 
@@ -75,8 +75,7 @@ def delete(tables: SparkTables, name: str, condition: str) -> None:
 
 def _attempt(tables: SparkTables, name: str, condition: str) -> None:
     table = tables.load(name)
-    current = table.currentSnapshot()
-    if current is None:
+    if (current := table.currentSnapshot()) is None:
         return
     snapshot = SnapshotId(current.snapshotId())
     fitting = _count(tables, name, table, snapshot, condition)
@@ -130,15 +129,10 @@ def _tasks(
         scan = scan.filter(tables.java.between(SEQ_COLUMN, fitting.first, fitting.last))
     whole: list[Any] = []
     partial: list[Any] = []
-    planned = scan.planFiles()
-    try:
-        for task in iterate(planned):
-            count = fitting.by_file.get(str(task.file().location()))
-            if count is not None:
-                is_whole = task.deletes().isEmpty() and count == task.file().recordCount()
-                (whole if is_whole else partial).append(task)
-    finally:
-        planned.close()
+    for task in planned_files(scan):
+        if (count := fitting.by_file.get(str(task.file().location()))) is not None:
+            is_whole = task.deletes().isEmpty() and count == task.file().recordCount()
+            (whole if is_whole else partial).append(task)
     if len(whole) + len(partial) != len(fitting.by_file):
         raise _Moved(f"{name} has other files than were counted")
     return whole, partial

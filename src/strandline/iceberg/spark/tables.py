@@ -14,6 +14,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -43,7 +44,7 @@ from strandline.iceberg.metadata.table_metadata import (
 )
 from strandline.iceberg.spark import java
 from strandline.iceberg.spark.java import IcebergJava
-from strandline.iceberg.spark.number_bounds import NumberBounds, StagedFile
+from strandline.iceberg.spark.number_bounds import NewFile, NumberBounds, new_files
 
 JAVA_ERRORS = (Py4JJavaError, PySparkException)
 
@@ -129,11 +130,13 @@ def tag_main(transaction: Any) -> None:
     manage.commit()
 
 
-def check_epoch(view: TableView, epoch: int) -> None:
+def check_epoch(
+    view: TableView, epoch: int, outcome: str = "the rows that it staged were rolled forward or dropped"
+) -> None:
     if view.epoch > epoch:
         raise Superseded(
             f"another ledger took this lake over (epoch {view.epoch}, ours is {epoch})",
-            hint="Stop using this copy of the ledger; the rows that it staged were rolled forward or dropped.",
+            hint=f"Stop using this copy of the ledger; {outcome}.",
         )
 
 
@@ -152,10 +155,8 @@ class SparkTables:
         self.java = IcebergJava(spark)
         self.is_remote = spark.conf.get(f"spark.sql.catalog.{CATALOG}.type", "") == "rest"
         # The JVM loads a catalog with the settings of the active session: make it this one, once.
-        try:
+        with explaining("the catalog cannot be opened"):
             spark.sql(f"SHOW NAMESPACES IN {CATALOG}")
-        except Exception as e:
-            raise explain(e, "the catalog cannot be opened") from e
 
     @property
     def may_destroy(self) -> bool:
@@ -203,8 +204,7 @@ class SparkTables:
     def _parsed(self, metadata: Any) -> TableView:
         """Caches parsed metadata, because a metadata file never changes and each batch reads the table many times.
         Metadata without a file, in some REST catalogs, is parsed each time."""
-        location = metadata.metadataFileLocation()
-        if location is None:
+        if (location := metadata.metadataFileLocation()) is None:
             return parse_view(self.java.metadata_json(metadata))
         if (view := self._views.get(location)) is None:
             while len(self._views) >= _VIEWS_KEPT:
@@ -222,11 +222,10 @@ class SparkTables:
     def read(self, name: str, snapshot: SnapshotId) -> DataFrame:
         return self.spark.read.option("versionAsOf", str(snapshot)).table(in_spark(name))
 
-    def staged_files(self, name: str, snapshot: SnapshotId) -> list[StagedFile]:
+    def staged_files(self, name: str, snapshot: SnapshotId) -> list[NewFile]:
         """What one snapshot added, from its manifests: one entry per file, never per row."""
         table = self.load(name)
-        bounds = NumberBounds(self.java, table)
-        return [bounds.staged(f) for f in iterate(table.snapshot(snapshot).addedDataFiles(table.io()))]
+        return new_files(self.java, table, iterate(table.snapshot(snapshot).addedDataFiles(table.io())))
 
     def data_files(
         self, name: str, snapshot: SnapshotId, after: int, until: int, *, files_max: int
@@ -238,29 +237,17 @@ class SparkTables:
         scan = table.newScan().useSnapshot(snapshot).filter(bounds).includeColumnStats()
         found: list[DataFile] = []
         numbers = NumberBounds(self.java, table)
-        tasks = scan.planFiles()
         try:
-            for task in iterate(tasks):
+            for task in planned_files(scan):
                 if len(found) == files_max:
                     return None
                 file = task.file()
-                held = numbers.staged(file)
-                found.append(
-                    DataFile(
-                        str(file.location()),
-                        held.records,
-                        held.lo,
-                        held.hi,
-                        file.format().toString() == "PARQUET",
-                        not task.deletes().isEmpty(),
-                    )
-                )
-        except FailedError:
-            return None
+                if (held := numbers.of(file)) is None:
+                    return None
+                is_parquet, has_deletes = file.format().toString() == "PARQUET", not task.deletes().isEmpty()
+                found.append(DataFile(str(file.location()), file.recordCount(), *held, is_parquet, has_deletes))
         except JAVA_ERRORS as e:
             raise explain(e, f"the files of {name} cannot be listed") from e
-        finally:
-            tasks.close()
         return found
 
     def spans_above(self, name: str, number: int) -> list[NumberSpan]:
@@ -273,21 +260,17 @@ class SparkTables:
             (F.col(f"{metrics}.null_value_count") >= F.col("record_count")).alias("no_numbers"),
         )
         above = found.where("NOT coalesce(no_numbers, false)").where(F.col("hi").isNull() | (F.col("hi") > number))
-        try:
+        with explaining(f"the files of {name} cannot be listed"):
             rows = above.distinct().collect()  # none, in a table that only we write to
-        except Exception as e:
-            raise explain(e, f"the files of {name} cannot be listed") from e
         return [NumberSpan(number + 1, SEQ_MAX) if r["hi"] is None else NumberSpan(r["lo"], r["hi"]) for r in rows]
 
     def numbers_around(self, name: str, above: int, limit: int) -> tuple[int | None, int | None]:
         """Of main's sequence numbers above `above`: the highest up to the limit, and the lowest beyond. Reads rows."""
         number = F.col(SEQ_COLUMN)
         df = self.spark.table(in_spark(name)).where(number > above)
-        try:
+        with explaining(f"the sequence numbers of {name} cannot be read"):
             highest = F.max(F.when(number <= limit, number))
             return tuple(df.agg(highest, F.min(F.when(number > limit, number))).collect()[0])
-        except Exception as e:
-            raise explain(e, f"the numbers of {name} cannot be read") from e
 
     def own_head(self, name: str, branch: str, wap: WapId) -> SnapshotId | None:
         """Reads back the branch's head; None unless it is the append of this block."""
@@ -331,7 +314,7 @@ class SparkTables:
         """Appends to the block's own branch, which readers of main do not see. Each task of the write commits once, and
         no shuffle follows the stamp, so a task that runs again numbers its rows again completely or not at all."""
         failpoints.hit("stage.before_commit")
-        try:
+        with explaining(f"rows cannot be staged in {name}"):
             (
                 stamped.writeTo(f"{CATALOG}.{name}.branch_{branch}")
                 .option("snapshot-property.wap.id", str(wap))
@@ -339,8 +322,6 @@ class SparkTables:
                 .option("fanout-enabled", "true")
                 .append()
             )
-        except Exception as e:
-            raise explain(e, f"rows cannot be staged in {name}") from e
         failpoints.hit("stage.after_commit")
 
     def publish(
@@ -425,9 +406,9 @@ class SparkTables:
                 continue
             except JAVA_ERRORS as e:
                 if not _worth_another_look(e):
-                    told = explain(e, what)
-                    if last is None or not self.is_remote or not isinstance(told, StorageError):
-                        raise told from e
+                    failure = explain(e, what)
+                    if last is None or not self.is_remote or not isinstance(failure, StorageError):
+                        raise failure from e
                 last = e
             except StorageError as e:
                 if last is None:
@@ -438,6 +419,15 @@ class SparkTables:
             f"{what}: {plural(self.attempts_max, 'attempt')}, the last one: {'' if last is None else root_cause(last)}",
             hint="Nothing is lost; `strandline status` shows the open block, and the next run settles it.",
         )
+
+
+def planned_files(scan: Any) -> Iterator[Any]:
+    """The tasks of a scan: files, and the deletes that apply to each."""
+    planned = scan.planFiles()
+    try:
+        yield from iterate(planned)
+    finally:
+        planned.close()
 
 
 def iterate(iterable: Any) -> Iterator[Any]:
@@ -483,6 +473,15 @@ def root_cause(error: Exception) -> str:
     while cause.getCause() is not None:
         cause = cause.getCause()
     return f"{cause.getClass().getSimpleName()}: {cause.getMessage()}"
+
+
+@contextmanager
+def explaining(what: str) -> Iterator[None]:
+    """Raises what `explain` makes of an error."""
+    try:
+        yield
+    except Exception as e:
+        raise explain(e, what) from e
 
 
 def explain(error: Exception, what: str) -> StrandlineError:

@@ -2,7 +2,6 @@
 
     identify.py     which format and compression a file has, and the batch id of its bytes   (no Spark, no Arrow)
     read.py         a file as a DataFrame: the dataset's columns, and each row's line; why it does not fit, and its text
-    rejects.py      the rows that did not fit, as one JSON-lines file
     failures.py     what went wrong inside a Spark task, as an error that names the file
 
     values.py       the rules: one written value, one type                                   (plain Python)

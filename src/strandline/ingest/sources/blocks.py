@@ -28,8 +28,7 @@ ColumnsReader = Callable[[Block], tuple[list[Array], Mask | None]]
 
 def result_schema(fields: t.StructType) -> t.StructType:
     """The schema of a file that was read: rejected rows are null in every column of the dataset. Raises SchemaError."""
-    taken = [name for name in (LINE, REJECT, RAW) if name in fields.fieldNames()]
-    if taken:
+    if taken := [name for name in (LINE, REJECT, RAW) if name in fields.fieldNames()]:
         raise SchemaError(
             f"files cannot be read into a dataset with a column named {taken[0]}",
             hint="Rename the column, or use append().",

@@ -15,8 +15,8 @@ from pyspark.sql import types as t
 from strandline.core.errors import BadRow
 from strandline.iceberg.schema.columns import Column, ColumnType, ListOf, MapOf, Primitive, Struct
 from strandline.ingest.sources.blocks import JUDGED_ROWS_MAX
-from strandline.ingest.sources.columns import Unfit, arrow_type, carrier_type, required_columns
-from strandline.ingest.sources.jsonl import read_columns
+from strandline.ingest.sources.columns import Unfit, arrow_type, required_columns
+from strandline.ingest.sources.jsonl import carrier_schema, read_columns
 from strandline.ingest.sources.lines import Block, split_lines
 from strandline.ingest.sources.rows import json_row
 from strandline.ingest.sources.values import Misfit
@@ -56,8 +56,7 @@ def read_json_lines(data: bytes, columns: Sequence[Column]) -> tuple[pa.Table, n
 @lru_cache(maxsize=256)
 def _reading(columns: tuple[Column, ...]) -> tuple[t.StructType, pa.Schema, list[str]]:
     fields = struct_of(columns)
-    carriers = pa.schema([pa.field(f.name, carrier_type(f.dataType)) for f in fields])
-    return fields, carriers, [f.name for f in fields if isinstance(f.dataType, t.MapType)]
+    return fields, carrier_schema(fields), [f.name for f in fields if isinstance(f.dataType, t.MapType)]
 
 
 def _read(
@@ -68,7 +67,8 @@ def _read(
         arrays = read_columns(block, fields, carriers, maps)
         required_columns(arrays, fields)
     except (Unfit, pa.ArrowInvalid):
-        if len(block) == 1 or (len(block) <= JUDGED_ROWS_MAX and _text_bytes(block) <= _JUDGED_BYTES_MAX):
+        text_bytes = int((block.ends - block.starts).sum())
+        if len(block) == 1 or (len(block) <= JUDGED_ROWS_MAX and text_bytes <= _JUDGED_BYTES_MAX):
             yield _judged(block, fields, schema)
             return
         middle = len(block) // 2
@@ -76,10 +76,6 @@ def _read(
         yield from _read(block.part(middle, len(block)), fields, carriers, maps, schema)
     else:
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _text_bytes(block: Block) -> int:
-    return int((block.ends - block.starts).sum())
 
 
 def _judged(block: Block, fields: t.StructType, schema: pa.Schema) -> pa.RecordBatch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -18,8 +19,8 @@ from strandline.iceberg.schema.input_files import other_delimiter, wrong_delimit
 from strandline.ingest.sources.blocks import to_batches
 from strandline.ingest.sources.columns import Array, Unfit, arrow_type, from_text
 from strandline.ingest.sources.identify import SourceFile
-from strandline.ingest.sources.lines import Block, ByteRange, Bytes, Offsets, read_blocks, without_return
-from strandline.ingest.sources.misfits import Convert, Mask, convert_fitting
+from strandline.ingest.sources.lines import Block, ByteRange, Bytes, Offsets, cut_at, read_blocks, without_return
+from strandline.ingest.sources.misfits import Mask, convert_fitting
 from strandline.ingest.sources.rows import csv_cells, csv_row, decode
 from strandline.ingest.sources.values import Misfit
 
@@ -70,7 +71,7 @@ def read_columns(block: Block, fields: t.StructType, header: Sequence[str]) -> t
     got = np.delete(sent, skipped)
     read = [f for f in fields if f.name in header]
     arrays = [table.column(f.name).combine_chunks() for f in read]
-    columns, fit = convert_fitting(arrays, read, [_converter(f.dataType) for f in read])
+    columns, fit = convert_fitting(arrays, read, [partial(from_text, dt=f.dataType) for f in read])
     if fit is not None:
         got = got[fit]
     converted = dict(zip((f.name for f in read), columns, strict=True))
@@ -80,10 +81,6 @@ def read_columns(block: Block, fields: t.StructType, header: Sequence[str]) -> t
     taken = np.zeros(len(block), bool)
     taken[got] = True
     return whole, taken
-
-
-def _converter(dt: t.DataType) -> Convert:
-    return lambda array: from_text(array, dt)
 
 
 def _parse(block: Block, sent: Offsets, header: Sequence[str]) -> tuple[pa.Table, Offsets]:
@@ -118,13 +115,7 @@ def split_records(data: bytes, first_line: int, last: bool) -> tuple[Block, int,
     array = np.frombuffer(data, np.uint8)
     newlines = np.flatnonzero(array == _NEWLINE)
     bounds, odd = _quoted(array)
-    cuts = newlines[np.searchsorted(bounds, newlines) % 2 == 0]
-    taken = int(cuts[-1]) + 1 if len(cuts) else 0
-    ends = cuts
-    if last and taken < len(data):
-        ends = np.append(cuts, len(data))
-        taken = len(data)
-    starts = np.concatenate(([0], cuts + 1))[: len(ends)]
+    starts, ends, taken = cut_at(newlines[np.searchsorted(bounds, newlines) % 2 == 0], len(data), last)
     lines = first_line + np.searchsorted(newlines, starts)
     suspect = None
     if len(odd) and len(ends):
@@ -141,24 +132,11 @@ def _quoted(array: Bytes) -> tuple[Offsets, Offsets]:
     quotes = np.flatnonzero(array == _QUOTE)
     if not len(quotes):
         return quotes, quotes
-    if _OPENS_AFTER[_before(array, quotes[::2])].all() and _CLOSES_BEFORE[_after(array, quotes[1::2])].all():
+    framed = np.pad(array, 1, constant_values=_NEWLINE)  # the data begins and ends like a line
+    before, after = framed[quotes], framed[quotes + 2]
+    if _OPENS_AFTER[before[::2]].all() and _CLOSES_BEFORE[after[1::2]].all():
         return quotes, quotes[:0]
-    return _walk_quotes(quotes, _before(array, quotes), _after(array, quotes))
-
-
-def _before(array: Bytes, places: Offsets) -> Bytes:
-    """The byte before each place; a newline for the start of the data."""
-    found: Bytes = array[places - 1]
-    if places[0] == 0:
-        found[0] = _NEWLINE
-    return found
-
-
-def _after(array: Bytes, places: Offsets) -> Bytes:
-    if not len(places) or places[-1] + 1 < len(array):
-        inside: Bytes = array[places + 1]
-        return inside
-    return np.append(array[places[:-1] + 1], np.uint8(_NEWLINE))
+    return _walk_quotes(quotes, before, after)
 
 
 def _walk_quotes(quotes: Offsets, before: Bytes, after: Bytes) -> tuple[Offsets, Offsets]:
@@ -184,8 +162,7 @@ def _walk_quotes(quotes: Offsets, before: Bytes, after: Bytes) -> tuple[Offsets,
 
 
 def _without_header(blocks: Iterator[Block]) -> Iterator[Block]:
-    first = next(blocks, None)
-    if first is None:
+    if (first := next(blocks, None)) is None:
         return
     if len(first) > 1:
         yield first.part(1, len(first))
@@ -194,24 +171,19 @@ def _without_header(blocks: Iterator[Block]) -> Iterator[Block]:
 
 def _check_header(source: SourceFile, names: Sequence[str], fields: t.StructType) -> None:
     known = {f.name: f for f in fields}
-    own = [n for n in names if n in INTERNAL_COLUMNS]
-    if own:
+    if own := [n for n in names if n in INTERNAL_COLUMNS]:
         raise InputError(f'{source.path}: the column "{own[0]}" is Strandline\'s own', hint="Leave it out of the file.")
-    unknown = [n for n in names if n not in known]
-    if unknown:
+    if unknown := [n for n in names if n not in known]:
         listed = ", ".join(f'"{n}"' for n in unknown)
         raise InputError(
             f"{source.path}: the dataset has no column {listed}",
             hint=_unknown_hint(source, names, unknown, list(known)),
         )
-    twice = [n for i, n in enumerate(names) if n in names[:i]]
-    if twice:
+    if twice := [n for i, n in enumerate(names) if n in names[:i]]:
         raise InputError(f'{source.path}: the column "{twice[0]}" occurs twice in the header')
-    missing = [f.name for f in fields if not f.nullable and f.name not in names]
-    if missing:
+    if missing := [f.name for f in fields if not f.nullable and f.name not in names]:
         raise InputError(f'{source.path}: the required column "{missing[0]}" is not in the header')
-    nested = [n for n in names if isinstance(known[n].dataType, (t.StructType, t.ArrayType, t.MapType))]
-    if nested:
+    if nested := [n for n in names if isinstance(known[n].dataType, (t.StructType, t.ArrayType, t.MapType))]:
         raise InputError(
             f'{source.path}: CSV has no form for the nested column "{nested[0]}"', hint="Use JSON lines or Parquet."
         )

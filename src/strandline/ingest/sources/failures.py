@@ -37,8 +37,7 @@ class TaskFailure(Exception):
 def translate(error: Exception, source: SourceFile) -> StrandlineError | None:
     """What the failure of a Spark action says about the file; None if it is about something else."""
     for text in _texts(error):
-        marked = _MARK.search(text)
-        if marked:
+        if marked := _MARK.search(text):
             return InputError(json.loads(marked[1])["message"])
         if any(sign in text for sign in _UNREADABLE):
             return InputError(f"{source.path} cannot be read as {source.format}: it is damaged, or changed meanwhile")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -16,7 +17,7 @@ from strandline.ingest.sources.identify import SourceFile
 from strandline.ingest.sources.kinds import Kinds
 from strandline.ingest.sources.lines import Block, ByteRange, read_blocks, split_lines
 from strandline.ingest.sources.maps import rewrite_maps
-from strandline.ingest.sources.misfits import Convert, Mask, convert_fitting, may_have_become_zero
+from strandline.ingest.sources.misfits import Mask, convert_fitting, may_have_become_zero
 from strandline.ingest.sources.rows import json_row
 
 _BRACES = b"{}"
@@ -34,7 +35,7 @@ def fitting_reader(fields: t.StructType) -> ColumnsReader:
     schema = carrier_schema(fields)
     map_columns = [f.name for f in fields if isinstance(f.dataType, t.MapType)]
     kinds = Kinds(fields)
-    converts = [_converter(f.dataType) for f in fields]
+    converts = [partial(from_carrier, dt=f.dataType) for f in fields]
 
     def read(block: Block) -> tuple[list[Array], Mask | None]:
         plausible: Mask | None = None
@@ -54,10 +55,6 @@ def fitting_reader(fields: t.StructType) -> ColumnsReader:
         return columns, plausible
 
     return read
-
-
-def _converter(dt: t.DataType) -> Convert:
-    return lambda array: from_carrier(array, dt)
 
 
 def carrier_schema(fields: t.StructType) -> pa.Schema:

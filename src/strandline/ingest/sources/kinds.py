@@ -17,7 +17,7 @@ import pyarrow.compute
 from pydantic_core import from_json
 from pyspark.sql import types as t
 
-from strandline.ingest.sources.columns import Array
+from strandline.ingest.sources.columns import TEXT, Array
 from strandline.ingest.sources.lines import Block
 from strandline.ingest.sources.misfits import Mask
 from strandline.ingest.sources.values import INTEGER_BITS, NUMBER
@@ -31,8 +31,6 @@ _TRIED_LINES = 20  # at the start of a file, to learn a pattern from
 _PLAIN_KEY = re.compile("[A-Za-z0-9_]+")
 _STRING = r'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt])*"'
 _GAP = r"[ \t]*"
-
-_TEXT = (t.StringType, t.BinaryType, t.DateType, t.TimestampType, t.TimestampNTZType)
 
 Check = Callable[[Any], bool]
 
@@ -72,8 +70,7 @@ class Kinds:
         if type(row) is not dict:
             return False
         shape = (tuple(row), tuple(map(type, row.values())))
-        known = self._shapes.get(shape)
-        if known is None:
+        if (known := self._shapes.get(shape)) is None:
             known = all(name in self._types and kind in self._types[name] for name, kind in zip(*shape, strict=True))
             if len(self._shapes) < _SHAPES_MAX:
                 self._shapes[shape] = known
@@ -116,7 +113,7 @@ def _pattern(dt: t.DataType) -> str | None:
             fraction = rf"\.[0-9]{{1,{dt.scale}}}0*" if dt.scale else r"\.0+"
             number = f"-?(?:{units})(?:{fraction})?"
             return f'{number}|"{number}"'
-        case _ if isinstance(dt, _TEXT):
+        case _ if isinstance(dt, TEXT):
             return _STRING
     return None
 
@@ -136,7 +133,7 @@ def _types(dt: t.DataType) -> frozenset[type]:
             return frozenset({dict, none})
         case _ if type(dt) in INTEGER_BITS:
             return frozenset({int, none})
-        case _ if isinstance(dt, _TEXT):
+        case _ if isinstance(dt, TEXT):
             return frozenset({str, none})
     return frozenset()
 

@@ -60,14 +60,14 @@ class Block:
         return self.data[self.starts[index] : self.ends[index]]
 
     def part(self, lo: int, hi: int) -> Block:
-        suspect = None if self.suspect is None else self.suspect[lo:hi]
-        return Block(self.data, self.starts[lo:hi], self.ends[lo:hi], self.lines[lo:hi], suspect)
+        return self._chosen(slice(lo, hi))
 
     def only(self, keep: npt.NDArray[np.bool_]) -> Block:
-        if keep.all():
-            return self
-        suspect = None if self.suspect is None else self.suspect[keep]
-        return Block(self.data, self.starts[keep], self.ends[keep], self.lines[keep], suspect)
+        return self if keep.all() else self._chosen(keep)
+
+    def _chosen(self, which: slice | npt.NDArray[np.bool_]) -> Block:
+        suspect = None if self.suspect is None else self.suspect[which]
+        return Block(self.data, self.starts[which], self.ends[which], self.lines[which], suspect)
 
     def gathered(self, keep: npt.NDArray[np.bool_]) -> Block:
         """Those records over bytes of their own, for parsers that read from the first to the last."""
@@ -166,15 +166,20 @@ def split_lines(data: bytes, first_line: int, last: bool) -> tuple[Block, int, i
     """Lines of JSON: spaces around them dropped, blank ones left out."""
     array = np.frombuffer(data, np.uint8)
     newlines = np.flatnonzero(array == _NEWLINE)
-    ends = newlines
-    taken = int(newlines[-1]) + 1 if len(newlines) else 0
-    if last and taken < len(data):
-        ends = np.append(newlines, len(data))
-        taken = len(data)
-    starts = np.concatenate(([0], newlines + 1))[: len(ends)]
+    starts, ends, taken = cut_at(newlines, len(data), last)
     lines = np.arange(first_line, first_line + len(ends), dtype=np.int64)
     block = Block(data, *_trimmed(data, array, starts, ends), lines)
     return block.only(block.ends > block.starts), taken, first_line + len(newlines)
+
+
+def cut_at(newlines: Offsets, length: int, last: bool) -> tuple[Offsets, Offsets, int]:
+    """Where the records begin and end, and how many bytes they take; the rest is a record only if these bytes are the
+    last."""
+    ends = newlines
+    taken = int(newlines[-1]) + 1 if len(newlines) else 0
+    if last and taken < length:
+        ends, taken = np.append(newlines, length), length
+    return np.concatenate(([0], newlines + 1))[: len(ends)], ends, taken
 
 
 def _trimmed(data: bytes, array: Bytes, starts: Offsets, ends: Offsets) -> tuple[Offsets, Offsets]:
@@ -208,7 +213,9 @@ def _chunks(source: SourceFile, span: ByteRange) -> Iterator[bytes]:
     try:
         with pa.OSFile(str(source.location), "rb") as file:
             file.seek(span.start)
-            stream = file if source.compression == "none" else _decompressed(file, source)
+            # Unlike most readers of zstd, Arrow's raises if a stream ends too early.
+            codec = _CODECS.get(source.compression)
+            stream = file if codec is None else pa.CompressedInputStream(file, codec)
             while chunk := stream.read(min(CHUNK_BYTES, left)):
                 left -= len(chunk)
                 tell(file.tell() - span.start)
@@ -219,11 +226,6 @@ def _chunks(source: SourceFile, span: ByteRange) -> Iterator[bytes]:
                     yield chunk
     except OSError as e:
         raise TaskFailure(str(source.path), f"{source.path} cannot be read: {e}") from e
-
-
-def _decompressed(file: pa.NativeFile, source: SourceFile) -> pa.NativeFile:
-    """Unlike most readers of zstd, Arrow's raises if a stream ends too early."""
-    return pa.CompressedInputStream(file, _CODECS[source.compression])
 
 
 def _count_newlines(path: Path, start: int, end: int) -> int:

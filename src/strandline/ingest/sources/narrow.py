@@ -8,6 +8,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from strandline.iceberg.metadata.identifier import quoted
 from strandline.iceberg.metadata.table_metadata import TableView
 from strandline.ingest.sources.blocks import LINE, RAW, RAW_CHARS_MAX, REJECT
 
@@ -22,7 +23,7 @@ def fit_values(df: DataFrame, view: TableView) -> DataFrame:
         name, kind = field["name"], field["type"]
         if not isinstance(kind, str) or name not in df.columns:
             continue
-        value = F.col("`" + name.replace("`", "``") + "`")
+        value = F.col(quoted(name))
         if kind == "uuid":
             text = F.concat(F.lit(f'column "{name}": "'), value, F.lit('" is not a uuid'))
             reason = F.coalesce(reason, F.when(~value.rlike(_UUID), text))
@@ -35,6 +36,6 @@ def fit_values(df: DataFrame, view: TableView) -> DataFrame:
         checked = True
     if not checked:
         return df
-    data = [F.col("`" + c.replace("`", "``") + "`") for c in df.columns if c not in (LINE, REJECT, RAW)]
+    data = [F.col(quoted(c)) for c in df.columns if c not in (LINE, REJECT, RAW)]
     raw = F.coalesce(F.col(RAW), F.when(reason.isNotNull(), F.left(F.to_json(F.struct(*data)), F.lit(RAW_CHARS_MAX))))
     return df.withColumns({RAW: raw, REJECT: reason})

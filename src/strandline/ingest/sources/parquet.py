@@ -20,6 +20,7 @@ from pyspark.sql import types as t
 
 from strandline.core.errors import InputError
 from strandline.core.types import INTERNAL_COLUMNS
+from strandline.iceberg.metadata.identifier import quoted
 from strandline.ingest.sources.blocks import LINE, RAW, RAW_CHARS_MAX, REJECT, result_schema
 from strandline.ingest.sources.identify import SourceFile
 from strandline.ingest.sources.values import named
@@ -37,22 +38,21 @@ class _Mismatch(Exception):
 
 def read_parquet(spark: SparkSession, source: SourceFile, fields: t.StructType) -> DataFrame:
     raw = _open(spark, source)
-    own = [name for name in raw.columns if name in INTERNAL_COLUMNS]
-    if own:
+    if own := [name for name in raw.columns if name in INTERNAL_COLUMNS]:
         raise InputError(f'{source.path}: the column "{own[0]}" is Strandline\'s own', hint="Leave it out of the file.")
     try:
-        columns, reasons = _fit_fields(raw.schema, fields, "", lambda name: F.col(_ticked(name)), None)
+        columns, reasons = _fit_fields(raw.schema, fields, "", lambda name: F.col(quoted(name)), None)
     except _Mismatch as e:
         raise InputError(f"{source.path} does not fit the dataset: {e}") from e
     reject = F.coalesce(*reasons) if reasons else F.lit(None).cast("string")
-    text = F.left(F.to_json(F.struct(*[F.col(_ticked(name)) for name in raw.columns])), F.lit(RAW_CHARS_MAX))
+    text = F.left(F.to_json(F.struct(*[F.col(quoted(name)) for name in raw.columns])), F.lit(RAW_CHARS_MAX))
     fitted = raw.select(
         *[column.alias(f.name) for column, f in zip(columns, fields, strict=True)],
         (raw.metadataColumn("_metadata").getField("row_index") + 1).alias(LINE),
         reject.alias(REJECT),
         F.when(reject.isNotNull(), text).alias(RAW),
     )
-    nulled = [F.when(F.col(REJECT).isNull(), F.col(_ticked(f.name))).alias(f.name) for f in fields]
+    nulled = [F.when(F.col(REJECT).isNull(), F.col(quoted(f.name))).alias(f.name) for f in fields]
     result = fitted.select(*nulled, LINE, REJECT, RAW)
     return _with_nullability(result, result_schema(fields))
 
@@ -91,8 +91,7 @@ def _fit_fields(
     have: t.StructType, want: t.StructType, prefix: str, get: Callable[[str], Column], parent: Column | None
 ) -> tuple[list[Column], Reasons]:
     given = {f.name: f.dataType for f in have}
-    unknown = [name for name in given if name not in want.fieldNames()]
-    if unknown:
+    if unknown := [name for name in given if name not in want.fieldNames()]:
         raise _Mismatch("there is no column " + ", ".join(f'"{prefix}{name}"' for name in unknown))
     columns: list[Column] = []
     reasons: Reasons = []
@@ -160,39 +159,30 @@ def _holds_all(have: t.DataType, want: t.DataType) -> bool:
 
 
 def _fit_list(column: Column, have: t.ArrayType, want: t.ArrayType, path: str) -> tuple[Column, Reasons]:
-    def reason(element: Column) -> Column:
-        return _element_reason(element, have.elementType, want.elementType, want.containsNull, path)
-
-    fitted = F.transform(column, lambda e: _fit(e, have.elementType, want.elementType, path)[0])
-    return fitted, [_first(F.transform(column, reason))]
+    kinds = (have.elementType, want.elementType)
+    fitted = F.transform(column, lambda e: _fit(e, *kinds, path)[0])
+    return fitted, [_first_reason(column, *kinds, want.containsNull, path)]
 
 
 def _fit_map(column: Column, have: t.MapType, want: t.MapType, path: str) -> tuple[Column, Reasons]:
     if have.keyType != want.keyType:
         raise _Mismatch(f'the keys of column "{path}" are {named(have.keyType)}, and not {named(want.keyType)}')
-
-    def reason(value: Column) -> Column:
-        return _element_reason(value, have.valueType, want.valueType, want.valueContainsNull, path + "{}")
-
-    def key_reason(key: Column) -> Column:
-        return _element_reason(key, have.keyType, want.keyType, True, path + "{key}")
-
-    fitted = F.transform_values(column, lambda _, v: _fit(v, have.valueType, want.valueType, path + "{}")[0])
+    kinds = (have.valueType, want.valueType)
+    fitted = F.transform_values(column, lambda _, v: _fit(v, *kinds, path + "{}")[0])
     return fitted, [
-        _first(F.transform(F.map_keys(column), key_reason)),
-        _first(F.transform(F.map_values(column), reason)),
+        _first_reason(F.map_keys(column), have.keyType, want.keyType, True, path + "{key}"),
+        _first_reason(F.map_values(column), *kinds, want.valueContainsNull, path + "{}"),
     ]
 
 
-def _element_reason(element: Column, have: t.DataType, want: t.DataType, nullable: bool, path: str) -> Column:
-    reasons = _fit(element, have, want, path)[1]
-    if not nullable:
-        reasons = [_when(element.isNull(), f'column "{path}" is null and required'), *reasons]
-    return F.coalesce(*reasons) if reasons else F.lit(None).cast("string")
+def _first_reason(elements: Column, have: t.DataType, want: t.DataType, nullable: bool, path: str) -> Column:
+    def reason(element: Column) -> Column:
+        reasons = _fit(element, have, want, path)[1]
+        if not nullable:
+            reasons = [_when(element.isNull(), f'column "{path}" is null and required'), *reasons]
+        return F.coalesce(*reasons) if reasons else F.lit(None).cast("string")
 
-
-def _first(reasons: Column) -> Column:
-    return F.get(F.filter(reasons, lambda r: r.isNotNull()), F.lit(0))
+    return F.get(F.filter(F.transform(elements, reason), lambda r: r.isNotNull()), F.lit(0))
 
 
 def _when(holds: Column, reason: str) -> Column:
@@ -203,7 +193,3 @@ def _overlap(have: t.DataType, want: t.DataType) -> bool:
     if isinstance(have, _INTEGERS):
         return isinstance(want, (*_INTEGERS, *_FLOATS, t.DecimalType))
     return any(isinstance(have, kind) and isinstance(want, kind) for kind in (_FLOATS, t.DecimalType))
-
-
-def _ticked(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -36,8 +36,7 @@ def read_source(
             case "jsonl":
                 return _in_tasks(spark, source, schema, lambda span: jsonl.read_range(source, span, fields), positions)
             case "csv":
-                header = delimited.read_header(source, fields)
-                if header is None:
+                if (header := delimited.read_header(source, fields)) is None:
                     return spark.createDataFrame([], schema)
                 return _in_tasks(
                     spark, source, schema, lambda span: delimited.read_records(source, span, fields, header), positions
@@ -65,14 +64,14 @@ def _in_tasks(
     spark: SparkSession, source: SourceFile, schema: t.StructType, read: RangeReader, positions: Positions | None
 ) -> DataFrame:
     spans = plan_ranges(source, spark.sparkContext.defaultParallelism)
-    told = None if positions is None else positions.path
+    reported_to = None if positions is None else positions.path
     first = 0 if positions is None else positions.take(len(spans))
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for index in batch.column(0):
                 at = int(index.as_py())
-                with telling(told, first + at):
+                with telling(reported_to, first + at):
                     yield from read(spans[at])
 
     # one partition per range: `range` distributes its numbers evenly and in order

@@ -15,15 +15,6 @@ from strandline.ingest.sources.values import Misfit, Number, from_json_scalar, f
 RowReader = Callable[[bytes], dict[str, Any]]  # the row's values by column, as Arrow takes them; raises Misfit
 
 
-def why_not(line: bytes, fields: t.StructType) -> str | None:
-    """Why this JSON line does not fit; None if it does."""
-    try:
-        json_row(line, fields)
-    except Misfit as e:
-        return str(e)
-    return None
-
-
 def json_row(line: bytes, fields: t.StructType) -> dict[str, Any]:
     document = _parse(decode(line))
     if not isinstance(document, _Object):

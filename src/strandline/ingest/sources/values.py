@@ -42,6 +42,15 @@ _MICROSECOND = timedelta(microseconds=1)
 _MICROSECONDS_PER_DAY = timedelta(days=1) // _MICROSECOND
 _CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097  # the calendar repeats after these
 
+_NAMES: dict[type[t.DataType], str] = {
+    t.TimestampType: "a timestamptz",
+    t.TimestampNTZType: "a timestamp",
+    t.BinaryType: "base64",
+    t.ArrayType: "a list",
+    t.StructType: "an object",
+    t.MapType: "an object",
+    t.IntegerType: "an int",
+}
 INTEGER_BITS: dict[type[t.DataType], int] = {t.ByteType: 8, t.ShortType: 16, t.IntegerType: 32, t.LongType: 64}
 
 
@@ -55,23 +64,9 @@ class Number(str):
 
 def named(dt: t.DataType) -> str:
     """A type in Iceberg's words, with its article."""
-    match dt:
-        case t.DecimalType():
-            return f"a decimal({dt.precision},{dt.scale})"
-        case t.TimestampType():
-            return "a timestamptz"
-        case t.TimestampNTZType():
-            return "a timestamp"
-        case t.BinaryType():
-            return "base64"
-        case t.ArrayType():
-            return "a list"
-        case t.StructType() | t.MapType():
-            return "an object"
-        case t.IntegerType():
-            return "an int"
-        case _:
-            return f"a {dt.typeName()}"
+    if isinstance(dt, t.DecimalType):
+        return f"a decimal({dt.precision},{dt.scale})"
+    return _NAMES.get(type(dt)) or f"a {dt.typeName()}"
 
 
 def show(value: Any) -> str:
@@ -185,8 +180,7 @@ def _decimal(text: str, dt: t.DecimalType) -> Decimal:
 
 
 def _date(text: str, dt: t.DataType) -> int:
-    found = _DATE.fullmatch(text)
-    if not found:
+    if not (found := _DATE.fullmatch(text)):
         raise _misfit(text, dt)
     try:
         days = _days(*map(int, found.groups()))
@@ -208,8 +202,7 @@ def _in_range(value: int, bits: int, text: str, dt: t.DataType) -> int:
 
 
 def _timestamp(text: str, dt: t.DataType) -> int:
-    found = _TIMESTAMP.fullmatch(text)
-    if not found:
+    if not (found := _TIMESTAMP.fullmatch(text)):
         raise _misfit(text, dt)
     *clock, fraction, zone = found.groups()
     if zone and isinstance(dt, t.TimestampNTZType):

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from strandline.core.delivery_types import LaneId, SinkRecord
 from strandline.core.types import Seq, SeqRange
 from strandline.ledger.deliver import sinks
+from strandline.ledger.deliver.lanes import of_sink
 from strandline.ledger.deliver.sinks import seq_or_none
 from strandline.ledger.ingest import blocks
 from strandline.ledger.schema.core import block, chunk, dataset, intent, lane
@@ -47,10 +48,6 @@ class Pace:
 
     published: int
     settled: int
-
-
-def _lanes_of(sink: SinkRecord) -> tuple[sa.ColumnElement[bool], ...]:
-    return lane.c.sink_id == sink.id, lane.c.generation == sink.generation
 
 
 def _range(after: int | None, until: int) -> SeqRange:
@@ -90,7 +87,7 @@ def under_way(connection: sa.Connection, sink: SinkRecord) -> dict[LaneId, Under
         )
         .join_from(lane, intent, (intent.c.lane_id == lane.c.id) & intent.c.closed_at.is_(None))
         .join(chunk, chunk.c.intent_id == intent.c.id)
-        .where(*_lanes_of(sink))
+        .where(*of_sink(sink))
         .group_by(intent.c.lane_id, intent.c.after, intent.c.until)
         .subquery("opened")
     )
@@ -136,7 +133,7 @@ def last_batches(connection: sa.Connection, sink: SinkRecord) -> dict[LaneId, Re
         )
         .join_from(lane, intent, intent.c.id == last)
         .join(chunk, (chunk.c.intent_id == intent.c.id) & (chunk.c.state == _landed))
-        .where(*_lanes_of(sink))
+        .where(*of_sink(sink))
         .group_by(intent.c.lane_id, intent.c.after, intent.c.until, intent.c.closed_at)
     )
     return {
@@ -157,14 +154,14 @@ def pace(connection: sa.Connection, sink: SinkRecord, since: datetime) -> Pace:
         .correlate(lane)
         .scalar_subquery()
     )
-    of_sink = sa.select(lane.c.id, sa.func.coalesce(before, 0).label("before")).where(*_lanes_of(sink)).cte("of_sink")
+    own = sa.select(lane.c.id, sa.func.coalesce(before, 0).label("before")).where(*of_sink(sink)).cte("own")
     settled = connection.execute(
         sa.select(_whole(sa.func.coalesce(chunk.c.row_count, chunk.c.expected) + sa.func.coalesce(chunk.c.withheld, 0)))
-        .join_from(of_sink, intent, (intent.c.lane_id == of_sink.c.id) & (intent.c.until > of_sink.c.before))
+        .join_from(own, intent, (intent.c.lane_id == own.c.id) & (intent.c.until > own.c.before))
         .join(chunk, chunk.c.intent_id == intent.c.id)
         .where(chunk.c.acked_at >= moment)
     ).scalar_one()
-    floor = seq_or_none(connection.execute(sa.select(sa.func.max(of_sink.c.before))).scalar()) or sink.start or 0
+    floor = seq_or_none(connection.execute(sa.select(sa.func.max(own.c.before))).scalar()) or sink.start or 0
     published = connection.execute(
         sa.select(_whole(sa.func.coalesce(block.c.row_count, block.c.hi - block.c.lo + 1))).where(
             block.c.dataset_id == sink.dataset,

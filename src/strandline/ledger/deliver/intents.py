@@ -29,9 +29,8 @@ from strandline.core.delivery_types import (
 from strandline.core.errors import MarkMoved
 from strandline.core.types import Lease, Seq, SeqRange
 from strandline.ledger.deliver import plans, sinks
-from strandline.ledger.deliver.lanes import Token
-from strandline.ledger.deliver.sinks import seq_or_none
-from strandline.ledger.engine import Ledger, slices, utc_now
+from strandline.ledger.deliver.lanes import Token, of_sink
+from strandline.ledger.engine import Ledger, from_row, slices, utc_now
 from strandline.ledger.ingest import blocks
 from strandline.ledger.schema.core import chunk, intent, lane
 
@@ -39,32 +38,13 @@ _ROWS_AT_ONCE_MAX = 1000
 
 
 def chunk_of(row: Any) -> Chunk:
-    return Chunk(
-        ChunkId(row.chunk_id),
-        SeqRange(Seq(row.lo), Seq(row.hi)),
-        ChunkState(row.state),
-        row.expected,
-        row.row_count,
-        row.withheld,
-        row.digest,
-        row.size,
-        bool(row.found),
-        bool(row.offered),
-    )
+    rows, state = SeqRange(Seq(row.lo), Seq(row.hi)), ChunkState(row.state)
+    return from_row(Chunk, row, id=row.chunk_id, rows=rows, state=state, count=row.row_count)
 
 
 CHUNK_COLUMNS = (
     chunk.c.id.label("chunk_id"),
-    chunk.c.lo,
-    chunk.c.hi,
-    chunk.c.state,
-    chunk.c.expected,
-    chunk.c.row_count,
-    chunk.c.withheld,
-    chunk.c.digest,
-    chunk.c.size,
-    chunk.c.found,
-    chunk.c.offered,
+    *chunk.c["lo", "hi", "state", "expected", "row_count", "withheld", "digest", "size", "found", "offered"],
 )
 _WITH_CHUNKS = (
     sa.select(intent, lane.c.partition, *CHUNK_COLUMNS)
@@ -76,26 +56,14 @@ _WITH_CHUNKS = (
 def _intents(rows: Iterable[Any]) -> Iterator[Intent]:
     for _, group in groupby(rows, key=lambda row: row.id):
         of_one = list(group)
-        first = of_one[0]
-        yield Intent(
-            IntentId(first.id),
-            LaneId(first.lane_id),
-            first.partition,
-            seq_or_none(first.after),
-            Seq(first.until),
-            json.loads(first.options),
-            first.opened_at,
-            first.closed_at,
-            tuple(map(chunk_of, of_one)),
-        )
+        first, chunks = of_one[0], tuple(map(chunk_of, of_one))
+        yield from_row(Intent, first, lane=first.lane_id, options=json.loads(first.options), chunks=chunks)
 
 
 def open_of(connection: sa.Connection, sink: SinkRecord) -> list[Intent]:
     """The open intents of the sink's current generation, by lane."""
     rows = connection.execute(
-        _WITH_CHUNKS.where(
-            lane.c.sink_id == sink.id, lane.c.generation == sink.generation, intent.c.closed_at.is_(None)
-        ).order_by(intent.c.lane_id, chunk.c.lo)
+        _WITH_CHUNKS.where(*of_sink(sink), intent.c.closed_at.is_(None)).order_by(intent.c.lane_id, chunk.c.lo)
     )
     return list(_intents(rows))
 
@@ -162,13 +130,13 @@ def acknowledge_in(connection: sa.Connection, lease: Lease, acks: Sequence[Ackno
 
 
 def _chunks(connection: sa.Connection, lease: Lease, ids: Iterable[ChunkId]) -> Iterator[Chunk]:
-    of_sink = (
+    query = (
         sa.select(*CHUNK_COLUMNS)
         .join_from(chunk, lane, lane.c.id == chunk.c.lane_id)
         .where(lane.c.sink_id == lease.row)
     )
     for some in slices(ids):
-        yield from map(chunk_of, connection.execute(of_sink.where(chunk.c.id.in_(some))))
+        yield from map(chunk_of, connection.execute(query.where(chunk.c.id.in_(some))))
 
 
 def _is_same(known: Chunk | None, ack: Acknowledged) -> bool:
@@ -185,18 +153,8 @@ def _is_same(known: Chunk | None, ack: Acknowledged) -> bool:
     return True
 
 
-_SETTLE = (
-    chunk.update()
-    .where(chunk.c.id == sa.bindparam("of"), chunk.c.state == ChunkState.PLANNED.value)
-    .values(
-        state=sa.bindparam("new_state"),
-        row_count=sa.bindparam("new_count"),
-        withheld=sa.bindparam("new_withheld"),
-        digest=sa.bindparam("new_digest"),
-        size=sa.bindparam("new_size"),
-        acked_at=sa.bindparam("new_at"),
-    )
-)
+# The columns that it sets are those of the parameters.
+_SETTLE = chunk.update().where(chunk.c.id == sa.bindparam("of"), chunk.c.state == ChunkState.PLANNED.value)
 
 
 def _settle(connection: sa.Connection, acks: Sequence[Acknowledged]) -> None:
@@ -204,12 +162,12 @@ def _settle(connection: sa.Connection, acks: Sequence[Acknowledged]) -> None:
     bound = [
         {
             "of": ack.chunk,
-            "new_state": ack.state.value,
-            "new_count": ack.count,
-            "new_withheld": ack.withheld,
-            "new_digest": ack.digest,
-            "new_size": ack.size,
-            "new_at": now,
+            "state": ack.state.value,
+            "row_count": ack.count,
+            "withheld": ack.withheld,
+            "digest": ack.digest,
+            "size": ack.size,
+            "acked_at": now,
         }
         for ack in acks
     ]
@@ -242,7 +200,7 @@ def close(ledger: Ledger, lease: Lease, sink: SinkRecord, intents: Sequence[Inte
             return False
         still_open = _still_open(connection, sink, intents)
         moves = _moves(connection, sink, still_open, token, now)
-        if moves and connection.execute(_MOVE, moves).rowcount != len(moves):
+        if moves and connection.execute(MOVE_LANE, moves).rowcount != len(moves):
             raise _moved(sink, still_open[0])
         for some in slices(i.id for i in still_open):
             connection.execute(
@@ -261,11 +219,7 @@ def _moved(sink: SinkRecord, promised: Intent) -> MarkMoved:
 
 def _still_open(connection: sa.Connection, sink: SinkRecord, intents: Sequence[Intent]) -> list[Intent]:
     stored: dict[int, Any] = {}
-    query = (
-        sa.select(intent, lane.c.mark)
-        .join_from(intent, lane, lane.c.id == intent.c.lane_id)
-        .where(lane.c.sink_id == sink.id, lane.c.generation == sink.generation)
-    )
+    query = sa.select(intent, lane.c.mark).join_from(intent, lane, lane.c.id == intent.c.lane_id).where(*of_sink(sink))
     for some in slices(i.id for i in intents):
         stored.update((row.id, row) for row in connection.execute(query.where(intent.c.id.in_(some))))
     still_open = []
@@ -280,7 +234,7 @@ def _still_open(connection: sa.Connection, sink: SinkRecord, intents: Sequence[I
     return still_open
 
 
-_MOVE = (
+MOVE_LANE = (
     lane.update()
     .where(
         lane.c.id == sa.bindparam("of"),
@@ -313,23 +267,28 @@ def _moves(
         settled = chunks.get(promised.id, [])
         if not settled or any(c.state is ChunkState.PLANNED for c in settled):
             raise _moved(sink, promised)
-        landed = [c for c in settled if c.state is ChunkState.LANDED]
-        # The content of a found range may not be known. Then the rows that the lake has in it are counted.
-        last = next((c.rows for c in reversed(landed) if c.count is None or c.count > 0), None)
-        moves.append(
-            {
-                "of": promised.lane,
-                "expected": promised.after,
-                "until": promised.until,
-                "token": tokens[promised.until],
-                "more_exported": sum(c.expected if c.count is None else c.count for c in landed),
-                "more_withheld": sum(c.withheld or 0 for c in settled),
-                "new_lo": None if last is None else last.lo,
-                "new_hi": None if last is None else last.hi,
-                "now": now,
-            }
-        )
+        moves.append(lane_move(promised.lane, promised.after, promised.until, tokens[promised.until], settled, now))
     return moves
+
+
+def lane_move(
+    id: LaneId, after: Seq | None, until: Seq, token: str, settled: Sequence[Chunk], now: datetime
+) -> dict[str, Any]:
+    """The parameters of `MOVE_LANE`: the watermark moves from `after` to `until`, and the lane counts these chunks."""
+    landed = [c for c in settled if c.state is ChunkState.LANDED]
+    # The content of a found range may not be known. Then the rows that the lake has in it are counted.
+    last = next((c.rows for c in reversed(landed) if c.count is None or c.count > 0), None)
+    return {
+        "of": id,
+        "expected": after,
+        "until": until,
+        "token": token,
+        "more_exported": sum(c.expected if c.count is None else c.count for c in landed),
+        "more_withheld": sum(c.withheld or 0 for c in settled),
+        "new_lo": None if last is None else last.lo,
+        "new_hi": None if last is None else last.hi,
+        "now": now,
+    }
 
 
 def abandon_open(connection: sa.Connection, sink: SinkRecord) -> int:
@@ -343,12 +302,13 @@ def abandon_open(connection: sa.Connection, sink: SinkRecord) -> int:
 
 def last_landed(connection: sa.Connection, sink: SinkRecord) -> dict[LaneId, list[SeqRange]]:
     """The ranges of each lane's last intent with rows: the sink must still have them."""
-    own = (lane.c.sink_id == sink.id, lane.c.generation == sink.generation)
     landed = (chunk.c.state == "landed", sa.or_(chunk.c.row_count.is_(None), chunk.c.row_count > 0))
     last = (
         sa.select(sa.func.max(intent.c.id).label("id"))
         .join_from(intent, lane, lane.c.id == intent.c.lane_id)
-        .where(*own, intent.c.closed_at.is_not(None), intent.c.until <= lane.c.mark, lane.c.last_hi.is_not(None))
+        .where(
+            *of_sink(sink), intent.c.closed_at.is_not(None), intent.c.until <= lane.c.mark, lane.c.last_hi.is_not(None)
+        )
         .where(sa.exists().where(chunk.c.intent_id == intent.c.id, *landed).correlate(intent))
         .group_by(intent.c.lane_id)
         .subquery()
@@ -370,7 +330,7 @@ def first_of(connection: sa.Connection, sink: SinkRecord) -> dict[LaneId, int]:
     query = (
         sa.select(intent.c.lane_id, sa.func.min(sa.func.coalesce(intent.c.after, 0)).label("first"))
         .join_from(intent, lane, lane.c.id == intent.c.lane_id)
-        .where(lane.c.sink_id == sink.id, lane.c.generation == sink.generation)
+        .where(*of_sink(sink))
         .group_by(intent.c.lane_id)
     )
     return {LaneId(r.lane_id): int(r.first) for r in connection.execute(query)}
@@ -416,7 +376,6 @@ def _rows(
 def lag(connection: sa.Connection, sink: SinkRecord) -> tuple[int | None, datetime | None]:
     """Returns how many settled rows the sink does not have yet, and since when the oldest of them waits. The count is
     None while a lane is below `planned` without an intent for the rest: only a plan counts those rows."""
-    of_sink = (lane.c.sink_id == sink.id, lane.c.generation == sink.generation)
     promised = sa.func.coalesce(intent.c.until, lane.c.mark, 0)
     lanes = connection.execute(
         sa.select(
@@ -426,13 +385,13 @@ def lag(connection: sa.Connection, sink: SinkRecord) -> tuple[int | None, dateti
             sa.func.min(promised).label("promised"),
         )
         .join_from(lane, intent, (intent.c.lane_id == lane.c.id) & intent.c.closed_at.is_(None), isouter=True)
-        .where(*of_sink)
+        .where(*of_sink(sink))
     ).one()
     under_way = (
         sa.select(sa.cast(sa.func.coalesce(sa.func.sum(chunk.c.expected), 0), sa.BigInteger))
         .join_from(intent, lane, lane.c.id == intent.c.lane_id)
         .join(chunk, (chunk.c.intent_id == intent.c.id) & (chunk.c.state == sa.literal_column("'planned'")))
-        .where(*of_sink, intent.c.closed_at.is_(None))
+        .where(*of_sink(sink), intent.c.closed_at.is_(None))
         .scalar_subquery()
     )
     if lanes.lanes == 0 or sink.planned is None:

@@ -7,86 +7,72 @@ whose two values differ.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
-from strandline.core.delivery_types import Lane, LaneId, SinkId, SinkRecord
+from strandline.core.delivery_types import Lane, SinkId, SinkRecord
 from strandline.core.errors import MarkUnreadable, TokenError
 from strandline.core.read_token import decode
 from strandline.core.types import DatasetId, Seq, SeqRange
 from strandline.ledger.deliver.sinks import seq_or_none
-from strandline.ledger.engine import utc_now
+from strandline.ledger.engine import from_row, lock_row, utc_now
 from strandline.ledger.schema.core import intent, lane, partition_hash, sink
 
 Token = Callable[[Seq | None], str]  # makes the continuation token of a watermark
 
 
 def _lane(row: Any) -> Lane:
-    return Lane(
-        LaneId(row.id),
-        SinkId(row.sink_id),
-        row.generation,
-        row.partition,
-        row.continuation,
-        seq_or_none(row.mark),
-        row.exported,
-        row.withheld,
-        None if row.last_lo is None else SeqRange(Seq(row.last_lo), Seq(row.last_hi)),
-        row.version,
-        row.updated_at,
-        seq_or_none(row.builds_on),
-    )
+    last = None if row.last_lo is None else SeqRange(Seq(row.last_lo), Seq(row.last_hi))
+    return from_row(Lane, row, sink=row.sink_id, last=last)
 
 
-class _Checker:
-    """Compares watermark and token. It decodes each token once: most lanes of a sink have the same watermark."""
-
-    def __init__(self, sink: SinkRecord, lake: str, table_uuid: str) -> None:
-        self._sink = sink
-        self._of = (lake, table_uuid)
-        self._known: dict[str, Seq | None] = {}
-
-    def __call__(self, found: Lane) -> Lane:
-        text = found.continuation
-        if text not in self._known:
-            try:
-                token = decode(text)
-            except TokenError as e:
-                raise self._unreadable(found, e.message) from e
-            if (token.lake, token.table) != self._of:
-                raise self._unreadable(found, "it is from another lake or table")
-            self._known[text] = token.after
-        if self._known[text] != found.mark:
-            raise self._unreadable(found, f"the mark is {found.mark}, the continuation says {self._known[text]}")
-        return found
-
-    def _unreadable(self, found: Lane, why: str) -> MarkUnreadable:
-        name = self._sink.name
-        return MarkUnreadable(
-            f"the watermark of sink {name}, partition {found.partition!r}, cannot be used: {why}",
-            hint=f"`strandline sink recover {name}` reads it from the sink's own side.",
-        )
+def of_sink(sink: SinkRecord) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[bool]]:
+    """The condition for the lanes of the sink's current generation."""
+    return lane.c.sink_id == sink.id, lane.c.generation == sink.generation
 
 
-def _of(sink: SinkRecord) -> sa.Select[Any]:
-    return sa.select(lane).where(lane.c.sink_id == sink.id, lane.c.generation == sink.generation)
+def _find(connection: sa.Connection, sink: SinkRecord, partition: str) -> Lane | None:
+    query = sa.select(lane).where(*of_sink(sink), lane.c.partition_hash == partition_hash(partition))
+    row = connection.execute(query).one_or_none()
+    return None if row is None else _lane(row)
 
 
 def list_lanes(connection: sa.Connection, sink: SinkRecord, *, lake: str, table_uuid: str) -> list[Lane]:
     """The lanes of the sink's current generation, by partition; `MarkUnreadable` if one contradicts itself."""
-    return list(map(_Checker(sink, lake, table_uuid), unchecked(connection, sink)))
+    found = unchecked(connection, sink)
+    known: dict[str, Seq | None] = {}  # each token is decoded once: most lanes of a sink have the same watermark
+    for one in found:
+        if one.continuation not in known:
+            known[one.continuation] = _decode(sink, one, lake, table_uuid)
+        if known[one.continuation] != one.mark:
+            raise _unreadable(sink, one, f"it is {one.mark}, and its token says {known[one.continuation]}")
+    return found
+
+
+def _decode(sink: SinkRecord, found: Lane, lake: str, table_uuid: str) -> Seq | None:
+    try:
+        token = decode(found.continuation)
+    except TokenError as e:
+        raise _unreadable(sink, found, e.message) from e
+    if (token.lake, token.table) != (lake, table_uuid):
+        raise _unreadable(sink, found, "it is from another lake or table")
+    return token.after
+
+
+def _unreadable(sink: SinkRecord, found: Lane, why: str) -> MarkUnreadable:
+    return MarkUnreadable(
+        f"the watermark of sink {sink.name}, partition {found.partition!r}, cannot be used: {why}",
+        hint=f"`strandline sink recover {sink.name}` reads it from the sink's own side.",
+    )
 
 
 def unchecked(connection: sa.Connection, sink: SinkRecord) -> list[Lane]:
     """As `list_lanes`, but without the comparison: for recovery."""
     # Sorted here, because the databases collate texts differently.
-    return sorted(map(_lane, connection.execute(_of(sink))), key=lambda found: found.partition)
-
-
-def find(connection: sa.Connection, sink: SinkRecord, partition: str, *, lake: str, table_uuid: str) -> Lane | None:
-    row = connection.execute(_of(sink).where(lane.c.partition_hash == partition_hash(partition))).one_or_none()
-    return None if row is None else _Checker(sink, lake, table_uuid)(_lane(row))
+    rows = connection.execute(sa.select(lane).where(*of_sink(sink)))
+    return sorted(map(_lane, rows), key=lambda found: found.partition)
 
 
 def highest_mark(connection: sa.Connection, dataset: DatasetId) -> Seq | None:
@@ -99,6 +85,41 @@ def highest_mark(connection: sa.Connection, dataset: DatasetId) -> Seq | None:
         .where(*of_dataset),
     ).subquery()
     return seq_or_none(connection.execute(sa.select(sa.func.max(marks.c.mark))).scalar())
+
+
+@dataclass(frozen=True, slots=True)
+class SinkMark:
+    sink: SinkId
+    name: str
+    generation: int
+    mark: Seq | None  # the sink certainly has everything up to here that is meant for it
+
+
+def certain(connection: sa.Connection, dataset: DatasetId) -> dict[str, Seq | None]:
+    """The same by name of the sink."""
+    return {at.name: at.mark for at in marks(connection, dataset)}
+
+
+def marks(connection: sa.Connection, dataset: DatasetId) -> list[SinkMark]:
+    """For every sink that was not removed (paused and stopped ones too), the lowest watermark of its lanes. It is never
+    above `planned`, because rows of a partition without a lane are in no plan yet. Rows before a sink's start are not
+    meant for it."""
+    of_current = (lane.c.sink_id == sink.c.id) & (lane.c.generation == sink.c.generation)
+    lowest = sa.func.min(sa.case((lane.c.id.is_not(None), sa.func.coalesce(lane.c.mark, 0)))).label("lowest")
+    columns = (sink.c.id, sink.c.name, sink.c.generation, sink.c.planned)
+    rows = connection.execute(
+        sa.select(*columns, lowest)
+        .join_from(sink, lane, of_current, isouter=True)
+        .where(sink.c.dataset_id == dataset, sink.c.removed_at.is_(None))
+        .group_by(*columns)
+        .order_by(sink.c.id)
+    )
+    found: list[SinkMark] = []
+    for row in rows:
+        planned = row.planned or 0
+        at = planned if row.lowest is None else min(planned, row.lowest)
+        found.append(SinkMark(SinkId(row.id), row.name, row.generation, seq_or_none(at or None)))
+    return found
 
 
 def rebuild(
@@ -117,42 +138,32 @@ def rebuild(
     A lane with an open intent keeps the watermark at which the intent starts: finishing the intent, with its promised
     chunks, finds what the sink holds. `builds_on` is for a new lane: how far the generation before has delivered."""
     # The same lock as a deliverer takes: nobody plans between the read and the update.
-    connection.execute(sa.select(sink.c.id).where(sink.c.id == of.id).with_for_update(key_share=True))
-    row = connection.execute(_of(of).where(lane.c.partition_hash == partition_hash(partition))).one_or_none()
-    if row is None:
-        connection.execute(
-            lane.insert().values(
-                sink_id=of.id,
-                generation=of.generation,
-                partition=partition,
-                exported=0,
-                withheld=0,
-                version=1,
-                updated_at=utc_now(),
-                builds_on=builds_on,
-                **_place(mark, token, last),
-            )
+    lock_row(connection, sink, of.id)
+    known = _find(connection, of, partition)
+    if known is None:
+        fixed = {"sink_id": of.id, "generation": of.generation, "partition": partition, "builds_on": builds_on}
+        new = {**fixed, "exported": 0, "withheld": 0, "version": 1, "updated_at": utc_now()}
+        made = connection.execute(lane.insert().values(**new, **_place(mark, token, last)).returning(lane))
+        return _lane(made.one())
+    pinned = connection.execute(
+        sa.select(intent.c.after).where(intent.c.lane_id == known.id, intent.c.closed_at.is_(None))
+    ).one_or_none()
+    target = mark if pinned is None else seq_or_none(pinned.after)
+    if known.mark is not None and (target is None or target < known.mark):
+        raise MarkUnreadable(
+            f"the ledger's watermark of sink {of.name}, partition {partition!r}, is {known.mark}, above the "
+            f"{target} from which it would go on, and watermarks never go back",
+            hint=f"`strandline sink reset {of.name}` starts a new generation with watermarks of its own.",
         )
-    else:
-        known = _lane(row)
-        pinned = connection.execute(
-            sa.select(intent.c.after).where(intent.c.lane_id == known.id, intent.c.closed_at.is_(None))
-        ).one_or_none()
-        target = mark if pinned is None else seq_or_none(pinned.after)
-        if known.mark is not None and (target is None or target < known.mark):
-            raise MarkUnreadable(
-                f"the ledger's mark of sink {of.name}, partition {partition!r}, is {known.mark}, above the "
-                f"{target} from which it would go on, and marks never go back",
-                hint=f"`strandline sink reset {of.name}` starts a new generation with marks of its own.",
-            )
-        if last is None or target is None or last.hi > target:
-            last = known.last
-        connection.execute(
-            lane.update()
-            .where(lane.c.id == known.id, lane.c.version == known.version)
-            .values(version=known.version + 1, updated_at=utc_now(), **_place(target, token, last))
-        )
-    return _lane(connection.execute(_of(of).where(lane.c.partition_hash == partition_hash(partition))).one())
+    if last is None or target is None or last.hi > target:
+        last = known.last
+    changed = connection.execute(
+        lane.update()
+        .where(lane.c.id == known.id, lane.c.version == known.version)
+        .values(version=known.version + 1, updated_at=utc_now(), **_place(target, token, last))
+        .returning(lane)
+    )
+    return _lane(changed.one())
 
 
 def forget_last(connection: sa.Connection, found: Lane) -> None:

@@ -4,7 +4,7 @@ the rows are deleted, and never removed."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -13,8 +13,7 @@ import sqlalchemy as sa
 
 from strandline.core.delivery_types import SinkId, SinkRecord
 from strandline.core.types import DatasetId, Seq, SeqRange
-from strandline.ledger.deliver.sinks import seq_or_none
-from strandline.ledger.engine import utc_now
+from strandline.ledger.engine import from_row, utc_now
 from strandline.ledger.schema.maintain import loss, purge
 
 
@@ -31,27 +30,23 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
-    sink: SinkId
-    generation: int
+class NewLoss:
     partition: str
     after: Seq | None
     until: Seq
     rows: int | None  # None for forgotten rows: nobody can count them any more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss(NewLoss):
+    sink: SinkId
+    generation: int
     reason: Reason
     at: datetime
 
     @property
     def range(self) -> SeqRange:
         return SeqRange(Seq((self.after or 0) + 1), self.until)
-
-
-@dataclass(frozen=True, slots=True)
-class NewLoss:
-    partition: str
-    after: Seq | None
-    until: Seq
-    rows: int | None
 
 
 def add(connection: sa.Connection, record: SinkRecord, reason: Reason, found: Sequence[NewLoss]) -> None:
@@ -67,15 +62,8 @@ def add_for(
     found: Sequence[NewLoss],
 ) -> None:
     if found:
-        fixed = {"dataset_id": dataset, "sink_id": sink, "generation": generation}
-        connection.execute(
-            loss.insert(),
-            [
-                {**fixed, "partition": x.partition, "after": x.after, "until": x.until, "rows": x.rows,
-                 "reason": reason.value, "at": utc_now()}
-                for x in found
-            ],
-        )  # fmt: skip
+        fixed = {"dataset_id": dataset, "sink_id": sink, "generation": generation, "reason": reason.value}
+        connection.execute(loss.insert(), [{**fixed, **asdict(x), "at": utc_now()} for x in found])
 
 
 def of_sink(connection: sa.Connection, record: SinkRecord) -> list[Loss]:
@@ -85,14 +73,7 @@ def of_sink(connection: sa.Connection, record: SinkRecord) -> list[Loss]:
         .where(loss.c.sink_id == record.id, loss.c.generation == record.generation)
         .order_by(loss.c.until, loss.c.id)
     )
-    return [_loss(r) for r in rows]
-
-
-def _loss(row: Any) -> Loss:
-    return Loss(
-        SinkId(row.sink_id), row.generation, row.partition, seq_or_none(row.after), Seq(row.until), row.rows,
-        Reason(row.reason), row.at,
-    )  # fmt: skip
+    return [from_row(Loss, r, sink=r.sink_id, reason=Reason(r.reason)) for r in rows]
 
 
 def lost_rows(connection: sa.Connection, record: SinkRecord) -> int:

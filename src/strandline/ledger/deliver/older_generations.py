@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,8 @@ import sqlalchemy as sa
 from strandline.core.delivery_types import Lane, LaneId, SinkRecord
 from strandline.core.types import Seq, SeqRange
 from strandline.ledger.deliver import intents
+from strandline.ledger.deliver.lanes import of_sink
+from strandline.ledger.deliver.sinks import seq_or_none
 from strandline.ledger.engine import slices
 from strandline.ledger.schema.core import chunk, intent, lane, partition_hash
 from strandline.ledger.schema.core import sink as sink_table
@@ -42,23 +44,17 @@ def layers(connection: sa.Connection, sink: SinkRecord) -> list[Layer]:
     if sink.generation == 1:
         return []
     mine = connection.execute(
-        sa.select(lane.c.partition, lane.c.builds_on).where(
-            lane.c.sink_id == sink.id, lane.c.generation == sink.generation, lane.c.builds_on.is_not(None)
-        )
+        sa.select(lane.c.partition, lane.c.builds_on).where(*of_sink(sink), lane.c.builds_on.is_not(None))
     ).all()
     return [layer for r in mine for layer in _layers(connection, sink, r.partition, int(r.builds_on))]
 
 
 def _layers(connection: sa.Connection, sink: SinkRecord, partition: str, upto: int) -> Iterator[Layer]:
-    for generation in range(sink.generation - 1, 0, -1):
-        older = connection.execute(_ever(sink, generation, partition)).all()
-        bound = min((int(one.builds_on) for one in older if one.builds_on is not None), default=None)
+    for generation, older, bound in _older(connection, sink, partition):
         began = _began(connection, [LaneId(one.id) for one in older]) if bound is None else bound
         if began is not None and began < upto:
             yield Layer(partition, generation, began, upto)
-        if bound is None:
-            return
-        upto = min(upto, bound)
+        upto = upto if bound is None else min(upto, bound)
 
 
 def _began(connection: sa.Connection, of: Collection[LaneId]) -> int | None:
@@ -75,10 +71,7 @@ def foundations(connection: sa.Connection, sink: SinkRecord, partitions: Collect
     for some in slices(partition_hash(p) for p in partitions):
         mine += connection.execute(
             sa.select(lane.c.id, lane.c.partition, lane.c.builds_on).where(
-                lane.c.sink_id == sink.id,
-                lane.c.generation == sink.generation,
-                lane.c.builds_on.is_not(None),
-                lane.c.partition_hash.in_(some),
+                *of_sink(sink), lane.c.builds_on.is_not(None), lane.c.partition_hash.in_(some)
             )
         ).all()
     found = [_foundation(connection, sink, r.partition, r.builds_on) for r in mine if r.id not in landed]
@@ -87,39 +80,43 @@ def foundations(connection: sa.Connection, sink: SinkRecord, partitions: Collect
 
 def _foundation(connection: sa.Connection, sink: SinkRecord, partition: str, below: int) -> Foundation | None:
     """The previous generation may have delivered none of the rows, and build on an older one itself."""
-    for generation in range(sink.generation - 1, 0, -1):
-        older = connection.execute(_ever(sink, generation, partition)).all()
+    for generation, older, bound in _older(connection, sink, partition):
         for one in older:
             if ranges := _last_ranges(connection, LaneId(one.id), below):
                 return Foundation(partition, generation, LaneId(one.id), int(one.builds_on or 0), ranges)
-        bounds = [one.builds_on for one in older if one.builds_on is not None]
-        if not bounds:
-            return None
-        below = min(below, *bounds)
+        below = below if bound is None else min(below, bound)
     return None
 
 
-def _ever(sink: SinkRecord, generation: int, partition: str) -> sa.Select[Any]:
-    """The lane's records in that generation, newest first: a sink that was removed and added again has several."""
-    return (
-        sa.select(lane.c.id, lane.c.builds_on)
-        .join_from(lane, sink_table, sink_table.c.id == lane.c.sink_id)
-        .where(
-            sink_table.c.instance == sink.instance,
-            lane.c.generation == generation,
-            lane.c.partition_hash == partition_hash(partition),
-        )
-        .order_by(lane.c.id.desc())
-    )
+def _older(
+    connection: sa.Connection, sink: SinkRecord, partition: str
+) -> Iterator[tuple[int, Sequence[Any], int | None]]:
+    """Each older generation that the lane builds on, newest first: the lane's records in it, newest first (a sink that
+    was removed and added again has several), and the sequence number up to which it builds on a still older one."""
+    for generation in range(sink.generation - 1, 0, -1):
+        records = connection.execute(
+            sa.select(lane.c.id, lane.c.builds_on)
+            .join_from(lane, sink_table, sink_table.c.id == lane.c.sink_id)
+            .where(
+                sink_table.c.instance == sink.instance,
+                lane.c.generation == generation,
+                lane.c.partition_hash == partition_hash(partition),
+            )
+            .order_by(lane.c.id.desc())
+        ).all()
+        bound = min((int(one.builds_on) for one in records if one.builds_on is not None), default=None)
+        yield generation, records, bound
+        if bound is None:
+            return
+
+
+def _landed_up_to(below: int) -> tuple[sa.ColumnElement[bool], ...]:
+    with_rows = sa.or_(chunk.c.row_count.is_(None), chunk.c.row_count > 0)
+    return chunk.c.hi <= below, chunk.c.state == "landed", with_rows
 
 
 def _last_ranges(connection: sa.Connection, of: LaneId, below: int) -> tuple[SeqRange, ...]:
-    landed = (
-        chunk.c.lane_id == of,
-        chunk.c.hi <= below,
-        chunk.c.state == "landed",
-        sa.or_(chunk.c.row_count.is_(None), chunk.c.row_count > 0),
-    )
+    landed = (chunk.c.lane_id == of, *_landed_up_to(below))
     last = sa.select(chunk.c.intent_id).where(*landed).order_by(chunk.c.hi.desc()).limit(1).scalar_subquery()
     rows = connection.execute(
         sa.select(chunk.c.lo, chunk.c.hi).where(*landed, chunk.c.intent_id == last).order_by(chunk.c.lo)
@@ -130,19 +127,12 @@ def _last_ranges(connection: sa.Connection, of: LaneId, below: int) -> tuple[Seq
 def all_below(connection: sa.Connection, sink: SinkRecord, found: Lane) -> list[tuple[int, list[SeqRange]]]:
     """For each generation that a lane builds on, all ranges with rows that it delivered."""
     below, result = found.builds_on, []
-    for generation in range(sink.generation - 1, 0, -1):
+    for generation, older, bound in _older(connection, sink, found.partition):
         if below is None:
             break
-        older = connection.execute(_ever(sink, generation, found.partition)).all()
-        bound = min((one.builds_on for one in older if one.builds_on is not None), default=None)
-        query = sa.select(chunk.c.lo, chunk.c.hi).where(
-            chunk.c.lane_id.in_([one.id for one in older]),
-            chunk.c.hi <= below,
-            chunk.c.lo > (bound or 0),
-            chunk.c.state == "landed",
-            sa.or_(chunk.c.row_count.is_(None), chunk.c.row_count > 0),
-        )
+        of_these = (chunk.c.lane_id.in_([one.id for one in older]), chunk.c.lo > (bound or 0))
+        query = sa.select(chunk.c.lo, chunk.c.hi).where(*of_these, *_landed_up_to(below))
         ranges = {SeqRange(Seq(r.lo), Seq(r.hi)) for r in connection.execute(query)}
         result.append((generation, sorted(ranges)))
-        below = bound
+        below = seq_or_none(bound)
     return result

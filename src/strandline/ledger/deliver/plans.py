@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -12,8 +11,8 @@ import sqlalchemy as sa
 from strandline.core.delivery_types import NOT_PARTITIONED, ChunkPlan, ChunkState, LaneId, LanePlan, SinkRecord
 from strandline.core.errors import MarkMoved
 from strandline.core.types import Seq
-from strandline.ledger.deliver.lanes import Token
-from strandline.ledger.deliver.sinks import options_text, seq_or_none
+from strandline.ledger.deliver.lanes import Token, of_sink
+from strandline.ledger.deliver.sinks import options_text
 from strandline.ledger.engine import one_of, utc_now
 from strandline.ledger.ingest import blocks
 from strandline.ledger.schema.core import chunk, dataset, intent, lane
@@ -23,7 +22,7 @@ from strandline.ledger.schema.core import sink as sink_table
 def check(lanes: Sequence[LanePlan], until: Seq) -> None:
     """`ValueError` unless each lane occurs once, its chunks have no gap or overlap, and nothing is beyond `until`."""
     if len({plan.partition for plan in lanes}) != len(lanes):
-        raise ValueError("a lane stands twice in the plan")
+        raise ValueError("a lane is in the plan twice")
     for plan in lanes:
         _check_tiling(plan, until)
 
@@ -40,16 +39,16 @@ def write(
     """Stores the plan and returns the lanes that got an intent. The caller has checked the fence."""
     now = utc_now()
     planned = _move_planned(connection, sink, until)
-    known = _standing(connection, sink)
+    known = _lanes(connection, sink)
     made = {plan.partition: sink.planned for plan in lanes if plan.partition not in known}
     if NOT_PARTITIONED not in known | made and _is_not_partitioned(connection, sink):
         made[NOT_PARTITIONED] = planned
     if made:
         _make_lanes(connection, sink, made, token, now)
-        known = _standing(connection, sink)
+        known = _lanes(connection, sink)
     for plan in lanes:
-        _check_standing(sink, plan, known[plan.partition])
-    of_lanes = [(known[plan.partition].lane, plan) for plan in lanes]
+        _check_lane(sink, plan, known[plan.partition])
+    of_lanes = [(LaneId(known[plan.partition].id), plan) for plan in lanes]
     _store(connection, sink, of_lanes, options_text(options), now)
     _move_the_rest(connection, sink, until, token, now, left_out)
     return {id for id, _ in of_lanes}
@@ -90,28 +89,22 @@ def _move_planned(connection: sa.Connection, sink: SinkRecord, until: Seq) -> Se
     return planned
 
 
-@dataclass(frozen=True, slots=True)
-class _Standing:
-    lane: LaneId
-    mark: Seq | None
-    busy: bool
-
-
-def _standing(connection: sa.Connection, sink: SinkRecord) -> dict[str, _Standing]:
+def _lanes(connection: sa.Connection, sink: SinkRecord) -> dict[str, Any]:
+    """The lanes by partition, each with the id of its open intent."""
     rows = connection.execute(
         sa.select(lane.c.partition, lane.c.id, lane.c.mark, intent.c.id.label("intent"))
         .join_from(lane, intent, (intent.c.lane_id == lane.c.id) & intent.c.closed_at.is_(None), isouter=True)
-        .where(lane.c.sink_id == sink.id, lane.c.generation == sink.generation)
+        .where(*of_sink(sink))
     )
-    return {r.partition: _Standing(LaneId(r.id), seq_or_none(r.mark), r.intent is not None) for r in rows}
+    return {r.partition: r for r in rows}
 
 
-def _check_standing(sink: SinkRecord, plan: LanePlan, stands: _Standing) -> None:
-    if stands.busy:
+def _check_lane(sink: SinkRecord, plan: LanePlan, found: Any) -> None:
+    if found.intent is not None:
         raise ValueError(f"sink {sink.name}, partition {plan.partition!r} has an open intent")
-    if stands.mark != plan.after:
+    if found.mark != plan.after:
         raise ValueError(
-            f"sink {sink.name}, partition {plan.partition!r}: planned from {plan.after}, it stands at {stands.mark}"
+            f"sink {sink.name}, partition {plan.partition!r}: planned from {plan.after}, it is at {found.mark}"
         )
 
 
@@ -146,7 +139,7 @@ def _store(
     opened = connection.execute(
         sa.select(intent.c.lane_id, intent.c.id)
         .join_from(intent, lane, lane.c.id == intent.c.lane_id)
-        .where(lane.c.sink_id == sink.id, lane.c.generation == sink.generation, intent.c.closed_at.is_(None))
+        .where(*of_sink(sink), intent.c.closed_at.is_(None))
     )
     intents = {r.lane_id: r.id for r in opened}
     connection.execute(
@@ -156,9 +149,7 @@ def _store(
 
 
 def _values(part: ChunkPlan, now: datetime) -> dict[str, Any]:
-    count, withheld = part.count, None
-    if part.state is ChunkState.EMPTY:
-        count, withheld = 0, part.expected
+    count, withheld = (0, part.expected) if part.state is ChunkState.EMPTY else (part.count, None)
     return {
         "lo": part.rows.lo,
         "hi": part.rows.hi,
@@ -183,8 +174,7 @@ def _move_the_rest(
     connection.execute(
         lane.update()
         .where(
-            lane.c.sink_id == sink.id,
-            lane.c.generation == sink.generation,
+            *of_sink(sink),
             sa.or_(lane.c.mark.is_(None), lane.c.mark < until),
             ~sa.exists().where(intent.c.lane_id == lane.c.id, intent.c.closed_at.is_(None)),
             lane.c.partition.not_in(one_of(connection, left_out)),

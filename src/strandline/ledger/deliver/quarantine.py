@@ -22,7 +22,7 @@ from strandline.core.delivery_types import Acknowledged, ChunkId, ChunkState, La
 from strandline.core.types import DatasetId, Lease, Seq
 from strandline.ledger.deliver import intents
 from strandline.ledger.deliver.sinks import options_text
-from strandline.ledger.engine import Ledger, insert_into, utc_now
+from strandline.ledger.engine import Ledger, from_row, insert_into, lock_row, utc_now
 from strandline.ledger.schema.core import lane
 from strandline.ledger.schema.core import sink as sink_table
 from strandline.ledger.schema.receive import quarantined
@@ -37,26 +37,7 @@ class QuarantineState(StrEnum):
     DISCARDED = "discarded"
 
 
-NOT_THERE = (QuarantineState.HELD, QuarantineState.REPLAYING)  # the sink does not have the row, as far as we know
-
-
-@dataclass(frozen=True, slots=True)
-class Quarantined:
-    id: QuarantinedId
-    sink: SinkId
-    generation: int
-    lane: LaneId
-    partition: str
-    seq: Seq
-    reason: str
-    object: str  # the key of its content
-    size: int
-    options: Mapping[str, str]  # of the refused send, with `env:NAME` unresolved
-    form: str  # the sink's description of the table that was sent
-    state: QuarantineState
-    replay_number: int | None
-    at: datetime
-    changed_at: datetime
+NOT_DELIVERED = (QuarantineState.HELD, QuarantineState.REPLAYING)  # the sink does not have the row, as far as we know
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +47,22 @@ class SetAside:
     lane: LaneId
     seq: Seq
     reason: str
-    object: str
+    object: str  # the key of its content
     size: int
-    options: Mapping[str, str]
-    form: str
+    options: Mapping[str, str]  # of the refused send, with `env:NAME` unresolved
+    form: str  # the sink's description of the table that was sent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantined(SetAside):
+    id: QuarantinedId
+    sink: SinkId
+    generation: int
+    partition: str
+    state: QuarantineState
+    replay_number: int | None
+    at: datetime
+    changed_at: datetime
 
 
 def set_aside(ledger: Ledger, lease: Lease, rows: Sequence[tuple[ChunkId, SetAside]]) -> bool:
@@ -87,53 +80,43 @@ def set_aside(ledger: Ledger, lease: Lease, rows: Sequence[tuple[ChunkId, SetAsi
 def add(connection: sa.Connection, row: SetAside) -> bool:
     """False if the row is quarantined already. The caller's transaction must settle the chunk, too."""
     now = utc_now()
-    found = sa.select(
-        lane.c.sink_id,
-        lane.c.generation,
-        lane.c.id,
-        *(
-            sa.literal(value, column.type)
-            for column, value in (
-                (quarantined.c.seq, row.seq),
-                (quarantined.c.reason, row.reason),
-                (quarantined.c.object, row.object),
-                (quarantined.c.size, row.size),
-                (quarantined.c.options, options_text(row.options)),
-                (quarantined.c.form, row.form),
-                (quarantined.c.state, QuarantineState.HELD.value),
-                (quarantined.c.at, now),
-                (quarantined.c.changed_at, now),
-            )
-        ),
-    ).where(lane.c.id == row.lane)
-    names = ["sink_id", "generation", "lane_id", "seq", "reason", "object", "size", "options", "form", "state"]
+    of = connection.execute(sa.select(lane.c.sink_id, lane.c.generation).where(lane.c.id == row.lane)).one()
+    refused = {"seq": row.seq, "reason": row.reason, "object": row.object, "size": row.size, "form": row.form}
     added = connection.execute(
         insert_into(connection, quarantined)
-        .from_select([*names, "at", "changed_at"], found)
+        .values(
+            sink_id=of.sink_id,
+            generation=of.generation,
+            lane_id=row.lane,
+            **refused,
+            options=options_text(row.options),
+            state=QuarantineState.HELD.value,
+            at=now,
+            changed_at=now,
+        )
         .on_conflict_do_nothing(index_elements=["lane_id", "seq"])
         .returning(quarantined.c.id)
     )
     return added.one_or_none() is not None
 
 
-def _quarantined(row: Any) -> Quarantined:
-    return Quarantined(
-        QuarantinedId(row.id),
-        SinkId(row.sink_id),
-        row.generation,
-        LaneId(row.lane_id),
-        row.partition,
-        Seq(row.seq),
-        row.reason,
-        row.object,
-        row.size,
-        json.loads(row.options),
-        row.form,
-        QuarantineState(row.state),
-        row.replay_number,
-        row.at,
-        row.changed_at,
-    )
+def _read(
+    connection: sa.Connection, query: sa.Select[Any], states: Collection[QuarantineState] | None = None
+) -> list[Quarantined]:
+    """`states`: None means any state."""
+    if states is not None:
+        query = query.where(quarantined.c.state.in_([state.value for state in states]))
+    return [
+        from_row(
+            Quarantined,
+            row,
+            sink=row.sink_id,
+            lane=row.lane_id,
+            options=json.loads(row.options),
+            state=QuarantineState(row.state),
+        )
+        for row in connection.execute(query)
+    ]
 
 
 _WITH_PARTITION = sa.select(quarantined, lane.c.partition).join_from(
@@ -144,12 +127,10 @@ _WITH_PARTITION = sa.select(quarantined, lane.c.partition).join_from(
 def list_quarantined(
     connection: sa.Connection, sink: SinkRecord, states: Collection[QuarantineState] | None = None
 ) -> list[Quarantined]:
-    """The sink's rows by sequence number; `states` None means any state. All generations are included, because a reset
+    """The sink's rows by sequence number. All generations are included, because a reset
     does not deliver again what lies before its start."""
     query = _WITH_PARTITION.where(quarantined.c.sink_id == sink.id).order_by(quarantined.c.seq, quarantined.c.id)
-    if states is not None:
-        query = query.where(quarantined.c.state.in_([state.value for state in states]))
-    return [_quarantined(row) for row in connection.execute(query)]
+    return _read(connection, query, states)
 
 
 def of_dataset(
@@ -161,20 +142,12 @@ def of_dataset(
         .where(sink_table.c.dataset_id == dataset)
         .order_by(quarantined.c.id)
     )
-    if states is not None:
-        query = query.where(quarantined.c.state.in_([state.value for state in states]))
-    return [_quarantined(row) for row in connection.execute(query)]
+    return _read(connection, query, states)
 
 
 def get(connection: sa.Connection, id: QuarantinedId) -> Quarantined | None:
-    row = connection.execute(_WITH_PARTITION.where(quarantined.c.id == id)).one_or_none()
-    return None if row is None else _quarantined(row)
-
-
-def of_lane(connection: sa.Connection, lane_id: LaneId) -> list[Quarantined]:
-    """The lane's rows in any state, by sequence number. They explain the gaps in what the lane delivered."""
-    query = _WITH_PARTITION.where(quarantined.c.lane_id == lane_id).order_by(quarantined.c.seq)
-    return [_quarantined(row) for row in connection.execute(query)]
+    found = _read(connection, _WITH_PARTITION.where(quarantined.c.id == id))
+    return found[0] if found else None
 
 
 def count(connection: sa.Connection, sink: SinkRecord) -> int:
@@ -189,7 +162,7 @@ def counts(connection: sa.Connection, sink: SinkRecord) -> dict[LaneId, int]:
         .where(
             quarantined.c.sink_id == sink.id,
             quarantined.c.generation == sink.generation,
-            quarantined.c.state.in_([state.value for state in NOT_THERE]),
+            quarantined.c.state.in_([state.value for state in NOT_DELIVERED]),
         )
         .group_by(quarantined.c.lane_id)
     )
@@ -202,15 +175,11 @@ def start_replay(ledger: Ledger, id: QuarantinedId, *, above: int = 0) -> int | 
     A row keeps its number, because it may have landed under it. A new number is also above `above`, the highest that
     the sink was found to hold: a restored ledger may have forgotten numbers."""
     with ledger.write() as connection:
-        found = get(connection, id)
-        if found is None or found.state not in NOT_THERE:
-            return None
         # The lock gives two concurrent replays two numbers.
-        connection.execute(
-            sa.select(sink_table.c.id).where(sink_table.c.id == found.sink).with_for_update(key_share=True)
-        ).all()
+        of = sa.select(quarantined.c.sink_id).where(quarantined.c.id == id).scalar_subquery()
+        lock_row(connection, sink_table, of)
         found = get(connection, id)
-        if found is None or found.state not in NOT_THERE:
+        if found is None or found.state not in NOT_DELIVERED:
             return None
         number = found.replay_number
         if number is None:

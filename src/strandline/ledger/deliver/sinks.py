@@ -16,8 +16,9 @@ import sqlalchemy as sa
 
 from strandline.core.delivery_types import ChunkState, PeerKind, SinkId, SinkRecord, SinkState
 from strandline.core.errors import NoSuchSink, RefusedError
-from strandline.core.types import SEQ_MAX, DatasetId, Seq
-from strandline.ledger.engine import insert_into, utc_now
+from strandline.core.types import DatasetId, Seq
+from strandline.ledger.engine import from_row, insert_into, utc_now
+from strandline.ledger.ingest import blocks
 from strandline.ledger.leases import LeaseColumns
 from strandline.ledger.schema.core import block, chunk, intent, lane, sink
 
@@ -31,25 +32,8 @@ def options_text(options: Mapping[str, str]) -> str:
 
 
 def _sink(row: Any) -> SinkRecord:
-    return SinkRecord(
-        SinkId(row.id),
-        row.instance,
-        row.name,
-        row.kind,
-        DatasetId(row.dataset_id),
-        row.generation,
-        json.loads(row.options),
-        row.destination,
-        seq_or_none(row.start),
-        seq_or_none(row.planned),
-        SinkState(row.state),
-        row.reason,
-        row.failures,
-        row.retry_at,
-        row.created_at,
-        None if row.peer is None else PeerKind(row.peer),
-        row.failing_since,
-    )
+    options, peer = json.loads(row.options), None if row.peer is None else PeerKind(row.peer)
+    return from_row(SinkRecord, row, dataset=row.dataset_id, options=options, state=SinkState(row.state), peer=peer)
 
 
 def add(
@@ -161,17 +145,17 @@ def pause(connection: sa.Connection, id: SinkId) -> bool:
     return _change(connection, id, sink.c.state != SinkState.PAUSED.value, state=SinkState.PAUSED.value)
 
 
+_HEALTHY = {
+    "state": SinkState.ACTIVE.value,
+    "reason": None,
+    "failures": 0,
+    "retry_at": None,
+    "failing_since": None,
+}
+
+
 def resume(connection: sa.Connection, id: SinkId) -> bool:
-    return _change(
-        connection,
-        id,
-        sink.c.state != SinkState.ACTIVE.value,
-        state=SinkState.ACTIVE.value,
-        reason=None,
-        failures=0,
-        retry_at=None,
-        failing_since=None,
-    )
+    return _change(connection, id, sink.c.state != SinkState.ACTIVE.value, **_HEALTHY)
 
 
 def stop(connection: sa.Connection, id: SinkId, reason: str) -> bool:
@@ -207,28 +191,13 @@ def remove(connection: sa.Connection, id: SinkId) -> bool:
 
 def new_generation(connection: sa.Connection, id: SinkId, generation: int, start: Seq | None) -> SinkRecord:
     """Starts a new generation after `start`, with new lanes, and fences off the deliverer of the old one."""
-    changed = connection.execute(
-        sink.update()
-        .where(sink.c.id == id, sink.c.removed_at.is_(None), sink.c.generation < generation)
-        .values(
-            generation=generation,
-            start=start,
-            planned=start,
-            state=SinkState.ACTIVE.value,
-            reason=None,
-            failures=0,
-            retry_at=None,
-            failing_since=None,
-            **leases.no_lease,
-        )
-        .returning(sink)
-    ).one_or_none()
-    if changed is None:
+    values = {"generation": generation, "start": start, "planned": start, **_HEALTHY, **leases.no_lease}
+    if not _change(connection, id, sink.c.generation < generation, **values):
         raise RefusedError(
             f"generation {generation} is not above the one that the sink has, or the sink was removed",
             hint="See `strandline sink show`.",
         )
-    return _sink(changed)
+    return _sink(connection.execute(sa.select(sink).where(sink.c.id == id)).one())
 
 
 leases = LeaseColumns(sink.c.lease_token, sink.c.lease_until, sink.c.removed_at.is_(None))  # who delivers to a sink
@@ -254,30 +223,7 @@ class SinkWork:
 
 
 # The databases use a partial index only if its condition is a literal in the query, not a parameter.
-_published, _active, _reserved, _staged = (
-    sa.literal_column(f"'{state}'", sa.Text) for state in ("published", "active", "reserved", "staged")
-)
-
-
-def _sealed_of(dataset: sa.ColumnElement[int]) -> sa.ScalarSelect[int]:
-    """As `blocks.sealed`, for many datasets in one statement."""
-    open_block, settled = block.alias(), block.alias()
-    first_open = (
-        sa.select(sa.func.min(open_block.c.lo))
-        .where(open_block.c.dataset_id == dataset, open_block.c.state.in_((_reserved, _staged)))
-        .correlate(sink)
-        .scalar_subquery()
-    )
-    return (
-        sa.select(sa.func.max(settled.c.hi))
-        .where(
-            settled.c.dataset_id == dataset,
-            settled.c.state == _published,
-            settled.c.hi < sa.func.coalesce(first_open, SEQ_MAX),
-        )
-        .correlate(sink)
-        .scalar_subquery()
-    )
+_published, _active = (sa.literal_column(f"'{state}'", sa.Text) for state in ("published", "active"))
 
 
 def _above(dataset: Any, above: Any, sealed: Any) -> list[sa.ColumnElement[bool]]:
@@ -310,11 +256,8 @@ def first_published_above(dataset: Any, above: Any, sealed: Any) -> sa.ScalarSel
 
 def _due_query() -> sa.Select[Any]:
     due = (
-        sa.select(sink.c.id, _sealed_of(sink.c.dataset_id).label("sealed"))
-        .where(
-            sink.c.state == _active,
-            sink.c.removed_at.is_(None),
-        )
+        sa.select(sink.c.id, blocks.sealed_of(sink.c.dataset_id).scalar_subquery().label("sealed"))
+        .where(sink.c.state == _active, sink.c.removed_at.is_(None))
         .cte("due")
         .prefix_with("MATERIALIZED")  # the seal is used several times and computed once
     )

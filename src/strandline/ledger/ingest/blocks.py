@@ -35,7 +35,7 @@ from strandline.core.types import (
     Staged,
     merge_ranges,
 )
-from strandline.ledger.engine import Ledger, insert_into, utc_now
+from strandline.ledger.engine import Ledger, from_row, insert_into, utc_now
 from strandline.ledger.ingest import datasets, reserve_sql, sequence, table_states
 from strandline.ledger.schema.core import block, input_file
 from strandline.ledger.witness import Witness
@@ -44,15 +44,8 @@ OPEN_STATES = ("reserved", "staged")
 
 
 def _block(row: Any) -> Block:
-    head = BlockHead(
-        BlockId(row.id),
-        DatasetId(row.dataset_id),
-        SeqRange(Seq(row.lo), Seq(row.hi)),
-        BlockKind(row.kind),
-        row.batch_id,
-        row.digest,
-        row.reserved_at,
-    )
+    rows = SeqRange(Seq(row.lo), Seq(row.hi))
+    head = from_row(BlockHead, row, dataset=row.dataset_id, rows=rows, kind=BlockKind(row.kind))
     snapshot = None if row.snapshot_id is None else SnapshotId(row.snapshot_id)
     match row.state:
         case "reserved":
@@ -107,7 +100,7 @@ def reserve(
             _step_over(connection, witness, wanted, place)
         while (placed := reserve_sql.place(connection, new)) is None:
             check_resynced(connection, wanted.dataset)
-            known = batch_block(connection, wanted.dataset, wanted.batch_id)
+            known = of_batch(connection, wanted.dataset, wanted.batch_id)
             if known is not None:
                 return _same_batch(known, wanted), False
             sequence.read(connection)  # there is a counter, so the block was abandoned just now: try again
@@ -120,7 +113,7 @@ def reserve(
         if inserted is not None and wanted.input_files:
             files = [{"block_id": inserted, "path": p} for p in sorted(wanted.input_files)]
             connection.execute(input_file.insert(), files)
-        known = None if inserted is not None else batch_block(connection, wanted.dataset, wanted.batch_id)
+        known = None if inserted is not None else of_batch(connection, wanted.dataset, wanted.batch_id)
     failpoints.hit("reserve.after_commit")
     if inserted is None:
         if known is None:
@@ -152,18 +145,13 @@ def _same_batch(known: Block, wanted: NewBlock) -> Block:
     return known
 
 
-def batch_block(connection: sa.Connection, dataset: DatasetId, batch_id: str) -> Block | None:
+def of_batch(connection: sa.Connection, dataset: DatasetId, batch_id: str) -> Block | None:
     row = connection.execute(
         sa.select(block).where(
             block.c.dataset_id == dataset, block.c.batch_id == batch_id, block.c.state != "abandoned"
         )
     ).one_or_none()
     return None if row is None else _block(row)
-
-
-def of_batch(ledger: Ledger, dataset: DatasetId, batch_id: str) -> Block | None:
-    with ledger.read() as connection:
-        return batch_block(connection, dataset, batch_id)
 
 
 def get(connection: sa.Connection, id: BlockId) -> Block | None:
@@ -199,22 +187,21 @@ def _change(connection: sa.Connection, head: BlockHead, expected: str, fence: Fe
     return changed.rowcount == 1
 
 
-def renew(ledger: Ledger, held: Reserved, *, lease_seconds: float) -> bool:
+def renew(ledger: Ledger, reserved: Reserved, *, lease_seconds: float) -> bool:
     with ledger.write() as connection:
         until = utc_now() + timedelta(seconds=lease_seconds)
-        return _change(connection, held.head, "reserved", held.fence, lease_until=until)
+        return _change(connection, reserved.head, "reserved", reserved.fence, lease_until=until)
 
 
-def mark_staged(ledger: Ledger, witness: Witness, held: Reserved, snapshot: SnapshotId) -> bool:
+def mark_staged(ledger: Ledger, witness: Witness, reserved: Reserved, snapshot: SnapshotId) -> bool:
     """The commit point of a batch. It checks the witness, under the counter's lock: a ledger that was restored under
     its writer may have brought back a block that had been abandoned, with its fence."""
     failpoints.hit("stage.before_mark")
     with ledger.write() as connection:
         sequence.check(connection, witness)
-        check_resynced(connection, held.head.dataset)
-        done = _change(
-            connection, held.head, "reserved", held.fence, state="staged", snapshot_id=snapshot, lease_until=None
-        )
+        check_resynced(connection, reserved.head.dataset)
+        values = {"state": "staged", "snapshot_id": snapshot, "lease_until": None}
+        done = _change(connection, reserved.head, "reserved", reserved.fence, **values)
     failpoints.hit("stage.after_mark")
     return done
 
@@ -235,16 +222,8 @@ def mark_published(
     with ledger.write() as connection:
         if settled is not None:
             table_states.raise_settled(connection, open_block.head.dataset, settled)
-        done = _change(
-            connection,
-            open_block.head,
-            state,
-            fence,
-            state="published",
-            row_count=row_count,
-            snapshot_id=snapshot,
-            lease_until=None,
-        )
+        values = {"row_count": row_count, "snapshot_id": snapshot, "lease_until": None}
+        done = _change(connection, open_block.head, state, fence, state="published", **values)
         if not done:
             now = get(connection, open_block.head.id)
             done = isinstance(now, Published) and is_same(now.head, open_block.head)
@@ -268,17 +247,17 @@ def take_over(ledger: Ledger, found: Reserved, *, lease_seconds: float) -> Reser
     return Reserved(found.head, fence, until)
 
 
-def abandon(ledger: Ledger, witness: Witness, held: Reserved, reason: str) -> bool:
+def abandon(ledger: Ledger, witness: Witness, reserved: Reserved, reason: str) -> bool:
     """Abandons the block and takes a sequence number, so that a restored ledger that undoes this is noticed."""
     with ledger.write() as connection:
         sequence.lock(connection)
-        current = get(connection, held.head.id)
-        if not isinstance(current, Reserved) or current.fence != held.fence or not is_same(current.head, held.head):
+        current = get(connection, reserved.head.id)
+        if not isinstance(current, Reserved) or current.fence != reserved.fence:
+            return False
+        if not is_same(current.head, reserved.head):
             return False
         sequence.take(connection, witness, 1, step="abandon")
-        done = _change(
-            connection, held.head, "reserved", held.fence, state="abandoned", reason=reason, lease_until=None
-        )
+        done = forget_reserved(connection, reserved, reason)
     failpoints.hit("abandon.after_commit")
     return done
 
@@ -317,23 +296,19 @@ def insert_published(
     snapshot: SnapshotId | None = None,
 ) -> bool:
     """Stores a block that the table's history shows; False if the ledger has its batch or its `lo`."""
+    values = {"digest": digest, "row_count": row_count, "snapshot_id": snapshot}
+    return _insert(connection, dataset, rows, kind, batch_id, state="published", **values)
+
+
+def _insert(
+    connection: sa.Connection, dataset: DatasetId, rows: SeqRange, kind: BlockKind, batch_id: str, **values: object
+) -> bool:
+    """False if the ledger has the batch or a block with the same `lo`."""
+    fixed = {"dataset_id": dataset, "lo": rows.lo, "hi": rows.hi, "kind": kind.value, "batch_id": batch_id, "fence": 1}
     now = utc_now()
     inserted = connection.execute(
         insert_into(connection, block)
-        .values(
-            dataset_id=dataset,
-            lo=rows.lo,
-            hi=rows.hi,
-            kind=kind.value,
-            batch_id=batch_id,
-            digest=digest,
-            state="published",
-            fence=1,
-            row_count=row_count,
-            snapshot_id=snapshot,
-            reserved_at=now,
-            changed_at=now,
-        )
+        .values(**fixed, **values, reserved_at=now, changed_at=now)
         .on_conflict_do_nothing()
         .returning(block.c.id)
     )
@@ -350,23 +325,7 @@ def open_blocks(connection: sa.Connection, dataset: DatasetId | None = None) -> 
 def postpone(connection: sa.Connection, dataset: DatasetId, rows: SeqRange, batch_id: str) -> None:
     """Only for a resync: reserves a range of our sequence numbers while nobody knows which of them the dataset has. As
     an open block, it holds back the seal."""
-    now = utc_now()
-    connection.execute(
-        insert_into(connection, block)
-        .values(
-            dataset_id=dataset,
-            lo=rows.lo,
-            hi=rows.hi,
-            kind=BlockKind.RECOVERED.value,
-            batch_id=batch_id,
-            state="reserved",
-            fence=1,
-            lease_until=now,
-            reserved_at=now,
-            changed_at=now,
-        )
-        .on_conflict_do_nothing()
-    )
+    _insert(connection, dataset, rows, BlockKind.RECOVERED, batch_id, state="reserved", lease_until=utc_now())
 
 
 def postponed(connection: sa.Connection, dataset: DatasetId | None = None) -> list[Reserved]:
@@ -383,7 +342,7 @@ def check_resynced(connection: sa.Connection, dataset: DatasetId) -> None:
         raise ResyncNeeded(
             f"{name}: its table could not be read when the ledger was found to be "
             "behind, so what came in since is not known",
-            hint="`strandline recover` opens it as soon as its table can be read; `strandline status` says what is "
+            hint="`strandline recover` resyncs it as soon as its table can be read; `strandline status` says what is "
             "wrong with it.",
         )
 
@@ -406,20 +365,23 @@ def sealed(connection: sa.Connection, dataset: DatasetId) -> Seq | None:
     return None if found is None else Seq(int(found))
 
 
-_first_open = (
-    sa.select(sa.func.min(block.c.lo))
+def sealed_of(dataset: sa.ColumnElement[int]) -> sa.Select[Any]:
+    """The query of `sealed`. The dataset may be a column of another query."""
+    opened, settled = block.alias(), block.alias()
     # Literals: with parameters, SQLite does not use the partial index of open blocks.
-    .where(
-        block.c.dataset_id == sa.bindparam("dataset"),
-        block.c.state.in_([sa.literal_column(f"'{s}'") for s in OPEN_STATES]),
+    states = [sa.literal_column(f"'{state}'", sa.Text) for state in OPEN_STATES]
+    first_open = sa.select(sa.func.min(opened.c.lo)).where(opened.c.dataset_id == dataset, opened.c.state.in_(states))
+    below = sa.func.coalesce(first_open.correlate_except(opened).scalar_subquery(), SEQ_MAX)
+    return (
+        sa.select(sa.func.max(settled.c.hi))
+        .where(
+            settled.c.dataset_id == dataset, settled.c.state == sa.literal_column("'published'"), settled.c.hi < below
+        )
+        .correlate_except(settled)
     )
-    .scalar_subquery()
-)
-_SEALED = sa.select(sa.func.max(block.c.hi)).where(
-    block.c.dataset_id == sa.bindparam("dataset"),
-    block.c.state == sa.literal_column("'published'"),
-    block.c.hi < sa.func.coalesce(_first_open, SEQ_MAX),
-)
+
+
+_SEALED = sealed_of(sa.bindparam("dataset", type_=sa.BigInteger))
 
 
 LAST_SETTLED_MAX = 16
@@ -504,5 +466,5 @@ def input_files(connection: sa.Connection, id: BlockId) -> Sequence[str]:
     return list(connection.execute(sa.select(input_file.c.path).where(input_file.c.block_id == id)).scalars())
 
 
-def lease_left_seconds(held: Reserved, now: datetime) -> float:
-    return (held.lease_until - now).total_seconds()
+def lease_left_seconds(reserved: Reserved, now: datetime) -> float:
+    return (reserved.lease_until - now).total_seconds()

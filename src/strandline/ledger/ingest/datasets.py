@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import sqlalchemy as sa
 
 from strandline.core.errors import NoSuchDataset, RefusedError
-from strandline.core.types import Checked, Dataset, DatasetId, History, Seq, SnapshotId, TableCounts
-from strandline.ledger.engine import insert_into, utc_now
+from strandline.core.types import Checked, Dataset, DatasetId, History, TableCounts
+from strandline.ledger.engine import from_row, upsert, utc_now
 from strandline.ledger.schema.core import dataset, table_check, table_count
 
 
-def _dataset(row: sa.Row[tuple[object, ...]]) -> Dataset:
-    return Dataset(
-        DatasetId(row.id),
-        row.name,
-        row.table_uuid,
-        tuple(json.loads(row.deliver_by)),
-        bool(row.adopted),
-        History(row.history),
-        row.created_at,
-    )
+def _dataset(row: Any) -> Dataset:
+    return from_row(Dataset, row, deliver_by=tuple(json.loads(row.deliver_by)), history=History(row.history))
 
 
 def add(
@@ -35,8 +28,9 @@ def add(
 ) -> Dataset:
     if find(connection, name) is not None:
         raise RefusedError(f"there is a dataset named {name} already")
-    connection.execute(
-        dataset.insert().values(
+    added = connection.execute(
+        dataset.insert()
+        .values(
             name=name,
             table_uuid=table_uuid,
             deliver_by=json.dumps(list(deliver_by)),
@@ -44,8 +38,9 @@ def add(
             history=history.value,
             created_at=utc_now(),
         )
+        .returning(dataset)
     )
-    return get(connection, name)
+    return _dataset(added.one())
 
 
 def find(connection: sa.Connection, name: str) -> Dataset | None:
@@ -68,7 +63,7 @@ def list_datasets(connection: sa.Connection) -> list[Dataset]:
     return [_dataset(r) for r in rows]
 
 
-def every_dropped(connection: sa.Connection) -> list[Dataset]:
+def list_dropped(connection: sa.Connection) -> list[Dataset]:
     """Dropped datasets, except those whose table is a dataset again."""
     live = sa.select(dataset.c.table_uuid).where(dataset.c.dropped_at.is_(None))
     rows = connection.execute(
@@ -98,10 +93,7 @@ def counts(connection: sa.Connection, id: DatasetId) -> TableCounts | None:
     row = connection.execute(sa.select(table_count).where(table_count.c.dataset_id == id)).one_or_none()
     if row is None:
         return None
-    snapshot = None if row.snapshot_id is None else SnapshotId(row.snapshot_id)
-    first = None if row.twice_first is None else Seq(row.twice_first)
-    foreign = None if row.foreign_from is None else Seq(row.foreign_from)
-    return TableCounts(snapshot, row.unnumbered, row.foreign_rows, row.counted_at, row.twice, first, foreign)
+    return from_row(TableCounts, row, snapshot=row.snapshot_id, foreign=row.foreign_rows)
 
 
 def set_counts(connection: sa.Connection, id: DatasetId, found: TableCounts) -> None:
@@ -114,11 +106,7 @@ def set_counts(connection: sa.Connection, id: DatasetId, found: TableCounts) -> 
         "twice_first": found.twice_first,
         "foreign_from": found.foreign_from,
     }
-    connection.execute(
-        insert_into(connection, table_count)
-        .values(dataset_id=id, **values)
-        .on_conflict_do_update(index_elements=["dataset_id"], set_=values)
-    )
+    upsert(connection, table_count, {"dataset_id": id}, **values)
 
 
 def forget_counts(connection: sa.Connection) -> None:
@@ -128,16 +116,9 @@ def forget_counts(connection: sa.Connection) -> None:
 
 def numbers_checked(connection: sa.Connection, id: DatasetId) -> Checked | None:
     row = connection.execute(sa.select(table_check).where(table_check.c.dataset_id == id)).one_or_none()
-    if row is None:
-        return None
-    return Checked(None if row.snapshot_id is None else SnapshotId(row.snapshot_id), row.beyond)
+    return None if row is None else Checked(row.snapshot_id, row.beyond)
 
 
 def set_numbers_checked(connection: sa.Connection, id: DatasetId, checked: Checked) -> None:
     """Only in the transaction that moves the counter above the sequence numbers that were found."""
-    values = {"snapshot_id": checked.snapshot, "beyond": checked.beyond}
-    connection.execute(
-        insert_into(connection, table_check)
-        .values(dataset_id=id, **values)
-        .on_conflict_do_update(index_elements=["dataset_id"], set_=values)
-    )
+    upsert(connection, table_check, {"dataset_id": id}, snapshot_id=checked.snapshot, beyond=checked.beyond)

@@ -41,7 +41,7 @@ def lock(connection: sa.Connection) -> Counter:
 
 
 def check(connection: sa.Connection, witness: Witness) -> Counter:
-    """Locks the counter and compares it with the witness; `OpeningNeeded` if they differ."""
+    """Locks the counter and compares it with the witness; `ResyncNeeded` if they differ."""
     counter = lock(connection)
     found = witness.read().highest
     if found != counter.last:

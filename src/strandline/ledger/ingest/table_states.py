@@ -3,14 +3,13 @@ and why recovery could not settle the dataset."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
 import sqlalchemy as sa
 
-from strandline.core.types import Anchor, DatasetId, SnapshotId
-from strandline.ledger.engine import insert_into, utc_now
+from strandline.core.types import Anchor, DatasetId
+from strandline.ledger.engine import from_row, insert_into, upsert, utc_now
 from strandline.ledger.schema.core import table_state
 
 
@@ -26,10 +25,8 @@ def get(connection: sa.Connection, id: DatasetId) -> TableState:
     row = connection.execute(sa.select(table_state).where(table_state.c.dataset_id == id)).one_or_none()
     if row is None:
         return TableState()
-    settled = None
-    if row.settled_snapshot is not None:
-        settled = Anchor(SnapshotId(row.settled_snapshot), row.settled_sequence)
-    return TableState(settled, row.doubt, row.trouble, row.trouble_since)
+    settled = None if row.settled_snapshot is None else Anchor(row.settled_snapshot, row.settled_sequence)
+    return from_row(TableState, row, settled=settled)
 
 
 def raise_settled(connection: sa.Connection, id: DatasetId, anchor: Anchor) -> None:
@@ -50,34 +47,26 @@ def raise_settled(connection: sa.Connection, id: DatasetId, anchor: Anchor) -> N
 
 def accept(connection: sa.Connection, id: DatasetId, anchor: Anchor | None) -> None:
     """Accepts the table as it is, by a person's decision: from now on only this anchor counts."""
-    values = {
-        "settled_snapshot": None if anchor is None else anchor.snapshot,
-        "settled_sequence": None if anchor is None else anchor.sequence,
-        "doubt": None,
-    }
-    _put(connection, id, values)
+    snapshot, number = (None, None) if anchor is None else (anchor.snapshot, anchor.sequence)
+    _put(connection, id, settled_snapshot=snapshot, settled_sequence=number, doubt=None)
 
 
 def record_doubt(connection: sa.Connection, id: DatasetId, doubt: str) -> bool:
     """False if there is a doubt already: it stays until a person accepts the table."""
     if get(connection, id).doubt is not None:
         return False
-    _put(connection, id, {"doubt": doubt})
+    _put(connection, id, doubt=doubt)
     return True
 
 
 def record_trouble(connection: sa.Connection, id: DatasetId, trouble: str) -> None:
     since = get(connection, id).trouble_since
-    _put(connection, id, {"trouble": trouble, "trouble_since": utc_now() if since is None else since})
+    _put(connection, id, trouble=trouble, trouble_since=utc_now() if since is None else since)
 
 
 def clear_trouble(connection: sa.Connection, id: DatasetId) -> None:
-    _put(connection, id, {"trouble": None, "trouble_since": None})
+    _put(connection, id, trouble=None, trouble_since=None)
 
 
-def _put(connection: sa.Connection, id: DatasetId, values: Mapping[str, object]) -> None:
-    connection.execute(
-        insert_into(connection, table_state)
-        .values(dataset_id=id, **values)
-        .on_conflict_do_update(index_elements=["dataset_id"], set_=dict(values))
-    )
+def _put(connection: sa.Connection, id: DatasetId, **values: object) -> None:
+    upsert(connection, table_state, {"dataset_id": id}, **values)

@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from strandline.core.types import DatasetId
-from strandline.ledger.engine import insert_into
+from strandline.ledger.engine import upsert
 from strandline.ledger.schema.core import UtcMicros, block, micros
 from strandline.ledger.schema.maintain import clock, maintenance_run
 
@@ -23,9 +23,7 @@ def get(connection: sa.Connection, dataset: DatasetId) -> tuple[datetime, str | 
 def put(
     connection: sa.Connection, dataset: DatasetId, wall: datetime, boot: str | None, boottime_us: int | None
 ) -> None:
-    values = {"wall": wall, "boot": boot, "boottime_us": boottime_us}
-    new = insert_into(connection, clock).values(dataset_id=dataset, **values)
-    connection.execute(new.on_conflict_do_update(index_elements=["dataset_id"], set_=values))
+    upsert(connection, clock, {"dataset_id": dataset}, wall=wall, boot=boot, boottime_us=boottime_us)
 
 
 def _recorded() -> sa.CompoundSelect[Any]:

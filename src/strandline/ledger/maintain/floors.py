@@ -20,11 +20,11 @@ import sqlalchemy as sa
 from strandline.core.delivery_types import SinkRecord
 from strandline.core.errors import NoSuchDataset
 from strandline.core.types import DatasetId, Seq, SeqRange
-from strandline.ledger.deliver import sinks
+from strandline.ledger.deliver import lanes, sinks
 from strandline.ledger.deliver.sinks import seq_or_none
 from strandline.ledger.engine import insert_into, utc_now
 from strandline.ledger.ingest import sequence
-from strandline.ledger.schema.core import block, dataset, lane
+from strandline.ledger.schema.core import block, dataset
 from strandline.ledger.schema.maintain import floor
 from strandline.ledger.witness import Witness
 
@@ -61,12 +61,10 @@ def rise(connection: sa.Connection, id: DatasetId, to: Seq) -> Seq:
     before = get(connection, id)
     if before is not None and before >= to:
         return before
-    new = insert_into(connection, floor).values(dataset_id=id, floor=to, changed_at=utc_now(), version=1)
+    values = {"floor": to, "changed_at": utc_now()}
+    new = insert_into(connection, floor).values(dataset_id=id, version=1, **values)
     connection.execute(
-        new.on_conflict_do_update(
-            index_elements=["dataset_id"],
-            set_={"floor": to, "changed_at": utc_now(), "version": floor.c.version + 1},
-        )
+        new.on_conflict_do_update(index_elements=["dataset_id"], set_={**values, "version": floor.c.version + 1})
     )
     return to
 
@@ -80,22 +78,9 @@ class SinkProgress:
 
 
 def list_sink_progress(connection: sa.Connection, id: DatasetId) -> list[SinkProgress]:
-    """For every sink that was not removed. The watermark of a lane with an open intent is where the intent starts. Rows
-    of partitions without a lane are above `planned`."""
-    lowest = {
-        (r.sink_id, r.generation): r.lowest
-        for r in connection.execute(
-            sa.select(lane.c.sink_id, lane.c.generation, sa.func.min(sa.func.coalesce(lane.c.mark, 0)).label("lowest"))
-            .group_by(lane.c.sink_id, lane.c.generation)
-            .where(lane.c.sink_id.in_([s.id for s in sinks.of_dataset(connection, id)]))
-        )
-    }
-    found = []
-    for record in sinks.of_dataset(connection, id):
-        planned = int(record.planned or 0)
-        at = min(planned, lowest.get((record.id, record.generation), planned))
-        found.append(SinkProgress(record, seq_or_none(at or None)))
-    return found
+    """For every sink that was not removed. The watermark of a lane with an open intent is where the intent starts."""
+    marks = {at.sink: at.mark for at in lanes.marks(connection, id)}
+    return [SinkProgress(record, marks[record.id]) for record in sinks.of_dataset(connection, id)]
 
 
 def rows_published(connection: sa.Connection, id: DatasetId, rows: SeqRange) -> int | None:

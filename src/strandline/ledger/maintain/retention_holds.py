@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from strandline.core.delivery_types import SinkId
 from strandline.core.types import DatasetId, Seq
-from strandline.ledger.engine import insert_into
+from strandline.ledger.engine import from_row, insert_into
 from strandline.ledger.schema.core import sink
 from strandline.ledger.schema.maintain import hold
 
@@ -32,7 +32,7 @@ def of_dataset(connection: sa.Connection, id: DatasetId) -> list[Hold]:
         .where(hold.c.dataset_id == id, sink.c.removed_at.is_(None))
         .order_by(sink.c.name)
     )
-    return [Hold(SinkId(r.sink_id), r.name, r.rows, r.since, Seq(r.up_to)) for r in rows]
+    return [from_row(Hold, r, sink=r.sink_id) for r in rows]
 
 
 def keep(

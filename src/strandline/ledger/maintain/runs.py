@@ -19,7 +19,7 @@ from strandline.core.actor import Actor
 from strandline.core.errors import AlreadyRunning
 from strandline.core.types import DatasetId
 from strandline.ledger.actor_columns import read_actor
-from strandline.ledger.engine import utc_now
+from strandline.ledger.engine import from_row, lock_row, utc_now
 from strandline.ledger.run_records import RunTable
 from strandline.ledger.schema.core import dataset as dataset_table
 from strandline.ledger.schema.maintain import maintenance_run
@@ -75,20 +75,14 @@ class NewRun:
 
 
 def _run(row: Any) -> Run:
-    return Run(
-        RunId(row.id),
-        row.dataset_name,
-        Kind(row.kind),
-        row.node,
-        bool(row.dry_run),
-        bool(row.by_schedule),
-        row.started_at,
-        row.heartbeat_at,
-        row.ended_at,
-        None if row.outcome is None else Outcome(row.outcome),
-        row.reason,
-        None if row.result is None else json.loads(row.result),
-        read_actor(row),
+    return from_row(
+        Run,
+        row,
+        dataset=row.dataset_name,
+        kind=Kind(row.kind),
+        outcome=None if row.outcome is None else Outcome(row.outcome),
+        result=None if row.result is None else json.loads(row.result),
+        actor=read_actor(row),
     )
 
 
@@ -100,6 +94,7 @@ _RUNS = RunTable(
     lambda connection, rows: list(map(_run, rows)),
     "strandline maintenance runs",
 )
+get = _RUNS.get
 
 
 def _of(dataset: DatasetId, kind: Kind) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[bool]]:
@@ -111,16 +106,14 @@ def begin(connection: sa.Connection, new: NewRun, *, lease_seconds: float, after
     since `after` was the last run."""
     now = utc_now()
     # Others that begin a run on this dataset wait here, so what is read below stays true.
-    connection.execute(
-        sa.select(dataset_table.c.id).where(dataset_table.c.id == new.dataset).with_for_update(key_share=True)
-    )
+    lock_row(connection, dataset_table, new.dataset)
     close_dead(connection, now, lease_seconds=lease_seconds)
-    for held in _RUNS.latest(connection, _RUNS.running, *_of(new.dataset, new.kind), runs_max=1):
+    for running in _RUNS.latest(connection, _RUNS.running, *_of(new.dataset, new.kind), runs_max=1):
         if new.by_schedule:
             return None
         raise AlreadyRunning(
-            f"{new.kind.value} of {held.dataset} is under way already: run {held.id} on {held.node}, "
-            f"since {held.started_at:%Y-%m-%d %H:%M:%S} UTC",
+            f"{new.kind.value} of {running.dataset} is under way already: run {running.id} on {running.node}, "
+            f"since {running.started_at:%Y-%m-%d %H:%M:%S} UTC",
             hint=f"Wait for it. If its process is gone, it is taken for dead {lease_seconds:.0f} s after its last sign "
             "of life.",
         )
@@ -146,18 +139,14 @@ def record_rehearsal(
     result: Mapping[str, Any] | None,
 ) -> RunId:
     """Stores what a dry run found, when it is over: it writes no files that the reconciler would have to spare."""
-    now = utc_now()
-    return _insert(
-        connection,
-        new,
-        dry_run=True,
-        started_at=min(started_at, now),
-        heartbeat_at=now,
-        ended_at=now,
-        outcome=outcome.value,
-        reason=reason,
-        result=_text(result),
-    )
+    ending = _ending(outcome, reason, result)
+    started = {"started_at": min(started_at, ending["ended_at"]), "heartbeat_at": ending["ended_at"]}
+    return _insert(connection, new, dry_run=True, **started, **ending)
+
+
+def _ending(outcome: Outcome, reason: str | None, result: Mapping[str, Any] | None) -> dict[str, Any]:
+    text = None if result is None else json.dumps(dict(result))
+    return {"ended_at": utc_now(), "outcome": outcome.value, "reason": reason, "result": text}
 
 
 def beat(connection: sa.Connection, id: RunId) -> bool:
@@ -169,11 +158,7 @@ def end(
     connection: sa.Connection, id: RunId, outcome: Outcome, *, reason: str | None, result: Mapping[str, Any] | None
 ) -> bool:
     """False if the run was taken for dead, which it stays."""
-    return _RUNS.change(connection, id, ended_at=utc_now(), outcome=outcome.value, reason=reason, result=_text(result))
-
-
-def _text(result: Mapping[str, Any] | None) -> str | None:
-    return None if result is None else json.dumps(dict(result))
+    return _RUNS.change(connection, id, **_ending(outcome, reason, result))
 
 
 def close_dead(connection: sa.Connection, now: datetime, *, lease_seconds: float) -> int:
@@ -210,20 +195,13 @@ def forget_old(connection: sa.Connection, dataset: DatasetId, kind: Kind, *, run
     return done.rowcount
 
 
-def get(connection: sa.Connection, id: int) -> Run:
-    return _RUNS.get(connection, id)
-
-
 def latest(
     connection: sa.Connection, *, dataset: DatasetId | None = None, kind: Kind | None = None, runs_max: int = 20
 ) -> list[Run]:
     """Newest first."""
-    wanted: list[sa.ColumnElement[bool]] = []
-    if dataset is not None:
-        wanted.append(maintenance_run.c.dataset_id == dataset)
-    if kind is not None:
-        wanted.append(maintenance_run.c.kind == kind.value)
-    return _RUNS.latest(connection, *wanted, runs_max=runs_max)
+    wanted = {"dataset_id": dataset, "kind": None if kind is None else kind.value}
+    given = (maintenance_run.c[name] == value for name, value in wanted.items() if value is not None)
+    return _RUNS.latest(connection, *given, runs_max=runs_max)
 
 
 def last_of_each_kind(connection: sa.Connection, dataset: DatasetId) -> list[Run]:
@@ -252,7 +230,11 @@ def oldest_running_since(connection: sa.Connection, *, died_since: datetime | No
 
 def at_work(connection: sa.Connection) -> set[str]:
     """Names of the datasets with a job under way."""
-    jobs = sa.select(dataset_table.c.name).join_from(maintenance_run, dataset_table).where(_RUNS.running)
+    jobs = (
+        sa.select(dataset_table.c.name)
+        .join_from(maintenance_run, dataset_table, dataset_table.c.id == maintenance_run.c.dataset_id)
+        .where(_RUNS.running)
+    )
     return set(connection.scalars(jobs))
 
 

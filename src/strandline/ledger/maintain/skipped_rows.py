@@ -8,17 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 import sqlalchemy as sa
 
-from strandline.core.delivery_types import ChunkState, Intent, LaneId, SinkRecord
+from strandline.core.delivery_types import Intent, LaneId, SinkRecord
 from strandline.core.errors import MarkMoved
 from strandline.core.types import Lease, Seq
 from strandline.ledger.deliver import intents, lanes, sinks
 from strandline.ledger.deliver.lanes import Token
 from strandline.ledger.engine import utc_now
-from strandline.ledger.schema.core import chunk, intent, lane
+from strandline.ledger.schema.core import chunk, intent
 from strandline.ledger.schema.core import sink as sink_table
 
 
@@ -36,11 +35,11 @@ class LanePosition:
 class LaneDrop:
     """Moves a lane to `until` without the rows that it lacks. `until` is never inside a chunk that may still land."""
 
-    standing: LanePosition
+    position: LanePosition
     until: Seq
 
 
-def standings(connection: sa.Connection, record: SinkRecord) -> list[LanePosition]:
+def lane_positions(connection: sa.Connection, record: SinkRecord) -> list[LanePosition]:
     begun = {i.lane: i for i in intents.open_of(connection, record)}
     return [LanePosition(x.id, x.partition, x.mark, begun.get(x.id)) for x in lanes.unchecked(connection, record)]
 
@@ -60,7 +59,7 @@ def move(
         return False
     now = utc_now()
     for drop in drops:
-        begun = drop.standing.intent
+        begun = drop.position.intent
         if begun is not None:
             (_close if drop.until >= begun.until else _part)(connection, begun, drop.until, now)
         _move_lane(connection, record, drop, token(drop.until), now)
@@ -74,29 +73,12 @@ def move(
 
 
 def _move_lane(connection: sa.Connection, record: SinkRecord, drop: LaneDrop, text: str, now: datetime) -> None:
-    begun = drop.standing.intent
+    begun = drop.position.intent
     done = [c for c in (() if begun is None else begun.chunks) if c.rows.hi <= drop.until]
-    landed = [c for c in done if c.state is ChunkState.LANDED]
-    last = next((c.rows for c in reversed(landed) if c.count is None or c.count > 0), None)
-    values: dict[str, Any] = {} if last is None else {"last_lo": last.lo, "last_hi": last.hi}
-    moved = connection.execute(
-        lane.update()
-        .where(
-            lane.c.id == drop.standing.lane,
-            lane.c.mark.is_not_distinct_from(sa.literal(drop.standing.mark, sa.BigInteger)),
-        )
-        .values(
-            mark=drop.until,
-            continuation=text,
-            exported=lane.c.exported + sum(c.expected if c.count is None else c.count for c in landed),
-            withheld=lane.c.withheld + sum(c.withheld or 0 for c in done),
-            version=lane.c.version + 1,
-            updated_at=now,
-            **values,
-        )
-    )
+    move = intents.lane_move(drop.position.lane, drop.position.mark, drop.until, text, done, now)
+    moved = connection.execute(intents.MOVE_LANE, move)
     if moved.rowcount != 1:
-        raise MarkMoved(f"sink {record.name}, partition {drop.standing.partition!r} moved meanwhile", hint="Try again.")
+        raise MarkMoved(f"sink {record.name}, partition {drop.position.partition!r} moved meanwhile", hint="Try again.")
 
 
 def _close(connection: sa.Connection, begun: Intent, until: Seq, now: datetime) -> None:

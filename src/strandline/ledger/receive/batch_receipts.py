@@ -12,7 +12,7 @@ from strandline.core.forward_protocol import Identity, KeyIdentity, LaneName, Ra
 from strandline.core.types import DatasetId, Seq, SeqRange
 from strandline.ledger.engine import slices, utc_now
 from strandline.ledger.receive import tokens
-from strandline.ledger.receive.batches import Batch
+from strandline.ledger.receive.batches import Batch, published_as
 from strandline.ledger.receive.ranges import keep_lanes, lane_key
 from strandline.ledger.receive.receipts import Note, Receipt, ReceiptBody
 from strandline.ledger.schema.receive import api_token, receive_batch, received, source_lane
@@ -59,26 +59,17 @@ def take_back(connection: sa.Connection, dataset: DatasetId, receipt: Receipt, n
     if has_batch(connection, receipt.batch_id):
         return None
     if receipt.rows != len(numbers):
-        return f"its receipt counts {receipt.rows} rows, and the table has the numbers {numbers}"
+        return f"its receipt counts {receipt.rows} rows, and the table has the sequence numbers {numbers}"
     found: list[tuple[ReceiptBody, _Found]] = []
     for body in receipt.bodies:
         one = _find(connection, dataset, body.note)
         if not one.fits(body.note):
             return f"the ledger has other rows, or another batch, for {_named(body.note.identity)}"
         found.append((body, one))
-    now = utc_now()
+    values = {"batch_id": receipt.batch_id, "rows": receipt.rows, "created_at": utc_now(), "failures": 0}
     batch = connection.execute(
         receive_batch.insert()
-        .values(
-            dataset_id=dataset,
-            batch_id=receipt.batch_id,
-            rows=receipt.rows,
-            created_at=now,
-            failures=0,
-            lo=numbers.lo,
-            hi=numbers.hi,
-            published_at=now,
-        )
+        .values(dataset_id=dataset, **values, **published_as(numbers))
         .returning(receive_batch.c.id)
     ).scalar_one()
     for body, one in found:
@@ -171,31 +162,23 @@ _FINISHED = sa.or_(receive_batch.c.published_at.is_not(None), receive_batch.c.en
 
 def finished_batches(connection: sa.Connection, batch_ids: Sequence[str]) -> set[str]:
     """The batches that are published, or have ended and never will be."""
-    found: set[str] = set()
-    for some in slices(batch_ids):
-        query = sa.select(receive_batch.c.batch_id).where(receive_batch.c.batch_id.in_(some), _FINISHED)
-        found.update(connection.execute(query).scalars())
-    return found
+    return _finished(connection, batch_ids)
 
 
 def settled_batches(connection: sa.Connection, dataset: DatasetId, batch_ids: Sequence[str]) -> set[str]:
     """The finished batches whose files are all noted as removed: nothing needs their receipts any more."""
-    found: set[str] = set()
     files_left = (
         sa.select(received.c.id)
         .where(received.c.batch == receive_batch.c.id, received.c.spool_removed_at.is_(None))
         .correlate(receive_batch)
         .exists()
     )
+    return _finished(connection, batch_ids, receive_batch.c.dataset_id == dataset, ~files_left)
+
+
+def _finished(connection: sa.Connection, batch_ids: Sequence[str], *where: sa.ColumnElement[bool]) -> set[str]:
+    found: set[str] = set()
     for some in slices(batch_ids):
-        found.update(
-            connection.execute(
-                sa.select(receive_batch.c.batch_id).where(
-                    receive_batch.c.dataset_id == dataset,
-                    receive_batch.c.batch_id.in_(some),
-                    _FINISHED,
-                    ~files_left,
-                )
-            ).scalars()
-        )
+        query = sa.select(receive_batch.c.batch_id).where(receive_batch.c.batch_id.in_(some), _FINISHED, *where)
+        found.update(connection.execute(query).scalars())
     return found

@@ -7,7 +7,7 @@ ingests a batch, even twice, gets its one block. `ended_batches.py` has the batc
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby
@@ -19,7 +19,7 @@ from strandline.core import batch_names
 from strandline.core.errors import BlockLost
 from strandline.core.types import DatasetId, Lease, SeqRange
 from strandline.core.wording import plural
-from strandline.ledger.engine import Ledger, slices, utc_now
+from strandline.ledger.engine import Ledger, from_row, lock_row, slices, utc_now
 from strandline.ledger.ingest import sequence
 from strandline.ledger.leases import LeaseColumns
 from strandline.ledger.receive.received import ReceivedId
@@ -64,15 +64,8 @@ def form(
     gets a batch of its own). None while there is room for more and no body is older than `older_than`. The lock on the
     dataset's row keeps others from forming its batches meanwhile."""
     with ledger.write() as connection:
-        connection.execute(
-            sa.select(dataset_table.c.id).where(dataset_table.c.id == dataset).with_for_update(key_share=True)
-        ).all()
-        waiting = connection.execute(
-            sa.select(received.c.id, received.c.spool, received.c.rows, received.c.received_at)
-            .where(received.c.dataset_id == dataset, *_WAITS)
-            .order_by(received.c.id)
-            .limit(bodies_max)
-        ).all()
+        lock_row(connection, dataset_table, dataset)
+        waiting = bodies_without_batch(connection, dataset, bodies_max)
         bodies: list[BatchBody] = []
         rows = 0
         for row in waiting:
@@ -84,6 +77,15 @@ def form(
         if not bodies or not (full or min(row.received_at for row in waiting) <= older_than):
             return None
         return store(connection, dataset, batch_names.new_name(), bodies)
+
+
+def bodies_without_batch(connection: sa.Connection, dataset: DatasetId, bodies_max: int) -> Sequence[Any]:
+    return connection.execute(
+        sa.select(received.c.id, received.c.spool, received.c.rows, received.c.received_at)
+        .where(received.c.dataset_id == dataset, *_WAITS)
+        .order_by(received.c.id)
+        .limit(bodies_max)
+    ).all()
 
 
 def store(connection: sa.Connection, dataset: DatasetId, batch_id: str, bodies: Iterable[BatchBody]) -> Batch:
@@ -118,9 +120,7 @@ def _is_free(now: datetime) -> tuple[sa.ColumnElement[bool], ...]:
     )
 
 
-def due(
-    connection: sa.Connection, *, rows_max: int, older_than: datetime, bodies_max: int = BODIES_MAX
-) -> list[DatasetId]:
+def due(connection: sa.Connection, *, rows_max: int, older_than: datetime) -> list[DatasetId]:
     """Datasets for which `form` would store a batch or `take` would find one. An idle receiver runs only this one
     statement."""
     ripe = (
@@ -131,7 +131,7 @@ def due(
             sa.or_(
                 sa.func.min(received.c.received_at) <= sa.literal(older_than, received.c.received_at.type),
                 sa.func.sum(received.c.rows) >= rows_max,
-                sa.func.count() >= bodies_max,
+                sa.func.count() >= BODIES_MAX,
             )
         )
     )
@@ -174,15 +174,8 @@ def read(connection: sa.Connection, ids: Iterable[int]) -> list[Batch]:
 
 def _batch(rows: list[Any]) -> Batch:
     first = rows[0]
-    return Batch(
-        ReceiveBatchId(first.id),
-        DatasetId(first.dataset_id),
-        first.batch_id,
-        first.rows,
-        tuple(BatchBody(ReceivedId(r.body), r.spool, r.body_rows, r.place) for r in rows),
-        first.failures,
-        first.reason,
-    )
+    bodies = tuple(BatchBody(ReceivedId(r.body), r.spool, r.body_rows, r.place) for r in rows)
+    return from_row(Batch, first, dataset=first.dataset_id, bodies=bodies, lease=None)
 
 
 def change(connection: sa.Connection, batch: Batch, /, **values: Any) -> bool:
@@ -224,39 +217,33 @@ def failed(ledger: Ledger, batch: Batch, reason: str, retry_at: datetime) -> boo
         )
 
 
+def published_as(rows: SeqRange) -> dict[str, Any]:
+    """The values of a batch that the table has under these sequence numbers."""
+    done = {"reason": None, "retry_at": None, **leases.no_lease}
+    return {"lo": rows.lo, "hi": rows.hi, "published_at": utc_now(), **done}
+
+
 def settle(ledger: Ledger, batch: Batch, rows: SeqRange) -> None:
     """Records that the table has the batch under these sequence numbers. Idempotent, and needs no lease. `BlockLost` if
     the ledger does not have the batch like that, because it was restored."""
     if len(rows) != batch.rows:
-        raise ValueError(f"batch {batch.batch_id} has {plural(batch.rows, 'row')}, and the numbers {rows}")
+        raise ValueError(f"batch {batch.batch_id} has {plural(batch.rows, 'row')}, and the sequence numbers {rows}")
     with ledger.write() as connection:
         own = (receive_batch.c.id == batch.id, receive_batch.c.batch_id == batch.batch_id)
-        connection.execute(
-            receive_batch.update()
-            .where(*own, *UNFINISHED)
-            .values(
-                lo=rows.lo,
-                hi=rows.hi,
-                published_at=utc_now(),
-                **leases.no_lease,
-                reason=None,
-                retry_at=None,
-            )
-        )
+        connection.execute(receive_batch.update().where(*own, *UNFINISHED).values(**published_as(rows)))
         stored = connection.execute(sa.select(receive_batch.c.lo, receive_batch.c.hi).where(*own)).one_or_none()
         if stored is None or (stored.lo, stored.hi) != (rows.lo, rows.hi):
             raise BlockLost(
-                f"the ledger does not know batch {batch.batch_id} with the numbers {rows}",
-                hint="It was restored from a copy: look at it again.",
+                f"the ledger does not know batch {batch.batch_id} with the sequence numbers {rows}",
+                hint="It was restored from a copy: try again.",
             )
 
 
 # --- files ---
 
 
-def to_remove(connection: sa.Connection, *, files_max: int = _FILES_AT_ONCE_MAX) -> list[tuple[ReceivedId, str]]:
-    """Files whose rows are published or discarded and that are not noted as removed, oldest first, at most
-    `files_max`."""
+def to_remove(connection: sa.Connection) -> list[tuple[ReceivedId, str]]:
+    """Some files whose rows are published or discarded and that are not noted as removed, oldest first."""
     rows = connection.execute(
         sa.select(received.c.id, received.c.spool)
         .join_from(received, receive_batch, receive_batch.c.id == received.c.batch)
@@ -266,7 +253,7 @@ def to_remove(connection: sa.Connection, *, files_max: int = _FILES_AT_ONCE_MAX)
             sa.or_(receive_batch.c.published_at.is_not(None), receive_batch.c.ending == "discarded"),
         )
         .order_by(received.c.batch)
-        .limit(files_max)
+        .limit(_FILES_AT_ONCE_MAX)
     )
     return [(ReceivedId(row.id), row.spool) for row in rows]
 

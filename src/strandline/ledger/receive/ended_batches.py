@@ -19,17 +19,18 @@ from strandline.core.audit_events import Event
 from strandline.core.errors import RefusedError, ResyncNeeded, UsageError, WitnessUnreadable
 from strandline.core.types import BlockKind, DatasetId, Published, Reserved
 from strandline.ledger import audit
-from strandline.ledger.engine import Ledger, utc_now
+from strandline.ledger.engine import Ledger, from_row, utc_now
 from strandline.ledger.ingest import blocks, datasets, sequence
 from strandline.ledger.receive import batches
 from strandline.ledger.receive.batches import BODIES_MAX, UNFINISHED, Batch, BatchBody
 from strandline.ledger.receive.received import ReceivedId
 from strandline.ledger.schema.core import block
 from strandline.ledger.schema.core import dataset as dataset_table
-from strandline.ledger.schema.receive import HAS_ROWS, receive_batch, received, source_lane
+from strandline.ledger.schema.receive import receive_batch, received, source_lane
 from strandline.ledger.witness import Witness
 
 _IS_ASIDE = receive_batch.c.ending == sa.literal_column("'set_aside'")
+_NOT_SETTLED = (receive_batch.c.published_at.is_(None), sa.or_(receive_batch.c.ended_at.is_(None), _IS_ASIDE))
 
 # --- how the intake decides ---
 
@@ -42,11 +43,9 @@ class FailedBatchFacts:
     smaller_under_trial: bool  # a smaller batch has not failed often enough yet, and its outcome will tell more
 
 
-def standing(connection: sa.Connection, batch: Batch, *, tries: int) -> FailedBatchFacts:
+def failed_batch_facts(connection: sa.Connection, batch: Batch, *, tries: int) -> FailedBatchFacts:
     """Compares sequence numbers, not clocks: whatever was reserved later has higher ones."""
-    failed_from = connection.execute(
-        sa.select(receive_batch.c.failed_from).where(receive_batch.c.id == batch.id)
-    ).scalar()
+    failed_from = connection.scalar(sa.select(receive_batch.c.failed_from).where(receive_batch.c.id == batch.id))
     others = failed_from is not None and _came_in_above(connection, batch.dataset, int(failed_from))
     bodies = sa.func.count(received.c.id)
     smaller = (
@@ -101,7 +100,7 @@ def _end(connection: sa.Connection, witness: Witness, batch: Batch, ending: str,
         blocks.check_resynced(connection, batch.dataset)
     except (ResyncNeeded, WitnessUnreadable):
         return False
-    if blocks.batch_block(connection, batch.dataset, batch.batch_id) is not None:
+    if blocks.of_batch(connection, batch.dataset, batch.batch_id) is not None:
         return False
     return batches.change(connection, batch, **_ended(ending), **values)
 
@@ -130,15 +129,12 @@ def divide_again(connection: sa.Connection, dataset: DatasetId, batch_id: str) -
     for name in batch_names.wholes_of(batch_id):
         row = connection.execute(
             sa.select(receive_batch.c.id, receive_batch.c.ending).where(
-                receive_batch.c.dataset_id == dataset,
-                receive_batch.c.batch_id == name,
-                receive_batch.c.published_at.is_(None),
-                sa.or_(receive_batch.c.ended_at.is_(None), _IS_ASIDE),
+                receive_batch.c.dataset_id == dataset, receive_batch.c.batch_id == name, *_NOT_SETTLED
             )
         ).one_or_none()
         if row is None:
             continue
-        match blocks.batch_block(connection, dataset, name):
+        match blocks.of_batch(connection, dataset, name):
             case Reserved() as known:
                 blocks.forget_reserved(connection, known, f"its bodies are in main, in {batch_id}")
             case None:
@@ -192,24 +188,18 @@ _ASIDE = (
 
 
 def aside(connection: sa.Connection, dataset: str | None = None) -> list[AsideBody]:
-    query = _ASIDE if dataset is None else _ASIDE.where(dataset_table.c.name == dataset)
-    return [_aside(row) for row in connection.execute(query)]
+    return [_aside(row) for row in _chosen(connection, None, dataset)]
 
 
 def _aside(row: Any) -> AsideBody:
-    sender = None if row.lo is None else f"{row.lake} {row.source_dataset} {row.lo}-{row.hi}"
-    return AsideBody(
-        ReceivedId(row.id),
-        row.name,
-        row.dropped_at is not None,
-        row.rows,
-        row.spool_bytes,
-        row.spool,
-        row.received_at,
-        row.ended_at,
-        row.reason,
-        row.key,
-        sender,
+    return from_row(
+        AsideBody,
+        row,
+        dataset=row.name,
+        is_dropped=row.dropped_at is not None,
+        bytes=row.spool_bytes,
+        since=row.ended_at,
+        sender=None if row.lo is None else f"{row.lake} {row.source_dataset} {row.lo}-{row.hi}",
     )
 
 
@@ -268,8 +258,8 @@ def _end_aside(connection: sa.Connection, row: Any, ending: str) -> None:
 def _record(connection: sa.Connection, event: Event, chosen: Sequence[Any]) -> None:
     for name in sorted({row.name for row in chosen}):
         own = [row for row in chosen if row.name == name]
-        told = [{"body": row.id, "rows": row.rows, "digest": row.digest, "reason": row.reason[:200]} for row in own]
-        audit.record(connection, event, dataset=name, rows=sum(r.rows for r in own), bodies=told[:BODIES_MAX])
+        bodies = [{"body": row.id, "rows": row.rows, "digest": row.digest, "reason": row.reason[:200]} for row in own]
+        audit.record(connection, event, dataset=name, rows=sum(r.rows for r in own), bodies=bodies[:BODIES_MAX])
 
 
 # --- bodies of a dropped dataset ---
@@ -286,8 +276,7 @@ def clear_dropped(ledger: Ledger, name: str) -> Cleared:
     """Discards every body that waits for a dropped dataset of this name. It works in steps: after a crash, the next
     call does the rest."""
     total = Cleared(0, 0, 0)
-    with ledger.read() as connection:
-        ids = _dropped(connection, name)
+    ids = ledger.query(_dropped, name)
     for id in ids:
         while (step := _clear_some(ledger, id, name)) is not None:
             total = Cleared(total.bodies + step.bodies, total.rows + step.rows, total.bytes + step.bytes)
@@ -317,11 +306,9 @@ def _clear_some(ledger: Ledger, id: DatasetId, name: str) -> Cleared | None:
             return None
         size = sa.select(sa.func.sum(received.c.spool_bytes)).where(received.c.batch == batch.id)
         cleared = Cleared(len(batch.bodies), batch.rows, int(connection.execute(size).scalar_one()))
-        known = blocks.batch_block(connection, id, batch.batch_id)
+        known = blocks.of_batch(connection, id, batch.batch_id)
         if isinstance(known, Published) and len(known.head.rows) == batch.rows:
-            numbers = known.head.rows  # the rows were ingested before the dataset was dropped
-            values: dict[str, Any] = {"published_at": utc_now(), "lo": numbers.lo, "hi": numbers.hi, "reason": None}
-            values |= {"retry_at": None, **batches.leases.no_lease}
+            values = batches.published_as(known.head.rows)  # the rows were ingested before the dataset was dropped
             cleared = Cleared(0, 0, 0)
         else:
             values = _ended("discarded")
@@ -340,22 +327,11 @@ def _clear_some(ledger: Ledger, id: DatasetId, name: str) -> Cleared | None:
 def _open_batch(connection: sa.Connection, id: DatasetId) -> Batch | None:
     """A batch that is unfinished or set aside, or else a new one of bodies that are in none."""
     found = connection.execute(
-        sa.select(receive_batch.c.id)
-        .where(
-            receive_batch.c.dataset_id == id,
-            receive_batch.c.published_at.is_(None),
-            sa.or_(receive_batch.c.ended_at.is_(None), _IS_ASIDE),
-        )
-        .limit(1)
+        sa.select(receive_batch.c.id).where(receive_batch.c.dataset_id == id, *_NOT_SETTLED).limit(1)
     ).scalar()
     if found is not None:
         [batch] = batches.read(connection, [found])
         return batch
-    waiting = connection.execute(
-        sa.select(received.c.id, received.c.spool, received.c.rows)
-        .where(received.c.dataset_id == id, received.c.batch.is_(None), HAS_ROWS)
-        .order_by(received.c.id)
-        .limit(BODIES_MAX)
-    ).all()
+    waiting = batches.bodies_without_batch(connection, id, BODIES_MAX)
     bodies = [BatchBody(ReceivedId(row.id), row.spool, row.rows, 0) for row in waiting]
     return batches.store(connection, id, batch_names.new_name(), bodies) if bodies else None

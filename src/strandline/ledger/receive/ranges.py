@@ -6,7 +6,7 @@ and a lookup is short however many ranges a lane has.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -83,9 +83,7 @@ def holding(connection: sa.Connection, asked: Iterable[tuple[int, SeqRange]]) ->
     for part in slices(asked, 4):
         # Repeats the last range up to a power of two, so that few different statements are built.
         some = part + part[-1:] * ((1 << (len(part) - 1).bit_length()) - len(part))
-        given = {f"{name}_{n}": v for n, (lane, r) in enumerate(some) for name, v in _named(lane, r.lo, r.hi)}
-        for lane, lo, hi, count, digest, size in connection.execute(_holding(len(some)), given):
-            held.setdefault(lane, {})[lo] = HeldBody(SeqRange(Seq(lo), Seq(hi)), count, digest, size)
+        _add(held, connection.execute(_holding(len(some)), _parameters(some)))
     return held
 
 
@@ -101,19 +99,23 @@ def holding_some(
         if left == 0:
             more.update(lane for lane, _ in some)
             continue
-        given = {f"{name}_{n}": v for n, (lane, r) in enumerate(some) for name, v in _named(lane, r.lo, r.hi)}
         query = _holding(len(some)).order_by(sa.text("1"), sa.text("2")).limit(left + 1)
-        found = connection.execute(query, given).all()
+        found = connection.execute(query, _parameters(some)).all()
         if len(found) > left:
             more.update(lane for lane, _ in some if lane >= found[-1].lane_id)
-        for lane, lo, hi, count, digest, size in found[:left]:
-            held.setdefault(lane, {})[lo] = HeldBody(SeqRange(Seq(lo), Seq(hi)), count, digest, size)
+        _add(held, found[:left])
         left -= min(left, len(found))
     return held, more
 
 
-def _named(*values: int) -> Iterable[tuple[str, int]]:
-    return zip(("lane", "lo", "hi"), values, strict=True)
+def _parameters(asked: Sequence[tuple[int, SeqRange]]) -> dict[str, int]:
+    named = ({f"lane_{n}": lane, f"lo_{n}": r.lo, f"hi_{n}": r.hi} for n, (lane, r) in enumerate(asked))
+    return {name: value for some in named for name, value in some.items()}
+
+
+def _add(held: dict[int, dict[int, HeldBody]], rows: Iterable[Any]) -> None:
+    for lane, lo, hi, count, digest, size in rows:
+        held.setdefault(lane, {})[lo] = HeldBody(SeqRange(Seq(lo), Seq(hi)), count, digest, size)
 
 
 @cache

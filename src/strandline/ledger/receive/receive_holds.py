@@ -9,12 +9,12 @@ from strandline.core.types import DatasetId
 from strandline.ledger.engine import insert_into, utc_now
 from strandline.ledger.schema.receive import receive_hold
 
-_EVERY = sa.select(receive_hold.c.dataset_id, receive_hold.c.reason)
+_HOLDS = sa.select(receive_hold.c.dataset_id, receive_hold.c.reason)
 
 
 def list_holds(connection: sa.Connection) -> dict[DatasetId, str]:
     """The reason of each hold."""
-    return {DatasetId(row.dataset_id): row.reason for row in connection.execute(_EVERY)}
+    return {DatasetId(row.dataset_id): row.reason for row in connection.execute(_HOLDS)}
 
 
 def put(connection: sa.Connection, dataset: DatasetId, reason: str) -> None:

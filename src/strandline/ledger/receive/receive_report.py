@@ -8,17 +8,20 @@ from datetime import datetime
 import sqlalchemy as sa
 
 from strandline.core.types import DatasetId
+from strandline.ledger.engine import from_row
 from strandline.ledger.receive.batches import UNFINISHED
 from strandline.ledger.schema.core import dataset as dataset_table
 from strandline.ledger.schema.receive import HAS_ROWS, receive_batch, received
 
 
 @dataclass(frozen=True, slots=True)
-class UnfinishedBatch:
+class WaitingBatch:
+    """Bodies that will be ingested together."""
+
     batch_id: str
     rows: int
-    created_at: datetime
-    failures: int
+    since: datetime
+    tries: int  # failed ones
     reason: str | None  # of the last failure; None if there was none
     retry_at: datetime | None
 
@@ -43,15 +46,14 @@ class Waiting:
     is_dropped: bool  # then nobody ingests them any more
     to_ingest: Bodies
     set_aside: Bodies
-    batches: tuple[UnfinishedBatch, ...]  # in order; bodies without a batch wait for more bodies
+    batches: tuple[WaitingBatch, ...]  # in order; bodies without a batch wait for more bodies
 
 
 def report(connection: sa.Connection) -> list[Waiting]:
     """Datasets with such rows, by name."""
-    unfinished: dict[int, list[UnfinishedBatch]] = {}
+    unfinished: dict[int, list[WaitingBatch]] = {}
     for b in connection.execute(sa.select(receive_batch).where(*UNFINISHED).order_by(receive_batch.c.id)):
-        told = UnfinishedBatch(b.batch_id, b.rows, b.created_at, b.failures, b.reason, b.retry_at)
-        unfinished.setdefault(b.dataset_id, []).append(told)
+        unfinished.setdefault(b.dataset_id, []).append(from_row(WaitingBatch, b, since=b.created_at, tries=b.failures))
     found: dict[int, dict[bool, Bodies]] = {}
     datasets: dict[int, tuple[str, bool]] = {}
     for r in connection.execute(_BODIES):

@@ -1,8 +1,8 @@
 """Received bodies: their identities, their content, and which of them are repeats.
 
 A range of a sender's lane is new if it is disjoint from all ranges of the lane, and a repeat if they cover it; anything
-else overlaps. A lane accepts rows only from its owner, in the generation that was claimed last (`owners`). A key of a
-token is new once. Ranges are kept for ever. Keys are deleted when no client can ask for them any more.
+else overlaps. A lane accepts rows only from its owner, in the generation that was claimed last (`senders`). A key of a
+token is new once. Ranges are kept forever. Keys are deleted when no client can ask for them any more.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from strandline.core.forward_protocol import Identity, KeyIdentity, RangeIdentit
 from strandline.core.roles import Role, roles_that_allow
 from strandline.core.types import DatasetId, SeqRange, merge_ranges
 from strandline.ledger.engine import Ledger, insert_into, slices, utc_now
-from strandline.ledger.receive.owners import NotClaimed, NotOwner, SourceKey, find_sources, judge, owner_of
 from strandline.ledger.receive.ranges import HeldBody, holding, keep_lanes, lane_key, lanes_of
 from strandline.ledger.receive.receipts import Note
+from strandline.ledger.receive.senders import NotClaimed, NotOwner, SourceKey, find_sources, judge, owner_of
 from strandline.ledger.receive.tokens import IS_VALID, TokenId, recall
 from strandline.ledger.schema import core
 from strandline.ledger.schema.receive import HAS_ROWS, api_token, receive_batch, receive_hold, received
@@ -96,7 +96,8 @@ def record(ledger: Ledger, bodies: Sequence[Body]) -> list[Decision]:
         return []
     now = utc_now()
     with ledger.write() as connection:
-        owners = {row.id: TokenId(row.owner) for row in _good_tokens(connection, bodies)}
+        tokens = connection.execute(_GOOD_TOKENS, {"ids": list({b.token for b in bodies}), "now": utc_now()})
+        owners = {row.id: TokenId(row.owner) for row in tokens}
         return _record(connection, bodies, _not_now(connection, bodies, owners), owners, now)
 
 
@@ -165,10 +166,6 @@ _LIVE_DATASETS = (
 )
 
 
-def _good_tokens(connection: sa.Connection, bodies: Sequence[Body]) -> sa.CursorResult[Any]:
-    return connection.execute(_GOOD_TOKENS, {"ids": list({b.token for b in bodies}), "now": utc_now()})
-
-
 def _not_now(connection: sa.Connection, bodies: Sequence[Body], tokens: Mapping[int, TokenId]) -> dict[int, Decision]:
     """Bodies whose token is revoked or expired, or whose dataset is dropped or on hold. The request was checked before,
     but only this check counts: it locks token and dataset until the transaction ends."""
@@ -192,7 +189,8 @@ def known(
     another process may record the same body meanwhile."""
     owner = owner_of(connection, token)
     if isinstance(identity, KeyIdentity):
-        return _by_key(connection, [(dataset, owner, identity.key)], digest).get((dataset, owner, identity.key))
+        stored = _by_key(connection, [(dataset, owner, identity.key)])
+        return next((_decide_key(first, digest) for first in stored.values()), None)
     claims = find_sources(connection, [(dataset, identity.lane.lake, identity.lane.dataset)])
     refused = judge(next(iter(claims.values()), None), identity.lane, owner)
     if isinstance(refused, NotOwner):
@@ -282,17 +280,18 @@ _Key = tuple[int, int, str]
 _KEY = (received.c.dataset_id, received.c.token_id, received.c.key)
 
 
-def _by_key(
-    connection: sa.Connection, keys: Iterable[_Key], digest: str | None = None
-) -> dict[_Key, Repeat | OtherBody]:
-    """The decision for each key that is known; with a digest, whether the body is another one."""
-    found: dict[_Key, Repeat | OtherBody] = {}
+def _by_key(connection: sa.Connection, keys: Iterable[_Key]) -> dict[_Key, Repeat]:
+    """The first body of each key that is known."""
+    found: dict[_Key, Repeat] = {}
     for some in slices(keys, len(_KEY)):
         query = sa.select(received.c.rows, received.c.digest, *_KEY).where(sa.tuple_(*_KEY).in_(some))
-        for rows, stored, dataset, token, key in connection.execute(query):
-            same = Repeat(rows, stored, ())
-            found[dataset, token, key] = same if digest in (None, stored) else OtherBody(stored)
+        for rows, digest, dataset, token, key in connection.execute(query):
+            found[dataset, token, key] = Repeat(rows, digest, ())
     return found
+
+
+def _decide_key(first: Repeat, digest: str) -> Repeat | OtherBody:
+    return first if first.digest == digest else OtherBody(str(first.digest))
 
 
 def _record_keys(
@@ -320,10 +319,10 @@ def _record_keys(
         if n == winner and key in new:
             decided[n] = New(new[key])
             continue
-        there = Repeat(it.rows, it.digest, ()) if key in new else stored.get(key)
-        if not isinstance(there, Repeat) or there.digest is None:
+        known = Repeat(it.rows, it.digest, ()) if key in new else stored.get(key)
+        if known is None:
             raise LedgerUnreadable(f"key {identity.key!r} is taken and cannot be read")
-        decided[n] = there if there.digest == body.digest else OtherBody(there.digest)
+        decided[n] = _decide_key(known, body.digest)
     return decided
 
 

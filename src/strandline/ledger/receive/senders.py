@@ -1,8 +1,12 @@
-"""What a sender asks a receiver: who has claimed a source, and which of the sender's bodies are here, and where."""
+"""Senders: who has claimed a source and so owns its lanes, and which of a sender's bodies are here, and where.
+
+A lane belongs to the token that claimed its source and to the tokens that replace it (`tokens`). Nobody else can send
+rows, or claim a range, in it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +14,57 @@ import sqlalchemy as sa
 
 from strandline.core.forward_protocol import LaneName
 from strandline.core.types import SEQ_MAX, DatasetId, Seq, SeqRange
-from strandline.ledger.engine import insert_into, utc_now
+from strandline.ledger.engine import from_row, insert_into, slices, utc_now
 from strandline.ledger.receive.ranges import HeldBody, holding_some, lane_key, lanes_of
 from strandline.ledger.receive.tokens import TokenId
 from strandline.ledger.schema.core import dataset as dataset_table
 from strandline.ledger.schema.receive import api_token, receive_batch, received, source, source_lane
+
+SourceKey = tuple[int, str, str]  # our dataset, the sender's lake, and the sender's dataset
+_SOURCE_KEY = (source.c.dataset_id, source.c.lake, source.c.source_dataset)
+
+
+@dataclass(frozen=True, slots=True)
+class NotOwner:
+    """Nothing was recorded: the lane belongs to another token."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotClaimed:
+    """Nothing was recorded: the lane's generation is not the one that was claimed last."""
+
+    generation: int | None  # the one that was claimed last; None if nothing was claimed
+
+
+_SOURCES = sa.select(source).where(sa.tuple_(*_SOURCE_KEY).in_(sa.bindparam("keys", expanding=True)))
+
+
+def find_sources(connection: sa.Connection, keys: Iterable[SourceKey], *, hold: bool = False) -> dict[SourceKey, Any]:
+    """The records that exist; `hold` locks them until the transaction ends."""
+    query = _SOURCES.order_by(source.c.id).with_for_update(read=True) if hold else _SOURCES
+    found: dict[SourceKey, Any] = {}
+    for some in slices(sorted(keys), len(_SOURCE_KEY)):
+        for row in connection.execute(query, {"keys": some}):
+            found[row.dataset_id, row.lake, row.source_dataset] = row
+    return found
+
+
+def judge(record: Any | None, lane: LaneName, owner: TokenId) -> NotOwner | NotClaimed | None:
+    """None if a token of this owner may send new rows to the lane, else why not. A record without an owner is from
+    before owners were stored: the next token that claims it gets it."""
+    if record is None:
+        return NotClaimed(None)
+    if record.owner_id not in (None, owner) or record.instance != lane.instance:
+        return NotOwner()
+    return None if record.generation == lane.generation and record.owner_id else NotClaimed(record.generation)
+
+
+def owner_of(connection: sa.Connection, token: TokenId) -> TokenId:
+    found = connection.execute(_OWNER, {"id": token}).scalar()
+    return token if found is None else TokenId(found)
+
+
+_OWNER = sa.select(api_token.c.owner_id).where(api_token.c.id == sa.bindparam("id"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,34 +90,21 @@ class SourceRecord:
 
 
 def claimed(connection: sa.Connection, dataset: DatasetId, lake: str, source_dataset: str) -> SourceRecord | None:
-    row = connection.execute(
-        sa.select(source).where(
-            source.c.dataset_id == dataset, source.c.lake == lake, source.c.source_dataset == source_dataset
-        )
-    ).one_or_none()
-    return None if row is None else _record(row)
+    found = find_sources(connection, [(dataset, lake, source_dataset)])
+    return next(map(_record, found.values()), None)
 
 
 def _record(row: Any) -> SourceRecord:
-    return SourceRecord(row.lake, row.source_dataset, row.instance, row.table_uuid, row.generation, row.owner_id)
+    return from_row(SourceRecord, row, dataset=row.source_dataset, owner=row.owner_id)
 
 
-def claim(
-    connection: sa.Connection,
-    dataset: DatasetId,
-    lake: str,
-    source_dataset: str,
-    *,
-    instance: str,
-    table_uuid: str,
-    generation: int,
-    owner: TokenId,
-) -> SourceRecord | None:
+def claim(connection: sa.Connection, dataset: DatasetId, wanted: SourceRecord) -> SourceRecord | None:
     """Writes the record if there is none and this is generation 1. If the record has this owner and instance, raises
     its generation by at most one, and never lowers it. Returns the record as it is then, which may be another sink's;
     None if there was none and this is not generation 1."""
-    own = {"instance": instance, "table_uuid": table_uuid}
-    at = {"dataset_id": dataset, "lake": lake, "source_dataset": source_dataset}
+    generation, owner = wanted.generation, wanted.owner
+    own = {"instance": wanted.instance, "table_uuid": wanted.table_uuid}
+    at = {"dataset_id": dataset, "lake": wanted.lake, "source_dataset": wanted.dataset}
     if generation == 1:
         connection.execute(
             insert_into(connection, source)
@@ -83,7 +120,7 @@ def claim(
         )
         .values(generation=generation, owner_id=owner)
     )
-    return claimed(connection, dataset, lake, source_dataset)
+    return claimed(connection, dataset, wanted.lake, wanted.dataset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +177,7 @@ class HeldOfLane:
     more: bool  # there may be more after the last of these
 
 
-def held(
+def held_bodies(
     connection: sa.Connection,
     dataset: DatasetId,
     sender: LaneName,
@@ -177,9 +214,9 @@ def placed(
     if not lanes:
         return []
     [id] = lanes.values()
-    begin = connection.execute(
+    begin = connection.scalar(
         sa.select(sa.func.max(received.c.lo)).where(received.c.lane_id == id, received.c.lo <= lo)
-    ).scalar()
+    )
     rows = connection.execute(
         sa.select(received, receive_batch.c.lo.label("batch_lo"), receive_batch.c.ending)
         .join_from(received, receive_batch, receive_batch.c.id == received.c.batch, isouter=True)

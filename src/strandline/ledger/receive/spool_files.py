@@ -18,7 +18,8 @@ from strandline.ledger.schema.receive import HAS_ROWS, received
 
 log = logging.getLogger(__name__)
 
-FILES_TOLD_MAX = 20
+FILES_NAMED_MAX = 20
+_LEFT = "spool_files_left"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class LeftFile:
 @dataclass(frozen=True, slots=True)
 class LeftFiles:
     by_dataset: Mapping[str, int]  # the number of files, at least one each
-    first: tuple[LeftFile, ...]  # by name, at most `FILES_TOLD_MAX`
+    first: tuple[LeftFile, ...]  # by name, at most `FILES_NAMED_MAX`
 
     def reason(self, dataset: str) -> str | None:
         """The reason of the dataset's first file, if that is in `first`."""
@@ -57,7 +58,7 @@ def left(connection: sa.Connection) -> LeftFiles:
 def record_left(ledger: Ledger, files: Iterable[LeftFile]) -> None:
     """Logs and audits the files, unless they are the same as last time."""
     ordered = sorted(files, key=lambda f: f.name)
-    found = LeftFiles(dict(sorted(Counter(f.dataset for f in ordered).items())), tuple(ordered[:FILES_TOLD_MAX]))
+    found = LeftFiles(dict(sorted(Counter(f.dataset for f in ordered).items())), tuple(ordered[:FILES_NAMED_MAX]))
     with ledger.read() as connection:
         if left(connection) == found:
             return

@@ -16,9 +16,9 @@ from strandline.core.reconcile_records import RunId
 from strandline.core.types import Seq, SeqRange, merge_ranges
 from strandline.ledger import audit
 from strandline.ledger.deliver import losses
+from strandline.ledger.deliver.lanes import SinkMark
 from strandline.ledger.deliver.losses import NewLoss, Reason
-from strandline.ledger.deliver.sink_watermarks import SinkMark
-from strandline.ledger.engine import utc_now
+from strandline.ledger.engine import from_row, utc_now
 from strandline.ledger.ingest import datasets
 from strandline.ledger.schema.reconcile import dropped_batch
 
@@ -61,19 +61,6 @@ def given_up(marks: Sequence[SinkMark], gone: Sequence[GoneRows]) -> list[SinkLo
 
 
 @dataclass(frozen=True, slots=True)
-class DroppedBatch:
-    id: int
-    run: RunId
-    token: str
-    table: str
-    entries: int
-    samples: tuple[str, ...]
-    gone: tuple[GoneRows, ...]
-    lost: tuple[SinkLoss, ...]
-    dropped: int | None  # None while it is not known whether the commit landed
-
-
-@dataclass(frozen=True, slots=True)
 class NewBatch:
     token: str
     table: str
@@ -83,25 +70,30 @@ class NewBatch:
     lost: Sequence[SinkLoss] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DroppedBatch(NewBatch):
+    id: int
+    run: RunId
+    dropped: int | None  # None while it is not known whether the commit landed
+
+
 def begin(connection: sa.Connection, run: RunId, new: NewBatch) -> DroppedBatch:
     now = utc_now()
-    row = connection.execute(
+    values = {"token": new.token, "table_name": new.table, "entries": new.entries, "state": "begun"}
+    made = connection.execute(
         dropped_batch.insert()
         .values(
             run_id=run,
-            token=new.token,
-            table_name=new.table,
-            entries=new.entries,
+            **values,
             samples=json.dumps(list(new.samples)),
             gone=json.dumps([[g.rows.lo, g.rows.hi, g.count] for g in new.gone]),
             lost=json.dumps([[x.sink, x.name, x.generation, x.rows.lo, x.rows.hi, x.count] for x in new.lost]),
-            state="begun",
             begun_at=now,
             changed_at=now,
         )
         .returning(dropped_batch)
-    ).one()
-    return _batch(row)
+    )
+    return _batch(made.one())
 
 
 def end(connection: sa.Connection, batch: DroppedBatch, dropped: int | None) -> bool:
@@ -117,11 +109,11 @@ def end(connection: sa.Connection, batch: DroppedBatch, dropped: int | None) -> 
     if changed.rowcount != 1:
         return False
     if dropped:
-        _say_what_is_gone(connection, batch)
+        _record_losses(connection, batch)
     return True
 
 
-def _say_what_is_gone(connection: sa.Connection, batch: DroppedBatch) -> None:
+def _record_losses(connection: sa.Connection, batch: DroppedBatch) -> None:
     dataset = datasets.find(connection, batch.table)
     if dataset is None:
         return
@@ -139,14 +131,15 @@ def _say_what_is_gone(connection: sa.Connection, batch: DroppedBatch) -> None:
 
 
 def begun(connection: sa.Connection) -> list[DroppedBatch]:
-    wanted = dropped_batch.c.state == sa.literal_column("'begun'", sa.Text)
-    return [
-        _batch(row) for row in connection.execute(sa.select(dropped_batch).where(wanted).order_by(dropped_batch.c.id))
-    ]
+    return _batches(connection, dropped_batch.c.state == sa.literal_column("'begun'", sa.Text))
 
 
 def of_run(connection: sa.Connection, run: RunId) -> list[DroppedBatch]:
-    query = sa.select(dropped_batch).where(dropped_batch.c.run_id == run).order_by(dropped_batch.c.id)
+    return _batches(connection, dropped_batch.c.run_id == run)
+
+
+def _batches(connection: sa.Connection, wanted: sa.ColumnElement[bool]) -> list[DroppedBatch]:
+    query = sa.select(dropped_batch).where(wanted).order_by(dropped_batch.c.id)
     return [_batch(row) for row in connection.execute(query)]
 
 
@@ -156,7 +149,12 @@ def _batch(row: Any) -> DroppedBatch:
         SinkLoss(SinkId(sink), name, generation, SeqRange(Seq(lo), Seq(hi)), count)
         for sink, name, generation, lo, hi, count in json.loads(row.lost)
     )
-    return DroppedBatch(
-        row.id, RunId(row.run_id), row.token, row.table_name, row.entries, tuple(json.loads(row.samples)), tuple(gone),
-        tuple(lost), row.dropped,
-    )  # fmt: skip
+    return from_row(
+        DroppedBatch,
+        row,
+        run=row.run_id,
+        table=row.table_name,
+        samples=tuple(json.loads(row.samples)),
+        gone=tuple(gone),
+        lost=tuple(lost),
+    )

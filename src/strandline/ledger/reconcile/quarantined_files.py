@@ -1,8 +1,8 @@
-"""The quarantine of files: what a run moves aside is recorded before and after."""
+"""The quarantine of files: what a run moves there is recorded before and after."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -10,11 +10,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from strandline.core.reconcile_records import FindingKind, RunId, Swept, SweptId, SweptState
-from strandline.ledger.engine import slices, utc_now
+from strandline.ledger.engine import from_row, slices, utc_now
 from strandline.ledger.schema.reconcile import swept_file
 
 # The states of files that may be in quarantine; only storage can tell.
-THERE = (SweptState.BEGUN, SweptState.HELD, SweptState.LEFT, SweptState.PURGING)
+IN_QUARANTINE = (SweptState.BEGUN, SweptState.HELD, SweptState.LEFT, SweptState.PURGING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +30,17 @@ class NewSwept:
 def begin(connection: sa.Connection, run: RunId, files: Sequence[NewSwept]) -> list[Swept]:
     """Returns the records in the order of `files`."""
     now, made = utc_now(), dict[str, Swept]()
+    fixed = {"run_id": run, "state": SweptState.BEGUN.value, "begun_at": now, "changed_at": now}
     for some in slices(files, 10):
         values = [
             {
-                "run_id": run,
+                **fixed,
                 "kind": f.kind.value,
                 "table_name": f.table,
                 "path": f.path,
                 "kept_at": f.kept_at,
                 "size": f.size,
                 "modified_ns": f.modified_ns,
-                "state": SweptState.BEGUN.value,
-                "begun_at": now,
-                "changed_at": now,
             }
             for f in some
         ]
@@ -66,19 +64,7 @@ def move(connection: sa.Connection, files: Iterable[Swept], state: SweptState, w
     return changed
 
 
-def begun(connection: sa.Connection) -> list[Swept]:
-    return _in_state(connection, SweptState.BEGUN)
-
-
-def purging(connection: sa.Connection) -> list[Swept]:
-    return _in_state(connection, SweptState.PURGING)
-
-
-def list_quarantined(connection: sa.Connection) -> list[Swept]:
-    return _in_state(connection, SweptState.HELD)
-
-
-def _in_state(connection: sa.Connection, state: SweptState) -> list[Swept]:
+def in_state(connection: sa.Connection, state: SweptState) -> list[Swept]:
     # The databases use a partial index only if its condition is a literal in the query, not a parameter.
     wanted = swept_file.c.state == sa.literal_column(f"'{state.value}'", sa.Text)
     return [_swept(row) for row in connection.execute(sa.select(swept_file).where(wanted).order_by(swept_file.c.id))]
@@ -94,7 +80,7 @@ def of_run(connection: sa.Connection, run: RunId, states: Sequence[SweptState] |
 def of_paths(connection: sa.Connection, paths: Iterable[str]) -> dict[str, list[Swept]]:
     """The files of these paths that may still be in quarantine, newest first."""
     found: dict[str, list[Swept]] = {}
-    states = [s.value for s in THERE]
+    states = [s.value for s in IN_QUARANTINE]
     for some in slices(paths):
         rows = connection.execute(
             sa.select(swept_file)
@@ -115,29 +101,6 @@ def due_for_purge(connection: sa.Connection, *, before: datetime, run: RunId | N
     return [_swept(row) for row in connection.execute(query.order_by(swept_file.c.id))]
 
 
-def counted(connection: sa.Connection, run: RunId) -> Mapping[tuple[FindingKind, SweptState], tuple[int, int]]:
-    """Files and bytes of a run, by kind and state."""
-    total = sa.cast(sa.func.sum(swept_file.c.size), sa.BigInteger)
-    rows = connection.execute(
-        sa.select(swept_file.c.kind, swept_file.c.state, sa.func.count().label("files"), total.label("bytes"))
-        .where(swept_file.c.run_id == run)
-        .group_by(swept_file.c.kind, swept_file.c.state)
-    )
-    return {(FindingKind(r.kind), SweptState(r.state)): (r.files, int(r.bytes)) for r in rows}
-
-
 def _swept(row: Any) -> Swept:
-    return Swept(
-        SweptId(row.id),
-        RunId(row.run_id),
-        FindingKind(row.kind),
-        row.table_name,
-        row.path,
-        row.kept_at,
-        row.size,
-        row.modified_ns,
-        SweptState(row.state),
-        row.begun_at,
-        row.changed_at,
-        row.why,
-    )
+    kind, state = FindingKind(row.kind), SweptState(row.state)
+    return from_row(Swept, row, run=row.run_id, kind=kind, table=row.table_name, state=state)

@@ -7,7 +7,7 @@ a run has done is recorded even if it lost the lease: it happened.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import Any
@@ -28,13 +28,13 @@ from strandline.core.reconcile_records import (
 from strandline.core.types import Lease
 from strandline.ledger import audit
 from strandline.ledger.actor_columns import read_actor
-from strandline.ledger.engine import Ledger, slices, utc_now
+from strandline.ledger.engine import Ledger, from_row, slices, utc_now
 from strandline.ledger.leases import LeaseColumns
 from strandline.ledger.run_records import RunTable
 from strandline.ledger.schema.reconcile import dropped_batch, reconcile_run, sweep_lease, swept_file
 
 _NEEDED = ("begun", "held", "purging")
-# How long a file is remembered that could not be moved, or that was copied: long enough to purge it. Not for ever: a
+# How long a file is remembered that could not be moved, or that was copied: long enough to purge it. Not forever: a
 # file that cannot be moved today cannot be moved tomorrow either, and would keep the record of each run. Files in
 # quarantine are also found by listing it.
 _LEFT_DAYS_MIN = 30
@@ -88,24 +88,11 @@ def complete(connection: sa.Connection, run: RunId, outcome: Outcome) -> bool:
 
 
 def abort(connection: sa.Connection, run: RunId, outcome: Outcome, reason: AbortReason, why: str) -> bool:
-    ended = _RUNS.change(
-        connection,
-        run,
-        state="aborted",
-        reason=reason.value,
-        why=why,
-        outcome=_written(outcome),
-        ended_at=utc_now(),
-    )
+    end = {"reason": reason.value, "why": why}
+    values = {"state": "aborted", **end, "outcome": _written(outcome), "ended_at": utc_now()}
+    ended = _RUNS.change(connection, run, **values)
     if ended:
-        audit.record(
-            connection,
-            Event.RUN_ABORTED,
-            run=run,
-            reason=reason.value,
-            why=why,
-            **_summary(connection, run, outcome),
-        )
+        audit.record(connection, Event.RUN_ABORTED, run=run, **end, **_summary(connection, run, outcome))
     return ended
 
 
@@ -151,15 +138,6 @@ def left_running(connection: sa.Connection) -> Run | None:
     return found[0] if found else None
 
 
-def get(connection: sa.Connection, run: int) -> Run:
-    return _RUNS.get(connection, run)
-
-
-def latest(connection: sa.Connection, *, runs_max: int) -> list[Run]:
-    """Newest first."""
-    return _RUNS.latest(connection, runs_max=runs_max)
-
-
 def elsewhere(connection: sa.Connection, folder: str | None) -> set[RunId]:
     """Runs that used another folder than this one: their files cannot be seen here."""
     if folder is None:
@@ -168,32 +146,34 @@ def elsewhere(connection: sa.Connection, folder: str | None) -> set[RunId]:
     return {RunId(run) for run in found.scalars()}
 
 
-def contents_before(connection: sa.Connection) -> dict[str, int]:
-    """By table uuid, what the last run that read the whole table counted."""
-    found: dict[str, int] = {}
+def _ended_outcomes(connection: sa.Connection) -> Iterator[Outcome]:
+    """Oldest first."""
     rows = connection.execute(
         sa.select(reconcile_run.c.outcome).where(reconcile_run.c.state != "running").order_by(reconcile_run.c.id)
     )
-    for row in rows:
-        found |= _read(row.outcome).tables
+    return map(_read, rows.scalars())
+
+
+def contents_before(connection: sa.Connection) -> dict[str, int]:
+    """By table uuid, what the last run that read the whole table counted."""
+    found: dict[str, int] = {}
+    for outcome in _ended_outcomes(connection):
+        found |= outcome.tables
     return found
 
 
 def sequences_before(connection: sa.Connection) -> dict[str, int]:
     """By table uuid, the highest Iceberg sequence number that any run saw."""
     found: dict[str, int] = {}
-    for row in connection.execute(sa.select(reconcile_run.c.outcome).where(reconcile_run.c.state != "running")):
-        for uuid, number in _read(row.outcome).sequences.items():
+    for outcome in _ended_outcomes(connection):
+        for uuid, number in outcome.sequences.items():
             found[uuid] = max(number, found.get(uuid, number))
     return found
 
 
 def clocks_before(connection: sa.Connection) -> list[Mapping[str, Any]]:
     """The clocks of earlier runs, newest first."""
-    rows = connection.execute(
-        sa.select(reconcile_run.c.outcome).where(reconcile_run.c.state != "running").order_by(reconcile_run.c.id.desc())
-    )
-    return [clock for row in rows if (clock := _read(row.outcome).clock) is not None]
+    return [outcome.clock for outcome in _ended_outcomes(connection) if outcome.clock is not None][::-1]
 
 
 def forget_old(connection: sa.Connection, *, runs_max: int, left_days: int = _LEFT_DAYS_MIN) -> int:
@@ -204,14 +184,10 @@ def forget_old(connection: sa.Connection, *, runs_max: int, left_days: int = _LE
         swept_file.c.run_id == reconcile_run.c.id, sa.or_(swept_file.c.state.in_(_NEEDED), lately)
     )
     unsettled = sa.exists().where(dropped_batch.c.run_id == reconcile_run.c.id, dropped_batch.c.state == "begun")
-    old = [
-        row.id
-        for row in connection.execute(
-            sa.select(reconcile_run.c.id).where(
-                ~_RUNS.running, reconcile_run.c.id.not_in(_RUNS.newest_ids(runs_max=runs_max)), ~needed, ~unsettled
-            )
-        )
-    ]
+    forgotten = sa.select(reconcile_run.c.id).where(
+        ~_RUNS.running, reconcile_run.c.id.not_in(_RUNS.newest_ids(runs_max=runs_max)), ~needed, ~unsettled
+    )
+    old = connection.scalars(forgotten).all()
     for some in slices(old):
         connection.execute(swept_file.delete().where(swept_file.c.run_id.in_(some)))
         connection.execute(dropped_batch.delete().where(dropped_batch.c.run_id.in_(some)))
@@ -236,22 +212,16 @@ def _read_all(connection: sa.Connection, rows: Sequence[Any]) -> list[Run]:
     return [_run(row, held.get(row.id, 0)) for row in rows]
 
 
-_RUNS = RunTable(reconcile_run, sa.select(reconcile_run), _read_all, "strandline reconcile runs")
-
-
 def _run(row: Any, held: int) -> Run:
-    return Run(
-        RunId(row.id),
-        Asked(row.act, row.delete, row.accept_loss),
-        StorageKind(row.storage),
-        row.started_at,
-        row.ended_at,
-        None if row.reason is None else AbortReason(row.reason),
-        row.why,
-        _read(row.outcome),
-        held,
-        row.folder,
-        read_actor(row),
+    return from_row(
+        Run,
+        row,
+        asked=from_row(Asked, row),
+        storage=StorageKind(row.storage),
+        aborted=None if row.reason is None else AbortReason(row.reason),
+        outcome=_read(row.outcome),
+        held=held,
+        actor=read_actor(row),
     )
 
 
@@ -272,3 +242,8 @@ def _read(text: str) -> Outcome:
             "samples": tuple(found["samples"]),
         }
     )
+
+
+_RUNS = RunTable(reconcile_run, sa.select(reconcile_run), _read_all, "strandline reconcile runs")
+get = _RUNS.get
+latest = _RUNS.latest

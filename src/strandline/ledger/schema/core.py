@@ -1,5 +1,6 @@
-"""The columns of the ledger's tables, for queries. The migrations make the tables: keys, CHECKs, indexes and triggers,
-which refuse what the protocol does not allow, are in `migrations/versions/` and nowhere else.
+"""The columns of the ledger's tables, for queries, by their types. The migrations make the tables: keys, NOT NULL,
+CHECKs, indexes and triggers, which refuse what the protocol does not allow, are in `migrations/versions/` and nowhere
+else.
 
 A block moves `reserved → staged → published`, or `reserved → abandoned`. An adopted block moves from `reserved`
 straight to `published`, because its commit point is the Iceberg commit that numbers the rows. A chunk moves
@@ -11,21 +12,12 @@ promised: an intent's bounds and options, a chunk's range.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    Dialect,
-    ForeignKey,
-    Integer,
-    MetaData,
-    Table,
-    Text,
-    TypeDecorator,
-)
+from sqlalchemy import BigInteger, Boolean, Column, Dialect, MetaData, Table, Text, TypeDecorator
 
 metadata = MetaData()
 
@@ -55,200 +47,123 @@ class UtcMicros(TypeDecorator[datetime]):
         return datetime.fromtimestamp(seconds, UTC).replace(microsecond=micros)
 
 
+def integers(*names: str) -> Iterable[Column[int]]:
+    return (Column(name, BigInteger) for name in names)
+
+
+def texts(*names: str) -> Iterable[Column[str]]:
+    return (Column(name, Text) for name in names)
+
+
+def flags(*names: str) -> Iterable[Column[bool]]:
+    return (Column(name, Boolean) for name in names)
+
+
+def times(*names: str) -> Iterable[Column[datetime]]:
+    return (Column(name, UtcMicros) for name in names)
+
+
 def partition_hash(partition: str) -> str:
     """The key that finds a lane: a partition may be longer than PostgreSQL can index (about 2,700 bytes)."""
     return hashlib.sha256(partition.encode()).hexdigest()
 
 
-def hash_column() -> Column[str]:
+def hash_column() -> Iterable[Column[str]]:
     """A column that gets the hash of the row's `partition` on every insert."""
-    return Column(
-        "partition_hash",
-        Text,
-        nullable=False,
-        default=lambda context: partition_hash(context.get_current_parameters()["partition"]),
+    yield Column(
+        "partition_hash", Text, default=lambda context: partition_hash(context.get_current_parameters()["partition"])
     )
 
 
-def actor_columns() -> tuple[Column[str], Column[str]]:
+def actor_columns() -> Iterable[Column[str]]:
     """Who did it (`core/actor.py`). NULL: recorded by a version that did not store it."""
-    return Column("actor", Text), Column("trigger", Text)
+    return texts("actor", "trigger")
 
 
-# SQLite assigns row ids only if the key's type is exactly INTEGER.
-RowId = BigInteger().with_variant(Integer, "sqlite")
+def table(name: str, *columns: Iterable[Column[Any]]) -> Table:
+    return Table(name, metadata, *chain(*columns))
 
-sequence = Table(
-    "sequence",
-    metadata,
-    Column("id", Integer, primary_key=True),
-    Column("lake", Text, nullable=False),
-    Column("last", BigInteger, nullable=False),
-    Column("epoch", BigInteger, nullable=False),
-    Column("created_at", UtcMicros, nullable=False),
-)
 
-dataset = Table(
+sequence = table("sequence", integers("id", "last", "epoch"), texts("lake"), times("created_at"))
+
+dataset = table(
     "dataset",
-    metadata,
-    Column("id", RowId, primary_key=True),
-    Column("name", Text, nullable=False),
-    Column("table_uuid", Text, nullable=False),
-    Column("deliver_by", Text, nullable=False),  # a JSON list of column names
-    Column("adopted", Boolean, nullable=False),
-    Column("history", Text, nullable=False),
-    Column("created_at", UtcMicros, nullable=False),
-    Column("dropped_at", UtcMicros),
+    integers("id"),
+    texts("name", "table_uuid", "history"),
+    texts("deliver_by"),  # a JSON list of column names
+    flags("adopted"),
+    times("created_at", "dropped_at"),
 )
 
-block = Table(
+block = table(
     "block",
-    metadata,
-    Column("id", RowId, primary_key=True),
-    Column("dataset_id", BigInteger, ForeignKey("dataset.id"), nullable=False),
-    Column("lo", BigInteger, nullable=False),
-    Column("hi", BigInteger, nullable=False),
-    Column("kind", Text, nullable=False),
-    Column("batch_id", Text, nullable=False),
-    Column("digest", Text),
-    Column("state", Text, nullable=False),
-    Column("fence", BigInteger, nullable=False),
-    Column("lease_until", UtcMicros),
-    Column("snapshot_id", BigInteger),
-    Column("row_count", BigInteger),
-    Column("reason", Text),
-    Column("reserved_at", UtcMicros, nullable=False),
-    Column("changed_at", UtcMicros, nullable=False),
+    integers("id", "dataset_id", "lo", "hi", "fence", "snapshot_id", "row_count"),
+    texts("kind", "batch_id", "digest", "state", "reason"),
+    times("lease_until", "reserved_at", "changed_at"),
 )
 
 # The files whose rows an adopted block numbers. Recovery takes over a crashed pass by numbering them again.
-input_file = Table(
-    "input_file",
-    metadata,
-    Column("block_id", BigInteger, ForeignKey("block.id"), primary_key=True),
-    Column("path", Text, primary_key=True),
-)
+input_file = table("input_file", integers("block_id"), texts("path"))
 
-audit = Table(
-    "audit",
-    metadata,
-    Column("id", RowId, primary_key=True),
-    Column("at", UtcMicros, nullable=False),
-    Column("event", Text, nullable=False),
-    Column("detail", Text, nullable=False),  # JSON
-    *actor_columns(),
-)
+# `detail` is JSON.
+audit = table("audit", integers("id"), texts("event", "detail"), times("at"), actor_columns())
 
 # Foreign and unnumbered rows, as last counted at one snapshot of main.
-table_count = Table(
+table_count = table(
     "table_count",
-    metadata,
-    Column("dataset_id", BigInteger, ForeignKey("dataset.id"), primary_key=True),
-    Column("snapshot_id", BigInteger),
-    Column("unnumbered", BigInteger, nullable=False),
-    Column("foreign_rows", BigInteger, nullable=False),
-    Column("counted_at", UtcMicros, nullable=False),
-    Column("twice", BigInteger),
-    Column("twice_first", BigInteger),
-    Column("foreign_from", BigInteger),  # the lowest foreign sequence number above the counter of that moment
+    integers("dataset_id", "snapshot_id", "unnumbered", "foreign_rows", "twice", "twice_first"),
+    integers("foreign_from"),  # the lowest foreign sequence number above the counter of that moment
+    times("counted_at"),
 )
 
 # The snapshot of main whose sequence numbers were last compared with the counter, stored by the transaction that placed
 # a block above them. `beyond`: the lowest sequence number that was too far ahead of the counter to skip.
-table_check = Table(
-    "table_check",
-    metadata,
-    Column("dataset_id", BigInteger, ForeignKey("dataset.id"), primary_key=True),
-    Column("snapshot_id", BigInteger),
-    Column("beyond", BigInteger),
-)
+table_check = table("table_check", integers("dataset_id", "snapshot_id", "beyond"))
 
 # What the ledger remembers of a table besides its blocks.
-table_state = Table(
+table_state = table(
     "table_state",
-    metadata,
-    Column("dataset_id", BigInteger, ForeignKey("dataset.id"), primary_key=True),
-    Column("settled_snapshot", BigInteger),  # the snapshot of our tag, when the ledger last learned of it
-    Column("settled_sequence", BigInteger),  # Iceberg's sequence number of that snapshot
-    Column("doubt", Text),  # rows were published while nothing showed whether the table had been rolled back
-    Column("trouble", Text),  # why the last recovery could not settle the dataset
-    Column("trouble_since", UtcMicros),
+    integers("dataset_id"),
+    integers("settled_snapshot"),  # the snapshot of our tag, when the ledger last learned of it
+    integers("settled_sequence"),  # Iceberg's sequence number of that snapshot
+    texts("doubt"),  # rows were published while nothing showed whether the table had been rolled back
+    texts("trouble"),  # why the last recovery could not settle the dataset
+    times("trouble_since"),
 )
 
-sink = Table(
+sink = table(
     "sink",
-    metadata,
-    Column("id", RowId, primary_key=True),
-    Column("instance", Text, nullable=False),
-    Column("name", Text, nullable=False),
-    Column("kind", Text, nullable=False),
-    Column("dataset_id", BigInteger, ForeignKey("dataset.id"), nullable=False),
-    Column("generation", BigInteger, nullable=False),
-    Column("options", Text, nullable=False),  # a JSON object of texts
-    Column("destination", Text, nullable=False),
-    Column("start", BigInteger),
-    Column("planned", BigInteger),
-    Column("state", Text, nullable=False),
-    Column("reason", Text),
-    Column("failures", BigInteger, nullable=False),
-    Column("retry_at", UtcMicros),
-    Column("lease_token", Text),
-    Column("lease_until", UtcMicros),
-    Column("created_at", UtcMicros, nullable=False),
-    Column("removed_at", UtcMicros),
-    Column("peer", Text),  # the kind of server that answered the claim of the destination; NULL where it is irrelevant
-    Column("failing_since", UtcMicros),  # the time of the first failure after the last success
+    integers("id", "dataset_id", "generation", "start", "planned", "failures"),
+    texts("instance", "name", "kind", "destination", "state", "reason", "lease_token"),
+    texts("options"),  # a JSON object of texts
+    texts("peer"),  # the kind of server that answered the claim of the destination; NULL where it is irrelevant
+    times("retry_at", "lease_until", "created_at", "removed_at"),
+    times("failing_since"),  # the time of the first failure after the last success
 )
 
-lane = Table(
+lane = table(
     "lane",
-    metadata,
-    Column("id", RowId, primary_key=True),
-    Column("sink_id", BigInteger, ForeignKey("sink.id"), nullable=False),
-    Column("generation", BigInteger, nullable=False),
-    Column("partition", Text, nullable=False),
-    hash_column(),
-    Column("mark", BigInteger),
-    Column("continuation", Text, nullable=False),
-    Column("exported", BigInteger, nullable=False),
-    Column("withheld", BigInteger, nullable=False),
-    Column("last_lo", BigInteger),
-    Column("last_hi", BigInteger),
+    integers("id", "sink_id", "generation", "mark", "exported", "withheld", "last_lo", "last_hi", "version"),
     # The generation before delivered the rows at or below it; this generation sent only some of them again.
-    Column("builds_on", BigInteger),
-    Column("version", BigInteger, nullable=False),
-    Column("updated_at", UtcMicros, nullable=False),
+    integers("builds_on"),
+    texts("partition", "continuation"),
+    hash_column(),
+    times("updated_at"),
 )
 
-intent = Table(
+intent = table(
     "intent",
-    metadata,
-    Column("id", RowId, primary_key=True),
-    Column("lane_id", BigInteger, ForeignKey("lane.id"), nullable=False),
-    Column("after", BigInteger),
-    Column("until", BigInteger, nullable=False),
-    Column("options", Text, nullable=False),  # a JSON object of texts
-    Column("opened_at", UtcMicros, nullable=False),
-    Column("closed_at", UtcMicros),
+    integers("id", "lane_id", "after", "until"),
+    texts("options"),  # a JSON object of texts
+    times("opened_at", "closed_at"),
 )
 
-chunk = Table(
+chunk = table(
     "chunk",
-    metadata,
-    Column("id", RowId, primary_key=True),
-    Column("intent_id", BigInteger, ForeignKey("intent.id"), nullable=False),
-    Column("lane_id", BigInteger, ForeignKey("lane.id"), nullable=False),
-    Column("lo", BigInteger, nullable=False),
-    Column("hi", BigInteger, nullable=False),
-    Column("state", Text, nullable=False),
-    Column("expected", BigInteger, nullable=False),
-    Column("row_count", BigInteger),
-    Column("withheld", BigInteger),
-    Column("digest", Text),
-    Column("size", BigInteger),
-    Column("found", Boolean, nullable=False),
-    Column("acked_at", UtcMicros),
-    Column("split_from", BigInteger),  # the id of the chunk that this one is a part of; that chunk is gone
-    # It may have been sent. Stored before the send, for sinks that cannot say what they hold.
-    Column("offered", Boolean, nullable=False),
+    integers("id", "intent_id", "lane_id", "lo", "hi", "expected", "row_count", "withheld", "size"),
+    integers("split_from"),  # the id of the chunk that this one is a part of; that chunk is gone
+    texts("state", "digest"),
+    flags("found"),
+    flags("offered"),  # it may have been sent: stored before the send, for sinks that cannot say what they hold
+    times("acked_at"),
 )

@@ -7,34 +7,17 @@ out has died. Triggers (made by the migrations) refuse every other transition.
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, ForeignKey, Table, Text
+from strandline.ledger.schema.core import actor_columns, integers, table, texts, times
 
-from strandline.ledger.schema.core import RowId, UtcMicros, metadata
+web_session = table("web_session", texts("id_hash"), integers("token_id"), times("created_at", "expires_at"))
 
-web_session = Table(
-    "web_session",
-    metadata,
-    Column("id_hash", Text, primary_key=True),
-    Column("token_id", BigInteger, ForeignKey("api_token.id"), nullable=False),
-    Column("created_at", UtcMicros, nullable=False),
-    Column("expires_at", UtcMicros, nullable=False),
-)
-
-task = Table(
+# `result` and `error` are JSON.
+task = table(
     "task",
-    metadata,
-    Column("id", RowId, primary_key=True),
-    Column("kind", Text, nullable=False),
-    Column("subject", Text, nullable=False),  # what it works on: a sink, a dataset; empty: the whole lake
-    Column("node", Text, nullable=False),
-    Column("actor", Text, nullable=False),
-    Column("trigger", Text, nullable=False),
-    Column("started_at", UtcMicros, nullable=False),
-    Column("lease_token", Text),
-    Column("lease_until", UtcMicros),
-    Column("stop_asked_at", UtcMicros),  # somebody has called it off; its process sees this when it renews the lease
-    Column("ended_at", UtcMicros),
-    Column("outcome", Text),
-    Column("result", Text),  # JSON
-    Column("error", Text),  # JSON
+    integers("id"),
+    texts("subject"),  # what it works on: a sink, a dataset; empty: the whole lake
+    texts("kind", "node", "lease_token", "outcome", "result", "error"),
+    times("started_at", "lease_until", "ended_at"),
+    times("stop_asked_at"),  # somebody has called it off; its process sees this when it renews the lease
+    actor_columns(),
 )

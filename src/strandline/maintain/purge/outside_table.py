@@ -25,7 +25,6 @@ from strandline.core.types import SEQ_COLUMN, Dataset
 from strandline.iceberg.spark.tables import explain
 from strandline.ledger.ingest import reject_folders
 from strandline.maintain.context import MaintainContext, Progress
-from strandline.maintain.purge.sinks import QuarantinedMatch
 from strandline.maintain.purge.table_rows import is_about_values
 from strandline.storage.durable import sync_folder, whole_file
 
@@ -38,7 +37,7 @@ _TEMPORARY_SECONDS_MAX = 3600.0  # the temporary file of a running ingest is you
 @dataclass(frozen=True, slots=True)
 class RefusedFound:
     chosen: tuple[RefusedRow, ...]
-    in_table: tuple[QuarantinedMatch, ...]  # those of them that are in the table, too
+    in_table: tuple[RefusedRow, ...]  # those of them that are in the table, too
     not_judged: int
 
 
@@ -55,11 +54,7 @@ def judge_refused(main: DataFrame, where: str, kept: Sequence[RefusedRow]) -> Re
         texts = [_as_json(q.read()) for q in some]
         verdicts.update(zip((q.id for q in some), judge(main, where, texts), strict=True))
     chosen = tuple(q for q in kept if verdicts[q.id])
-    in_table = tuple(
-        QuarantinedMatch(q.sink.id, q.generation, q.partition, q.number, q.may_have_landed)
-        for q in chosen
-        if int(q.number) in by_number
-    )
+    in_table = tuple(q for q in chosen if int(q.number) in by_number)
     return RefusedFound(chosen, in_table, sum(verdicts[q.id] is None for q in kept))
 
 
@@ -92,7 +87,7 @@ def judge(main: DataFrame, where: str, texts: Sequence[str | None]) -> list[bool
         found = _judged(main.sparkSession, main.schema, where, texts)
     except Exception as e:
         if not is_about_values(e):
-            raise explain(e, "what was kept aside cannot be judged") from e
+            raise explain(e, "quarantined and rejected rows cannot be judged") from e
         found = _judged(_lenient(main.sparkSession), main.schema, where, texts)
     return [False if text == "{}" else found[n] for n, text in enumerate(texts)]
 
@@ -131,8 +126,7 @@ class RejectFolders:
 
 def find_folders(context: MaintainContext, dataset: Dataset) -> RejectFolders:
     usual = (context.config.home / "rejects").absolute()
-    with context.ledger.read() as connection:
-        noted = reject_folders.of_dataset(connection, dataset.id)
+    noted = context.ledger.query(reject_folders.of_dataset, dataset.id)
     here = {usual} | {Path(n.folder) for n in noted if Path(n.folder).is_dir()}
     # A folder of that name is another one there, unless both machines mount it: nobody can tell from here.
     away = [n for n in noted if n.node != socket.gethostname()]
@@ -154,7 +148,7 @@ class RejectFiles:
     where: str
     progress: Progress
 
-    def look(self, folders: RejectFolders, *, dry_run: bool) -> RejectsFound:
+    def remove_matching(self, folders: RejectFolders, *, dry_run: bool) -> RejectsFound:
         """Counts the lines that match and, unless this is a dry run, removes them."""
         paths = [p for folder in folders.here if folder.is_dir() for p in sorted(folder.glob("*.jsonl"))]
         removed, not_judged = 0, 0

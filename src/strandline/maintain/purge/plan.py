@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from strandline.core.delivery_types import ChunkState, Intent
 from strandline.core.types import SEQ_COLUMN, Seq, SeqRange, merge_ranges
@@ -26,24 +26,17 @@ class AtSink:
     sink: str
     kind: str
     destination: str
-    rows: int
+    rows: int | None  # None if nobody can tell
     generation: int = 1
     older: bool = False  # an older generation: the sink was reset since, and those rows are stored separately
     removed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class MayHold:
-    """A sink that may have such rows, besides those that it was certainly sent."""
+class MayHold(AtSink):
+    """A sink that may have so many such rows at most, besides those that it was certainly sent."""
 
-    sink: str
-    kind: str
-    destination: str
-    rows: int | None  # at most; None if nobody can tell
-    why: tuple[str, ...]
-    generation: int = 1
-    older: bool = False
-    removed: bool = False
+    why: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +132,6 @@ class SentRanges:
     may: dict[str | None, dict[str, list[SeqRange]]] = field(default_factory=dict)
     why: list[str] = field(default_factory=list)
 
-    def add_sent(self, where: str | None, partition: str, rows: SeqRange | None) -> None:
-        _add(self.sent, where, partition, rows)
-
     def add_may(self, where: str | None, partition: str, rows: SeqRange | None, why: str) -> None:
         if rows is not None:
             _add(self.may, where, partition, rows)
@@ -179,7 +169,7 @@ def _of_lane(found: SentRanges, past: LanePast, start: Seq | None, sealed: int, 
     mark = int(past.mark or 0)
     for span in past.spans:
         after, until = int(span.after or 0), min(int(span.until), sealed)
-        found.add_sent(span.where, past.partition, range_or_none(after, min(until, mark)))
+        _add(found.sent, span.where, past.partition, range_or_none(after, min(until, mark)))
         if begun is None:
             found.add_may(span.where, past.partition, range_or_none(max(after, mark), until), UNDER_WAY)
     if begun is not None:
@@ -187,7 +177,7 @@ def _of_lane(found: SentRanges, past: LanePast, start: Seq | None, sealed: int, 
         for chunk in begun.chunks:
             rows = range_or_none(int(chunk.rows.lo) - 1, min(int(chunk.rows.hi), sealed))
             if chunk.state is ChunkState.LANDED:
-                found.add_sent(where, past.partition, rows)
+                _add(found.sent, where, past.partition, rows)
             elif chunk.state is ChunkState.PLANNED:
                 found.add_may(where, past.partition, rows, UNDER_WAY)
     for rows in _uncovered(int(start or 0), min(mark, sealed), [(int(s.after or 0), int(s.until)) for s in past.spans]):
@@ -202,12 +192,10 @@ def _uncovered(after: int, until: int, spans: Iterable[tuple[int, int]]) -> list
     """The parts of `after+1..until` that are in none of the spans."""
     found = []
     at = after
-    for lo, hi in sorted(spans):
+    for lo, hi in (*sorted(spans), (until, until)):
         if (rows := range_or_none(at, min(lo, until))) is not None:
             found.append(rows)
         at = max(at, hi)
-    if (rows := range_or_none(at, until)) is not None:
-        found.append(rows)
     return found
 
 
@@ -224,15 +212,10 @@ def began_below(holder: SinkGeneration, floor: Seq | None) -> bool:
 # --- results --------------------------------------------------------------------------------------------------------
 
 
-def at_sink(holder: SinkGeneration, count: int) -> AtSink:
-    r = holder.record
-    return AtSink(r.name, r.kind, r.destination, count, holder.generation, _older(holder), holder.removed)
+def at_sink(holder: SinkGeneration, count: int | None) -> AtSink:
+    r, generation = holder.record, holder.generation
+    return AtSink(r.name, r.kind, r.destination, count, generation, generation != r.generation, holder.removed)
 
 
 def may_hold(holder: SinkGeneration, count: int | None, why: Sequence[str]) -> MayHold:
-    r = holder.record
-    return MayHold(r.name, r.kind, r.destination, count, tuple(why), holder.generation, _older(holder), holder.removed)
-
-
-def _older(holder: SinkGeneration) -> bool:
-    return holder.generation != holder.record.generation
+    return MayHold(**asdict(at_sink(holder, count)), why=tuple(why))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import functions as F
 
 from strandline.core.types import BRANCH_PREFIX, SnapshotId
-from strandline.iceberg.metadata.history import TableHistory
-from strandline.iceberg.spark import maintenance
+from strandline.iceberg.metadata.table_metadata import TableView
 from strandline.maintain.context import Progress
 from strandline.maintain.purge.table_rows import RowSearch
 
@@ -23,9 +22,9 @@ class Shown:
 
 
 def still_shown(search: RowSearch, progress: Progress) -> Shown:
-    history = maintenance.history(search.context.tables(), search.dataset.name)
-    keepers = snapshots_kept_by(history)
-    asked = sorted({s for kept in keepers.values() for s in kept}, key=lambda s: -history.snapshots[s].at_ms)
+    table = search.context.tables().view(search.dataset.name)
+    keepers = snapshots_kept_by(table)
+    asked = sorted({s for kept in keepers.values() for s in kept}, key=lambda s: -table.snapshots[s].at_ms)
     showing = set(asked[_LOOKED_AT_MAX:])  # not checked: report too many rather than too few
     for n, snapshot in enumerate(asked[:_LOOKED_AT_MAX]):
         progress("looking what older snapshots show", n, len(asked))
@@ -43,36 +42,27 @@ def _shows(search: RowSearch, snapshot: SnapshotId) -> bool:
         return True
 
 
-def snapshots_kept_by(history: TableHistory) -> dict[tuple[str, str], list[SnapshotId]]:
+def snapshots_kept_by(table: TableView) -> dict[tuple[str, str], list[SnapshotId]]:
     """All snapshots but main's newest, by what keeps them; several refs may keep the same snapshot."""
-    main = next((r.snapshot for r in history.refs if r.name == "main"), None)
-    lineage = set(_ancestors(history, main))
+    lineage = {s.id for s in table.ancestors(table.main)}
     found: dict[tuple[str, str], list[SnapshotId]] = {}
     reached: set[SnapshotId] = set()
-    for ref in sorted(history.refs, key=lambda r: r.name):
-        past = list(_ancestors(history, ref.snapshot)) if ref.is_branch else [ref.snapshot]
+    for ref in sorted(table.ref_rules, key=lambda r: r.name):
+        past = [s.id for s in table.ancestors(ref.snapshot)] if ref.is_branch else [ref.snapshot]
         reached.update(past)
         if ref.name != "main":  # snapshots that main has, too, are listed for main, except a ref's own
             past = [s for s in past if s == ref.snapshot or s not in lineage]
-        kept = [s for s in past if s != main and s in history.snapshots]
-        if kept:
+        if kept := [s for s in past if s != table.main and s in table.snapshots]:
             found["branch" if ref.is_branch else "tag", ref.name] = kept
-    if lost := [s for s in history.snapshots if s not in reached]:
+    if lost := [s for s in table.snapshots if s not in reached]:
         found["", ""] = lost
     return found
-
-
-def _ancestors(history: TableHistory, of: SnapshotId | None) -> Iterator[SnapshotId]:
-    while of is not None and of in history.snapshots:
-        yield of
-        of = history.snapshots[of].parent
 
 
 def describe_remaining(keepers: Mapping[tuple[str, str], Sequence[SnapshotId]], showing: set[SnapshotId]) -> Shown:
     said, refs = [], 0
     for (what, name), kept in keepers.items():
-        count = sum(s in showing for s in kept)
-        if not count:
+        if not (count := sum(s in showing for s in kept)):
             continue
         if name == "main":
             said.append(f"main still shows such rows, or may, in its past ({count:,}): unset the rules that keep it")

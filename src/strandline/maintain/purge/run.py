@@ -27,14 +27,13 @@ from pyspark.sql import types as T
 from strandline.core import failpoints
 from strandline.core.audit_events import Event
 from strandline.core.delivery_types import SinkId, SinkRecord
-from strandline.core.errors import LeaseLost, MarkMoved, ResyncNeeded, StrandlineError, Superseded, UsageError
+from strandline.core.errors import LeaseLost, MarkMoved, StrandlineError, UsageError
 from strandline.core.types import Dataset, Lease, Seq, SeqRange
 from strandline.core.wording import agreeing, plural
 from strandline.iceberg.metadata.table_metadata import RecordedPurge
 from strandline.iceberg.spark import floor as table_floor
-from strandline.iceberg.spark import maintenance as upkeep
 from strandline.iceberg.spark.conditions import find_instability
-from strandline.iceberg.spark.tables import JAVA_ERRORS, explain
+from strandline.iceberg.spark.tables import JAVA_ERRORS, check_epoch, explain
 from strandline.ledger import audit
 from strandline.ledger.deliver import losses, sink_exposure, sinks
 from strandline.ledger.deliver.losses import NewLoss, Reason
@@ -45,10 +44,10 @@ from strandline.ledger.maintain import floors
 from strandline.ledger.maintain import runs as maintenance
 from strandline.ledger.maintain.runs import Kind, Outcome
 from strandline.maintain.compact import compact
-from strandline.maintain.compact_plan import options_of
 from strandline.maintain.context import MaintainContext, Progress, quiet
-from strandline.maintain.expire import ExpireOptions, expire
 from strandline.maintain.expire import check as check_expirable
+from strandline.maintain.expire import expire
+from strandline.maintain.expire_plan import ExpireOptions
 from strandline.maintain.purge.outside_table import (
     RefusedFound,
     RejectFiles,
@@ -59,7 +58,6 @@ from strandline.maintain.purge.outside_table import (
 )
 from strandline.maintain.purge.plan import (
     MEANWHILE,
-    AtSink,
     MatchingRows,
     MayHold,
     PurgeResult,
@@ -73,12 +71,9 @@ from strandline.maintain.purge.table_rows import RowSearch, ours_above
 from strandline.maintain.sink_lease import alone
 from strandline.read import rollback
 
-__all__ = ["AtSink", "MayHold", "PurgeResult", "purge"]
-
 R = TypeVar("R")
 
 _Leases = Sequence[tuple[SinkRecord, Lease]]
-_ATTEMPTS_MAX = 5
 _AUDITED_MAX = 10_000  # audit events that are searched for what a dead run had named
 _PURGES = (Event.PURGED, Event.PURGE_SETTLED)
 
@@ -128,10 +123,12 @@ class _Purge:
             self.progress("taking in what waits at the receiver", 0, None)
             bodies = self.context.received.ingest_waiting(self.dataset)
             self.context.ingestion.recover()
-        table = self._from_table()
+        table = self.context.retried(self._count_and_delete)
         found = self._tried("folders of reject files", lambda: find_folders(self.context, self.dataset))
         folders = found or RejectFolders((), ())
-        rejects = self._tried("reject files", lambda: self._from_reject_files(folders)) or RejectsFound(0, 0, ())
+        files = RejectFiles(self._main(), self.where, self.progress)
+        sifted = self._tried("reject files", lambda: files.remove_matching(folders, dry_run=self.dry_run))
+        rejects = sifted or RejectsFound(0, 0, ())
         self.left += [f"{f}: an ingest gathers rejected rows there, or was killed" for f in rejects.under_way]
         failpoints.hit("purge.after_elsewhere")
         gone = None if self.dry_run or keep_snapshots else self._tried("old snapshots", self._make_it_so)
@@ -167,9 +164,6 @@ class _Purge:
             () if self.dry_run else tuple(self.left),
         )
 
-    def _from_reject_files(self, folders: RejectFolders) -> RejectsFound:
-        return RejectFiles(self._main(), self.where, self.progress).look(folders, dry_run=self.dry_run)
-
     # --- what could refuse it ---
 
     def _check(self, *, keep_snapshots: bool) -> None:
@@ -193,7 +187,7 @@ class _Purge:
                 "Use columns of the row and constants, such as timestamp'2026-01-31 00:00:00' instead of now().",
             )
         if not keep_snapshots:
-            check_expirable(self.dataset, upkeep.history(self.context.tables(), self.dataset.name))
+            check_expirable(self.dataset, self.context.tables().view(self.dataset.name))
 
     @property
     def _rows(self) -> RowSearch:
@@ -214,24 +208,14 @@ class _Purge:
 
     # --- the table ---
 
-    def _from_table(self) -> _Table:
-        for attempt in range(_ATTEMPTS_MAX):
-            try:
-                return self._count_and_delete()
-            except (ResyncNeeded, MarkMoved, LeaseLost):  # each of them before anything is recorded
-                if attempt == _ATTEMPTS_MAX - 1:
-                    raise
-                self.context.ingestion.recover()
-        raise AssertionError("unreachable")
-
     def _count_and_delete(self) -> _Table:
         with self._alone() as leases:
-            table = self._look()
+            table = self._search()
             if not self.dry_run and table.fits.total:
                 self._delete(table, leases)
                 late = self._tried("who was added meanwhile", lambda: self._meanwhile(table.fits, leases))
                 table = replace(table, meanwhile=late or ())
-                self._tried("rows that came meanwhile", self._look_again)
+                self._tried("rows that came meanwhile", self._search_again)
             failpoints.hit("purge.after_table")
             if not self.dry_run:
                 ids = {q.id for q in table.refused.chosen}
@@ -251,25 +235,24 @@ class _Purge:
                 leases.append((record, stack.enter_context(alone(self.context, record))))
             yield leases
 
-    def _look(self) -> _Table:
+    def _search(self) -> _Table:
         with self.context.ledger.read() as connection:
             sealed = blocks.sealed(connection, self.dataset.id)
             floor = floors.get(connection, self.dataset.id)
         self.progress("looking for rows that fit", 0, None)
-        fits = self._rows.look(sealed)
+        fits = self._rows.count_matching(sealed)
         refused = judge_refused(self._main(), self.where, self.context.quarantine.of_dataset(self.dataset))
         search = SinkSearch(self.context, self.dataset, self.where, self.progress)
-        findings = search.look(sealed, floor, fits.ours, refused.in_table)
+        findings = search.find_exposed(sealed, floor, fits.ours, refused.in_table)
         return _Table(floor, fits, refused, tuple(findings))
 
-    def _look_again(self) -> None:
+    def _search_again(self) -> None:
         """Rows that were numbered or written between the count and the delete were not counted. The delete leaves them
         to the next run."""
-        with self.context.ledger.read() as connection:
-            sealed = blocks.sealed(connection, self.dataset.id)
-        if still := self._rows.look(sealed).total:
+        sealed = self.context.ledger.query(blocks.sealed, self.dataset.id)
+        if still := self._rows.count_matching(sealed).total:
             rows = f"{plural(still, 'row')} that {agreeing(still, 'fits')}"
-            self.left.append(f"{rows} came, or got a number, while others were deleted")
+            self.left.append(f"{rows} came, or got a sequence number, while others were deleted")
 
     def _delete(self, table: _Table, leases: _Leases) -> None:
         counter, above = self._record(table, leases)
@@ -277,10 +260,7 @@ class _Purge:
         tables, name, fits = self.context.tables(), self.dataset.name, table.fits
         if fits.range is not None:
             table_floor.write_purge(tables, name, RecordedPurge(fits.range, fits.rows, counter.last))
-        if tables.view(name).epoch > counter.epoch:  # after the record on the table, as in retention
-            raise Superseded(
-                "another ledger took this lake over", hint="Stop using this copy of the ledger; nothing was deleted."
-            )
+        check_epoch(tables.view(name), counter.epoch, "nothing was deleted")  # after the record on the table
         self.progress("deleting rows", 0, fits.total)
         table_floor.delete(tables, name, delete_condition(self.where, fits, counter.last, above))
         self.progress("deleting rows", fits.total, fits.total)
@@ -388,8 +368,7 @@ class _Purge:
         head = None if view.main is None else view.snapshots.get(view.main)
         if head is not None and int(head.summary.get("total-delete-files", "0")):
             self.progress("writing files anew", 0, None)
-            options = options_of(self.context.config.settings.maintain.compact)
-            left = compact(self.context, self.dataset, options, alive=self.alive).delete_files_after
+            left = compact(self.context, self.dataset, alive=self.alive).delete_files_after
         self.progress("expiring snapshots", 0, None)
         done = expire(self.context, self.dataset, ExpireOptions(timedelta(0), 1))
         shown = still_shown(self._rows, self.progress)

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from strandline.core.delivery_types import SinkId, SinkRecord
+from strandline.core.delivery_types import RefusedRow, SinkRecord
 from strandline.core.errors import StrandlineError
 from strandline.core.types import Dataset, Seq, SeqRange
 from strandline.iceberg.spark.conditions import find_instability
@@ -24,18 +24,6 @@ from strandline.maintain import count_rows
 from strandline.maintain.context import MaintainContext, Progress
 from strandline.maintain.purge.plan import CONDITION_UNFIT, RETAINED, SENT_AGAIN, SentRanges, began_below, sent_ranges
 from strandline.maintain.purge.table_rows import RowSearch
-from strandline.maintain.retain_plan import owed, range_or_none
-
-
-@dataclass(frozen=True, slots=True)
-class QuarantinedMatch:
-    """A matching row in quarantine that is in the table, too."""
-
-    sink: SinkId
-    generation: int
-    partition: str
-    number: Seq
-    may_have_landed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +46,16 @@ class SinkSearch:
     where: str
     progress: Progress
 
-    def look(
-        self, sealed: Seq | None, floor: Seq | None, found: int, aside: Sequence[QuarantinedMatch]
+    def find_exposed(
+        self, sealed: Seq | None, floor: Seq | None, found: int, quarantined: Sequence[RefusedRow]
     ) -> list[SinkExposure]:
         """One finding per generation of every sink that the dataset has or had."""
         with self.context.ledger.read() as connection:
             known = sink_exposure.of_dataset(connection, self.dataset.id)
-            standing = {h.record.id: skipped_rows.standings(connection, h.record) for h in known if h.is_current}
+            standing = {h.record.id: skipped_rows.lane_positions(connection, h.record) for h in known if h.is_current}
         if sealed is None or not found:
             return [_with_floor(SinkExposure(h, 0, 0, (), ()), floor) for h in known]
-        table = RowSearch(self.context, self.dataset, self.where).settled(sealed).where(F.expr(self.where))
+        table = RowSearch(self.context, self.dataset, self.where).settled(sealed).df.where(F.expr(self.where))
         fits = table.persist(StorageLevel.MEMORY_ONLY)  # few rows, read many times
         try:
             findings = []
@@ -75,7 +63,7 @@ class SinkSearch:
                 self.progress("looking which sinks have them", n, len(known))
                 standings = standing[holder.record.id] if holder.is_current else []
                 finding = self._finding(fits, holder, standings, sealed, found)
-                findings.append(_with_floor(_without_refused(finding, aside), floor))
+                findings.append(_with_floor(_without_refused(finding, quarantined), floor))
             return findings
         finally:
             fits.unpersist()
@@ -96,35 +84,29 @@ class SinkSearch:
     def _count(self, fits: DataFrame, by: Mapping[str | None, Mapping[str, list[SeqRange]]], reach: SentRanges) -> int:
         total = 0
         for where, lanes in by.items():
-            counted = self._chosen(fits, count_rows.Owed(lanes, None, where))
-            if counted is None:
+            if (counted := self._chosen(fits, lanes, where)) is None:
                 reach.because(CONDITION_UNFIT)
-                counted = count_rows.count_owed(fits, count_rows.Owed(lanes, None, None), "true")
+                counted = count_rows.count_owed(fits, lanes, None, None, "true")
             total += sum(c.rows for c in counted.values())
         return total
 
-    def _chosen(self, fits: DataFrame, asked: count_rows.Owed) -> dict[str, count_rows.RowCounts] | None:
+    def _chosen(
+        self, fits: DataFrame, lanes: Mapping[str, list[SeqRange]], where: str | None
+    ) -> dict[str, count_rows.RowCounts] | None:
         """None if the sink's own condition cannot be evaluated, or fails on some row."""
-        if asked.where is not None and not _fits(fits, asked.where):
+        if where is not None and not _fits(fits, where):
             return None
         try:
-            return count_rows.count_owed(fits, asked, "true")
+            return count_rows.count_owed(fits, lanes, None, where, "true")
         except StrandlineError:
-            if asked.where is None:
+            if where is None:
                 raise
             return None
 
     def _owed(
         self, fits: DataFrame, record: SinkRecord, standings: Sequence[LanePosition], sealed: Seq
     ) -> tuple[NewLoss, ...]:
-        lanes = {s.partition: owed(s, sealed) for s in standings}
-        others = range_or_none(int(record.planned or 0), int(sealed))
-        where = record.options.get("where") or None
-        promised = {s.intent.options.get("where") or None for s in standings if s.intent is not None}
-        # An open intent may have another condition: count too many rows rather than too few.
-        lacking = None if promised - {where} else self._chosen(fits, count_rows.Owed(lanes, others, where))
-        if lacking is None:
-            lacking = count_rows.count_owed(fits, count_rows.Owed(lanes, others, None), "true")
+        lacking = count_rows.count_lacking(fits, record, standings, sealed, "true")
         marks = {s.partition: s.mark for s in standings}
         return tuple(
             NewLoss(lane, marks.get(lane, record.planned), c.last, c.rows)
@@ -141,10 +123,11 @@ def _fits(df: DataFrame, where: str) -> bool:
         return False
 
 
-def _without_refused(finding: SinkExposure, aside: Sequence[QuarantinedMatch]) -> SinkExposure:
+def _without_refused(finding: SinkExposure, quarantined: Sequence[RefusedRow]) -> SinkExposure:
     """The watermark is above quarantined rows, but the sink does not have them."""
     marks = {past.partition: int(past.mark or 0) for past in finding.holder.lanes}
-    own = [r for r in aside if (r.sink, r.generation) == (finding.holder.record.id, finding.holder.generation)]
+    holder = (finding.holder.record.id, finding.holder.generation)
+    own = [r for r in quarantined if (r.sink.id, r.generation) == holder]
     passed = sum(r.number <= marks.get(r.partition, 0) for r in own)
     again = sum(r.may_have_landed for r in own)
     why = (*finding.why, SENT_AGAIN) if again else finding.why

@@ -22,6 +22,7 @@ from strandline.ledger.ingest import blocks, sequence
 from strandline.maintain.context import MaintainContext
 from strandline.maintain.purge.plan import OUT_OF_REACH, MatchingRows
 from strandline.maintain.retain_plan import RANGES_MAX
+from strandline.read.settled_view import SettledView
 
 
 def ours_above(connection: Connection, dataset: Dataset, sealed: Seq | None) -> list[SeqRange]:
@@ -40,7 +41,7 @@ class RowSearch:
         """The whole table: foreign rows are about persons, too."""
         return self.context.tables().spark.table(in_spark(self.dataset.name))
 
-    def look(self, sealed: Seq | None) -> MatchingRows:
+    def count_matching(self, sealed: Seq | None) -> MatchingRows:
         """Reads the table's snapshot first and the ledger after it: so every row of ours is known to the ledger."""
         fitting = self.main().where(F.expr(self.where))
         with self.context.ledger.read() as connection:
@@ -68,20 +69,14 @@ class RowSearch:
     def _ours(self, within: SeqRange | None, sealed: Seq | None, found: int) -> int:
         if within is None or sealed is None:
             return 0
-        df, all_ours = self._settled(sealed)
-        if all_ours:
+        settled = self.settled(sealed)
+        if settled.has_only_ours:
             return found
         with _on_every_row():
-            return min(found, df.where(F.expr(self.where)).count())
+            return min(found, settled.df.where(F.expr(self.where)).count())
 
-    def settled(self, sealed: Seq) -> DataFrame:
-        """Our settled rows."""
-        return self._settled(sealed)[0]
-
-    def _settled(self, sealed: Seq) -> tuple[DataFrame, bool]:
-        """Also returns whether the table has no other rows."""
-        found = self.context.settled(self.dataset, Bounds(Seq(0), sealed))
-        return found.df, found.has_only_ours
+    def settled(self, sealed: Seq) -> SettledView:
+        return self.context.settled(self.dataset, Bounds(Seq(0), sealed))
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import pyarrow.types as t
 
 from strandline.iceberg.schema.columns import Column, ColumnType, ListOf, MapOf, Primitive, Struct
 from strandline.receive.body.arrow_layout import Damaged, Message
-from strandline.receive.body.columns import arrow_type, width_bytes
+from strandline.receive.body.columns import arrow_type, type_width, width_bytes
 
 _BATCH_BYTES = 4096
 _FIELD_BYTES = 512  # overhead of a batch, and of each of its fields
@@ -40,7 +40,7 @@ def cost_of(message: Message, schema: pa.Schema, columns: tuple[Column, ...]) ->
         kind = known[field.name].type
         size = walk.size(field.type, kind)
         total += Cost(size, 0 if field.type == arrow_type(kind) else size)
-    missing = rows * width_bytes(tuple(c for c in columns if c.name not in schema.names))
+    missing = rows * width_bytes(c for c in columns if c.name not in schema.names)
     return total + Cost(missing, missing)
 
 
@@ -54,27 +54,27 @@ class _Walk:
     def size(self, given: Any, kind: ColumnType) -> int:
         length = _check(next(self._nodes, -1))
         if t.is_null(given):
-            return length * _width(kind)
+            return length * type_width(kind)
         match kind:
             case ListOf(element):
                 self._skip(2)
-                return length * _width(kind) + self.size(given.value_type, element)
+                return length * type_width(kind) + self.size(given.value_type, element)
             case MapOf(key, value):
                 self._skip(2)
                 entries = _check(next(self._nodes, -1))
                 self._skip(1)
                 inside = self.size(given.key_type, key) + self.size(given.item_type, value)
-                return length * _width(kind) + entries + inside
+                return length * type_width(kind) + entries + inside
             case Struct(fields):
                 self._skip(1)
                 return self._struct(given, fields, length)
             case Primitive():
-                return length * _width(kind) + self._texts(given, kind, length)
+                return length * type_width(kind) + self._texts(given, kind, length)
 
     def _struct(self, given: Any, fields: Sequence[Column], length: int) -> int:
         known = {f.name: f for f in fields}
         there = sum(self.size(f.type, known[f.name].type) for f in given)
-        missing = width_bytes(tuple(f for name, f in known.items() if name not in {f.name for f in given}))
+        missing = width_bytes(f for name, f in known.items() if name not in {f.name for f in given})
         return there + length * (1 + missing)
 
     def _texts(self, given: Any, kind: Primitive, length: int) -> int:
@@ -97,11 +97,6 @@ def _check(length: int) -> int:
     if length < 0:
         raise Damaged("a length is missing or negative")
     return length
-
-
-@lru_cache(maxsize=1024)
-def _width(kind: ColumnType) -> int:
-    return width_bytes((Column("", kind),))
 
 
 @lru_cache(maxsize=256)

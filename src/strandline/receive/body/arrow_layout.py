@@ -71,9 +71,9 @@ class _Table:
         offset = _read("<H", self.data, vtable + 4 + 2 * field)
         return self.at + offset if offset else None
 
-    def number(self, field: int, form: str, default: int = 0) -> int:
+    def number(self, field: int, form: str) -> int:
         found = self.slot(field)
-        return default if found is None else _read(form, self.data, found)
+        return 0 if found is None else _read(form, self.data, found)
 
     def table(self, field: int) -> _Table | None:
         found = self.slot(field)

@@ -6,7 +6,7 @@ Rows that pass these checks fit the table completely, so ingest cannot fail on t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
@@ -67,10 +67,14 @@ def arrow_type(kind: ColumnType) -> Any:
             return pa.struct([pa.field(f.name, arrow_type(f.type)) for f in fields])
 
 
-@lru_cache(maxsize=256)
-def width_bytes(columns: tuple[Column, ...]) -> int:
+def width_bytes(columns: Iterable[Column]) -> int:
     """Bytes that a row of nulls takes in Arrow."""
-    return sum(_width(arrow_type(c.type)) for c in columns)
+    return sum(type_width(c.type) for c in columns)
+
+
+@lru_cache(maxsize=1024)
+def type_width(kind: ColumnType) -> int:
+    return _width(arrow_type(kind))
 
 
 def _width(kind: Any) -> int:
@@ -82,7 +86,7 @@ def _width(kind: Any) -> int:
 
 
 def check(rows: pa.Table, columns: Sequence[Column]) -> None:
-    """Raises Misfit for the first column that has a value which the table cannot hold."""
+    """Raises BodyMisfit for the first column that has a value which the table cannot hold."""
     for column in columns:
         if not _is_narrow(column):
             continue

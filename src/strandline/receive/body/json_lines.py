@@ -17,7 +17,7 @@ import pyarrow as pa
 from strandline.core.errors import BadRow
 from strandline.core.wording import plural
 from strandline.iceberg.schema.columns import Column, ColumnType, ListOf, MapOf, Primitive, Struct
-from strandline.receive.body.columns import width_bytes
+from strandline.receive.body.columns import type_width, width_bytes
 from strandline.receive.body.decompress import TooLarge
 
 # Parses JSON lines into rows, with the line number of each; raises BadRow. It is ingest's own parser, so that the same
@@ -142,27 +142,22 @@ def widest_element(columns: tuple[Column, ...]) -> int:
 def _widest(kind: ColumnType) -> int:
     match kind:
         case ListOf(element):
-            return max(_width(element), _widest(element))
+            return max(type_width(element), _widest(element))
         case MapOf(key, value):
-            return max(_width(key) + _width(value) + 1, _widest(value))
+            return max(type_width(key) + type_width(value) + 1, _widest(value))
         case Struct(fields):
             return max((_widest(f.type) for f in fields), default=0)
         case Primitive():
             return 0
 
 
-@lru_cache(maxsize=1024)
-def _width(kind: ColumnType) -> int:
-    return width_bytes((Column("", kind),))
-
-
 def inside(value: Any, kind: ColumnType) -> int:
     """The bytes of all list elements and map entries in a value; a null counts like any other."""
     match kind:
         case ListOf(element) if isinstance(value, list):
-            return len(value) * _width(element) + sum(inside(v, element) for v in value)
+            return len(value) * type_width(element) + sum(inside(v, element) for v in value)
         case MapOf(key, each) if isinstance(value, dict):
-            return len(value) * (_width(key) + _width(each) + 1) + sum(inside(v, each) for v in value.values())
+            return len(value) * (type_width(key) + type_width(each) + 1) + sum(inside(v, each) for v in value.values())
         case Struct(fields) if isinstance(value, dict):
             return sum(inside(value.get(f.name), f.type) for f in fields)
     return 0

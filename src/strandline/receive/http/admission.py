@@ -11,7 +11,7 @@ from time import monotonic
 
 from strandline.core.settings import ReceiveSettings
 from strandline.core.types import DatasetId
-from strandline.receive.http.answers import Turned, busy, in_flight
+from strandline.receive.http.answers import EarlyReply, busy, in_flight
 
 GAUGE_SECONDS = 1.0  # how long a measurement of the waiting bytes is used; bytes that arrive since are added
 
@@ -44,7 +44,7 @@ class AdmissionGate:
     def inspecting(self) -> Iterator[None]:
         """An inspection of the table needs Spark, so few run at once, and few wait."""
         if self._inspecting >= INSPECTIONS_AT_ONCE_MAX:
-            raise Turned(busy("too many ask what is in the table", self._settings.retry_after_seconds))
+            raise EarlyReply(busy("too many ask what is in the table", self._settings.retry_after_seconds))
         self._inspecting += 1
         try:
             yield
@@ -53,12 +53,12 @@ class AdmissionGate:
 
     @contextmanager
     def entered(self, bringing_to: DatasetId | None = None) -> Iterator[None]:
-        """For a body of a dataset, or for a question (None), which waiting rows do not hold up. Raises Turned."""
+        """For a body of a dataset, or for a question (None), which waiting rows do not hold up. Raises EarlyReply."""
         retry = self._settings.retry_after_seconds
         if self._inside >= self._settings.requests_at_once_max:
-            raise Turned(busy("too many requests are being taken in", retry))
+            raise EarlyReply(busy("too many requests are being taken in", retry))
         if bringing_to is not None and not self._has_room(bringing_to):
-            raise Turned(busy("too many rows wait for ingest", retry))
+            raise EarlyReply(busy("too many rows wait for ingest", retry))
         self._inside += 1
         try:
             yield
@@ -75,12 +75,12 @@ class AdmissionGate:
     @contextmanager
     def alone(self, key: Hashable | None) -> Iterator[None]:
         """Spares a client that sends one key twice at once the wasted work; across processes the ledger decides. None:
-        no key to protect. Raises Turned."""
+        no key to protect. Raises EarlyReply."""
         if key is None:
             yield
             return
         if key in self._keys:
-            raise Turned(in_flight(self._settings.retry_after_seconds))
+            raise EarlyReply(in_flight(self._settings.retry_after_seconds))
         self._keys.add(key)
         try:
             yield

@@ -12,8 +12,8 @@ from typing import Any, assert_never
 from strandline.core.forward_protocol import Answer
 from strandline.core.roles import Role
 from strandline.core.types import SeqRange
-from strandline.ledger.receive.owners import NotClaimed, NotOwner
 from strandline.ledger.receive.received import BodyGone, Decision, New, OnHold, OtherBody, Overlaps, Repeat
+from strandline.ledger.receive.senders import NotClaimed, NotOwner
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Reply:
         return {"outcome": self.outcome.value, "why": self.why, **self.more}
 
 
-class Turned(Exception):
+class EarlyReply(Exception):
     """Ends the request with this reply."""
 
     def __init__(self, reply: Reply) -> None:
@@ -36,15 +36,11 @@ class Turned(Exception):
         self.reply = reply
 
 
-def accepted(rows: int, digest: str) -> Reply:
-    return Reply(202, Answer.ACCEPTED, None, {"rows": rows, "digest": digest, "repeat": False})
-
-
 def decided(decision: Decision, rows: int, digest: str) -> Reply:
     """`rows` and `digest` are those of the body just sent. A repeat is answered with those of the first one."""
     match decision:
         case New():
-            return accepted(rows, digest)
+            return Reply(202, Answer.ACCEPTED, None, {"rows": rows, "digest": digest, "repeat": False})
         case Repeat(stored_rows, stored_digest, held):
             again: dict[str, Any] = {"rows": stored_rows, "digest": stored_digest, "repeat": True}
             if stored_digest is None:
@@ -56,11 +52,11 @@ def decided(decision: Decision, rows: int, digest: str) -> Reply:
         case OtherBody(stored):
             return Reply(422, Answer.OTHER_BODY, "this key was used for another body", {"digest": stored})
         case BodyGone(what):
-            return no_token() if what == "token" else no_dataset()
+            return NO_TOKEN if what == "token" else NO_DATASET
         case OnHold():
-            return on_hold()
+            return ON_HOLD
         case NotOwner():
-            return not_owner()
+            return NOT_OWNER
         case NotClaimed(generation):
             return not_claimed(generation)
         case _:
@@ -78,18 +74,18 @@ def busy(why: str, retry_after_seconds: int, *, status: int = 429) -> Reply:
 _HOLD_RETRY_SECONDS = 60
 
 
-def on_hold() -> Reply:
-    why = (
-        "the receiver's ledger was restored from an older copy, and which rows it has is not known: a person has to "
-        "look at it there (`strandline status`). Nothing was taken; send the same request again later"
-    )
-    return busy(why, _HOLD_RETRY_SECONDS, status=503)
+ON_HOLD = busy(
+    "the receiver's ledger was restored from an older copy, and which rows it has is not known: a person has to "
+    "look at it there (`strandline status`). Nothing was taken; send the same request again later",
+    _HOLD_RETRY_SECONDS,
+    status=503,
+)
 
 
 def behind(retry_after_seconds: int) -> Reply:
     why = (
-        "the receiver's ledger was restored, or a writer died, and the ledger is not opened yet: an ingesting receiver "
-        "or `strandline ledger resync` does that. Nothing was taken; send the same request again later"
+        "the receiver's ledger was restored, or a writer died, and the ledger is not resynced yet: an ingesting "
+        "receiver or `strandline ledger resync` does that. Nothing was taken; send the same request again later"
     )
     return busy(why, retry_after_seconds, status=503)
 
@@ -107,8 +103,7 @@ def bad_body(line: int | None, why: str) -> Reply:
     return Reply(400, Answer.BAD_BODY, why, {"line": line})
 
 
-def bad_digest() -> Reply:
-    return Reply(400, Answer.BAD_DIGEST, "the body is not what Content-Digest says: it was damaged on the way")
+BAD_DIGEST = Reply(400, Answer.BAD_DIGEST, "the body is not what Content-Digest says: it was damaged on the way")
 
 
 def bad_request(why: str, *, status: int = 400) -> Reply:
@@ -123,25 +118,24 @@ def not_understood(why: str) -> Reply:
     return Reply(415, Answer.NOT_UNDERSTOOD, why)
 
 
-def no_token() -> Reply:
-    why = "a token is needed: Authorization: Bearer TOKEN"
-    return Reply(401, Answer.NO_TOKEN, why, headers={"WWW-Authenticate": 'Bearer realm="strandline"'})
-
-
-def not_allowed() -> Reply:
-    return Reply(403, Answer.NOT_ALLOWED, "the token is not for this dataset")
+NO_TOKEN = Reply(
+    401,
+    Answer.NO_TOKEN,
+    "a token is needed: Authorization: Bearer TOKEN",
+    headers={"WWW-Authenticate": 'Bearer realm="strandline"'},
+)
+NOT_ALLOWED = Reply(403, Answer.NOT_ALLOWED, "the token is not for this dataset")
+NOT_OWNER = Reply(
+    403,
+    Answer.NOT_ALLOWED,
+    "these lanes belong to another token or another sink; a new token takes them over with "
+    "`strandline token create NAME --replaces OLD` at the receiver",
+)
+NO_DATASET = Reply(404, Answer.NO_DATASET, "there is no such dataset here")
 
 
 def wrong_role(role: Role) -> Reply:
     why = f"the token's role is `{role}`: sending rows needs `{Role.WRITE}`"
-    return Reply(403, Answer.NOT_ALLOWED, why)
-
-
-def not_owner() -> Reply:
-    why = (
-        "these lanes belong to another token or another sink; a new token takes them over with "
-        "`strandline token create NAME --replaces OLD` at the receiver"
-    )
     return Reply(403, Answer.NOT_ALLOWED, why)
 
 
@@ -152,7 +146,3 @@ def not_claimed(generation: int | None) -> Reply:
     else:
         why = f"generation {generation} of this sink was claimed last: another one is claimed first, one step at a time"
     return Reply(409, Answer.NOT_CLAIMED, why, {"generation": generation})
-
-
-def no_dataset() -> Reply:
-    return Reply(404, Answer.NO_DATASET, "there is no such dataset here")

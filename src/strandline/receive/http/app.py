@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from strandline.core import forward_protocol
 from strandline.receive.context import ReceiverContext
 from strandline.receive.http import answers, questions
-from strandline.receive.http.answers import Reply, Turned
+from strandline.receive.http.answers import EarlyReply, Reply
 from strandline.receive.http.request_handler import RequestHandler
 
 log = logging.getLogger(__name__)
@@ -42,11 +42,11 @@ def create_app(parts: ReceiverContext) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        state["taking"] = RequestHandler(parts)
+        state["handler"] = RequestHandler(parts)
         try:
             yield
         finally:
-            state["taking"].close()
+            state["handler"].close()
 
     app = FastAPI(
         title="Strandline receiver",
@@ -81,25 +81,29 @@ def _add_rows(app: FastAPI, state: Mapping[str, RequestHandler]) -> None:
         openapi_extra={"requestBody": _BODY, "parameters": _PARAMETERS, "security": _SECURITY},
     )
     async def send_rows(request: Request, dataset: str) -> JSONResponse:
-        return _response(await state["taking"].take(request, dataset))
+        return _response(await state["handler"].take(request, dataset))
+
+
+_QUESTIONS = (
+    ("claimed", "Which sink feeds this dataset", questions.ClaimedQuestion, questions.claimed),
+    ("claim", "Feed this dataset from now on", questions.ClaimQuestion, questions.claim),
+    ("held", "Which ranges of a sender are held", questions.HeldQuestion, questions.held),
+    ("inspect", "Which rows of a sender are really there", questions.InspectQuestion, questions.inspect),
+)
 
 
 def _add_questions(app: FastAPI, state: Mapping[str, RequestHandler]) -> None:
-    @app.post(f"{_ROWS}/claimed", **_question("Which sink feeds this dataset", questions.ClaimedQuestion))
-    async def claimed(request: Request, dataset: str) -> JSONResponse:
-        return _response(await questions.claimed(state["taking"], request, dataset))
+    for name, summary, kind, ask in _QUESTIONS:
+        app.post(f"{_ROWS}/{name}", name=name, **_question(summary, kind))(_endpoint(state, ask))
 
-    @app.post(f"{_ROWS}/claim", **_question("Feed this dataset from now on", questions.ClaimQuestion))
-    async def claim(request: Request, dataset: str) -> JSONResponse:
-        return _response(await questions.claim(state["taking"], request, dataset))
 
-    @app.post(f"{_ROWS}/held", **_question("Which ranges of a sender are held", questions.HeldQuestion))
-    async def held(request: Request, dataset: str) -> JSONResponse:
-        return _response(await questions.held(state["taking"], request, dataset))
+def _endpoint(
+    state: Mapping[str, RequestHandler], ask: questions.Ask
+) -> Callable[[Request, str], Awaitable[JSONResponse]]:
+    async def answer(request: Request, dataset: str) -> JSONResponse:
+        return _response(await ask(state["handler"], request, dataset))
 
-    @app.post(f"{_ROWS}/inspect", **_question("Which rows of a sender are really there", questions.InspectQuestion))
-    async def inspect(request: Request, dataset: str) -> JSONResponse:
-        return _response(await questions.inspect(state["taking"], request, dataset))
+    return answer
 
 
 def _response(reply: Reply) -> JSONResponse:
@@ -107,8 +111,8 @@ def _response(reply: Reply) -> JSONResponse:
 
 
 def _handle_failures(app: FastAPI) -> None:
-    @app.exception_handler(Turned)
-    async def turned(_request: Request, error: Turned) -> JSONResponse:
+    @app.exception_handler(EarlyReply)
+    async def turned(_request: Request, error: EarlyReply) -> JSONResponse:
         return _response(error.reply)
 
     @app.exception_handler(HTTPException)
@@ -176,7 +180,9 @@ _PARAMETERS = [
         maxLength=forward_protocol.KEY_CHARS_MAX,
     ),
     _header("Content-Encoding", "How the body is compressed.", enum=list(forward_protocol.ENCODINGS)),
-    _header(forward_protocol.DIGEST, "RFC 9530; a body that was damaged on the way is told from one that is bad."),
+    _header(
+        forward_protocol.DIGEST, "RFC 9530; a body that was damaged on the way is distinguished from one that is bad."
+    ),
     _header(forward_protocol.LAKE, "From a Strandline sender: its lake."),
     _header(forward_protocol.INSTANCE, "From a Strandline sender: its sink."),
     _header(forward_protocol.GENERATION, "From a Strandline sender: the sink's generation."),

@@ -17,8 +17,8 @@ from strandline.ledger.engine import Connection
 from strandline.ledger.receive import senders
 from strandline.ledger.receive.senders import SourceRecord
 from strandline.receive.http import answers
-from strandline.receive.http.answers import Reply, Turned
-from strandline.receive.http.auth_cache import Caller
+from strandline.receive.http.answers import EarlyReply, Reply
+from strandline.receive.http.caches import Caller
 from strandline.receive.http.request_handler import RequestHandler
 
 
@@ -86,90 +86,76 @@ class InspectQuestion(_Sender):
     hi: Number
 
 
-_Ask = Callable[[RequestHandler, Request, str], Awaitable[Reply]]
+Ask = Callable[[RequestHandler, Request, str], Awaitable[Reply]]
 
 
-def _through_the_gate(ask: _Ask) -> _Ask:
-    """Counts a question like a body, except that waiting rows do not hold it up."""
+def _question(kind: type[_Asked]) -> Callable[[Callable[[RequestHandler, Caller, _Asked], Awaitable[Reply]]], Ask]:
+    """Checks the token and parses the question. A question counts like a body, but waiting rows do not hold it up."""
 
-    @wraps(ask)
-    async def asked(taking: RequestHandler, request: Request, name: str) -> Reply:
-        with taking.gate.entered():
-            return await ask(taking, request, name)
+    def wrapped(answer: Callable[[RequestHandler, Caller, _Asked], Awaitable[Reply]]) -> Ask:
+        @wraps(answer)
+        async def ask(handler: RequestHandler, request: Request, name: str) -> Reply:
+            with handler.gate.entered():
+                caller = await handler.caller(request, name)
+                data = await handler.read(request, min(QUESTION_BYTES_MAX, handler.settings.body_bytes_max))
+                asked = await handler.in_thread(lambda: _parsed(data, kind))
+                return await answer(handler, caller, asked)
 
-    return asked
+        return ask
+
+    return wrapped
 
 
-@_through_the_gate
-async def claimed(taking: RequestHandler, request: Request, name: str) -> Reply:
-    caller = await taking.caller(request, name)
-    asked = await _read(taking, request, ClaimedQuestion)
-
+@_question(ClaimedQuestion)
+async def claimed(handler: RequestHandler, caller: Caller, asked: ClaimedQuestion) -> Reply:
     def ask() -> SourceRecord | None:
-        with taking.ledger.read() as connection:
+        with handler.ledger.read() as connection:
             return senders.claimed(connection, caller.dataset.id, asked.lake, asked.dataset)
 
-    found = await taking.look(ask)
+    found = await handler.in_thread(ask)
     if found is None:
-        return _told({"claim": None, "generation": None})
+        return _answer({"claim": None, "generation": None})
     return _claim_reply(_own(found, caller))
 
 
-@_through_the_gate
-async def claim(taking: RequestHandler, request: Request, name: str) -> Reply:
-    caller = await taking.caller(request, name)
-    asked = await _read(taking, request, ClaimQuestion)
+@_question(ClaimQuestion)
+async def claim(handler: RequestHandler, caller: Caller, asked: ClaimQuestion) -> Reply:
+    wanted = SourceRecord(**asked.model_dump(), owner=caller.token.owner)
 
     def ask() -> SourceRecord | None:
-        with taking.ledger.write() as connection:
-            return senders.claim(
-                connection,
-                caller.dataset.id,
-                asked.lake,
-                asked.dataset,
-                instance=asked.instance,
-                table_uuid=asked.table_uuid,
-                generation=asked.generation,
-                owner=caller.token.owner,
-            )
+        with handler.ledger.write() as connection:
+            return senders.claim(connection, caller.dataset.id, wanted)
 
-    found = await taking.look(ask)
+    found = await handler.in_thread(ask)
     if found is None:
-        raise Turned(answers.not_claimed(None))
+        raise EarlyReply(answers.not_claimed(None))
     mine = (_own(found, caller).instance, found.table_uuid) == (asked.instance, asked.table_uuid)
     if mine and found.generation < asked.generation:
-        raise Turned(answers.not_claimed(found.generation))
+        raise EarlyReply(answers.not_claimed(found.generation))
     if mine:
-        await taking.look(taking.watch.claimed)
+        await handler.in_thread(handler.watch.claimed)
     return _claim_reply(found)
 
 
 def _own(record: SourceRecord, caller: Caller) -> SourceRecord:
     if record.owner not in (None, caller.token.owner):
-        raise Turned(answers.not_owner())
+        raise EarlyReply(answers.NOT_OWNER)
     return record
 
 
 def _claim_reply(record: SourceRecord) -> Reply:
-    found = {
-        "lake": record.lake,
-        "instance": record.instance,
-        "dataset": record.dataset,
-        "table_uuid": record.table_uuid,
-    }
-    return _told({"claim": found, "generation": record.generation})
+    found = {name: getattr(record, name) for name in ("lake", "instance", "dataset", "table_uuid")}
+    return _answer({"claim": found, "generation": record.generation})
 
 
-@_through_the_gate
-async def held(taking: RequestHandler, request: Request, name: str) -> Reply:
-    caller = await taking.caller(request, name)
-    asked = await _read(taking, request, HeldQuestion)
+@_question(HeldQuestion)
+async def held(handler: RequestHandler, caller: Caller, asked: HeldQuestion) -> Reply:
     lanes = [(lane.partition, None if lane.after is None else Seq(lane.after)) for lane in asked.lanes]
 
     def ask() -> list[Any]:
-        with taking.ledger.read() as connection:
+        with handler.ledger.read() as connection:
             _check_owner(connection, caller, asked)
-            found = senders.held(
+            found = senders.held_bodies(
                 connection, caller.dataset.id, asked.lane(""), lanes, bodies_max=HELD_RANGES_AT_ONCE_MAX
             )
         return [
@@ -177,24 +163,22 @@ async def held(taking: RequestHandler, request: Request, name: str) -> Reply:
             for lane in found
         ]
 
-    return _told({"lanes": await taking.look(ask)})
+    return _answer({"lanes": await handler.in_thread(ask)})
 
 
-@_through_the_gate
-async def inspect(taking: RequestHandler, request: Request, name: str) -> Reply:
-    caller = await taking.caller(request, name)
-    asked = await _read(taking, request, InspectQuestion)
+@_question(InspectQuestion)
+async def inspect(handler: RequestHandler, caller: Caller, asked: InspectQuestion) -> Reply:
     if asked.lo > asked.hi:
-        raise Turned(answers.bad_request("lo is above hi"))
+        raise EarlyReply(answers.bad_request("lo is above hi"))
     lane = asked.lane(asked.partition)
 
     def ask() -> Mapping[str, Any]:
-        with taking.ledger.read() as connection:
+        with handler.ledger.read() as connection:
             _check_owner(connection, caller, asked)
-        return taking.parts.inspect(caller.dataset, lane, Seq(asked.lo), Seq(asked.hi))
+        return handler.parts.inspect(caller.dataset, lane, Seq(asked.lo), Seq(asked.hi))
 
-    with taking.gate.inspecting():
-        return _told(dict(await taking.inspect(ask)))
+    with handler.gate.inspecting():
+        return _answer(dict(await handler.inspect(ask)))
 
 
 def _check_owner(connection: Connection, caller: Caller, asked: _Sender) -> None:
@@ -204,13 +188,8 @@ def _check_owner(connection: Connection, caller: Caller, asked: _Sender) -> None
         _own(found, caller)
 
 
-def _told(more: dict[str, Any]) -> Reply:
+def _answer(more: dict[str, Any]) -> Reply:
     return Reply(200, Answer.ACCEPTED, None, more)
-
-
-async def _read(taking: RequestHandler, request: Request, kind: type[_Asked]) -> _Asked:
-    data = await taking.read(request, min(QUESTION_BYTES_MAX, taking.settings.body_bytes_max))
-    return await taking.look(lambda: _parsed(data, kind))
 
 
 def _parsed(data: bytes, kind: type[_Asked]) -> _Asked:
@@ -219,4 +198,4 @@ def _parsed(data: bytes, kind: type[_Asked]) -> _Asked:
     except ValidationError as e:
         first = e.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(map(str, first["loc"]))
-        raise Turned(answers.bad_request(f"{where}: {first['msg']}" if where else first["msg"])) from e
+        raise EarlyReply(answers.bad_request(f"{where}: {first['msg']}" if where else first["msg"])) from e

@@ -34,11 +34,10 @@ from strandline.receive.committer import Committer
 from strandline.receive.context import ReceiverContext
 from strandline.receive.http import answers
 from strandline.receive.http.admission import AdmissionGate
-from strandline.receive.http.answers import Reply, Turned
-from strandline.receive.http.auth_cache import AuthCache, Caller
+from strandline.receive.http.answers import EarlyReply, Reply
+from strandline.receive.http.caches import AuthCache, Caller, DatasetSchema, SchemaCache
 from strandline.receive.ledger_watch import LedgerWatch
 from strandline.receive.record_found import FoundBodies
-from strandline.receive.schema_cache import DatasetSchema, SchemaCache
 from strandline.receive.sqlite_lock import LedgerAccess
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-_LOOKING_THREADS = 4
+_ASKING_THREADS = 4
 _WORKING_THREADS_MIN = 8
 _INSPECTING_THREADS = 2  # these threads mostly wait for Spark, and must not take threads from bodies
 
@@ -77,26 +76,25 @@ class RequestHandler:
         self.watch = LedgerWatch(self.ledger, parts.witness, adoption, parts.on_behind)
         threads = max(_WORKING_THREADS_MIN, 2 * (os.cpu_count() or 1))
         self._working = ThreadPoolExecutor(min(threads, self.settings.requests_at_once_max), "strandline-body")
-        self._looking = ThreadPoolExecutor(_LOOKING_THREADS, "strandline-look")
+        self._asking = ThreadPoolExecutor(_ASKING_THREADS, "strandline-ask")
         self._inspecting = ThreadPoolExecutor(_INSPECTING_THREADS, "strandline-inspect")
 
     def close(self) -> None:
-        for pool in (self._looking, self._inspecting, self._working):
+        for pool in (self._asking, self._inspecting, self._working):
             pool.shutdown(wait=True)
         self.committer.close()
-        self.parts.close()
 
     async def caller(self, request: Request, name: str, *, recently: bool = False) -> Caller:
-        """Raises Turned unless the token may use the dataset. With `recently`, a cached caller is enough: only for
+        """Raises EarlyReply unless the token may use the dataset. With `recently`, a cached caller is enough: only for
         requests that the ledger decides in the end."""
         secret = _bearer(request.headers.get("authorization"))
         if secret is None:
-            raise Turned(answers.no_token())
+            raise EarlyReply(answers.NO_TOKEN)
         measure = self.gate.wants_measure
         found = self._callers.find(secret, name) if recently and not measure else None
         if found is not None:
             return found
-        caller, waiting_bytes = await self.look(lambda: self._find(secret, name, measure))
+        caller, waiting_bytes = await self.in_thread(lambda: self._find(secret, name, measure))
         if waiting_bytes is not None:
             self.gate.measured(waiting_bytes)
         self._callers.keep(secret, name, caller)
@@ -108,21 +106,21 @@ class RequestHandler:
         except SchemaError:
             full = name
         except UsageError as e:
-            raise Turned(answers.bad_request(e.message)) from None
+            raise EarlyReply(answers.bad_request(e.message)) from None
         self._check_ledger()
         with self.ledger.read() as connection:
             token = tokens.find(connection, secret)
             if token is None:
-                raise Turned(answers.no_token())
+                raise EarlyReply(answers.NO_TOKEN)
             if not allows(token.role, Role.WRITE):
-                raise Turned(answers.wrong_role(token.role))
+                raise EarlyReply(answers.wrong_role(token.role))
             if not token.allows(full):
-                raise Turned(answers.not_allowed())
+                raise EarlyReply(answers.NOT_ALLOWED)
             dataset = datasets.find(connection, full)
             if dataset is None:
-                raise Turned(answers.no_dataset())
+                raise EarlyReply(answers.NO_DATASET)
             if dataset.id in receive_holds.list_holds(connection):
-                raise Turned(answers.on_hold())
+                raise EarlyReply(answers.ON_HOLD)
             caller = Caller(token, dataset, tokens.mark_of(connection, token.owner))
             return caller, received.waiting_bytes(connection) if measure else None
 
@@ -131,10 +129,10 @@ class RequestHandler:
             self.watch.check()
         except ResyncNeeded as e:
             log.warning("a request is asked to come again: %s", e.message)
-            raise Turned(answers.behind(self.settings.retry_after_seconds)) from e
+            raise EarlyReply(answers.behind(self.settings.retry_after_seconds)) from e
 
-    async def look(self, ask: Callable[[], _T]) -> _T:
-        return await self._in(self._looking, ask)
+    async def in_thread(self, ask: Callable[[], _T]) -> _T:
+        return await self._in(self._asking, ask)
 
     async def inspect(self, ask: Callable[[], _T]) -> _T:
         return await self._in(self._inspecting, ask)
@@ -142,19 +140,19 @@ class RequestHandler:
     async def _in(self, pool: ThreadPoolExecutor, do: Callable[[], _T]) -> _T:
         try:
             return await asyncio.get_running_loop().run_in_executor(pool, do)
-        except Turned:
+        except EarlyReply:
             raise
         except NoSuchDataset as e:
-            raise Turned(answers.no_dataset()) from e
+            raise EarlyReply(answers.NO_DATASET) from e
         except Exception as e:
             raise self.unavailable(e) from e
 
-    def unavailable(self, error: Exception) -> Turned:
+    def unavailable(self, error: Exception) -> EarlyReply:
         if isinstance(error, StrandlineError):
             log.warning("a request is asked to come again: %s", error.message)
         else:
             log.error("a request failed in a way that nobody foresaw", exc_info=error)
-        return Turned(answers.busy(_UNAVAILABLE, self.settings.retry_after_seconds, status=503))
+        return EarlyReply(answers.busy(_UNAVAILABLE, self.settings.retry_after_seconds, status=503))
 
     async def take(self, request: Request, name: str) -> Reply:
         caller = await self.caller(request, name, recently=True)
@@ -162,7 +160,7 @@ class RequestHandler:
         try:
             identity = forward_protocol.parse_identity(headers)
         except UsageError as e:
-            raise Turned(answers.bad_request(e.message if e.hint is None else f"{e.message}. {e.hint}")) from e
+            raise EarlyReply(answers.bad_request(e.message if e.hint is None else f"{e.message}. {e.hint}")) from e
         form, encoding = _form(headers.get("content-type")), _encoding(headers.get("content-encoding"))
         key = (
             (caller.dataset.id, caller.token.owner, identity.key)
@@ -180,9 +178,9 @@ class RequestHandler:
             return await self._recorded(made, caller)
 
     async def read(self, request: Request, limit: int) -> bytes:
-        """The whole body. Raises Turned if it is larger than `limit`, by its Content-Length or by its actual bytes."""
+        """The whole body. Raises EarlyReply if it has more than `limit` bytes, or if its Content-Length says so."""
         said = request.headers.get("content-length", "")
-        large = Turned(answers.too_large(limit, f"a body has at most {limit:,} bytes as it is sent"))
+        large = EarlyReply(answers.too_large(limit, f"a body has at most {limit:,} bytes as it is sent"))
         if said.isascii() and said.isdigit() and int(said) > limit:
             raise large
         pieces: list[bytes] = []
@@ -196,16 +194,16 @@ class RequestHandler:
                     pieces.append(piece)
         except TimeoutError as e:
             slow = answers.busy("the body takes too long", self.settings.retry_after_seconds, status=408)
-            raise Turned(slow) from e
+            raise EarlyReply(slow) from e
         except ClientDisconnect as e:
-            raise Turned(answers.bad_request("the body was cut")) from e
+            raise EarlyReply(answers.bad_request("the body was cut")) from e
         return b"".join(pieces)
 
     def _spooled(self, arrival: Arrival) -> Body | Reply:
         """Runs in a thread. Does everything before the commit point; returns a Reply if nothing is to be committed."""
         data, caller = arrival.packed.data, arrival.caller
         if arrival.digest_header is not None and not forward_protocol.digest_fits(arrival.digest_header, data):
-            return answers.bad_digest()
+            return answers.BAD_DIGEST
         digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
         try:
             rows, dataset = self._rows(arrival)
@@ -278,7 +276,7 @@ def _headers(request: Request) -> dict[str, str]:
 def _form(header: str | None) -> str:
     kind = (header or "").partition(";")[0].strip().lower()
     if kind not in (forward_protocol.JSON_LINES, forward_protocol.ARROW):
-        raise Turned(
+        raise EarlyReply(
             answers.not_understood(f"Content-Type is {forward_protocol.JSON_LINES} or {forward_protocol.ARROW}")
         )
     return kind
@@ -287,5 +285,5 @@ def _form(header: str | None) -> str:
 def _encoding(header: str | None) -> str:
     encoding = (header or "").strip().lower() or "identity"
     if encoding not in forward_protocol.ENCODINGS:
-        raise Turned(answers.not_understood(f"Content-Encoding is one of: {', '.join(forward_protocol.ENCODINGS)}"))
+        raise EarlyReply(answers.not_understood(f"Content-Encoding is one of: {', '.join(forward_protocol.ENCODINGS)}"))
     return encoding

@@ -14,11 +14,11 @@ from itertools import chain
 from strandline.core.errors import StorageError, StrandlineError
 from strandline.core.wording import plural
 from strandline.reconcile.compare import guard
-from strandline.reconcile.compare.diff import Difference, TableKeys, Unreferenced, compare
-from strandline.reconcile.compare.findings import Gather, Judged, gathered
+from strandline.reconcile.compare.diff import Difference, TableKeys, compare
+from strandline.reconcile.compare.findings import Judged, Store, gathered, in_memory
 from strandline.reconcile.compare.judge import Judge, RunPlaces, missing_finding, shared_keys
 from strandline.reconcile.compare.places import Places
-from strandline.reconcile.compare.vanished import VanishedTables, folders_beside, folders_named_in
+from strandline.reconcile.compare.vanished import VanishedTables, folders_named_in, table_folder
 from strandline.reconcile.model import (
     Content,
     Finding,
@@ -44,16 +44,12 @@ Look = Callable[[str], Stat | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
+class CompareContext:
     look: Look  # raises `StorageError` if the answer is unknown
     describe: Callable[[TableReferences, Set[str]], Mapping[str, Entry]]
     check: Callable[[], None]  # raises to abort
     # the keys of the folders that a metadata file says its table writes to; raises `StrandlineError`
     folders_in: Callable[[str], Sequence[str]]
-
-
-@dataclass(frozen=True, slots=True)
-class CompareBounds:
     shrink_max: float
     looks_at_once: int
 
@@ -75,78 +71,196 @@ def compared(
     listing: Listing,
     references: LakeReferences,
     ledger_context: LedgerContext,
-    ways: Ways,
-    bounds: CompareBounds,
+    context: CompareContext,
     places: Places = NO_PLACES,
 ) -> Survey:
-    tables = {
-        name: TableKeys(t.folders, t.keys, key(t.head.metadata_location).rpartition("/")[0])
-        for name, t in references.by_name.items()
-    }
+    tables = {name: TableKeys(t.folders, t.keys, t.metadata_folder) for name, t in references.by_name.items()}
     difference = compare(listing, tables, references.also)
     sought = _sought(references, difference)
-    return surveyed(warehouse, listing.failures, difference, sought, references, ledger_context, ways, bounds, places)
+    comparison = Comparison(warehouse, listing.failures, difference, references, ledger_context, context, places)
+    return comparison.survey(sought)
 
 
-def surveyed(
-    warehouse: str,
-    listing_failures: Sequence[PrefixFailure],
-    difference: Difference,
-    sought: Iterable[Sought],
-    references: LakeReferences,
-    ledger_context: LedgerContext,
-    ways: Ways,
-    bounds: CompareBounds,
-    places: Places = NO_PLACES,
-    gather: Gather = gathered,
-) -> Survey:
-    """Checks and judges all differences. `sought` is in the order of tables."""
-    stopped = stops(references, difference, ledger_context, bounds.shrink_max, places)
-    vanished = _vanished(difference, ledger_context, ways, bounds, places)
-    ground = RunPlaces(
-        warehouse.rstrip("/"),
-        {name: table.folders[0] for name, table in references.by_name.items()},
-        stopped,
-        Roots(key(failure.prefix) for failure in listing_failures),
-        bool(references.unread) or places.unplaced is not None or bool(vanished.failures),
-        Roots(vanished.folders),
-        {name: key(t.head.metadata_location) for name, t in references.by_name.items() if name in ledger_context.seals},
-        places.passing_over(),
-    )
-    failures = [*listing_failures, *vanished.failures]
-    unshown = Unshown(references, ledger_context, places)
+def _sought(references: LakeReferences, difference: Difference) -> Iterator[Sought]:
+    everywhere = {
+        name: [*difference.missing.get(name, ()), *difference.elsewhere.get(name, ())] for name in references.by_name
+    }
+    shared = shared_keys({name: table.keys for name, table in references.by_name.items()}, everywhere)
+    for name in sorted(references.by_name):
+        missing, elsewhere = difference.missing.get(name, ()), difference.elsewhere.get(name, ())
+        yield Sought(references.by_name[name], missing, elsewhere, len(elsewhere), shared)
 
-    def facts(missing: Mapping[str | None, int], orphans: Mapping[str | None, int]) -> list[TableFacts]:
-        return _facts(references, difference, missing, orphans, unshown.stops(stopped), ledger_context)
 
-    def orphans() -> Iterator[Judged]:
+class Comparison:
+    """Checks and judges all differences."""
+
+    def __init__(
+        self,
+        warehouse: str,
+        listing_failures: Sequence[PrefixFailure],
+        difference: Difference,
+        references: LakeReferences,
+        ledger_context: LedgerContext,
+        context: CompareContext,
+        places: Places,
+    ) -> None:
+        self._difference = difference
+        self._references = references
+        self._ledger_context = ledger_context
+        self._context = context
+        self._places = places
+        self._stopped = stops(references, difference, ledger_context, context.shrink_max, places)
+        self._unshown = Unshown(references, ledger_context, places)
+        vanished = self._vanished()
+        tables = references.by_name.items()
+        self._run_places = RunPlaces(
+            warehouse.rstrip("/"),
+            {name: table.folders[0] for name, table in tables},
+            self._stopped,
+            Roots(key(failure.prefix) for failure in listing_failures),
+            bool(references.unread) or places.unplaced is not None or bool(vanished.failures),
+            Roots(vanished.folders),
+            {name: key(t.head.metadata_location) for name, t in tables if name in ledger_context.seals},
+            places.passing_over(),
+        )
+        self._failures = [*listing_failures, *vanished.failures]
+
+    def survey(self, sought: Iterable[Sought], store: Store = in_memory) -> Survey:
+        """`sought` is in the order of tables."""
+        missing = chain(self._pointers_away(), self._missing(sought))
+        listed = sum(self._difference.listed.values())
+        drift = gathered(missing, self._orphans(), self._facts, listed, store)
+        return Survey(sorted(self._failures, key=lambda failure: failure.prefix), self._references, drift)
+
+    def _vanished(self) -> VanishedTables:
+        """Only `delete_foreign` lets a run act where no table is, so only then the metadata files are read."""
+        metadata = self._difference.vanished
+        if not self._ledger_context.delete_foreign:
+            return VanishedTables({table_folder(path) for path in metadata})
+        is_strange = Roots(folder for of in self._places.strangers.values() for folder in of).of
+        metadata = {path for path in metadata if is_strange(key(path)) is None}
+        context = self._context
+        return folders_named_in(metadata, context.folders_in, context.check, reads_at_once=context.looks_at_once)
+
+    def _facts(self) -> list[TableFacts]:
+        tables, stopped = self._references.by_name, self._unshown.stops(self._stopped)
+        return [
+            TableFacts(head, tables[head.name].content_count, stopped.get(head.name))
+            for head in self._references.tables
+        ]
+
+    def _orphans(self) -> Iterator[Judged]:
         # Judged after the missing files: what they show stops tables and prefixes, too.
-        failed = Roots(key(failure.prefix) for failure in failures)
-        lacking = dict.fromkeys(unshown.lacking, Protection.ENTRIES_MISSING)
-        by_then = replace(ground, stopped=lacking | unshown.stops(stopped), failed=failed)
-        yield from _orphans(difference.unreferenced, by_then, ledger_context, ways)
+        lacking = dict.fromkeys(self._unshown.lacking, Protection.ENTRIES_MISSING)
+        failed = Roots(key(failure.prefix) for failure in self._failures)
+        stopped = lacking | self._unshown.stops(self._stopped)
+        judge = Judge(replace(self._run_places, stopped=stopped, failed=failed), self._ledger_context)
+        for n, file in enumerate(self._difference.unreferenced):
+            if n % 1_000 == 0:
+                self._context.check()
+            if judge.is_own(file):
+                continue
+            if file.size is not None:
+                stat: Stat | None = Stat(file.size, file.modified_ns or None)
+            else:
+                try:
+                    stat = self._context.look(file.path)
+                except StorageError:
+                    stat = None  # It exists, but cannot be checked: without a time it is protected.
+                else:
+                    if stat is None:
+                        continue  # Deleted since it was listed.
+            yield judge.judged(file, stat)
 
-    drift = gather(
-        chain(
-            _pointers_away(places, ways, failures),
-            _missing(sought, difference, ground, ledger_context, ways, bounds, failures, unshown),
-        ),
-        orphans(),
-        facts,
-        sum(difference.listed.values()),
-    )
-    return Survey(sorted(failures, key=lambda failure: failure.prefix), references, drift)
+    def _pointers_away(self) -> Iterator[Finding]:
+        """Metadata files that the catalog names and that do not exist. Their tables cannot be opened, therefore."""
+        for name, path in self._places.pointers.items():
+            try:
+                exists = self._context.look(path) is not None
+            except StorageError as e:
+                self._failures.append(PrefixFailure(path, e.message))
+                continue
+            if not exists:
+                yield Finding(FindingKind.MISSING, path, name, None, None, Protection.TABLE_UNREAD, Content.METADATA)
 
+    def _missing(self, sought: Iterable[Sought]) -> Iterator[Finding]:
+        with ThreadPoolExecutor(self._context.looks_at_once, thread_name_prefix="look") as threads:
+            for part in sought:
+                yield from self._missing_of(part, threads)
 
-def _vanished(
-    difference: Difference, ledger_context: LedgerContext, ways: Ways, bounds: CompareBounds, places: Places
-) -> VanishedTables:
-    """Only `delete_foreign` lets a run act where no table is, so only then the metadata files are read."""
-    if not ledger_context.delete_foreign:
-        return folders_beside(difference.vanished)
-    is_strange = Roots(folder for of in places.strangers.values() for folder in of).of
-    metadata = {path for path in difference.vanished if is_strange(key(path)) is None}
-    return folders_named_in(metadata, ways.folders_in, ways.check, reads_at_once=bounds.looks_at_once)
+    def _missing_of(self, sought: Sought, threads: ThreadPoolExecutor) -> Iterator[Finding]:
+        table, name, elsewhere = sought.table, sought.table.head.name, sought.elsewhere
+        wanted = set(sought.missing)
+        if sought.elsewhere_count <= LOOKED_FOR_MAX:
+            wanted.update(elsewhere)
+        else:
+            why = f"{plural(sought.elsewhere_count, 'reference')} of {name} lie where nothing was listed"
+            self._failures.append(PrefixFailure(elsewhere[0].rpartition("/")[0], why))
+        wanted.update(key(path) for path in table.gone)
+        if not wanted:
+            return
+        away = not self._difference.listed.get(name)
+        try:
+            entries = self._entries(table, wanted, whole=not away)
+        except StrandlineError as e:
+            self._failures.append(PrefixFailure(table.head.location, e.message))
+            self._unshown.cannot_check(name)
+            return
+        if wanted - entries.keys():
+            # An entry was read a moment ago and cannot be described now: nobody can say what is missing.
+            self._unshown.cannot_check(name)
+        failures_before = len(self._failures)
+        existing = {} if away else self._existing(entries, threads)
+        gone = [k for k in entries if k not in existing]
+        own_origin = self._ledger_context.own_origin
+        if any(own_origin or entries[k].content is not Content.METADATA for k in gone):
+            self._unshown.lacking.add(name)
+        seen: Set[str] = existing.keys()
+        if len(self._failures) > failures_before:
+            seen = frozenset()
+            self._unshown.cannot_check(name)
+        covered = set(sought.missing)
+        self._unshown.look_at(name, {k: stat for k, stat in existing.items() if stat is not None and k in covered})
+        absent = _absent(table, set(gone), seen, elsewhere, self._difference.contents_listed.get(name, 0))
+        for k in gone:
+            stopped, shared = absent.get(k), k in sought.shared
+            yield missing_finding(
+                name, entries[k], self._run_places, self._ledger_context, shared=shared, stopped=stopped
+            )
+
+    def _entries(self, table: TableReferences, wanted: Set[str], *, whole: bool) -> dict[str, Entry]:
+        entries = dict(self._context.describe(table, wanted - table.files.keys())) if whole else {}
+        for its_key in wanted & table.files.keys():
+            entries[its_key] = Entry(table.files[its_key].path, table.files[its_key].content)
+        if not whole:
+            contents = {k: content for manifest in table.manifests for k, content in manifest.others.items()}
+            for its_key in wanted - entries.keys():
+                entries[its_key] = Entry(its_key, contents.get(its_key, Content.DATA))
+        return dict(sorted(entries.items()))
+
+    def _existing(self, entries: Mapping[str, Entry], threads: ThreadPoolExecutor) -> dict[str, Stat | None]:
+        """Files that exist after all: the tables were read after the listing, and may name newer files. None:
+        unknown."""
+
+        def look(its_key: str) -> Stat | StorageError | None:
+            try:
+                path = entries[its_key].path
+                return self._context.look(path) or (None if path == its_key else self._context.look(its_key))
+            except StorageError as e:
+                return e
+
+        existing: dict[str, Stat | None] = {}
+        names = list(entries)
+        for at in range(0, len(names), _LOOKS_AT_ONCE):
+            self._context.check()
+            part = names[at : at + _LOOKS_AT_ONCE]
+            for its_key, answer in zip(part, threads.map(look, part), strict=True):
+                if isinstance(answer, StorageError):
+                    self._failures.append(PrefixFailure(entries[its_key].path, answer.message))
+                    existing[its_key] = None
+                elif answer is not None:
+                    existing[its_key] = answer
+        return existing
 
 
 class Unshown:
@@ -160,11 +274,11 @@ class Unshown:
         began_ns = ledger_context.now_ns - ledger_context.clock_skew_seconds * 1_000_000_000
         self._as_of_ns = began_ns if places.as_of_ns is None else places.as_of_ns
         self._tables: set[str] = set()
-        self._untold: set[str] = set()
+        self._unchecked: set[str] = set()
         self.lacking: set[str] = set()  # tables that reference a missing file
 
-    def cannot_look(self, table: str) -> None:
-        self._untold.add(table)
+    def cannot_check(self, table: str) -> None:
+        self._unchecked.add(table)
 
     def look_at(self, table: str, unlisted: Mapping[str, Stat]) -> None:
         """`unlisted`: existing files that should have been listed, by key. Files behind a link are never listed."""
@@ -174,7 +288,7 @@ class Unshown:
 
     def stops(self, before: Mapping[str, Protection]) -> dict[str, Protection]:
         spelling = dict.fromkeys(self._tables, Protection.SPELLING)
-        return {**spelling, **dict.fromkeys(self._untold, Protection.PREFIX_FAILED), **before}
+        return {**spelling, **dict.fromkeys(self._unchecked, Protection.PREFIX_FAILED), **before}
 
 
 def stops(
@@ -182,20 +296,18 @@ def stops(
     difference: Difference,
     ledger_context: LedgerContext,
     shrink_max: float,
-    places: Places = NO_PLACES,
+    places: Places,
 ) -> dict[str, Protection]:
     """Tables of which this run touches nothing."""
     overlapping = places.overlapping({name: table.folders for name, table in references.by_name.items()})
     found: dict[str, Protection] = {}
     for name, table in references.by_name.items():
-        listed = difference.listed.get(name, 0)
+        listed, seal = difference.listed.get(name, 0), ledger_context.seals.get(name)
         reason = guard.first(
             (
                 Protection.TABLE_UNREAD if name in references.unread else None,
                 Protection.OVERLAP if name in overlapping else None,
-                guard.by_identity(
-                    table.head.uuid, None if name not in ledger_context.seals else ledger_context.seals[name].uuid
-                ),
+                guard.by_identity(table.head.uuid, None if seal is None else seal.uuid),
                 guard.by_emptiness(references=table.count, contents=table.content_count, listed=listed),
                 guard.by_shrinking(
                     contents=table.content_count,
@@ -206,109 +318,15 @@ def stops(
                 guard.by_lineage(
                     table.head.lineage,
                     before=ledger_context.sequences_before.get(table.head.uuid),
-                    published=() if name not in ledger_context.seals else ledger_context.seals[name].published,
+                    published=() if seal is None else seal.published,
                     skew_seconds=ledger_context.clock_skew_seconds,
                 ),
-                guard.by_absence(references=table.count, listed=listed),
+                guard.by_absence(expected=table.count, found=listed),
             )
         )
         if reason is not None:
             found[name] = reason
     return found
-
-
-def _orphans(
-    files: Iterable[Unreferenced], ground: RunPlaces, ledger_context: LedgerContext, ways: Ways
-) -> Iterator[Judged]:
-    judge = Judge(ground, ledger_context)
-    for n, file in enumerate(files):
-        if n % 1_000 == 0:
-            ways.check()
-        if judge.is_own(file):
-            continue
-        if file.size is not None:
-            stat: Stat | None = Stat(file.size, file.modified_ns or None)
-        else:
-            try:
-                stat = ways.look(file.path)
-            except StorageError:
-                stat = None  # It exists, but cannot be checked: without a time it is protected.
-            else:
-                if stat is None:
-                    continue  # Deleted since it was listed.
-        yield judge.judged(file, stat)
-
-
-def _sought(references: LakeReferences, difference: Difference) -> Iterator[Sought]:
-    everywhere = {
-        name: [*difference.missing.get(name, ()), *difference.elsewhere.get(name, ())] for name in references.by_name
-    }
-    shared = shared_keys({name: table.keys for name, table in references.by_name.items()}, everywhere)
-    for name in sorted(references.by_name):
-        missing, elsewhere = difference.missing.get(name, ()), difference.elsewhere.get(name, ())
-        yield Sought(references.by_name[name], missing, elsewhere, len(elsewhere), shared)
-
-
-def _missing(
-    sought: Iterable[Sought],
-    difference: Difference,
-    ground: RunPlaces,
-    ledger_context: LedgerContext,
-    ways: Ways,
-    bounds: CompareBounds,
-    failures: list[PrefixFailure],
-    unshown: Unshown,
-) -> Iterator[Finding]:
-    with ThreadPoolExecutor(bounds.looks_at_once, thread_name_prefix="look") as threads:
-        for piece in sought:
-            table, name, elsewhere = piece.table, piece.table.head.name, piece.elsewhere
-            wanted = set(piece.missing)
-            if piece.elsewhere_count <= LOOKED_FOR_MAX:
-                wanted.update(elsewhere)
-            else:
-                why = f"{plural(piece.elsewhere_count, 'reference')} of {name} lie where nothing was listed"
-                failures.append(PrefixFailure(elsewhere[0].rpartition("/")[0], why))
-            wanted.update(key(path) for path in table.gone)
-            if not wanted:
-                continue
-            away = not difference.listed.get(name)
-            try:
-                entries = _entries(table, wanted, ways, whole=not away)
-            except StrandlineError as e:
-                failures.append(PrefixFailure(table.head.location, e.message))
-                unshown.cannot_look(name)
-                continue
-            if wanted - entries.keys():
-                # An entry was read a moment ago and cannot be described now: nobody can say what is missing.
-                unshown.cannot_look(name)
-            told = len(failures)
-            there = {} if away else _there(entries, ways, threads.map, failures)
-            gone = [k for k in entries if k not in there]
-            if any(ledger_context.own_origin or entries[k].content is not Content.METADATA for k in gone):
-                unshown.lacking.add(name)
-            seen: Set[str] = there.keys()
-            if len(failures) > told:
-                seen = frozenset()
-                unshown.cannot_look(name)
-            covered = set(piece.missing)
-            unshown.look_at(name, {k: stat for k, stat in there.items() if stat is not None and k in covered})
-            absent = _absent(table, set(gone), seen, elsewhere, difference.contents_listed.get(name, 0))
-            for k in gone:
-                yield missing_finding(
-                    name, entries[k], ground, ledger_context, shared=k in piece.shared, stopped=absent.get(k)
-                )
-
-
-def _pointers_away(places: Places, ways: Ways, failures: list[PrefixFailure]) -> Iterator[Finding]:
-    """Metadata files that the catalog names and that do not exist. Their tables cannot be opened, therefore."""
-    for name, path in places.pointers.items():
-        try:
-            is_there = ways.look(path) is not None
-        except StorageError as e:
-            failures.append(PrefixFailure(path, e.message))
-            continue
-        if not is_there:
-            yield Finding(FindingKind.MISSING, path, name, None, None, Protection.TABLE_UNREAD, Content.METADATA)
 
 
 def _absent(
@@ -319,72 +337,8 @@ def _absent(
     apart = {k for k in elsewhere if k not in table.files}
     here = gone - apart - table.files.keys()
     found: dict[str, Protection] = {}
-    for some, there in ((here, contents_listed), (apart & gone, len(apart & seen))):
-        reason = guard.by_absent_contents(missing=len(some), there=there)
+    for some, count in ((here, contents_listed), (apart & gone, len(apart & seen))):
+        reason = guard.by_absence(expected=len(some), found=count)
         if reason is not None:
             found |= dict.fromkeys(some, reason)
     return found
-
-
-def _entries(table: TableReferences, wanted: Set[str], ways: Ways, *, whole: bool) -> dict[str, Entry]:
-    entries = dict(ways.describe(table, wanted - table.files.keys())) if whole else {}
-    for its_key in wanted & table.files.keys():
-        entries[its_key] = Entry(table.files[its_key].path, table.files[its_key].content)
-    if not whole:
-        contents = {k: content for manifest in table.manifests for k, content in manifest.others.items()}
-        for its_key in wanted - entries.keys():
-            entries[its_key] = Entry(its_key, contents.get(its_key, Content.DATA))
-    return dict(sorted(entries.items()))
-
-
-def _there(
-    entries: Mapping[str, Entry],
-    ways: Ways,
-    each: Callable[..., Iterable[Stat | StorageError | None]],
-    failures: list[PrefixFailure],
-) -> dict[str, Stat | None]:
-    """Files that exist after all: the tables were read after the listing, and may name newer files. None: unknown."""
-
-    def look(its_key: str) -> Stat | StorageError | None:
-        try:
-            path = entries[its_key].path
-            return ways.look(path) or (None if path == its_key else ways.look(its_key))
-        except StorageError as e:
-            return e
-
-    there: dict[str, Stat | None] = {}
-    names = list(entries)
-    for at in range(0, len(names), _LOOKS_AT_ONCE):
-        ways.check()
-        part = names[at : at + _LOOKS_AT_ONCE]
-        for its_key, answer in zip(part, each(look, part), strict=True):
-            if isinstance(answer, StorageError):
-                failures.append(PrefixFailure(entries[its_key].path, answer.message))
-                there[its_key] = None
-            elif answer is not None:
-                there[its_key] = answer
-    return there
-
-
-def _facts(
-    references: LakeReferences,
-    difference: Difference,
-    missing: Mapping[str | None, int],
-    orphans: Mapping[str | None, int],
-    stopped: Mapping[str, Protection],
-    ledger_context: LedgerContext,
-) -> list[TableFacts]:
-    return [
-        TableFacts(
-            head,
-            difference.listed.get(head.name, 0),
-            references.by_name[head.name].count,
-            references.by_name[head.name].content_count,
-            missing.get(head.name, 0),
-            orphans.get(head.name, 0),
-            ledger_context.contents_before.get(head.uuid),
-            stopped.get(head.name),
-            references.unread.get(head.name),
-        )
-        for head in references.tables
-    ]

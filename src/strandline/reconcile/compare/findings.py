@@ -1,49 +1,48 @@
-"""The judged findings of one comparison, stored as plain tuples and converted on demand: a lake may have a million."""
+"""The judged findings of one comparison. Orphans are plain tuples, converted on demand: a lake may have a million."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any
 
-from strandline.reconcile.model import Content, Counts, Drift, Finding, FindingKind, Protection, TableFacts
+from strandline.reconcile.model import Content, Counts, Finding, FindingKind, Protection, TableFacts
 
 # kind, path, table, size, time, protection, content
 Judged = tuple[FindingKind, str, str | None, int | None, int | None, Protection | None, Content]
+Order = Callable[[Any], tuple[str, str, str]]
+Store = Callable[[Iterable[Any], Order], Iterable[Any]]  # sorts findings; the result can be iterated repeatedly
 
 
 @dataclass(frozen=True, slots=True)
-class InMemoryDrift:
-    found: Counts
-    planned: Counts
+class Drift:
+    """One comparison of storage and references, every finding judged. It can be iterated repeatedly, always in the same
+    order (`Finding.order`)."""
+
+    found: Counts  # everything, protected or not
+    planned: Counts  # what is not protected
     protected: Mapping[Protection, int]
     tables: Sequence[TableFacts]
     listed: int
-    _missing: Sequence[Finding]
-    _orphans: Sequence[Judged]
+    _missing: Iterable[Finding]
+    _orphans: Iterable[Judged]
 
     def missing(self) -> Iterator[Finding]:
         return iter(self._missing)
 
     def orphans(self) -> Iterator[Finding]:
+        """All findings that are not missing files."""
         return map(orphan_finding, self._orphans)
 
     def first_orphans(self, count: int) -> Iterator[Finding]:
-        chosen = first_of_each(self._orphans, count, lambda judged: (judged[0], judged[5] is None))
-        return map(orphan_finding, chosen)
-
-
-T = TypeVar("T")
-
-
-def first_of_each(values: Iterable[T], count: int, kind_of: Callable[[T], Hashable]) -> Iterator[T]:
-    seen: Counter[Hashable] = Counter()
-    for value in values:
-        kind = kind_of(value)
-        if seen[kind] < count:
-            seen[kind] += 1
-            yield value
+        """Of each kind, so many that can be acted on and so many that are protected."""
+        seen: Counter[tuple[FindingKind, bool]] = Counter()
+        for judged in self._orphans:
+            kind = judged[0], judged[5] is None
+            if seen[kind] < count:
+                seen[kind] += 1
+                yield orphan_finding(judged)
 
 
 def orphan_finding(judged: Judged) -> Finding:
@@ -63,34 +62,60 @@ def partition_of(path: str) -> str | None:
     return "/".join(reversed(named)) or None
 
 
-# takes the counts of missing and of unreferenced files, by table
-FactsOf = Callable[[Mapping[str | None, int], Mapping[str | None, int]], Sequence[TableFacts]]
-# consumes missing files before the others: what they show decides about those
-Gather = Callable[[Iterable[Finding], Iterable[Judged], FactsOf, int], Drift]
+class _Counters:
+    def __init__(self) -> None:
+        self.found: Counter[tuple[FindingKind, Protection | None]] = Counter()
+        self.bytes: Counter[Protection | None] = Counter()  # of all but missing files
+
+    def missing(self, findings: Iterable[Finding]) -> Iterator[Finding]:
+        for finding in findings:
+            self.found[finding.kind, finding.protected] += 1
+            yield finding
+
+    def orphans(self, files: Iterable[Judged]) -> Iterator[Judged]:
+        for judged in files:
+            self.found[judged[0], judged[5]] += 1
+            self.bytes[judged[5]] += judged[3] or 0
+            yield judged
+
+    def counts(self, protections: Iterable[Protection | None]) -> Counts:
+        kinds: Counter[FindingKind] = Counter()
+        size = 0
+        for protection in protections:
+            size += self.bytes[protection]
+            for kind in FindingKind:
+                kinds[kind] += self.found[kind, protection]
+        return Counts(
+            kinds[FindingKind.MISSING],
+            kinds[FindingKind.ORPHAN],
+            kinds[FindingKind.FOREIGN],
+            size,
+            kinds[FindingKind.SUPERSEDED],
+        )
 
 
-def gathered(missing: Iterable[Finding], orphans: Iterable[Judged], facts: FactsOf, listed: int) -> InMemoryDrift:
-    gone = sorted(missing, key=lambda finding: finding.order)
-    ordered = sorted(orphans, key=lambda j: (j[0].value, j[2] or "", j[1]))
-    protected = Counter(f.protected for f in gone if f.protected is not None)
-    protected.update(j[5] for j in ordered if j[5] is not None)
-    return InMemoryDrift(
-        _counts(gone, ordered),
-        _counts([f for f in gone if f.protected is None], [j for j in ordered if j[5] is None]),
-        {protection: protected[protection] for protection in Protection if protected[protection]},
-        facts(Counter(f.table for f in gone), Counter(j[2] for j in ordered)),
+def in_memory(findings: Iterable[Any], order: Order) -> list[Any]:
+    return sorted(findings, key=order)
+
+
+def gathered(
+    missing: Iterable[Finding],
+    orphans: Iterable[Judged],
+    facts: Callable[[], Sequence[TableFacts]],
+    listed: int,
+    store: Store,
+) -> Drift:
+    """Consumes missing files before the others, and calls `facts` after both: what they show decides about the rest."""
+    counters = _Counters()
+    gone = store(counters.missing(missing), lambda finding: finding.order)
+    stray = store(counters.orphans(orphans), lambda judged: (judged[0].value, judged[2] or "", judged[1]))
+    protected = {reason: counters.counts([reason]).total for reason in Protection}
+    return Drift(
+        counters.counts([None, *Protection]),
+        counters.counts([None]),
+        {reason: count for reason, count in protected.items() if count},
+        facts(),
         listed,
         gone,
-        ordered,
-    )
-
-
-def _counts(missing: Sequence[Finding], orphans: Sequence[Judged]) -> Counts:
-    kinds = Counter(j[0] for j in orphans)
-    return Counts(
-        len(missing),
-        kinds[FindingKind.ORPHAN],
-        kinds[FindingKind.FOREIGN],
-        sum(j[3] or 0 for j in orphans),
-        kinds[FindingKind.SUPERSEDED],
+        stray,
     )

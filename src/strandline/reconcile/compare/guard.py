@@ -5,12 +5,16 @@ All guards are asked. Of those that refuse, the first in the order of `Protectio
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from strandline.core.types import SeqRange
 from strandline.ledger.receive.receipts import BODY_SUFFIX
 from strandline.reconcile.model import Content, LastPublished, LedgerContext, Lineage, Protection, TableSeal
 from strandline.reconcile.paths import is_under
+
+if TYPE_CHECKING:
+    from strandline.reconcile.references.missing_entries import Entry
 
 SPOOL_IN_HAND_SECONDS = 3_600
 _ORDER = {protection: n for n, protection in enumerate(Protection)}
@@ -32,18 +36,14 @@ def by_time(modified_ns: int | None, ledger_context: LedgerContext) -> Protectio
         return Protection.FUTURE_TIME
     if modified_ns > ledger_context.young_after_ns:
         return Protection.YOUNG
-    return by_open_block(modified_ns, ledger_context) or by_open_job(modified_ns, ledger_context)
-
-
-def by_open_block(modified_ns: int, ledger_context: LedgerContext) -> Protection | None:
-    """A file of a block that has been open for long may be as old as the block."""
-    began = ledger_context.oldest_open_block_ns
-    return Protection.OPEN_BLOCK if _is_since(modified_ns, began, ledger_context.clock_skew_seconds) else None
-
-
-def by_open_job(modified_ns: int, ledger_context: LedgerContext) -> Protection | None:
-    began = ledger_context.oldest_job_ns
-    return Protection.OPEN_JOB if _is_since(modified_ns, began, ledger_context.clock_skew_seconds) else None
+    # A file of a block or job that has been open for long may be as old as that.
+    for began_ns, reason in (
+        (ledger_context.oldest_open_block_ns, Protection.OPEN_BLOCK),
+        (ledger_context.oldest_job_ns, Protection.OPEN_JOB),
+    ):
+        if began_ns is not None and modified_ns >= began_ns - ledger_context.clock_skew_seconds * 1_000_000_000:
+            return reason
+    return None
 
 
 def by_spool(modified_ns: int | None, table_uuid: str, name: str, ledger_context: LedgerContext) -> Protection | None:
@@ -56,10 +56,6 @@ def by_spool(modified_ns: int | None, table_uuid: str, name: str, ledger_context
         return Protection.NOT_A_DATASET
     in_hand = modified_ns is None or modified_ns > ledger_context.now_ns - SPOOL_IN_HAND_SECONDS * 1_000_000_000
     return Protection.YOUNG if in_hand else None
-
-
-def _is_since(modified_ns: int, began_ns: int | None, skew_seconds: int) -> bool:
-    return began_ns is not None and modified_ns >= began_ns - skew_seconds * 1_000_000_000
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
@@ -105,15 +101,11 @@ def is_one_bit_off(one: str, other: str) -> bool:
     return sum((ord(a) ^ ord(b)).bit_count() for a, b in zip(one, other, strict=True)) == 1
 
 
-def by_absence(*, references: int, listed: int) -> Protection | None:
-    """Unavailable storage shows nothing at all; missing files leave others behind."""
-    return Protection.NOTHING_LISTED if references > 0 and listed == 0 else None
-
-
-def by_absent_contents(*, missing: int, there: int) -> Protection | None:
-    """The same for data and delete files alone: they may be on other storage than the metadata, or have been removed as
-    a whole, and existing metadata says nothing about that. Entries of such a table are not dropped."""
-    return Protection.NOTHING_LISTED if missing > 0 and there == 0 else None
+def by_absence(*, expected: int, found: int) -> Protection | None:
+    """Unavailable storage shows nothing at all; missing files leave others behind. Data and delete files are also
+    judged alone: they may be on other storage than the metadata, or have been removed as a whole, and existing metadata
+    says nothing about that. Entries of such a table are not dropped."""
+    return Protection.NOTHING_LISTED if expected > 0 and found == 0 else None
 
 
 def overlaps(folders: Mapping[str, Sequence[str]]) -> dict[str, str]:
@@ -171,33 +163,24 @@ def by_content(content: Content) -> Protection | None:
 
 
 def of_missing(
-    ledger_context: LedgerContext,
-    *,
-    table: str,
-    stopped: Protection | None,
-    content: Content,
-    rows: SeqRange | None,
-    added_ns: int | None,
-    in_main: bool,
-    shared: bool,
+    ledger_context: LedgerContext, table: str, entry: Entry, *, stopped: Protection | None, shared: bool
 ) -> Protection | None:
     """All guards for an entry whose file is missing."""
+    reasons = [
+        stopped,
+        by_content(entry.content),
+        by_time(entry.added_ns, ledger_context),
+        None if entry.in_main else Protection.NOT_IN_MAIN,
+        Protection.SHARED_FILE if shared else None,
+        None if ledger_context.own_origin else Protection.ORIGIN,
+    ]
     seal = ledger_context.seals.get(table)
-
-    def reasons() -> Iterator[Protection | None]:
-        yield stopped
-        yield by_content(content)
-        yield by_time(added_ns, ledger_context)
-        yield None if in_main else Protection.NOT_IN_MAIN
-        yield Protection.SHARED_FILE if shared else None
-        yield None if ledger_context.own_origin else Protection.ORIGIN
-        if seal is None:
-            yield Protection.NOT_A_DATASET
-        elif content is Content.DATA:
-            yield by_seal(rows, seal)
-            yield by_delivery(rows, seal, accept_loss=ledger_context.accept_loss)
-
-    return first(reasons())
+    if seal is None:
+        reasons.append(Protection.NOT_A_DATASET)
+    elif entry.content is Content.DATA:
+        reasons.append(by_seal(entry.rows, seal))
+        reasons.append(by_delivery(entry.rows, seal, accept_loss=ledger_context.accept_loss))
+    return first(reasons)
 
 
 def by_place(

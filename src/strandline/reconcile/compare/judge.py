@@ -29,7 +29,12 @@ from strandline.reconcile.paths import (
 from strandline.reconcile.references.missing_entries import Entry
 
 _SPOOL_SUFFIXES = (".arrow", ".tmp")
-_CONTENTS = {Room.DATA: Content.DATA, Room.METADATA: Content.METADATA}
+# what the files of a folder are, and how their names end
+_LAYOUT: Mapping[Room | None, tuple[Content | None, tuple[str, ...]]] = {
+    Room.DATA: (Content.DATA, SUFFIXES[Room.DATA]),
+    Room.METADATA: (Content.METADATA, SUFFIXES[Room.METADATA]),
+    None: (None, ()),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +59,14 @@ class _Place:
     table: str | None
     content: Content | None  # None outside every layout
     suffixes: tuple[str, ...]
-    standing: Protection | None  # the guard that protects the file, whatever its age
+    protected: Protection | None  # the guard that protects the file, whatever its age
 
 
 class Judge:
     """Judges unreferenced files. It judges a folder once, because a folder may have a million of them."""
 
-    def __init__(self, ground: RunPlaces, ledger_context: LedgerContext) -> None:
-        self._ground = ground
+    def __init__(self, run_places: RunPlaces, ledger_context: LedgerContext) -> None:
+        self._run_places = run_places
         self._context = ledger_context
         self._places: dict[tuple[str, str | None], _Place | None] = {}
 
@@ -72,7 +77,7 @@ class Judge:
     def judged(self, file: Unreferenced, stat: Stat | None) -> Judged:
         place = self._place(file)
         if place is None:
-            raise ValueError(f"{file.path} is not to be spoken of")
+            raise ValueError(f"{file.path} is not reported")
         name = file.path.rpartition("/")[2]
         fits = place.content is not None and fits_room(name, place.suffixes)
         modified_ns = None if stat is None else stat.modified_ns
@@ -80,8 +85,8 @@ class Judge:
         if place.content is Content.SPOOL:
             table_uuid = file.path.rpartition("/")[0].rpartition("/")[2]
             protected = first((protected, by_spool(modified_ns, table_uuid, name, self._context)))
-        if place.standing is not None or not fits:
-            protected = first((place.standing, None if fits else Protection.LAYOUT, protected))
+        if place.protected is not None or not fits:
+            protected = first((place.protected, None if fits else Protection.LAYOUT, protected))
         if not self._context.own_origin and is_metadata_file(name):
             # The catalog's client writes these, on whatever machine it runs; this disk may have a copy.
             protected = first((protected, Protection.ORIGIN))
@@ -89,7 +94,7 @@ class Judge:
             protected = Protection.DAMAGED
         kind = FindingKind.ORPHAN if fits else FindingKind.FOREIGN
         if fits and is_metadata_file(checksum_of(name) or name):
-            current = self._ground.current.get(place.table or "")
+            current = self._run_places.current.get(place.table or "")
             if current is not None and is_superseded(file.path, current):
                 kind = FindingKind.SUPERSEDED
         content = place.content if fits and place.content is not None else Content.UNKNOWN
@@ -103,44 +108,42 @@ class Judge:
         return self._places[known]
 
     def _place_of(self, folder: str, table: str | None) -> _Place | None:
-        ground = self._ground
-        if is_own(folder, ground.warehouse):
+        run_places = self._run_places
+        if is_own(folder, run_places.warehouse):
             return self._spool(folder)
         if table is not None:
-            return self._at(table, room_of_folder(folder, ground.locations[table]), folder, is_known=True)
-        if ground.passed_over(key(folder)):
+            room = room_of_folder(folder, run_places.locations[table])
+            return self._at(table, folder, *_LAYOUT[room], is_known=True)
+        if run_places.passed_over(key(folder)):
             return None
-        relative = below(f"{folder}/", ground.warehouse)
+        relative = below(f"{folder}/", run_places.warehouse)
         root = None if relative is None else unknown_root_of(relative)
-        room = None if root is None else room_of_folder(folder, f"{ground.warehouse}/{root}")
-        return self._at(None, room, folder, is_known=False)
+        room = None if root is None else room_of_folder(folder, f"{run_places.warehouse}/{root}")
+        return self._at(None, folder, *_LAYOUT[room], is_known=False)
 
-    def _at(self, table: str | None, room: Room | None, folder: str, *, is_known: bool) -> _Place:
-        standing = self._standing(table, folder, in_layout=room is not None, is_known=is_known)
-        content = None if room is None else _CONTENTS[room]
-        return _Place(table, content, () if room is None else SUFFIXES[room], standing)
-
-    def _standing(self, table: str | None, folder: str, *, in_layout: bool, is_known: bool) -> Protection | None:
-        return by_place(
+    def _at(
+        self, table: str | None, folder: str, content: Content | None, suffixes: tuple[str, ...], *, is_known: bool
+    ) -> _Place:
+        protected = by_place(
             self._context,
-            stopped=None if table is None else self._ground.stopped.get(table),
-            in_layout=in_layout,
+            stopped=None if table is None else self._run_places.stopped.get(table),
+            in_layout=content is not None,
             known_root=is_known,
-            failed_prefix=self._ground.failed.of(key(folder)) is not None,
-            vanished=not is_known and self._ground.vanished.of(key(folder)) is not None,
-            any_unread=self._ground.any_unread,
+            failed_prefix=self._run_places.failed.of(key(folder)) is not None,
+            vanished=not is_known and self._run_places.vanished.of(key(folder)) is not None,
+            any_unread=self._run_places.any_unread,
         )
+        return _Place(table, content, suffixes, protected)
 
     def _spool(self, folder: str) -> _Place | None:
         """A spool file without a record may be an orphan; everything else in the lake's own folder is the lake's."""
-        relative = below(folder, f"{self._ground.warehouse}/{SPOOL_FOLDER}")
+        relative = below(folder, f"{self._run_places.warehouse}/{SPOOL_FOLDER}")
         if relative is None:
             return None
         if "/" in relative or not has_plain_segments(relative):
-            return self._at(None, None, folder, is_known=True)
+            return self._at(None, folder, *_LAYOUT[None], is_known=True)
         # The spool has a layout of its own.
-        standing = self._standing(None, folder, in_layout=True, is_known=True)
-        return _Place(None, Content.SPOOL, _SPOOL_SUFFIXES, standing)
+        return self._at(None, folder, Content.SPOOL, _SPOOL_SUFFIXES, is_known=True)
 
 
 def is_superseded(path: str, current: str) -> bool:
@@ -155,7 +158,7 @@ def is_superseded(path: str, current: str) -> bool:
 def missing_finding(
     table: str,
     entry: Entry,
-    ground: RunPlaces,
+    run_places: RunPlaces,
     ledger_context: LedgerContext,
     *,
     shared: bool,
@@ -163,16 +166,8 @@ def missing_finding(
 ) -> Finding:
     seal = ledger_context.seals.get(table)
     holding, lacking = ((), ()) if seal is None else guard.delivered(entry.rows, seal)
-    protected = guard.of_missing(
-        ledger_context,
-        table=table,
-        stopped=guard.first((stopped, ground.stopped.get(table))),
-        content=entry.content,
-        rows=entry.rows,
-        added_ns=entry.added_ns,
-        in_main=entry.in_main,
-        shared=shared,
-    )
+    stopped = guard.first((stopped, run_places.stopped.get(table)))
+    protected = guard.of_missing(ledger_context, table, entry, stopped=stopped, shared=shared)
     return Finding(
         FindingKind.MISSING,
         entry.path,

@@ -50,11 +50,11 @@ class Places:
         """Those of these tables (by name: their folders) that share a folder with another table."""
         if self.unplaced is not None:
             return tables.keys()
-        folders = {name: [*of, *self._other_names(of)] for name, of in (*self.strangers.items(), *tables.items())}
+        folders = {
+            name: [spelled for folder in of for spelled in (folder, *self.spellings.get(folder, ()))]
+            for name, of in (*self.strangers.items(), *tables.items())
+        }
         return overlaps(folders).keys() & tables.keys()
-
-    def _other_names(self, folders: Sequence[str]) -> list[str]:
-        return [name for folder in folders for name in self.spellings.get(folder, ())]
 
     def passing_over(self) -> Callable[[str], bool]:
         """Given the key of a folder that no table owns: whether it is not reported."""

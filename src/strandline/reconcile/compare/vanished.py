@@ -25,11 +25,6 @@ class VanishedTables:
     failures: Sequence[PrefixFailure] = ()  # metadata that could not be read: the data of its table may be anywhere
 
 
-def folders_beside(metadata: Set[str]) -> VanishedTables:
-    """Without reading the metadata files."""
-    return VanishedTables({_table_folder(path) for path in metadata})
-
-
 def folders_named_in(
     metadata: Set[str],
     folders_in: Callable[[str], Sequence[str]],
@@ -38,7 +33,7 @@ def folders_named_in(
     reads_at_once: int,
 ) -> VanishedTables:
     """Also the folders that the metadata files name (`folders_in`), and their real paths, which a listing has."""
-    folders = {_table_folder(path) for path in metadata}
+    folders = {table_folder(path) for path in metadata}
     failures: list[PrefixFailure] = []
 
     def read(path: str) -> Sequence[str] | PrefixFailure:
@@ -63,7 +58,8 @@ def folders_named_in(
     return VanishedTables(folders | real, failures)
 
 
-def _table_folder(path: str) -> str:
+def table_folder(path: str) -> str:
+    """The folder of a table, by the place of its metadata file."""
     folder = key(path.rpartition("/")[0])
     outer, _, name = folder.rpartition("/")
     return outer if name == Room.METADATA else folder

@@ -52,7 +52,7 @@ class Owning:
     @classmethod
     def of(cls, references: SparkReferences) -> Owning:
         found = references.by_name.items()
-        return cls({name: TableKeys(t.folders, frozenset(), metadata_folder_of(t)) for name, t in found})
+        return cls({name: TableKeys(t.folders, frozenset(), t.metadata_folder) for name, t in found})
 
     def owner_of(self) -> Callable[[str], tuple[str | None, bool]]:
         """Given a folder's key: the table, and whether the table's metadata is there."""
@@ -198,10 +198,10 @@ class Comparing:
         gone = self._gone()
         contents = F.count(F.when(F.col("content") != _NAMED, 1)).alias("contents")
         # one row per table
-        told = gone.groupBy("table", "label").agg(F.count("key").alias("count"), contents).collect()
-        described = sorted({row.table for row in told if row.contents and listed.get(row.table)})
+        totals = gone.groupBy("table", "label").agg(F.count("key").alias("count"), contents).collect()
+        described = sorted({row.table for row in totals if row.contents and listed.get(row.table)})
         rows = self._located(gone, locate(described)) if described else gone.withColumn("manifests", F.expr(_NOWHERE))
-        counts = {(row.table, row.label): row["count"] for row in told}
+        counts = {(row.table, row.label): row["count"] for row in totals}
         for name, table in sorted(self._references.by_name.items()):
             apart = counts.get((name, _ELSEWHERE), 0)
             some = self._some(rows, name, _ELSEWHERE, 1 if apart > LOOKED_FOR_MAX else apart)
@@ -247,10 +247,6 @@ class Unreached:
     def __iter__(self) -> Iterator[Unreferenced]:
         for row in self._frame.toLocalIterator():
             yield Unreferenced(decoded(row.path), row.owner, row.size, row.modified_ns)
-
-
-def metadata_folder_of(table: TableReferences) -> str:
-    return key(table.head.metadata_location).rpartition("/")[0]
 
 
 def _keys(rows: Sequence[Any]) -> list[str]:

@@ -179,8 +179,8 @@ class _Rows:
         return len(self._columns[0])
 
     def add(self, kind: str, path: str, why: str | None = None) -> None:
-        told = None if why is None else why.encode("utf-8", "backslashreplace").decode()
-        for column, value in zip(self._columns, (kind, path, "", "", None, None, None, None, told), strict=True):
+        text = None if why is None else why.encode("utf-8", "backslashreplace").decode()
+        for column, value in zip(self._columns, (kind, path, "", "", None, None, None, None, text), strict=True):
             column.append(value)
 
     def add_files(self, path: str, folder: ListedFolder, which: slice) -> None:

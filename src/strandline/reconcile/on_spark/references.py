@@ -179,12 +179,12 @@ class SparkReferenceReader(ReferenceReader):
         try:
             frames = [self._all_entries(name, tables[name].metadata_location) for name in names]
             raw = spelled(reduce(DataFrame.unionByName, frames)).persist(StorageLevel.DISK_ONLY)
-            told = raw.groupBy("table").agg(
+            totals = raw.groupBy("table").agg(
                 F.count(F.when(F.col("is_live"), F.col("path"))).alias("entries"),
                 F.every("is_plain").alias("are_plain"),
                 (F.count("named_once") > F.countDistinct("named_once")).alias("repeats"),
             )
-            found = {row.table: row for row in told.collect()}
+            found = {row.table: row for row in totals.collect()}
             right = [
                 name
                 for name in names
@@ -232,10 +232,10 @@ class SparkReferenceReader(ReferenceReader):
         text = F.col("key").cast("string")
         odd = F.min(F.when(~text.startswith("/") & ~text.startswith("s3://"), F.col("key")))
         # one row per table
-        told = frame.groupBy("table").agg(F.count("key").alias("count"), odd.alias("odd")).collect()
+        totals = frame.groupBy("table").agg(F.count("key").alias("count"), odd.alias("odd")).collect()
         self._held |= dict.fromkeys(names, frame)
-        counts = dict.fromkeys(names, 0) | {row.table: row["count"] for row in told}
-        return _Read(frame, counts, {row.table: decoded(row.odd) for row in told if row.odd is not None})
+        counts = dict.fromkeys(names, 0) | {row.table: row["count"] for row in totals}
+        return _Read(frame, counts, {row.table: decoded(row.odd) for row in totals if row.odd is not None})
 
     def _real(self, references: SparkReferences) -> DataFrame | None:
         content = references.content()

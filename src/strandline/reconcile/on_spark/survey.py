@@ -15,11 +15,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from strandline.core.errors import StrandlineError
+from strandline.iceberg.session.job_watch import watched
 from strandline.iceberg.session.lake_session import open_session
 from strandline.iceberg.spark.tables import JAVA_ERRORS, SparkTables, explain
-from strandline.reconcile.compare.compared import surveyed
+from strandline.reconcile.compare.compared import Comparison
 from strandline.reconcile.compare.places import Places, Unclaimed
-from strandline.reconcile.compare.spill import spilled
+from strandline.reconcile.compare.spill import Spill
 from strandline.reconcile.model import LedgerContext, Phase, PrefixFailure, Survey, Watch
 from strandline.reconcile.on_spark.compare import Comparing
 from strandline.reconcile.on_spark.listing import (
@@ -32,13 +33,11 @@ from strandline.reconcile.on_spark.listing import (
 )
 from strandline.reconcile.on_spark.paths import decoded, decoded_column, encoded
 from strandline.reconcile.on_spark.references import SparkReferenceReader, SparkReferences
-from strandline.reconcile.on_spark.watch import watched
 from strandline.reconcile.references.collect import LakeReferences
 from strandline.reconcile.references.manifest_workers import ManifestReading
 from strandline.reconcile.storage.listing import Listing
 from strandline.reconcile.storage.pool import Pool
 from strandline.reconcile.survey import Known, LakeSurveyor
-from strandline.storage.s3_listing import Bucket
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,29 +66,28 @@ class SparkSurveyor:
 
     def survey(self, ledger_context: LedgerContext, watch: Watch) -> Survey:
         light = self._light
-        with _explained(), watched(self._spark, watch):
+        with _explained(), watched(self._spark, watch.check):
             watch.phase(Phase.LIST)
             known = light.known()
-            roots, beside, listing = self._list(known, watch)
+            beside, listing = self._list(known, watch)
             failures: list[PrefixFailure] = [*listing.failures, *beside.failures]
             watch.phase(Phase.REFERENCES)
             references = self._read(None, watch, links=[*listing.links, *beside.links])
             watch.phase(Phase.COMPARE)
             files = self._with(listing.files, beside)
-            comparing = Comparing(files, references, roots, failures, self._kept)
+            comparing = Comparing(files, references, beside.roots, failures, self._kept)
             difference = comparing.difference()
             sought = comparing.sought(difference.listed, lambda names: self._manifests(names, references, watch))
             places = known.places(references)
             if light.inventory_file is not None:
                 places = self._bounded(places, known, listing.files, failures)
-            return surveyed(
-                light.warehouse, failures, difference, sought, references, ledger_context, light.ways(watch),
-                light.bounds, places, spilled,
-            )  # fmt: skip
+            context = light.compare_context(watch)
+            compared = Comparison(light.warehouse, failures, difference, references, ledger_context, context, places)
+            return compared.survey(sought, Spill)
 
     def references(self, known: LakeReferences | None, watch: Watch) -> SparkReferences:
         """The present references."""
-        with _explained(), watched(self._spark, watch):
+        with _explained(), watched(self._spark, watch.check):
             return self._read(known, watch)
 
     def close(self) -> None:
@@ -106,21 +104,21 @@ class SparkSurveyor:
         newest_ns = files.agg(F.max("modified_ns").alias("newest")).collect()[0].newest or 0
         return self._light.bounded(places, unclaimed, roots, newest_ns, failures)
 
-    def _list(self, known: Known, watch: Watch) -> tuple[Sequence[str], Listing, StorageListing]:
-        light, config = self._light, self._light.config
+    def _list(self, known: Known, watch: Watch) -> tuple[Listing, StorageListing]:
+        """Also what was found beside the roots."""
+        light = self._light
         if light.inventory_file is not None:
+            beside = Listing((light.warehouse,))
             listing = inventory_on_spark(self._spark, light.inventory_file, light.warehouse.rstrip("/"))
-            self._kept += listing.kept
-            return (light.warehouse,), Listing(()), listing
-        self._expect(known.expected)
-        with Pool() as pool:
-            plan = light.plan_listing(known, pool, watch)
-        watch.check()
-        bucket = Bucket.of(config) if light.warehouse.startswith("s3://") else None
-        seconds = config.settings.reconcile.prefix_timeout_seconds
-        listing = list_on_spark(self._spark, plan.roots, bucket, timeout_seconds=seconds)
+        else:
+            self._expect(known.expected)
+            with Pool() as pool:
+                beside = light.plan_listing(known, pool, watch)
+            watch.check()
+            seconds = light.config.settings.reconcile.prefix_timeout_seconds
+            listing = list_on_spark(self._spark, beside.roots, light.bucket, timeout_seconds=seconds)
         self._kept += listing.kept
-        return plan.roots, plan.beside, listing
+        return beside, listing
 
     def _with(self, files: DataFrame, beside: Listing) -> DataFrame:
         """Adds the files in folders above the tables' folders, which are few."""

@@ -75,7 +75,7 @@ def read_records(content: bytes, wanted: WantedFields) -> Iterator[list[Any]]:
             if inner.tell() != len(block):
                 raise AvroUnreadable("a block does not end where its records do")
             if decoder.read(SYNC_BYTES) != sync:
-                raise AvroUnreadable("a block does not end with the mark of this file")
+                raise AvroUnreadable("a block does not end with the sync marker of this file")
             if len(found) >= RECORDS_AT_ONCE:
                 yield found
                 found = []

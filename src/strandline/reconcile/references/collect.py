@@ -26,12 +26,11 @@ from strandline.core.wording import plural
 from strandline.reconcile.model import Content, Lineage, TableHead
 from strandline.reconcile.paths import canonical, first_that_is_no_text, key
 from strandline.reconcile.references.manifest_workers import ListedManifest, ManifestFiles, ManifestReading, Unreadable
-from strandline.reconcile.references.metadata_checks import problem_of
+from strandline.reconcile.references.metadata_checks import named_files, newest_sequence, problem_of
 from strandline.reconcile.references.real_paths import RealPaths
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
-    from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
     from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
@@ -72,6 +71,11 @@ class TableReferences:
     apart: int = 0  # how many more keys there are that this process does not hold: those of all content files, or none
 
     @property
+    def metadata_folder(self) -> str:
+        """Its key."""
+        return key(self.head.metadata_location).rpartition("/")[0]
+
+    @property
     def count(self) -> int:
         return len(self.keys) + self.apart
 
@@ -82,8 +86,10 @@ class TableReferences:
 
 @dataclass(frozen=True)
 class LakeReferences:
+    """What the catalog's tables reference, at one moment."""
+
     by_name: Mapping[str, TableReferences]
-    unread: Mapping[str, str]
+    unread: Mapping[str, str]  # tables that could not be read completely, and why
     also: frozenset[str] = field(default=frozenset())  # the real paths of references that go through symbolic links
     links: tuple[str, ...] = ()  # the known links
 
@@ -102,6 +108,7 @@ class LakeReferences:
         return set().union(self.also, *(table.keys for table in tables))
 
     def referenced(self, paths: Iterable[str]) -> set[str]:
+        """Those of the paths that are referenced."""
         return {path for path in paths if key(path) in self.everything}
 
 
@@ -176,8 +183,9 @@ class ReferenceReader:
                 unread.pop(name, None)
                 try:
                     table = self._catalog.load(name)
-                    _check_format(name, table.metadata)
-                    folders_of(table)
+                    if (version := table.metadata.format_version) not in FORMAT_VERSIONS:
+                        raise TableUnfit(f"{name} has format version {version}: what it references is not known")
+                    folders_of(table)  # which raises, too
                 except NoSuchDataset:
                     continue  # Dropped or renamed just now: the names are listed again.
                 except (TableUnfit, StorageError, SchemaError) as e:
@@ -213,7 +221,8 @@ class ReferenceReader:
         parts = self._read_lists(tables)
         wanted = {manifest.path: manifest for part in parts.values() for manifest in part.listed()}
         owners = {manifest.path: tables[name].io for name, part in parts.items() for manifest in part.listed()}
-        self._check_count(wanted.values())
+        if (counted := sum(manifest.live or 0 for manifest in wanted.values())) > self._references_max:
+            raise references_too_many(counted)
         files = self._reading.read_manifests(wanted.values(), owners)
         for part in parts.values():
             for path in sorted({manifest.path for manifest in part.listed()}):
@@ -231,9 +240,7 @@ class ReferenceReader:
         return problem_of(table, is_from_file=not self._catalog.is_remote)
 
     def _read_lists(self, tables: Mapping[str, Table]) -> dict[str, Parts]:
-        answers = self._reading.read_lists(
-            {name: (table.io, [s.manifest_list for s in table.snapshots()]) for name, table in tables.items()}
-        )
+        answers = self._reading.read_lists({s.manifest_list: t.io for t in tables.values() for s in t.snapshots()})
         parts = {name: Parts() for name in tables}
         for name, table in tables.items():
             for path in sorted({s.manifest_list for s in table.snapshots()}):
@@ -244,15 +251,10 @@ class ReferenceReader:
                     parts[name].lists[path] = listed
         return parts
 
-    def _check_count(self, manifests: Iterable[ListedManifest]) -> None:
-        counted = sum(manifest.live or 0 for manifest in manifests)
-        if counted > self._references_max:
-            raise references_too_many(counted)
-
 
 def references_too_many(count: int) -> ReferencesTooMany:
     return ReferencesTooMany(
-        f"the tables reach {plural(count, 'file')}, which is more than one process is to hold",
+        f"the tables reference {plural(count, 'file')}, more than one process may hold",
         hint="Raise reconcile.references_max, if this machine has the memory.",
     )
 
@@ -353,13 +355,9 @@ def head_of(name: str, table: Table) -> TableHead:
         metadata.last_updated_ms * 1_000_000,
         metadata.current_snapshot_id,
         {snapshot.snapshot_id: snapshot.parent_snapshot_id for snapshot in metadata.snapshots},
-        None if metadata.format_version == 1 else _proven(metadata),
+        None if metadata.format_version == 1 else newest_sequence(metadata),
     )
     return TableHead(name, str(metadata.table_uuid), canonical(metadata.location), table.metadata_location, lineage)
-
-
-def _proven(metadata: TableMetadata) -> int | None:
-    return max((s.sequence_number for s in metadata.snapshots if s.sequence_number is not None), default=None)
 
 
 def folders_of(table: Table) -> tuple[str, ...]:
@@ -395,20 +393,13 @@ def _locations(location: str, properties: Mapping[str, Any]) -> list[str]:
 
 def metadata_files(table: Table) -> dict[str, NamedFile]:
     """Files that the table's metadata names directly, by key."""
-    metadata = table.metadata
-    named = [(table.metadata_location, Content.METADATA)]
-    named += [(entry.metadata_file, Content.METADATA) for entry in metadata.metadata_log]
-    named += [(snapshot.manifest_list, Content.MANIFEST_LIST) for snapshot in metadata.snapshots]
-    named += [(statistics.statistics_path, Content.STATISTICS) for statistics in metadata.statistics]
-    named += [(statistics.statistics_path, Content.STATISTICS) for statistics in metadata.partition_statistics]
-    # A path that is not valid text is damage, which `metadata_checks` reports; nobody can check such a file.
-    named = [(path, content) for path, content in named if first_that_is_no_text((path, key(path))) is None]
-    return {key(path): NamedFile(content, canonical(path)) for path, content in named}
-
-
-def _check_format(name: str, metadata: TableMetadata) -> None:
-    if metadata.format_version not in FORMAT_VERSIONS:
-        raise TableUnfit(f"{name} has format version {metadata.format_version}: what it references is not known")
+    return {
+        key(path): NamedFile(content, canonical(path))
+        for _, content, paths in named_files(table)
+        for path in paths
+        # A path that is not valid text is damage, which `metadata_checks` reports; nobody can check such a file.
+        if first_that_is_no_text((path, key(path))) is None
+    }
 
 
 def _is_known(

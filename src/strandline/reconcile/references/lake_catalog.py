@@ -3,38 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from strandline.core.errors import NoSuchDataset, StorageError
+from strandline.core.errors import NoSuchDataset
 from strandline.iceberg.pyiceberg import drop_entries as light_drop
 from strandline.iceberg.pyiceberg.catalog import COMMIT_ATTEMPTS_MAX, PyIcebergCatalog
-from strandline.reconcile.model import LedgerContext, References, Survey, Watch
+from strandline.reconcile.model import Watch
 from strandline.reconcile.paths import key
 from strandline.reconcile.references.collect import LakeReferences
 
 if TYPE_CHECKING:
     from strandline.iceberg.spark.tables import SparkTables
 
-ReadReferences = Callable[[LakeReferences | None, Watch], LakeReferences]
 
-
+@dataclass(frozen=True)
 class LakeCatalog:
-    def __init__(self, catalog: PyIcebergCatalog, read: ReadReferences, spark: Callable[[], SparkTables]) -> None:
-        self._catalog = catalog
-        self._read = read
-        self._spark = spark
+    """If the catalog cannot be read at all, methods raise `StorageError`."""
 
-    def references(self, known: References | None, watch: Watch) -> References:
-        # `known` is only a shortcut, and useless if another reader made it.
-        return self._read(known if isinstance(known, LakeReferences) else None, watch)
+    open: Callable[[], PyIcebergCatalog]
+    read: Callable[[LakeReferences | None, Watch], LakeReferences]
+    spark: Callable[[], SparkTables]
+
+    @property
+    def _catalog(self) -> PyIcebergCatalog:
+        return self.open()
+
+    def references(self, known: LakeReferences | None, watch: Watch) -> LakeReferences:
+        """The present references. A table whose pointer did not move since `known` is not read again. A table that
+        cannot be read is in `unread`."""
+        return self.read(known, watch)
 
     def drop_entries(
         self, table: str, paths: Sequence[str], *, token: str, summary: Mapping[str, str], last_word: Callable[[], None]
     ) -> int:
+        """Removes the entries of data files from main in one commit, once per token; returns how many. `last_word`
+        raises to prevent the commit. Raises `CommitUnknown` if the outcome is unknown."""
         if not light_drop.is_possible(self._catalog, table):
             from strandline.iceberg.spark.drop_entries import drop_data_files
 
-            return drop_data_files(self._spark(), table, paths, token=token, summary=summary, before_commit=last_word)
+            return drop_data_files(self.spark(), table, paths, token=token, summary=summary, before_commit=last_word)
         return light_drop.drop_data_files(
             self._catalog,
             table,
@@ -44,40 +52,18 @@ class LakeCatalog:
             summary=summary,
             attempts_max=COMMIT_ATTEMPTS_MAX,
             before_commit=last_word,
-        ).count
+        )
 
     def dropped(self, table: str, token: str) -> int | None:
+        """How many entries the commit of a batch removed; None if it did not land. Voids the token: from then on the
+        batch cannot be committed any more."""
         if self._catalog.exists(table) and light_drop.is_possible(self._catalog, table):
             light_drop.void(self._catalog, table, token)
         return light_drop.landed(self._catalog, table, token)
 
     def may_have(self, table: str, paths: Sequence[str]) -> bool:
+        """False if main certainly has no entry for any of them."""
         try:
             return light_drop.has_entries(self._catalog, table, {key(path) for path in paths}, key)
         except NoSuchDataset:
             return True
-
-
-class AwayCatalog:
-    """Stands for a catalog that could not be opened: every method raises why. So a run ends with a recorded reason, and
-    whatever needs no catalog still works."""
-
-    def __init__(self, why: StorageError) -> None:
-        self._why = why
-
-    def survey(self, ledger_context: LedgerContext, watch: Watch) -> Survey:
-        raise self._why
-
-    def references(self, known: References | None, watch: Watch) -> References:
-        raise self._why
-
-    def drop_entries(
-        self, table: str, paths: Sequence[str], *, token: str, summary: Mapping[str, str], last_word: Callable[[], None]
-    ) -> int:
-        raise self._why
-
-    def dropped(self, table: str, token: str) -> int | None:
-        raise self._why
-
-    def may_have(self, table: str, paths: Sequence[str]) -> bool:
-        raise self._why

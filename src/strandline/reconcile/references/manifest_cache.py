@@ -17,6 +17,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 
@@ -65,11 +66,9 @@ def forget_old(folder: str) -> None:
     except OSError:
         return
     for entry in ours:
-        try:
+        with suppress(OSError):  # it is a cache: another run tidies it, or nobody
             if entry.is_file(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_mtime < limit:
                 os.unlink(entry.path)
-        except OSError:
-            pass  # it is a cache: another run tidies it, or nobody
 
 
 def way_of_reading(modules: tuple[ModuleType, ...] = (avro_reader, manifests, paths)) -> bytes | None:
@@ -126,7 +125,5 @@ def _keep(place: str, found: list[LivePart]) -> None:
         os.replace(being_made, place)
     except OSError:
         # For example, the disk is full: leave nothing on it.
-        try:
+        with suppress(OSError):
             os.unlink(being_made)
-        except OSError:
-            pass

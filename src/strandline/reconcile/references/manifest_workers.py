@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -47,29 +47,18 @@ class ManifestFiles:
     is_missing: bool = False
 
 
+@dataclass(frozen=True)
 class ManifestReading:
-    def __init__(
-        self,
-        pool: Pool,
-        *,
-        timeout_seconds: float,
-        check: Callable[[], None] | None = None,
-        memory: str | None = None,
-        on_found: Callable[[int], None] = lambda more: None,
-    ) -> None:
-        """With a folder as `memory`, manifests that were read before are not parsed again (`manifest_cache.py`)."""
-        self._pool = pool
-        self._timeout_seconds = timeout_seconds
-        self._check = check
-        self._memory = memory
-        self._on_found = on_found
+    pool: Pool
+    _: KW_ONLY
+    timeout_seconds: float
+    check: Callable[[], None] | None = None
+    memory: str | None = None  # a folder: manifests that were read before are not parsed again (`manifest_cache.py`)
+    on_found: Callable[[int], None] = lambda more: None
 
-    def read_lists(
-        self, wanted: Mapping[str, tuple[FileIO, Sequence[str]]]
-    ) -> dict[str, list[ListedManifest] | Unreadable]:
+    def read_lists(self, owners: Mapping[str, FileIO]) -> dict[str, list[ListedManifest] | Unreadable]:
         """By path."""
         answers: dict[str, list[ListedManifest] | Unreadable] = {}
-        owners = {path: io for io, paths in wanted.values() for path in paths}
         parts: dict[str, list[Listed]] = {path: [] for path in owners}
 
         def on_part(path: str, part: list[Listed]) -> None:
@@ -94,7 +83,7 @@ class ManifestReading:
         def on_part(path: str, part: LivePart) -> None:
             count, data, others = part
             counts[path] += count
-            self._on_found(count)
+            self.on_found(count)
             found[path].data += data
             for content, form, file in others:
                 found[path].others[file] = _content(content, form)
@@ -125,14 +114,14 @@ class ManifestReading:
             return ()
 
         def run(tasks: Sequence[ReadTask]) -> None:
-            self._pool.run(
+            self.pool.run(
                 doing,
                 tasks,
                 lambda task, part: on_part(spelled[task[0]], part),
                 ended,
-                timeout_seconds=self._timeout_seconds,
+                timeout_seconds=self.timeout_seconds,
                 at_once_max=4,
-                check=self._check,
+                check=self.check,
             )
 
         local: list[str] = []
@@ -143,7 +132,7 @@ class ManifestReading:
             spelled[name if name not in spelled else path] = path
             (local if name.startswith("/") else remote).append(path)
         by_task = {path: task for task, path in spelled.items()}
-        run([(by_task[path], None, lengths.get(path), self._memory) for path in local])
+        run([(by_task[path], None, lengths.get(path), self.memory) for path in local])
         with ThreadPoolExecutor(FETCH_THREADS, thread_name_prefix="fetch") as threads:
             for at in range(0, len(remote), FETCHED_AT_ONCE):
                 wave = remote[at : at + FETCHED_AT_ONCE]
@@ -151,7 +140,7 @@ class ManifestReading:
                 tasks = []
                 for path, content in zip(wave, fetched, strict=True):
                     if isinstance(content, bytes):
-                        tasks.append((by_task[path], content, lengths.get(path), self._memory))
+                        tasks.append((by_task[path], content, lengths.get(path), self.memory))
                     else:
                         on_end(path, "missing" if content.is_missing else "failed", content.why)
                 run(tasks)
@@ -162,7 +151,7 @@ def _fetch(io: FileIO, path: str) -> bytes | Unreadable:
         with io.new_input(path).open() as file:
             return file.read()
     except FileNotFoundError:
-        return Unreadable("it is not there", is_missing=True)
+        return Unreadable("it does not exist", is_missing=True)
     except Exception as e:
         # Stores and their clients have no common error class; every failure is reported.
         return Unreadable(f"{type(e).__name__}: {str(e)[:200]}")
@@ -175,7 +164,7 @@ def _listed(found: Listed) -> ListedManifest:
 
 
 def _unreadable(how: str, why: str | None) -> Unreadable:
-    return Unreadable("it is not there", is_missing=True) if how == "missing" else Unreadable(why or how)
+    return Unreadable("it does not exist", is_missing=True) if how == "missing" else Unreadable(why or how)
 
 
 def _content(content: int, form: str) -> Content:

@@ -7,10 +7,15 @@ whatever is not understood is an error, and callers compare the number of entrie
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
 
+from strandline.iceberg.pyiceberg.internals import checked_avro_file
 from strandline.reconcile.paths import first_that_is_no_text, keys
 from strandline.reconcile.references.avro_reader import AvroUnknown, AvroUnreadable, WantedFields, read_records
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import ManifestEntry
 
 _DELETED = 2
 _SHARED_FORM = "PUFFIN"
@@ -103,23 +108,23 @@ def _check_text(paths: Sequence[str]) -> None:
         raise AvroUnreadable(f"the path {odd!a} does not decode as text")
 
 
-def _live_by_pyiceberg(content: bytes) -> list[Found]:
-    from pyiceberg.avro.file import AvroFile
+def entries_by_pyiceberg(file: Any) -> Iterator[ManifestEntry]:
+    """All entries of an input file; on a decoder that checks where its input ends."""
     from pyiceberg.manifest import DEFAULT_READ_VERSION, MANIFEST_ENTRY_SCHEMAS, DataFile, ManifestEntry
 
-    found: list[Found] = []
+    types = {-1: ManifestEntry, 2: DataFile}
+    with checked_avro_file()(file, MANIFEST_ENTRY_SCHEMAS[DEFAULT_READ_VERSION], read_types=types) as entries:
+        yield from entries
+
+
+def _live_by_pyiceberg(content: bytes) -> list[Found]:
     try:
-        with AvroFile[Any](
-            _InMemory(content),  # type: ignore[arg-type]
-            MANIFEST_ENTRY_SCHEMAS[DEFAULT_READ_VERSION],
-            read_types={-1: ManifestEntry, 2: DataFile},
-        ) as entries:
-            for entry in entries:
-                file = entry.data_file
-                found.append((int(file.content or 0), str(file.file_format), file.file_path, int(entry.status)))
+        return [
+            (int(e.data_file.content or 0), str(e.data_file.file_format), e.data_file.file_path, int(e.status))
+            for e in entries_by_pyiceberg(_InMemory(content))
+        ]
     except Exception as e:
         raise AvroUnreadable(f"{type(e).__name__}: {e}") from e
-    return found
 
 
 def _listed_by_pyiceberg(content: bytes) -> list[Listed]:
@@ -147,7 +152,5 @@ class _InMemory:
     def __init__(self, content: bytes) -> None:
         self._content = content
 
-    def open(self) -> Any:
-        from io import BytesIO
-
+    def open(self) -> BytesIO:
         return BytesIO(self._content)

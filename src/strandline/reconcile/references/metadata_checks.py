@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from strandline.reconcile.model import Content
 from strandline.reconcile.paths import canonical, first_that_is_no_text, key
 from strandline.reconcile.references import checksums
 
@@ -69,9 +70,9 @@ def _of_meaning(table: Table) -> Iterator[str]:
     astray = [name for name, ref in metadata.refs.items() if ref.snapshot_id not in kept]
     if astray:
         yield f"its branch or tag {astray[0][:60]!a} leads to a snapshot that is not among its snapshots"
-    if _newest(metadata) > _last(metadata):
+    if metadata.format_version != 1 and (newest_sequence(metadata) or 0) > metadata.last_sequence_number:
         yield "a snapshot has a sequence number above the table's last one"
-    for what, paths in _named(table):
+    for what, _, paths in named_files(table):
         if len({key(path) for path in paths}) != len(paths):
             yield f"two of its {what} are one file"
         odd = first_that_is_no_text([*paths, *(key(path) for path in paths)])
@@ -79,17 +80,18 @@ def _of_meaning(table: Table) -> Iterator[str]:
             yield f"the path {odd!a} does not decode as text"
 
 
-def _named(table: Table) -> Iterator[tuple[str, Sequence[str]]]:
+def named_files(table: Table) -> Iterator[tuple[str, Content, Sequence[str]]]:
+    """What they are, and their paths as the metadata spells them."""
     metadata = table.metadata
-    yield "metadata files", [table.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)]
-    yield "manifest lists", [snapshot.manifest_list for snapshot in metadata.snapshots]
-    yield "statistics files", [statistics.statistics_path for statistics in metadata.statistics]
-    yield "partition statistics files", [statistics.statistics_path for statistics in metadata.partition_statistics]
+    log = [table.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)]
+    yield "metadata files", Content.METADATA, log
+    yield "manifest lists", Content.MANIFEST_LIST, [snapshot.manifest_list for snapshot in metadata.snapshots]
+    for what, some in (
+        ("statistics files", metadata.statistics),
+        ("partition statistics files", metadata.partition_statistics),
+    ):
+        yield what, Content.STATISTICS, [statistics.statistics_path for statistics in some]
 
 
-def _newest(metadata: TableMetadata) -> int:
-    return max((snapshot.sequence_number or 0 for snapshot in metadata.snapshots), default=0)
-
-
-def _last(metadata: TableMetadata) -> int:
-    return _newest(metadata) if metadata.format_version == 1 else metadata.last_sequence_number
+def newest_sequence(metadata: TableMetadata) -> int | None:
+    return max((s.sequence_number for s in metadata.snapshots if s.sequence_number is not None), default=None)

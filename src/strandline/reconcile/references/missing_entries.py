@@ -5,18 +5,18 @@ Reads entries completely, through PyIceberg, and only from the manifests that ha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
-from dataclasses import dataclass
+from collections.abc import Iterator, Set
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from strandline.core.errors import StorageError
 from strandline.core.types import SEQ_COLUMN, Seq, SeqRange
-from strandline.iceberg.pyiceberg.internals import checked_avro_file
 from strandline.iceberg.pyiceberg.number_bounds import null_numbers, number_bounds
 from strandline.reconcile.model import Content
 from strandline.reconcile.paths import canonical, key
 from strandline.reconcile.references.collect import ManifestPlace, TableReferences
 from strandline.reconcile.references.manifest_workers import ManifestFiles
+from strandline.reconcile.references.manifests import entries_by_pyiceberg
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile, ManifestEntry
@@ -59,25 +59,16 @@ def describe(table: Table, references: TableReferences, wanted: Set[str]) -> dic
 
 
 def _entries(table: Table, manifest: ManifestFiles) -> Iterator[ManifestEntry]:
-    from pyiceberg.manifest import (
-        DEFAULT_READ_VERSION,
-        MANIFEST_ENTRY_SCHEMAS,
-        DataFile,
-        ManifestEntry,
-        ManifestEntryStatus,
-    )
+    from pyiceberg.manifest import ManifestEntryStatus
 
     try:
-        with checked_avro_file()(
-            table.io.new_input(manifest.path),
-            MANIFEST_ENTRY_SCHEMAS[DEFAULT_READ_VERSION],
-            read_types={-1: ManifestEntry, 2: DataFile},
-        ) as entries:
-            yield from (entry for entry in entries if entry.status != ManifestEntryStatus.DELETED)
+        for entry in entries_by_pyiceberg(table.io.new_input(manifest.path)):
+            if entry.status != ManifestEntryStatus.DELETED:
+                yield entry
     except Exception as e:
         # A damaged file may make its reader raise anything: it affects this table only, and does not end the run.
-        told = f"{type(e).__name__}: {str(e)[:200]}"
-        raise StorageError(f"the manifest {canonical(manifest.path)} cannot be read again: {told}") from e
+        said = f"{type(e).__name__}: {str(e)[:200]}"
+        raise StorageError(f"the manifest {canonical(manifest.path)} cannot be read again: {said}") from e
 
 
 def _entry(
@@ -127,15 +118,5 @@ def _partition(table: Table, file: DataFile, spec_id: int | None) -> str | None:
 def _together(before: Entry | None, now: Entry) -> Entry:
     if before is None:
         return now
-    times: Iterable[int | None] = (before.added_ns, now.added_ns)
-    known = [t for t in times if t is not None]
-    return Entry(
-        now.path,
-        now.content,
-        now.size,
-        now.row_count,
-        now.partition,
-        now.rows,
-        max(known) if len(known) == 2 else None,
-        before.in_main or now.in_main,
-    )
+    known = [t for t in (before.added_ns, now.added_ns) if t is not None]
+    return replace(now, added_ns=max(known) if len(known) == 2 else None, in_main=before.in_main or now.in_main)

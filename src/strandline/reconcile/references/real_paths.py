@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 
 from strandline.reconcile.paths import Roots, is_under, key
@@ -17,32 +18,43 @@ def other_spellings(folders: Iterable[str]) -> dict[str, list[str]]:
     """Local folders that storage has under several names (mounts, links, names that differ only in case): each as the
     others spell it. A folder may also be inside another one under such a name."""
     local = sorted({folder for folder in folders if folder.startswith("/")})
-    identities: dict[str, tuple[int, int] | None] = {}
-
-    def identity(folder: str) -> tuple[int, int] | None:
-        if folder not in identities:
-            try:
-                found = Path(folder).stat()
-            except OSError:
-                identities[folder] = None
-            else:
-                identities[folder] = found.st_dev, found.st_ino
-        return identities[folder]
-
+    identify = cache(_identity)
     first: dict[tuple[int, int], str] = {}
     for folder in local:
-        if (its := identity(folder)) is not None:
-            first.setdefault(its, folder)
+        if (identity := identify(folder)) is not None:
+            first.setdefault(identity, folder)
     spelled: dict[str, list[str]] = {}
     for folder in local:
         at = folder
         while len(at) > 1:
-            its = identity(at)
-            other = None if its is None else first.get(its)
+            identity = identify(at)
+            other = None if identity is None else first.get(identity)
             if other is not None and other != at:
                 spelled.setdefault(folder, []).append(other + folder[len(at) :])
             at = os.path.dirname(at)
     return spelled
+
+
+def same_folders(unknown: Iterable[str], known: Iterable[str]) -> dict[str, str]:
+    """Unknown folders that are the same as a known one, or as a folder above it, under another name: a mount can give a
+    folder two names, and no link shows it. By the unknown name."""
+    names: dict[tuple[int, int], str] = {}
+    for folder in known:
+        at = folder
+        while at.startswith("/") and at != "/" and (identity := _identity(at)) not in names:
+            if identity is not None:
+                names[identity] = at
+            at = os.path.dirname(at)
+    found = {folder: names.get(identity) for folder in unknown if (identity := _identity(folder)) is not None}
+    return {folder: other for folder, other in found.items() if other is not None and other != folder}
+
+
+def _identity(folder: str) -> tuple[int, int] | None:
+    try:
+        found = Path(folder).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 class RealPaths:

@@ -9,60 +9,50 @@ than the cap, another part of them has its turn each day: problems in the first 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from strandline.reconcile.paths import OWN_FOLDER, above, is_under, key
 
 SCANNED_PER_ROOT = 4
 
-# names of the folders in a folder, and why it could not be read, if so
-Children = Callable[[str], tuple[list[str], str | None]]
+Children = Callable[[str], Iterable[str]]  # names of the folders in a folder
 Holding = Callable[[Sequence[str]], Sequence[str]]  # those of the folders that contain anything, or may
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Discovery:
-    unknown: list[str] = field(default_factory=list)  # folders to list, besides those of tables
-    levels: list[str] = field(default_factory=list)  # folders that lead to tables: they may contain files, too
-    failures: list[tuple[str, str]] = field(default_factory=list)
-    is_cut: bool = False  # there are more unknown folders than the cap
+    unknown: Sequence[str]  # folders to list, besides those of tables
+    is_cut: bool  # there are more unknown folders than the cap
 
 
 def discover(
     warehouse: str, known: Iterable[str], children: Children, *, roots_max: int, holding: Holding = list, turn: int = 0
 ) -> Discovery:
     """`known`: keys of folders that belong to tables, views and everything else that is known."""
-    found = Discovery()
-    if roots_max > 0:
-        strangers = _strangers(warehouse.rstrip("/"), known, children, found)
-        _choose(strangers, found, roots_max, holding, turn)
-    return found
+    if roots_max <= 0:
+        return Discovery((), is_cut=False)
+    return _choose(_unowned(warehouse.rstrip("/"), known, children), roots_max, holding, turn)
 
 
-def _strangers(top: str, known: Iterable[str], children: Children, found: Discovery) -> list[str]:
+def _unowned(top: str, known: Iterable[str], children: Children) -> list[str]:
     owned = {folder.rstrip("/") for folder in known}
     leading = {outer for folder in owned for outer in above(folder)}
     own = f"{top}/{OWN_FOLDER}"
-    strangers: list[str] = []
-    waiting = [top]
-    while waiting:
-        level = waiting.pop(0)
-        found.levels.append(level)
-        names, problem = children(level)
-        if problem is not None:
-            found.failures.append((level, problem))
-        for folder in (f"{level}/{name}" for name in sorted(names)):
+    unowned: list[str] = []
+    levels = [top]
+    for level in levels:  # which grows meanwhile
+        for folder in (f"{level}/{name}" for name in sorted(children(level))):
             at = key(folder)
             if at in leading:
-                waiting.append(folder)
+                levels.append(folder)
             elif at not in owned and not is_under(at, own):
-                strangers.append(folder)
-    return strangers
+                unowned.append(folder)
+    return unowned
 
 
-def _choose(strangers: Sequence[str], found: Discovery, roots_max: int, holding: Holding, turn: int) -> None:
-    start = turn * roots_max % len(strangers) if len(strangers) > roots_max else 0
-    in_turn = [*strangers[start:], *strangers[:start]]
+def _choose(unowned: Sequence[str], roots_max: int, holding: Holding, turn: int) -> Discovery:
+    start = turn * roots_max % len(unowned) if len(unowned) > roots_max else 0
+    in_turn = [*unowned[start:], *unowned[:start]]
     held: list[str] = []
     scanned, most = 0, min(SCANNED_PER_ROOT * roots_max, len(in_turn))
     # One more than allowed, to find out whether there are more.
@@ -71,5 +61,5 @@ def _choose(strangers: Sequence[str], found: Discovery, roots_max: int, holding:
         scanned += len(some)
         held += holding(some)
     chosen = set(held[:roots_max])
-    found.unknown = [folder for folder in strangers if folder in chosen]
-    found.is_cut = len(held) > roots_max or scanned < len(in_turn)
+    is_cut = len(held) > roots_max or scanned < len(in_turn)
+    return Discovery([folder for folder in unowned if folder in chosen], is_cut)

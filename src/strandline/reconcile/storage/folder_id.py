@@ -15,26 +15,14 @@ from strandline.storage.durable import make_folders, write_file
 NAME = "folder-id"
 
 
-def read_folder_id(warehouse: Path) -> str | None:
-    """None if the folder has none. Raises StorageError."""
-    try:
-        return (warehouse / OWN_FOLDER / NAME).read_text("utf-8").strip() or None
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as e:
-        raise StorageError(f"{warehouse / OWN_FOLDER / NAME} cannot be read: {e}") from e
-
-
 def take_folder_id(warehouse: Path) -> str:
     """Creates an id atomically if there is none: of two processes that do so at once, one wins. Raises StorageError."""
-    found = read_folder_id(warehouse)
-    if found is not None:
-        return found
-    folder = warehouse / OWN_FOLDER
+    file = warehouse / OWN_FOLDER / NAME
     try:
-        make_folders(folder)
-        with suppress(FileExistsError):
-            write_file(folder / NAME, uuid4().hex.encode(), replace=False)
-    except OSError as e:
-        raise StorageError(f"{folder / NAME} cannot be written: {e.strerror or e}") from e
-    return read_folder_id(warehouse) or ""
+        if not file.exists():
+            make_folders(file.parent)
+            with suppress(FileExistsError):
+                write_file(file, uuid4().hex.encode(), replace=False)
+        return file.read_text("utf-8").strip()
+    except (OSError, ValueError) as e:
+        raise StorageError(f"{file} cannot be read or written: {e}") from e

@@ -26,11 +26,7 @@ _ZONE = r"(Z|[+-]\d\d:?\d\d)$"
 def read_inventory(file: Path, warehouse: str) -> Listing:
     """Only the lake's warehouse: rows of other buckets and folders are skipped."""
     base = canonical(warehouse).rstrip("/")
-    listing = Listing((base,))
-    for path, size, modified_ns in inventory_rows(file, base):
-        folder, _, name = path.rpartition("/")
-        listing.folder(folder).add(name, size, modified_ns)
-    return listing
+    return Listing.of(inventory_rows(file, base), roots=(base,))
 
 
 def inventory_pieces(file: Path) -> int:
@@ -62,7 +58,8 @@ def _rows(part: InventoryPart, base: str, group: int | None) -> Iterator[tuple[s
             buckets = rows.get("bucket", [part.bucket] * count)
             latest, marker = rows.get("latest", [True] * count), rows.get("marker", [False] * count)
             for n in range(count):
-                if not keys[n] or _is_false(latest[n]) or _is_true(marker[n]):
+                # Booleans, or words of a CSV file.
+                if not keys[n] or str(latest[n]).lower() == "false" or str(marker[n]).lower() == "true":
                     continue
                 key = unquote_plus(keys[n], errors="surrogateescape") if part.is_escaped else str(keys[n])
                 path = _path(key, buckets[n], base)
@@ -128,11 +125,3 @@ def _of_text(column: Any) -> Any:
         return pc.cast(column, pa.int64())
     has_zones = pc.any(pc.match_substring_regex(column, _ZONE)).as_py()
     return pc.cast(column, pa.timestamp("ns", tz="UTC") if has_zones else pa.timestamp("ns"))
-
-
-def _is_false(value: object) -> bool:
-    return value is False or (isinstance(value, str) and value.lower() == "false")
-
-
-def _is_true(value: object) -> bool:
-    return value is True or (isinstance(value, str) and value.lower() == "true")

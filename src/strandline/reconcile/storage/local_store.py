@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from strandline.core import failpoints
@@ -14,7 +15,7 @@ from strandline.core.reconcile_records import StorageKind
 from strandline.reconcile.model import Move, Stat
 from strandline.reconcile.storage import cross_device_move
 from strandline.reconcile.storage.cross_device_move import CHANGED
-from strandline.reconcile.storage.walk import is_gone, scan
+from strandline.reconcile.storage.worker import is_gone, scan
 from strandline.storage.durable import make_folders, sync_folder
 
 
@@ -30,7 +31,7 @@ class LocalStore:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError) as e:
-            raise StorageError(f"{path} cannot be looked at: {_said(e)}") from e
+            raise StorageError(f"{path} cannot be checked: {_said(e)}") from e
         if not stat.S_ISREG(found.st_mode):
             raise StorageError(f"{path} is not a regular file")
         return Stat(found.st_size, found.st_mtime_ns)
@@ -142,10 +143,8 @@ class LocalStore:
 
 def _synced(folders: set[Path]) -> None:
     for folder in folders:
-        try:
+        with suppress(OSError):  # a missing folder has no files; a later check corrects the record
             sync_folder(folder)
-        except OSError:
-            continue  # a missing folder has no files; a later check corrects the record
 
 
 def _said(error: Exception) -> str:

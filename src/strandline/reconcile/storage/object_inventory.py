@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 
@@ -65,7 +66,7 @@ def list_level(
     return found.listing, [inner[:-1].rpartition("/")[2] for inner in found.inner]
 
 
-class _Listers:
+class _Listers(AbstractContextManager["_Listers"]):
     """Threads that list prefixes, and the prefixes that they find on the way."""
 
     def __init__(self, bucket: Bucket, timeout_seconds: float) -> None:
@@ -75,9 +76,6 @@ class _Listers:
         self._is_over = threading.Event()
         self._ended: SimpleQueue[tuple[int, Future[_Part]]] = SimpleQueue()
         self.under_way = 0
-
-    def __enter__(self) -> _Listers:
-        return self
 
     def __exit__(self, *_: object) -> None:
         # Does not wait: a request that hangs ends by itself, and the caller must not be held up.

@@ -11,7 +11,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from strandline.reconcile.storage.worker import FRAME_BYTES, MARSHAL_VERSION
@@ -43,10 +43,8 @@ class _Worker:
             raise RuntimeError("a process without pipes")
         self.stdin, self.stdout = self.process.stdin, self.process.stdout
         os.set_blocking(self.stdout.fileno(), False)
-        try:
+        with suppress(OSError):  # only an optimization, which not every system has
             fcntl.fcntl(self.stdout.fileno(), _F_SETPIPE_SZ, _READ_BYTES)
-        except OSError:
-            pass  # only an optimization, which not every system has
         self.received = bytearray()
         self.tasks: deque[Any] = deque()
         self.since = 0.0
@@ -74,26 +72,20 @@ class _Worker:
 
     def end(self) -> None:
         self.process.kill()
-        try:
+        with suppress(subprocess.TimeoutExpired):
+            # Otherwise it hangs in the kernel, where no signal reaches it, and ends when the call returns.
             self.process.wait(ENDING_SECONDS_MAX)
-        except subprocess.TimeoutExpired:
-            pass  # it hangs in the kernel, where no signal reaches it, and ends when the call returns
         self.stdin.close()
         self.stdout.close()
 
 
-class Pool:
+class Pool(AbstractContextManager["Pool"]):
     """Starts workers when there is something to do, and replaces a worker that died or was killed."""
 
     def __init__(self, workers: int = WORKERS) -> None:
         self._workers: list[_Worker | None] = [None] * workers
 
-    def __enter__(self) -> Pool:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -136,10 +128,8 @@ class Pool:
             idle = worker or _Worker()
             self._workers[n] = idle
             batch = [waiting.popleft() for _ in range(min(share, len(waiting)))]
-            try:
+            with suppress(OSError):  # it died; `_collect` notices
                 idle.give(doing, batch)
-            except OSError:
-                pass  # it died; `_collect` notices
 
     def _collect(self, waiting: deque[Any], on_part: OnPart, on_end: OnEnd) -> None:
         with selectors.DefaultSelector() as selector:

@@ -49,11 +49,11 @@ class S3Store:
         outcome = dict(zip((f.path for f in files), self._each(files, self._copy_expected), strict=True))
         copied = {path: made for path, (why, made) in outcome.items() if why is None and made is not None}
         still = self._each(list(copied.items()), lambda found: self._still(*found))
-        told: dict[str, str | None] = {path: why for path, (why, _) in outcome.items()}
-        told |= {path: CHANGED for path, same in zip(copied, still, strict=True) if not same}
+        result: dict[str, str | None] = {path: why for path, (why, _) in outcome.items()}
+        result |= {path: CHANGED for path, same in zip(copied, still, strict=True) if not same}
         failpoints.hit("reconcile.before_original_goes")
-        told |= dict(self.delete([path for path, same in zip(copied, still, strict=True) if same]))
-        return told
+        result |= dict(self.delete([path for path, same in zip(copied, still, strict=True) if same]))
+        return result
 
     def _copy_expected(self, file: Move) -> tuple[str | None, str | None]:
         try:
@@ -103,20 +103,18 @@ class S3Store:
             return True
         # A copy may have another ETag: of a multipart or an encrypted object.
         size = int(heads[0]["ContentLength"])
-        return all(self._read(one, start) == self._read(other, start) for start in range(0, size, _COMPARED_BYTES))
+        spans = [f"bytes={start}-{start + _COMPARED_BYTES - 1}" for start in range(0, size, _COMPARED_BYTES)]
+        return all(self._get(one, span) == self._get(other, span) for span in spans)
 
     def tail(self, path: str, count: int) -> bytes:
         return self._get(path, f"bytes=-{count}")
-
-    def _read(self, path: str, start: int) -> bytes:
-        return self._get(path, f"bytes={start}-{start + _COMPARED_BYTES - 1}")
 
     def _get(self, path: str, span: str) -> bytes:
         bucket, key = split_url(path)
         with _about(path):
             found = self._client.get(bucket, key, Range=span)
         if found is None:
-            raise StorageError(f"{path} is not there")
+            raise StorageError(f"{path} does not exist")
         return found[0]
 
     def files_under(self, folder: str) -> Iterator[str]:

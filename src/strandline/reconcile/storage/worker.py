@@ -1,4 +1,5 @@
-"""The loop of a worker process: tasks come in on standard input, results go out on standard output.
+"""The loop of a worker process: tasks come in on standard input, results go out on standard output. A worker starts in
+a few milliseconds, because it imports nothing but the standard library before a task needs it.
 
 Workers are processes and not threads for two reasons: two of them run in parallel, and one that hangs in a system call
 (on a dead network mount) can be killed. `pool.py` is the other end.
@@ -6,17 +7,22 @@ Workers are processes and not threads for two reasons: two of them run in parall
 
 from __future__ import annotations
 
+import errno
 import gc
 import marshal
+import os
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 from strandline.core.wording import plural
-from strandline.reconcile.storage.walk import is_gone, scan
 
 FRAME_BYTES = 8
 MARSHAL_VERSION = 2  # later versions look for repeated objects, which costs more than it saves
+
+NAMES_AT_ONCE = 50_000
+
+Part = tuple[list[str], list[str], list[str]]  # files, folders, and others: links, sockets, devices
 
 Result = tuple[str, Any]
 # name; content, if it was fetched; minimum size in bytes, if known; folder of the manifest cache, if used
@@ -35,6 +41,33 @@ def read_frame(source: BinaryIO) -> Any | None:
         return None
     body = source.read(int.from_bytes(head, "big"))
     return marshal.loads(body)
+
+
+def scan(folder: str) -> Iterator[Part]:
+    """In parts, so that a folder of a million files does not become one message. Follows no link, and asks the file
+    system only for names and types: a `stat` per file would cost more than all the rest."""
+    files: list[str] = []
+    folders: list[str] = []
+    others: list[str] = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_symlink():
+                others.append(entry.name)
+            elif entry.is_dir(follow_symlinks=False):
+                folders.append(entry.name)
+            elif entry.is_file(follow_symlinks=False):
+                files.append(entry.name)
+                if len(files) == NAMES_AT_ONCE:
+                    yield files, [], []
+                    files = []
+            else:
+                others.append(entry.name)
+    yield files, folders, others
+
+
+def is_gone(error: OSError) -> bool:
+    """The folder vanished after it was listed, or became something else."""
+    return error.errno in (errno.ENOENT, errno.ENOTDIR)
 
 
 def scan_folder(folder: str) -> Iterator[Result]:

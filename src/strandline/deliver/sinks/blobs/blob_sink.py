@@ -7,17 +7,19 @@ delivered.
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import Protocol, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from strandline.core import failpoints
-from strandline.core.errors import RefusedError
+from strandline.core.errors import RefusedError, StorageError
 from strandline.core.types import Seq, SeqRange, merge_ranges
 from strandline.deliver.sink import (
     Address,
@@ -29,15 +31,22 @@ from strandline.deliver.sink import (
     Inspector,
     Landed,
     Option,
+    Outcome,
     Parcel,
+    Rehearsal,
     Sender,
+    SinkContext,
+    TryLater,
     covers,
     overlapping,
 )
 from strandline.deliver.sinks.blobs import names
-from strandline.deliver.sinks.blobs.encode import Format
-from strandline.deliver.sinks.blobs.rehearse import ObjectComparison, ObjectRehearsal
+from strandline.deliver.sinks.blobs.decode import decompressing
+from strandline.deliver.sinks.blobs.encode import Format, choose_format, digest_of, encode, identity_of
 from strandline.iceberg.schema.columns import Column
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 RECORD_VERSION = 1
 LANES_AT_ONCE_MAX = 16  # each lane is a few requests or fsyncs, which wait for the same store or disk
@@ -93,7 +102,9 @@ class LaneListing:
 class BlobStore(Protocol):
     """A folder or a bucket; names are relative to the sink's path or prefix. Methods raise `StorageError`."""
 
-    def look(self, lane: str, after: Seq | None) -> LaneListing:
+    def destination(self, dataset: str) -> str: ...
+
+    def list_lane(self, lane: str, after: Seq | None) -> LaneListing:
         """The lane's watermark, and its objects: at least those that begin beyond `after` and beyond the watermark."""
 
     def names(self, folder: str) -> list[str]:
@@ -112,11 +123,6 @@ def gone(parcel: Parcel) -> Landed:
     return Landed(parcel.rows.num_rows, "", 0, repeat=True)
 
 
-def check_parcel(parcel: Parcel) -> None:
-    if parcel.rows.num_rows == 0:
-        raise ValueError(f"nothing is sent for an empty range, and {parcel.range} has no rows")
-
-
 def side_by_side(work: Callable[[_In], _Out], items: Sequence[_In]) -> list[_Out]:
     if len(items) < 2:
         return [work(item) for item in items]
@@ -124,18 +130,21 @@ def side_by_side(work: Callable[[_In], _Out], items: Sequence[_In]) -> list[_Out
         return list(pool.map(work, items))
 
 
-class ObjectSink(ABC):
+_Place = TypeVar("_Place", bound=BlobStore)
+
+
+class ObjectSink(ABC, Generic[_Place]):
     """The part on the driver. Folders and buckets differ in the place and in the sender."""
 
-    def __init__(self, place: BlobStore, *, dataset: str, generation: int, how: Format, destination: str) -> None:
-        self.form = how.form
-        self.keeps_marks = True
-        self.destination = destination
+    keeps_marks = True
+
+    def __init__(self, place: _Place, context: SinkContext) -> None:
         self._place = place
-        self._dataset = dataset
-        self._folder = names.dataset_folder(dataset)
-        self._generation = generation
-        self._how = how
+        self._how = choose_format(context.options["format"], context.options.get("compression"))
+        self._folder = names.dataset_folder(context.dataset)
+        self._generation = context.generation
+        self.form = self._how.form
+        self.destination = place.destination(context.dataset)
         self._columns: tuple[str, ...] | None = None
 
     def __repr__(self) -> str:
@@ -154,7 +163,8 @@ class ObjectSink(ABC):
         body = self._place.read(f"{self._folder}/{names.CLAIM}")
         if body is None:
             return None
-        return Claimed(self._parse(body), self._generation_seen())
+        found = (names.generation_of(name) for name in self._place.names(f"{self._folder}/{names.GENERATIONS}"))
+        return Claimed(self._parse(body), max((n for n in found if n is not None), default=1))
 
     def _parse(self, body: bytes) -> Claim:
         try:
@@ -174,10 +184,6 @@ class ObjectSink(ABC):
                 hint="Use the newer version of Strandline that wrote it.",
             )
         return claim
-
-    def _generation_seen(self) -> int:
-        found = (names.generation_of(name) for name in self._place.names(f"{self._folder}/{names.GENERATIONS}"))
-        return max((n for n in found if n is not None), default=1)
 
     def claim(self, claim: Claim, generation: int) -> Claimed:
         body = json.dumps({"version": RECORD_VERSION, **asdict(claim)}, indent=1).encode() + b"\n"
@@ -201,9 +207,9 @@ class ObjectSink(ABC):
 
     def _held(self, lane: tuple[Address, Seq | None]) -> Held:
         address, after = lane
-        look = self._look(names.lane_folder(address), after)
+        listing = self._list_lane(names.lane_folder(address), after)
         beyond = sorted(
-            (o for o in look.objects if after is None or look.mark is None or o.rows.hi > look.mark),
+            (o for o in listing.objects if after is None or listing.mark is None or o.rows.hi > listing.mark),
             key=lambda o: (o.rows, o.name),
         )
         for a, b in itertools.pairwise(beyond):
@@ -212,10 +218,10 @@ class ObjectSink(ABC):
                     f"{a.name} and {b.name} in {names.lane_folder(address)} at {self.destination} hold the same rows",
                     hint="Find out which one the consumer has read, and take the other one away.",
                 )
-        return Held(look.mark, tuple(HeldRange(o.rows, size=o.size) for o in beyond))
+        return Held(listing.mark, tuple(HeldRange(o.rows, size=o.size) for o in beyond))
 
-    def _look(self, lane: str, after: Seq | None) -> LaneListing:
-        return self._place.look(lane, after)
+    def _list_lane(self, lane: str, after: Seq | None) -> LaneListing:
+        return self._place.list_lane(lane, after)
 
     def mark(self, marks: Sequence[tuple[Address, Seq]]) -> None:
         side_by_side(self._mark, marks)
@@ -256,7 +262,7 @@ class ObjectSink(ABC):
     def inspector(self) -> Inspector: ...
 
     def rehearsal(self, columns: Sequence[str]) -> Sender:
-        return ObjectRehearsal(self._how, tuple(columns))
+        return Rehearsal(partial(rehearse, self._how, tuple(columns)))
 
     def comparison(self, columns: Sequence[str]) -> Sender:
         return ObjectComparison(self._place, self._how, tuple(columns))
@@ -273,3 +279,57 @@ def lane_listing(found: Iterable[tuple[str, int | None]], marks: Iterable[str]) 
     objects = [Object(rows, name, size) for name, size in found if (rows := names.object_range(name)) is not None]
     mark = max((m for name in marks if (m := names.mark_of(name)) is not None), default=None)
     return LaneListing(mark, tuple(sorted(objects, key=lambda o: (o.rows, o.name))))
+
+
+# --- for `verify`: what an object would be, and whether the existing one has the same rows ---
+
+
+class _Nowhere:
+    def write(self, data: Any, /) -> int:
+        return len(data)
+
+
+def rehearse(how: Format, header: tuple[str, ...], parcel: Parcel) -> Landed:
+    encoded = encode(parcel.rows, how, header, identity_of(parcel.address, parcel.range), _Nowhere())
+    return Landed(encoded.count, encoded.digest, encoded.size)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectComparison:
+    """Encodes both sides again, with the libraries of today."""
+
+    place: BlobStore
+    how: Format
+    header: tuple[str, ...]
+
+    def send(self, parcel: Parcel) -> Outcome:
+        name = f"{names.lane_folder(parcel.address)}/{names.object_name(parcel.range, self.how.extension)}"
+        try:
+            body = self.place.read(name)
+        except StorageError as e:
+            return TryLater(e.message)
+        if body is None:
+            return TryLater(f"{name} is gone")
+        mine = self._plain(parcel.rows, parcel)
+        if (self._theirs(body, name, parcel)) != mine:
+            return Conflict((parcel.range,))
+        return Landed(parcel.rows.num_rows, "", len(body), repeat=True)
+
+    def _plain(self, rows: pa.Table, parcel: Parcel) -> str:
+        plain = replace(self.how, compression="none")
+        return encode(rows, plain, self.header, identity_of(parcel.address, parcel.range), _Nowhere()).digest
+
+    def _theirs(self, body: bytes, name: str, parcel: Parcel) -> str | None:
+        if self.how.name == "parquet":
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+
+            try:
+                return self._plain(pq.read_table(pa.BufferReader(body), use_threads=False), parcel)
+            except (pa.ArrowException, OSError):
+                return None
+        with decompressing(io.BytesIO(body), names.extension_of(name)) as plain:
+            return digest_of(plain)[0]
+
+    def close(self) -> None:
+        return None

@@ -85,17 +85,17 @@ def _check_numbers(batch: pa.RecordBatch, last: int, rows: SeqRange) -> int:
 
     column = batch.column(SEQ_COLUMN)
     if column.null_count:
-        raise _Bad("a row in it has no number")
+        raise _Bad("a row in it has no sequence number")
     numbers = cast("Any", pc).cast(column, "int64").to_numpy()
     before = np.concatenate(([last], numbers[:-1]))
     wrong = np.flatnonzero(numbers <= before)
     if len(wrong):
         number = int(numbers[wrong[0]])
         if number < rows.lo:
-            raise _Bad(f"the number {number} in it is outside {rows}")
-        raise _Bad(f"the number {number} stands twice in it, or out of order")
+            raise _Bad(f"the sequence number {number} in it is outside {rows}")
+        raise _Bad(f"the sequence number {number} is in it twice, or out of order")
     if int(numbers[-1]) > rows.hi:
-        raise _Bad(f"the number {int(numbers[-1])} in it is outside {rows}")
+        raise _Bad(f"the sequence number {int(numbers[-1])} in it is outside {rows}")
     return int(numbers[-1])
 
 

@@ -19,6 +19,7 @@ from strandline.core.partition import encode_part
 from strandline.core.types import SeqRange
 from strandline.deliver.sink import Address
 from strandline.deliver.sinks.blobs.names import shorten
+from strandline.deliver.sinks.parcels import joined_lines
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -124,7 +125,8 @@ def encode(rows: pa.Table, how: Format, header: Sequence[str], identity: dict[st
         with _compressing(how.compression, hashing) as text:
             if how.name == "csv":
                 text.write((",".join(_quoted(name) for name in header) + "\n").encode())
-            for piece in _lines(rows):
+            # In pieces of so many rows, so that the compressor sees the same writes however Arrow divides the table.
+            for piece in joined_lines(rows, _SLICE_ROWS):
                 text.write(piece)
     return hashing.encoded(rows.num_rows)
 
@@ -176,24 +178,6 @@ def _worth_a_dictionary(table: pa.Table) -> list[str]:
 
 
 _SAMPLE_ROWS = 8192
-
-
-def _lines(rows: pa.Table) -> Iterator[memoryview]:
-    """The lines, each with its line end, in a few pieces of memory."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    column = rows.column("line")
-    if column.null_count:
-        raise ValueError("a line is null")
-    nothing, end = pa.scalar(b"", pa.large_binary()), pa.scalar(b"\n", pa.large_binary())
-    # Cut by row, so that the compressor sees the same writes however Arrow divides the table.
-    for start in range(0, rows.num_rows, _SLICE_ROWS):
-        lines = column.slice(start, _SLICE_ROWS).cast(pa.large_binary()).combine_chunks()
-        ended = cast("Any", pc).binary_join_element_wise(lines, nothing, end)
-        _, offsets, data = ended.buffers()
-        bounds = memoryview(offsets).cast("q")
-        yield memoryview(data)[bounds[ended.offset] : bounds[ended.offset + len(ended)]]
 
 
 def _quoted(name: str) -> str:

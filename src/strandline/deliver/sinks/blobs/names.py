@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
 
 from strandline.core.partition import encode_part
 from strandline.core.types import SEQ_MAX, Seq, SeqRange
@@ -107,13 +106,6 @@ def generation_of(name: str) -> int | None:
     return int(name) if _GENERATION.fullmatch(name) and int(name) > 0 else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Where:
-    scheme: str
-    host: str  # of a bucket: its endpoint
-    parts: tuple[str, ...]
-
-
 def file_destination(folder: str, dataset: str) -> str:
     return f"file://{folder.rstrip('/')}/{dataset_folder(dataset)}"
 
@@ -133,16 +125,14 @@ def overlaps(a: str, b: str) -> bool:
     is posted to contains nothing, whatever its path looks like."""
     if a.startswith(("http://", "https://")):
         return a == b
-    first, second = _where(a), _where(b)
-    if (first.scheme, first.host) != (second.scheme, second.host):
-        return False
-    shorter = min(len(first.parts), len(second.parts))
-    return first.parts[:shorter] == second.parts[:shorter]
+    (store_a, parts_a), (store_b, parts_b) = _where(a), _where(b)
+    return store_a == store_b and all(one == other for one, other in zip(parts_a, parts_b, strict=False))
 
 
-def _where(place: str) -> _Where:
+def _where(place: str) -> tuple[tuple[str, str], list[str]]:
+    """Scheme and host (of a bucket: its endpoint), and the parts of the path."""
     scheme, _, rest = place.partition("://")
     host = ""
     if scheme == "s3":
         rest, _, host = rest.rpartition("@")
-    return _Where(scheme, host, tuple(part for part in rest.split("/") if part))
+    return (scheme, host), [part for part in rest.split("/") if part]

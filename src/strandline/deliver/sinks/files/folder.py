@@ -35,23 +35,26 @@ class Folder:
         """Only `fence` makes this folder: a deliverer whose folder is gone has been superseded."""
         return Path(self.base, self.home, TEMPORARY, token)
 
-    def look(self, lane: str, after: Seq | None) -> LaneListing:
+    def destination(self, dataset: str) -> str:
+        return names.file_destination(self.base, dataset)
+
+    def list_lane(self, lane: str, after: Seq | None) -> LaneListing:
         there = self.names(lane)
         # after the objects: one that is removed in between is below a watermark
         marks = self.names(f"{lane}/{names.MARKS}")
         mark = lane_listing((), marks).mark
         if after is not None and mark is not None:
             there = [name for name in there if names.ends_beyond(name, mark)]
-        look = lane_listing(((name, None) for name in there), marks)
-        if look.objects:
+        listing = lane_listing(((name, None) for name in there), marks)
+        if listing.objects:
             # The deliverer that linked them may have died before it synced the folder.
-            with _told(self.path(lane)):
+            with _explained(self.path(lane)):
                 sync_folder(self.path(lane))
-        return look
+        return listing
 
     def names(self, folder: str) -> list[str]:
         path = self.path(folder)
-        with _told(path):
+        with _explained(path):
             try:
                 return os.listdir(path)
             except (FileNotFoundError, NotADirectoryError):
@@ -59,7 +62,7 @@ class Folder:
 
     def read(self, name: str) -> bytes | None:
         path = self.path(name)
-        with _told(path):
+        with _explained(path):
             try:
                 return path.read_bytes()
             except FileNotFoundError:
@@ -67,7 +70,7 @@ class Folder:
 
     def create(self, name: str, body: bytes) -> bool:
         path = self.path(name)
-        with _told(path):
+        with _explained(path):
             self.make(f"{self.home}/{TEMPORARY}")
             temporary = self.temporary(uuid.uuid4().hex)
             try:
@@ -82,7 +85,7 @@ class Folder:
 
     def remove(self, name: str) -> None:
         path = self.path(name)
-        with _told(path):
+        with _explained(path):
             path.unlink(missing_ok=True)
 
     def make(self, folder: str) -> None:
@@ -106,7 +109,7 @@ class Folder:
     def fence(self, token: str) -> None:
         """Removes the temporary folders of all other deliverers: what they wrote so far can no longer get a name."""
         place = self.temporary("")
-        with _told(place):
+        with _explained(place):
             self.make(f"{self.home}/{TEMPORARY}/{token}")
             for entry in list(os.scandir(place)):
                 if entry.name == token:
@@ -144,7 +147,7 @@ def give_name(temporary: Path, path: Path) -> bool:
 
 
 @contextmanager
-def _told(place: Path) -> Iterator[None]:
+def _explained(place: Path) -> Iterator[None]:
     try:
         yield
     except OSError as e:

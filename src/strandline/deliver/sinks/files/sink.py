@@ -37,54 +37,47 @@ from strandline.deliver.sinks.blobs.blob_sink import (
     LaneListing,
     Object,
     ObjectSink,
-    check_parcel,
     gone,
 )
-from strandline.deliver.sinks.blobs.encode import Encoded, Format, choose_format, digest_of, encode, identity_of
+from strandline.deliver.sinks.blobs.encode import Encoded, Format, digest_of, encode, identity_of
 from strandline.deliver.sinks.files.folder import Folder, give_name
+from strandline.deliver.sinks.parcels import check_rows
 from strandline.storage.durable import describe, new_file
 
 
-class FilesSink(ObjectSink):
-    def __init__(self, folder: Folder, *, dataset: str, generation: int, how: Format) -> None:
-        super().__init__(
-            folder,
-            dataset=dataset,
-            generation=generation,
-            how=how,
-            destination=names.file_destination(folder.base, dataset),
-        )
-        self._local = folder
+class FilesSink(ObjectSink[Folder]):
+    def __init__(self, folder: Folder, context: SinkContext) -> None:
+        super().__init__(folder, context)
         # What each lane that was asked for since the fence has beyond its watermark. The senders of one token get it,
         # so that not each of them lists the lane.
-        self._looks: dict[str, LaneListing] = {}
+        self._listings: dict[str, LaneListing] = {}
         self._token: str | None = None
 
     def fence(self, token: str) -> None:
-        self._looks.clear()
-        self._local.fence(token)
+        self._listings.clear()
+        self._place.fence(token)
 
     def held(self, lanes: Sequence[tuple[Address, Seq | None]]) -> list[Held]:
         self._forget_unless(None)
         return super().held(lanes)
 
-    def _look(self, lane: str, after: Seq | None) -> LaneListing:
-        look = super()._look(lane, after)
-        self._looks[lane] = look.beyond_mark()
-        return look
+    def _list_lane(self, lane: str, after: Seq | None) -> LaneListing:
+        listing = super()._list_lane(lane, after)
+        self._listings[lane] = listing.beyond_mark()
+        return listing
 
     def _forget_unless(self, token: str | None) -> None:
         """Drops the listings if another token's senders were made since: they add to the lanes."""
         if self._token is not None and self._token != token:
-            self._looks.clear()
+            self._listings.clear()
         self._token = token
 
     def sender(self, token: str) -> Sender:
         self._forget_unless(token)
-        return FilesSender(self._local, self._how, self._header(), token, dict(self._looks))
+        return FilesSender(self._place, self._how, self._header(), token, dict(self._listings))
 
     def inspector(self) -> Inspector:
-        return FilesInspector(self._local)
+        return FilesInspector(self._place)
 
 
 @dataclass(slots=True)
@@ -99,7 +92,7 @@ class FilesSender:
     _made: set[str] = field(default_factory=set, repr=False)
 
     def send(self, parcel: Parcel) -> Outcome:
-        check_parcel(parcel)
+        check_rows(parcel)
         lane = names.lane_folder(parcel.address)
         try:
             return self._send(lane, parcel)
@@ -113,27 +106,27 @@ class FilesSender:
             return TryLater(describe(e, self.folder.path(lane)))
 
     def _send(self, lane: str, parcel: Parcel) -> Outcome:
-        look = self._lanes.get(lane)
+        listing = self._lanes.get(lane)
         if lane not in self._made:
             # Before any folder is made: the destination may not be mounted any more.
             if not self.folder.temporary(self.token).is_dir():
                 return TryLater(SUPERSEDED)
-            look = self.folder.look(lane, Seq(0)).beyond_mark() if look is None else look
+            listing = self.folder.list_lane(lane, Seq(0)).beyond_mark() if listing is None else listing
             self.folder.make_lane(lane)
-            self._lanes[lane] = look
+            self._lanes[lane] = listing
             self._made.add(lane)
-        if look is None:
-            raise ValueError(f"nobody looked at {lane}")
-        if look.settles(parcel.range):
-            return self._repeat(lane, parcel, look)
-        if (conflict := look.conflict(parcel.range)) is not None:
+        if listing is None:
+            raise ValueError(f"nobody listed {lane}")
+        if listing.settles(parcel.range):
+            return self._repeat(lane, parcel, listing)
+        if (conflict := listing.conflict(parcel.range)) is not None:
             return conflict
         name = names.object_name(parcel.range, self.how.extension)
         encoded = self._write(self.folder.path(f"{lane}/{name}"), parcel)
-        look = LaneListing(look.mark, (*look.objects, Object(parcel.range, name)))
-        self._lanes[lane] = look
+        listing = LaneListing(listing.mark, (*listing.objects, Object(parcel.range, name)))
+        self._lanes[lane] = listing
         if encoded is None:
-            return self._repeat(lane, parcel, look)
+            return self._repeat(lane, parcel, listing)
         return Landed(encoded.count, encoded.digest, encoded.size)
 
     def _write(self, path: Path, parcel: Parcel) -> Encoded | None:
@@ -149,9 +142,9 @@ class FilesSender:
         finally:
             temporary.unlink(missing_ok=True)
 
-    def _repeat(self, lane: str, parcel: Parcel, look: LaneListing) -> Landed:
+    def _repeat(self, lane: str, parcel: Parcel, listing: LaneListing) -> Landed:
         """Reports what landed under the range: that is the delivery."""
-        there = look.exactly(parcel.range)
+        there = listing.exactly(parcel.range)
         known = [there.name] if there is not None else (names.object_name(parcel.range, e) for e in names.EXTENSIONS)
         for name in known:
             try:
@@ -202,12 +195,7 @@ def _open(context: SinkContext) -> Sink:
         raise UsageError(
             f"{path} lies inside a folder `generation=N`", hint="Sinks keep their later generations in such folders."
         )
-    return FilesSink(
-        Folder(str(path), names.dataset_folder(context.dataset)),
-        dataset=context.dataset,
-        generation=context.generation,
-        how=choose_format(context.options["format"], context.options.get("compression")),
-    )
+    return FilesSink(Folder(str(path), names.dataset_folder(context.dataset)), context)
 
 
 KIND = SinkKind(

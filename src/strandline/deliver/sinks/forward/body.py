@@ -15,13 +15,13 @@ import zlib
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from strandline.core import forward_protocol
 from strandline.core.errors import UsageError
-from strandline.core.types import SEQ_COLUMN
 from strandline.deliver.send.digests import made_by
-from strandline.deliver.sink import Landed, Outcome, Parcel
+from strandline.deliver.sink import Landed, Parcel
+from strandline.deliver.sinks.parcels import check_rows, joined_lines, numbers_in_order
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,8 +70,9 @@ def choose_body_format(name: str, compression: str) -> BodyFormat:
 
 
 def encode_body(parcel: Parcel, how: BodyFormat) -> RequestBody:
-    _check(parcel)
-    plain = _arrow(parcel.rows) if how.name == "arrow" else _lines(parcel.rows)
+    check_rows(parcel)
+    numbers_in_order(parcel)
+    plain = _arrow(parcel.rows) if how.name == "arrow" else b"".join(joined_lines(parcel.rows, parcel.rows.num_rows))
     content = _compressed(plain, how.compression)
     digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
     return RequestBody(content, parcel.rows.num_rows, digest, encoder_of(how))
@@ -89,30 +90,6 @@ def encoder_of(how: BodyFormat) -> str:
         case "gzip":
             return f"{lines}+gzip-{zlib.ZLIB_RUNTIME_VERSION}"
     return lines
-
-
-def _check(parcel: Parcel) -> None:
-    """Raises ValueError unless there are rows, sorted, each sequence number once, all inside the range."""
-    import numpy as np
-
-    numbers = parcel.rows.column(SEQ_COLUMN).to_numpy()
-    if len(numbers) == 0:
-        raise ValueError(f"nothing is sent for an empty range, and {parcel.range} has no rows")
-    if not parcel.range.lo <= numbers[0] <= numbers[-1] <= parcel.range.hi or (np.diff(numbers) <= 0).any():
-        raise ValueError(f"the numbers in the chunk {parcel.range} do not strictly increase inside it")
-
-
-def _lines(rows: pa.Table) -> bytes:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    column = rows.column("line")
-    if column.null_count:
-        raise ValueError("a line is null")
-    lines = cast("Any", column.cast(pa.large_binary()).combine_chunks())
-    one_list = pa.LargeListArray.from_arrays(pa.array([0, len(lines)], pa.int64()), lines)
-    joined = cast("Any", pc).binary_join(one_list, pa.scalar(b"\n", pa.large_binary()))
-    return b"".join((joined[0].as_buffer(), b"\n"))
 
 
 def _arrow(rows: pa.Table) -> bytes:
@@ -144,15 +121,6 @@ def _compressed(plain: bytes, compression: str) -> bytes:
     return plain
 
 
-@dataclass(frozen=True, slots=True)
-class BodyRehearsal:
-    """Sends nothing: returns what would have landed."""
-
-    how: BodyFormat
-
-    def send(self, parcel: Parcel) -> Outcome:
-        body = encode_body(parcel, self.how)
-        return Landed(body.rows, body.recorded, len(body.content))
-
-    def close(self) -> None:
-        return None
+def rehearse(how: BodyFormat, parcel: Parcel) -> Landed:
+    body = encode_body(parcel, how)
+    return Landed(body.rows, body.recorded, len(body.content))

@@ -185,26 +185,26 @@ _kept: list[tuple[int, ConnectionRules, bytes, httpcore.ConnectionPool]] = []
 _lock = threading.Lock()
 
 
-def take_pool(reach: ConnectionRules, origin: bytes) -> httpcore.ConnectionPool:
+def take_pool(rules: ConnectionRules, origin: bytes) -> httpcore.ConnectionPool:
     """A pool that an earlier sender of this process left, or a new one. Each task has its own sender, and a task is
     short: without this, every chunk would cost a connection and a handshake."""
     with _lock:
-        for n, (process, its_reach, its_origin, pool) in enumerate(_kept):
-            if (process, its_reach, its_origin) == (os.getpid(), reach, origin):
+        for n, (process, its_rules, its_origin, pool) in enumerate(_kept):
+            if (process, its_rules, its_origin) == (os.getpid(), rules, origin):
                 del _kept[n]
                 return pool
     return httpcore.ConnectionPool(
-        ssl_context=ssl.create_default_context(cadata=reach.ca) if origin.startswith(b"https:") else None,
+        ssl_context=ssl.create_default_context(cadata=rules.ca) if origin.startswith(b"https:") else None,
         max_connections=1,
         keepalive_expiry=KEPT_SECONDS_MAX,
-        network_backend=CheckedBackend(reach.allow),
+        network_backend=CheckedBackend(rules.allow),
     )
 
 
-def leave_pool(reach: ConnectionRules, origin: bytes, pool: httpcore.ConnectionPool) -> None:
+def leave_pool(rules: ConnectionRules, origin: bytes, pool: httpcore.ConnectionPool) -> None:
     surplus = None
     with _lock:
-        _kept.append((os.getpid(), reach, origin, pool))
+        _kept.append((os.getpid(), rules, origin, pool))
         if len(_kept) > KEPT_MAX:
             surplus = _kept.pop(0)
     if surplus is not None:

@@ -169,14 +169,14 @@ class AnswerLate(AnswerLost):
     """The time limit for a response has passed: an immediate retry would wait as long again."""
 
 
+@dataclass(repr=False)
 class Conversation:
     """Requests to one server. Connects on first use, and keeps the connection; it is pickled without."""
 
-    def __init__(self, place: Url, token: BearerToken, reach: ConnectionRules) -> None:
-        self.place = place
-        self.token = token
-        self.reach = reach
-        self._pool: httpcore.ConnectionPool | None = None
+    place: Url
+    token: BearerToken
+    rules: ConnectionRules
+    _pool: httpcore.ConnectionPool | None = None
 
     def __repr__(self) -> str:
         return f"Conversation({self.place.destination})"
@@ -191,7 +191,7 @@ class Conversation:
     def close(self) -> None:
         pool, self._pool = self._pool, None
         if pool is not None:
-            connections.leave_pool(self.reach, self.place.origin, pool)
+            connections.leave_pool(self.rules, self.place.origin, pool)
 
     def request(
         self,
@@ -214,14 +214,14 @@ class Conversation:
         self, method: str, under: str, headers: Mapping[str, str], content: bytes, bytes_max: int
     ) -> HttpAnswer:
         if self._pool is None:
-            self._pool = connections.take_pool(self.reach, self.place.origin)
+            self._pool = connections.take_pool(self.rules, self.place.origin)
         sent = {"Host": self.place.netloc, "User-Agent": "strandline", "Accept": "application/json", **headers}
         if self.token.value is not None:
             sent["Authorization"] = f"Bearer {self.token.value}"
         if method == "POST":
             sent["Content-Length"] = str(len(content))
-        answer_seconds = self.reach.answer_seconds_max
-        limits = {"connect": self.reach.connect_seconds_max, "write": answer_seconds, "read": answer_seconds}
+        answer_seconds = self.rules.answer_seconds_max
+        limits = {"connect": self.rules.connect_seconds_max, "write": answer_seconds, "read": answer_seconds}
         try:
             with self._pool.stream(
                 method,

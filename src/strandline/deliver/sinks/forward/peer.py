@@ -1,4 +1,4 @@
-"""Asks a receiver who claimed it, and which ranges it holds. Other peers cannot be asked.
+"""Asks a receiver who claimed it, which ranges it holds, and what is in them. Other peers cannot be asked.
 
 A question can be repeated without harm, so one whose response was lost is asked once more.
 """
@@ -8,16 +8,19 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from strandline.core import forward_protocol
 from strandline.core.errors import StorageError
-from strandline.core.types import Seq, SeqRange
+from strandline.core.types import SEQ_MAX, Seq, SeqRange
 from strandline.deliver.sink import Address, Claim, Claimed, Held, HeldRange, Inspected
 from strandline.deliver.sinks.forward.address import AddressRefused
 from strandline.deliver.sinks.forward.http import AnswerLate, AnswerLost, BearerToken, Conversation, HttpAnswer, NotSent
 from strandline.deliver.sinks.forward.outcome import NOT_THE_RECEIVER, explain
 
+WINDOW_RANGES_MIN = 64
+WINDOW_RANGES_MAX = 1024  # in lengths of the range that was asked for; a receiver returns at most a thousand at once
 LANES_AT_ONCE_MAX = 1000  # in one request
 RECORD_BYTES_MAX = 256 << 20  # of a response to a question: some two million ranges
 _ASKS_MAX = 2
@@ -64,7 +67,7 @@ class Peer:
             elif not self._may_be_other:
                 raise self._error(
                     f"{explain(answer)}: no Strandline receiver answers there",
-                    hint="Look at the URL, and at what stands in front of the receiver. For a server of another kind, "
+                    hint="Look at the URL, and at what is in front of the receiver. For a server of another kind, "
                     "say which of its answers mean that it has stored the rows: --option success_status=2xx, and "
                     "better success_header or success_json, too.",
                 )
@@ -90,17 +93,10 @@ class Peer:
 
     def _claim(self, claim: Claim, generation: int) -> Claimed | int:
         """Returns the last generation that the receiver has seen (0: none) if this one is more than a step beyond."""
-        question = {
-            "lake": claim.lake,
-            "instance": claim.instance,
-            "dataset": claim.dataset,
-            "table_uuid": claim.table_uuid,
-            "generation": generation,
-        }
-        answer = self._request("POST", "claim", question)
+        answer = self._request("POST", "claim", asdict(claim) | {"generation": generation})
         if answer.from_receiver and answer.fields.get("outcome") == forward_protocol.Answer.NOT_CLAIMED:
             return int(answer.fields.get("generation") or 0)
-        found = self._claimed(self._told(answer))
+        found = self._claimed(self._fields_of(answer))
         if found is None:
             raise self._error("it was to note whose rows it gets, and did not")
         return found
@@ -116,35 +112,35 @@ class Peer:
     def _held(self, asked: Sequence[tuple[Address, Seq | None]]) -> list[Held]:
         """A receiver returns a limited number of ranges at once: lanes that have more are asked for again, from
         there."""
-        told: list[list[HeldRange]] = [[] for _ in asked]
+        found: list[list[HeldRange]] = [[] for _ in asked]
         left = list(range(len(asked)))
         while left:
-            at = [(asked[n][0], told[n][-1].rows.hi if told[n] else asked[n][1]) for n in left]
+            at = [(asked[n][0], found[n][-1].rows.hi if found[n] else asked[n][1]) for n in left]
             answers = self._held_part(at)
             for n, (ranges, _) in zip(left, answers, strict=True):
-                told[n] += ranges
+                found[n] += ranges
             more = [n for n, (_, more) in zip(left, answers, strict=True) if more]
             if more and not any(ranges for ranges, _ in answers):
                 raise self._error("it says that it holds more than it tells, and tells nothing")
             left = more
-        for ranges in told:
+        for ranges in found:
             if any(a.rows.hi >= b.rows.lo for a, b in itertools.pairwise(ranges)):
                 raise self._error("what it says it holds is not in order, or overlaps itself")
-        return [Held(None, tuple(ranges)) for ranges in told]
+        return [Held(None, tuple(ranges)) for ranges in found]
 
     def _held_part(self, asked: Sequence[tuple[Address, Seq | None]]) -> list[tuple[list[HeldRange], bool]]:
         lanes = [{"partition": address.partition, "after": after} for address, after in asked]
         answer = self._ask("held", _whose(asked[0][0]) | {"lanes": lanes})
         try:
-            told = [
-                ([_held_range(*one) for one in lane["ranges"]], bool(lane.get("more", False)))
+            found = [
+                ([HeldRange.of(*one) for one in lane["ranges"]], bool(lane.get("more", False)))
                 for lane in answer["lanes"]
             ]
         except (AttributeError, KeyError, TypeError, ValueError) as e:
             raise self._unreadable("held") from e
-        if len(told) != len(asked):
+        if len(found) != len(asked):
             raise self._unreadable("held")
-        return told
+        return found
 
     def inspect(self, address: Address, window: SeqRange) -> tuple[dict[SeqRange, Inspected], Seq | None]:
         """What the receiver really holds of the ranges inside the window, and where to continue if there are more."""
@@ -161,9 +157,9 @@ class Peer:
             raise self._unreadable("inspect") from e
 
     def _ask(self, what: str, question: Mapping[str, object]) -> dict[str, Any]:
-        return self._told(self._request("POST", what, question))
+        return self._fields_of(self._request("POST", what, question))
 
-    def _told(self, answer: HttpAnswer) -> dict[str, Any]:
+    def _fields_of(self, answer: HttpAnswer) -> dict[str, Any]:
         if not answer.from_receiver or not 200 <= answer.status < 300:
             raise self._error(explain(answer))
         self._check_version(answer)
@@ -215,14 +211,42 @@ class Peer:
         return StorageError(conversation.scrub(f"{conversation.place.destination}: {why}"), hint=hint)
 
 
+class ForwardInspector:
+    """Reads ranges back, many with one request: each of them may count rows in a table there. Called range by range, it
+    requests a window of ranges, twice as many each time: so little is read in vain for a task with few ranges, and few
+    requests are made for one with many."""
+
+    asks_only = True
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self._ranges = WINDOW_RANGES_MIN
+        self._address: Address | None = None
+        self._window: SeqRange | None = None
+        self._known: dict[SeqRange, Inspected] = {}
+
+    def __repr__(self) -> str:
+        return f"ForwardInspector({self._peer!r})"
+
+    def close(self) -> None:
+        self._peer.close()
+
+    def inspect(self, address: Address, rows: SeqRange) -> Inspected:
+        if not self._peer.is_receiver:
+            return Inspected(None, None)
+        window = self._window
+        if self._address != address or window is None or not (window.lo <= rows.lo and rows.hi <= window.hi):
+            self._read_window(address, rows)
+        return self._known.get(rows) or Inspected(None, None, f"the receiver does not know of {rows}")
+
+    def _read_window(self, address: Address, rows: SeqRange) -> None:
+        hi = min(rows.lo + len(rows) * self._ranges - 1, SEQ_MAX)
+        self._known, following = self._peer.inspect(address, SeqRange(rows.lo, Seq(hi)))
+        if following is not None:
+            hi = max(following - 1, rows.hi)
+        self._address, self._window = address, SeqRange(rows.lo, Seq(hi))
+        self._ranges = min(self._ranges * 2, WINDOW_RANGES_MAX)
+
+
 def _whose(address: Address) -> dict[str, object]:
-    return {
-        "lake": address.lake,
-        "instance": address.instance,
-        "generation": address.generation,
-        "dataset": address.dataset,
-    }
-
-
-def _held_range(lo: int, hi: int, rows: int, digest: str, size: int) -> HeldRange:
-    return HeldRange(SeqRange(Seq(lo), Seq(hi)), rows, digest, size)
+    return {name: value for name, value in asdict(address).items() if name != "partition"}

@@ -2,42 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from strandline.core import failpoints, forward_protocol
-from strandline.core.types import SeqRange
-from strandline.deliver.sink import Address, Outcome, Parcel, Refused, TryLater, Unknown
+from strandline.core.forward_protocol import RangeIdentity
+from strandline.deliver.sink import Outcome, Parcel, Refused, TryLater, Unknown
 from strandline.deliver.sinks.forward.address import AddressRefused
 from strandline.deliver.sinks.forward.body import BodyFormat, encode_body
 from strandline.deliver.sinks.forward.http import AnswerLate, AnswerLost, Conversation, NotSent
-from strandline.deliver.sinks.forward.outcome import after_uncertainty, outcome_of, with_why
-from strandline.deliver.sinks.forward.success import Success
+from strandline.deliver.sinks.forward.outcome import Success, after_uncertainty, outcome_of, with_why
 
 # One, and a second one if the response was lost. No pause between or after them: the ledger stores how long a sink
 # waits, so a deliverer that is told to stop has nothing to wake up.
 ATTEMPTS_MAX = 2
 
 
-def identity_of(address: Address, rows: SeqRange) -> forward_protocol.RangeIdentity:
-    lane = forward_protocol.LaneName(
-        address.lake, address.instance, address.generation, address.dataset, address.partition
-    )
-    return forward_protocol.RangeIdentity(lane, rows)
-
-
+@dataclass
 class ForwardSender:
     at_once = 2  # bodies are small, and a response takes as long as a disk at the other end
 
-    def __init__(
-        self, conversation: Conversation, how: BodyFormat, *, success: Success | None, wait_seconds_max: float
-    ) -> None:
-        self._conversation = conversation
-        self._how = how
-        self._success = success
-        self._wait_seconds_max = wait_seconds_max
-
-    def __repr__(self) -> str:
-        return f"ForwardSender({self._conversation.place.destination})"
+    _conversation: Conversation
+    _how: BodyFormat
+    _success: Success | None
+    _wait_seconds_max: float
 
     def close(self) -> None:
         self._conversation.close()
@@ -47,7 +35,7 @@ class ForwardSender:
         headers = {
             **self._how.headers,
             forward_protocol.DIGEST: forward_protocol.content_digest(body.content),
-            **forward_protocol.identity_headers(identity_of(parcel.address, parcel.range)),
+            **forward_protocol.identity_headers(RangeIdentity(parcel.address, parcel.range)),
         }
         lost: str | None = None
         for _ in range(ATTEMPTS_MAX):
@@ -55,27 +43,21 @@ class ForwardSender:
             try:
                 answer = self._conversation.request("POST", headers=headers, content=body.content)
             except AddressRefused as e:
-                return self._told(TryLater(f"{e.message} ({e.hint})"))
+                return self._named(TryLater(f"{e.message} ({e.hint})"))
             except NotSent as e:
-                return self._told(TryLater(str(e)) if lost is None else Unknown(f"{lost}; then: {e}"))
+                return self._named(TryLater(str(e)) if lost is None else Unknown(f"{lost}; then: {e}"))
             except AnswerLate as e:
-                return self._told(Unknown(str(e) if lost is None else f"{lost}; then: {e}"))
+                return self._named(Unknown(str(e) if lost is None else f"{lost}; then: {e}"))
             except AnswerLost as e:
                 lost = str(e)
                 continue
             failpoints.hit("forward.after_post")
-            outcome = outcome_of(
-                answer,
-                parcel.range,
-                body,
-                success=self._success,
-                wait_seconds_max=self._wait_seconds_max,
-                now=datetime.now(UTC),
-            )
-            return self._told(outcome if lost is None else after_uncertainty(outcome, answer, lost))
-        return self._told(Unknown(lost or "no answer"))
+            now, wait_seconds_max = datetime.now(UTC), self._wait_seconds_max
+            outcome = outcome_of(answer, parcel.range, body, self._success, wait_seconds_max=wait_seconds_max, now=now)
+            return self._named(outcome if lost is None else after_uncertainty(outcome, answer, lost))
+        return self._named(Unknown(lost or "no answer"))
 
-    def _told(self, outcome: Outcome) -> Outcome:
+    def _named(self, outcome: Outcome) -> Outcome:
         """Adds the destination, and removes the token, in case a server repeats it."""
         if not isinstance(outcome, Refused | TryLater | Unknown):
             return outcome

@@ -7,80 +7,68 @@ works, too; it cannot be asked, so its silence proves nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from strandline.core.delivery_types import PeerKind
 from strandline.core.errors import SchemaError, UsageError
+from strandline.core.settings import ForwardSettings
 from strandline.core.types import Seq, SeqRange
-from strandline.deliver.sink import Address, Claim, Claimed, Held, Option, SinkContext, SinkKind
+from strandline.deliver.sink import Address, Claim, Claimed, Held, Option, Rehearsal, SinkContext, SinkKind
 from strandline.deliver.sinks.forward.address import literal, parse_allow, refusal
-from strandline.deliver.sinks.forward.body import BodyFormat, BodyRehearsal, choose_body_format
+from strandline.deliver.sinks.forward.body import choose_body_format, rehearse
 from strandline.deliver.sinks.forward.connections import ConnectionRules
 from strandline.deliver.sinks.forward.http import BearerToken, Conversation, Url, parse_place
-from strandline.deliver.sinks.forward.inspect_ranges import ForwardInspector
-from strandline.deliver.sinks.forward.peer import Peer
-from strandline.deliver.sinks.forward.send import ForwardSender
-from strandline.deliver.sinks.forward.success import (
+from strandline.deliver.sinks.forward.outcome import (
     FIELD,
     HEADER,
     STATUS,
-    Success,
-    check_field,
-    check_header,
-    check_statuses,
+    parse_field,
+    parse_header,
+    parse_statuses,
     parse_success,
 )
+from strandline.deliver.sinks.forward.peer import ForwardInspector, Peer
+from strandline.deliver.sinks.forward.send import ForwardSender
 from strandline.iceberg.schema.columns import Column, ColumnType, ListOf, MapOf, Primitive, Struct
 
 STOP, SPLIT = "stop", "split"
 
 
-@dataclass(frozen=True, slots=True)
-class _Ca:
+def _read_ca(path: Path) -> str:
     """The certificates that the option `ca` names: read on the driver, sent to the executors."""
-
-    path: Path | None
-
-    def read(self) -> str | None:
-        if self.path is None:
-            return None
-        try:
-            text = self.path.read_text("ascii")
-        except (OSError, UnicodeDecodeError) as e:
-            raise UsageError(f"option ca: {self.path} cannot be read: {getattr(e, 'strerror', None) or e}") from None
-        if "BEGIN CERTIFICATE" not in text:
-            raise UsageError(f"option ca: {self.path} holds no certificate", hint="A file in PEM.")
-        return text
+    try:
+        text = path.read_text("ascii")
+    except (OSError, UnicodeDecodeError) as e:
+        raise UsageError(f"option ca: {path} cannot be read: {getattr(e, 'strerror', None) or e}") from None
+    if "BEGIN CERTIFICATE" not in text:
+        raise UsageError(f"option ca: {path} holds no certificate", hint="A file in PEM.")
+    return text
 
 
 class ForwardSink:
     keeps_marks = False
 
-    def __init__(
-        self,
-        context: SinkContext,
-        place: Url,
-        token: BearerToken,
-        reach: ConnectionRules,
-        ca: _Ca,
-        how: BodyFormat,
-        success: Success | None,
-    ) -> None:
-        self.form = how.form
-        self.destination = place.destination
-        self._lake = context.lake
-        self._dataset = context.dataset
-        self._wait_seconds_max = context.settings.retry_after_seconds_max
-        self._place = place
-        self._token = token
-        self._reach = reach
-        self._ca = ca
-        self._how = how
-        self._success = success
-        self._was_receiver = context.peer is PeerKind.RECEIVER
-        self.splits_in_doubt = context.options.get("in_doubt") == SPLIT
+    def __init__(self, context: SinkContext) -> None:
+        """Raises UsageError."""
+        options, settings = context.options, context.settings
+        if not options.get("url"):
+            raise UsageError("option url is missing", hint="--option url=http://HOST:PORT/v1/datasets/DATASET/rows")
+        self._context = context
+        self._place = parse_place(options["url"])
+        self._rules = _connection_rules(settings, self._place)
+        ca = options.get("ca")
+        if ca and self._place.scheme != "https":
+            raise UsageError("option ca says whom to trust, and url is not https://")
+        self._ca = (context.home / ca).resolve() if ca else None
+        self._token = BearerToken(options.get("token"), context.given.get("token"))
+        self._how = choose_body_format(options.get("format") or "jsonl", options.get("compression") or "zstd")
+        self._success = parse_success(options)
         self._peer: Peer | None = None
+        self.form = self._how.form
+        self.destination = self._place.destination
+        self.splits_in_doubt = options.get("in_doubt") == SPLIT
 
     def __repr__(self) -> str:
         return f"ForwardSink({self.destination})"
@@ -101,7 +89,7 @@ class ForwardSink:
 
     def claimed(self) -> Claimed | None:
         peer = self._asked
-        return peer.claimed(self._lake, self._dataset) if peer.is_receiver else None
+        return peer.claimed(self._context.lake, self._context.dataset) if peer.is_receiver else None
 
     def claim(self, claim: Claim, generation: int) -> Claimed:
         peer = self._asked
@@ -114,25 +102,21 @@ class ForwardSink:
         if not lanes:
             return []
         peer = self._asked
-        return peer.held(lanes) if peer.is_receiver else [Held(None, (), told=False) for _ in lanes]
+        return peer.held(lanes) if peer.is_receiver else [Held(None, (), known=False) for _ in lanes]
 
     def mark(self, marks: Sequence[tuple[Address, Seq]]) -> None:
-        """Nothing to do: ranges are kept for ever."""
+        """Nothing to do: ranges are kept forever."""
 
     def sender(self, token: str) -> ForwardSender:
-        to_receiver = self._asked.is_receiver
-        return ForwardSender(
-            self._conversation(),
-            self._how,
-            success=None if to_receiver else self._success,
-            wait_seconds_max=self._wait_seconds_max,
-        )
+        success = None if self._asked.is_receiver else self._success
+        wait_seconds_max = self._context.settings.retry_after_seconds_max
+        return ForwardSender(self._conversation(), self._how, success, wait_seconds_max)
 
     def inspector(self) -> ForwardInspector:
         return ForwardInspector(self._new_peer())
 
-    def rehearsal(self, columns: Sequence[str]) -> BodyRehearsal:
-        return BodyRehearsal(self._how)
+    def rehearsal(self, columns: Sequence[str]) -> Rehearsal:
+        return Rehearsal(partial(rehearse, self._how))
 
     def comparison(self, columns: Sequence[str]) -> None:
         """None: the body that was sent is not kept, only its digest."""
@@ -148,7 +132,8 @@ class ForwardSink:
     def _conversation(self) -> Conversation:
         """Uses the token that worked last: an executor may be unable to read it again."""
         token = self._token if self._peer is None else self._peer.token
-        return Conversation(self._place, token, replace(self._reach, ca=self._ca.read()))
+        ca = None if self._ca is None else _read_ca(self._ca)
+        return Conversation(self._place, token, replace(self._rules, ca=ca))
 
     @property
     def _asked(self) -> Peer:
@@ -157,7 +142,8 @@ class ForwardSink:
         return self._peer
 
     def _new_peer(self) -> Peer:
-        return Peer(self._conversation(), was_receiver=self._was_receiver, may_be_other=self._success is not None)
+        was_receiver = self._context.peer is PeerKind.RECEIVER
+        return Peer(self._conversation(), was_receiver=was_receiver, may_be_other=self._success is not None)
 
 
 def _has_nested_keys(kind: ColumnType) -> bool:
@@ -176,28 +162,12 @@ def _check_in_doubt(given: str) -> None:
         raise UsageError(f"option in_doubt is `{STOP}` or `{SPLIT}`, and not {given!r}")
 
 
-def open_sink(context: SinkContext) -> ForwardSink:
-    options, settings = context.options, context.settings
-    if not options.get("url"):
-        raise UsageError("option url is missing", hint="--option url=http://HOST:PORT/v1/datasets/DATASET/rows")
-    place = parse_place(options["url"])
-    allow = parse_allow(settings.allow)
-    address = literal(place.host)
+def _connection_rules(settings: ForwardSettings, place: Url) -> ConnectionRules:
+    allow, address = parse_allow(settings.allow), literal(place.host)
     if address is not None and not allow.permits(place.host, address):
         refused = refusal(place.host, [address])
         raise UsageError(f"option url: {refused.message}", hint=refused.hint)
-    ca = options.get("ca")
-    if ca and place.scheme != "https":
-        raise UsageError("option ca says whom to trust, and url is not https://")
-    return ForwardSink(
-        context,
-        place,
-        BearerToken(options.get("token"), context.given.get("token")),
-        ConnectionRules(allow, settings.connect_seconds_max, settings.answer_seconds_max),
-        _Ca((context.home / ca).resolve() if ca else None),
-        choose_body_format(options.get("format") or "jsonl", options.get("compression") or "zstd"),
-        parse_success(options),
-    )
+    return ConnectionRules(allow, settings.connect_seconds_max, settings.answer_seconds_max)
 
 
 def check_url(given: str) -> None:
@@ -232,24 +202,24 @@ KIND = SinkKind(
             STATUS,
             "For a server that is no Strandline receiver: statuses that mean that it has stored the rows, such as "
             "`200,202` or `2xx`. Without, only a receiver is sent to.",
-            check=check_statuses,
+            check=parse_statuses,
             pinned=False,
         ),
         Option(
             HEADER,
             "For such a server: a header that an answer must have as well, `NAME` or `NAME=VALUE`.",
-            check=check_header,
+            check=parse_header,
             pinned=False,
         ),
         Option(
             FIELD,
             "For such a server: a field that an answer in JSON must have as well, `FIELD` or `FIELD=VALUE`; dots lead "
             "into objects (`result.state=stored`).",
-            check=check_field,
+            check=parse_field,
             pinned=False,
         ),
         Option("ca", "A PEM file: certificates to trust in place of the system's.", pinned=False),
     ),
-    open=open_sink,
+    open=ForwardSink,
     defaults={"chunk_rows_max": "5000", "chunk_bytes_max": str(4 << 20)},
 )

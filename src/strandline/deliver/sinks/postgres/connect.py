@@ -18,7 +18,7 @@ from strandline.core.errors import UsageError
 CONNECT_SECONDS_MAX = 10
 LOCK_SECONDS_MAX = 5  # somebody alters the table, or another sender is writing the same range
 ANSWER_SECONDS_MAX = 60.0  # for a query of the driver that does not read the table
-COUNT_SECONDS_MAX = 3600.0  # for counting the rows of a table whose identity changed
+COUNT_SECONDS_MAX = 3600.0  # for counting rows of a table
 IDLE_SECONDS_MAX = 60  # a deliverer that was paused in a transaction loses its locks after this, or at the next fence
 
 _SECRETS = ("password", "sslpassword")
@@ -63,6 +63,31 @@ class PostgresServer:
         return text
 
 
+class HoldsConnection:
+    """Connects on first use, and keeps the connection; it is pickled without."""
+
+    def __init__(self, server: PostgresServer, application: str) -> None:
+        self._server = server
+        self._application = application  # the name in pg_stat_activity
+        self._open: psycopg.Connection | None = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._server.address})"
+
+    def __getstate__(self) -> dict[str, object]:
+        return self.__dict__ | {"_open": None}
+
+    def _connect(self) -> psycopg.Connection:
+        if self._open is None or self._open.closed:
+            self._open = self._server.connect(self._application)
+        return self._open
+
+    def close(self) -> None:
+        connection, self._open = self._open, None
+        if connection is not None:
+            connection.close()
+
+
 def _parse(dsn: str) -> dict[str, str | int | None]:
     try:
         return dict(conninfo.conninfo_to_dict(dsn))
@@ -103,8 +128,8 @@ def _environment() -> dict[str, str | int]:
 
 
 @contextlib.contextmanager
-def time_limit(connection: psycopg.Connection, seconds: float) -> Iterator[None]:
-    """Shuts the socket after this time: a server that neither answers nor hangs up would block for ever."""
+def time_limit(connection: psycopg.Connection, seconds: float) -> Iterator[psycopg.Connection]:
+    """Shuts the socket after this time: a server that neither answers nor hangs up would block forever."""
 
     def shut() -> None:
         with contextlib.suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as copy:
@@ -114,7 +139,7 @@ def time_limit(connection: psycopg.Connection, seconds: float) -> Iterator[None]
     timer.daemon = True
     timer.start()
     try:
-        yield
+        yield connection
     finally:
         timer.cancel()
 

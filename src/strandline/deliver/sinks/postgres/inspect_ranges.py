@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -13,7 +14,7 @@ from strandline.core.wording import agreeing, part, plural
 from strandline.deliver.sink import Address, Inspected, covers
 from strandline.deliver.sinks.postgres import connect as connecting
 from strandline.deliver.sinks.postgres.columns import TableName, quote
-from strandline.deliver.sinks.postgres.connect import PostgresServer
+from strandline.deliver.sinks.postgres.connect import HoldsConnection, PostgresServer
 from strandline.deliver.sinks.postgres.record import Record, clip, numbers_of
 
 if TYPE_CHECKING:
@@ -27,56 +28,48 @@ NAMED_MAX = 5
 _NUMBER = quote(SEQ_COLUMN)
 
 
-class PostgresInspector:
+class PostgresInspector(HoldsConnection):
     """The record says which sequence numbers of a range were delivered, so each of them is looked up. A count alone
     would not do: rows of other lanes have numbers in the same range."""
 
     def __init__(self, server: PostgresServer, table: TableName) -> None:
-        self._server = server
+        super().__init__(server, f"strandline: verify {table.name}")
         self._table = table
         self._record = Record(table)
-        self._open: psycopg.Connection | None = None
-
-    def __repr__(self) -> str:
-        return f"PostgresInspector({self._server.address}, {self._table.plain})"
-
-    def __getstate__(self) -> dict[str, object]:
-        return self.__dict__ | {"_open": None}
-
-    def close(self) -> None:
-        connection, self._open = self._open, None
-        if connection is not None:
-            connection.close()
 
     def inspect(self, address: Address, rows: SeqRange) -> Inspected:
-        try:
-            return self._inspect(self._connect(), address, rows)
-        except psycopg.errors.UndefinedTable:
-            return Inspected(None, None, f"the table {self._table.plain} is gone, or its record is")
-        except psycopg.errors.UndefinedColumn:
-            return Inspected(None, None, f"the table {self._table.plain} has no column {SEQ_COLUMN}")
-        except psycopg.Error as e:
-            self.close()
-            raise StorageError(self._server.scrub(f"{self._server.address}: {connecting.explain(e)}")) from None
+        with self._asking() as connection:
+            try:
+                return self._inspect(connection, address, rows)
+            except psycopg.errors.UndefinedTable:
+                return Inspected(None, None, f"the table {self._table.plain} is gone, or its record is")
+            except psycopg.errors.UndefinedColumn:
+                return Inspected(None, None, f"the table {self._table.plain} has no column {SEQ_COLUMN}")
 
     def numbers(self, address: Address, rows: SeqRange) -> pa.Int64Array:
         """The lane's delivered sequence numbers that the table holds, sorted; one on two rows appears twice."""
         import numpy as np
         import pyarrow as pa
 
-        try:
-            connection = self._connect()
+        with self._asking() as connection:
             delivered = self._delivered(connection, address, rows)
-            found = [] if delivered is None else count_in_table(connection, self._table, delivered, rows, other_than=1)
-        except psycopg.Error as e:
-            self.close()
-            raise StorageError(self._server.scrub(f"{self._server.address}: {connecting.explain(e)}")) from None
-        if delivered is None:
-            return pa.array([], pa.int64())
+            if delivered is None:
+                return pa.array([], pa.int64())
+            found = count_in_table(connection, self._table, delivered, rows, other_than=1)
         times = np.ones(len(delivered), np.int64)
         for number, count in found:
             times[np.searchsorted(delivered, number)] = count
         return pa.array(np.repeat(delivered, times), pa.int64())
+
+    @contextmanager
+    def _asking(self) -> Iterator[psycopg.Connection]:
+        """Raises StorageError if the server does not answer, or not in time: it may have to read the whole table."""
+        try:
+            with connecting.time_limit(self._connect(), connecting.COUNT_SECONDS_MAX) as connection:
+                yield connection
+        except psycopg.Error as e:
+            self.close()
+            raise StorageError(self._server.scrub(f"{self._server.address}: {connecting.explain(e)}")) from None
 
     def _inspect(self, connection: psycopg.Connection, address: Address, rows: SeqRange) -> Inspected:
         delivered = self._delivered(connection, address, rows)
@@ -105,11 +98,6 @@ class PostgresInspector:
             (rows.lo, rows.hi),
         ).fetchone()
         return int(found[0]) if found else 0
-
-    def _connect(self) -> psycopg.Connection:
-        if self._open is None or self._open.closed:
-            self._open = self._server.connect(f"strandline: verify {self._table.name}")
-        return self._open
 
 
 def count_in_table(
@@ -143,7 +131,7 @@ def describe_rows(rows: SeqRange, given: int, missing: Sequence[int], twice: Seq
     if missing:
         problems.append(f"{part(len(missing), given, 'row', 'is')} missing: {_named(missing)}")
     if twice:
-        problems.append(f"{plural(len(twice), 'number', 'stands')} there more than once: {_named(twice)}")
+        problems.append(f"{plural(len(twice), 'sequence number', 'is')} there more than once: {_named(twice)}")
     if foreign:
         problems.append(f"{plural(foreign, 'row')} with a number in {rows} {agreeing(foreign, 'was')} not delivered")
     return "; ".join(problems)

@@ -77,6 +77,14 @@ PAGE_RANGES = 1000
 
 
 @dataclass(frozen=True, slots=True)
+class Identity:
+    """Which table it is."""
+
+    oid: int  # DROP and CREATE give another one
+    storage: str  # the file, or those of all partitions: TRUNCATE gives other ones
+
+
+@dataclass(frozen=True, slots=True)
 class RangeRecord:
     held: HeldRange
     numbers: bytes | None
@@ -170,23 +178,19 @@ class Record:
             (generation, self.table.name),
         )
 
-    def identity(self, connection: psycopg.Connection) -> tuple[int, str] | None:
+    def identity(self, connection: psycopg.Connection) -> Identity | None:
         row = connection.execute(
             f"SELECT table_oid, storage FROM {self._sinks} WHERE table_name = %s".encode(), (self.table.name,)
         ).fetchone()
-        return None if row is None or row[0] is None else (int(row[0]), str(row[1]))
+        return None if row is None or row[0] is None else Identity(int(row[0]), str(row[1]))
 
-    def set_identity(self, connection: psycopg.Connection, oid: int, storage: str, *, only_first: bool = False) -> None:
+    def set_identity(self, connection: psycopg.Connection, now: Identity | None, *, only_first: bool = False) -> None:
+        """None: there is no table, and the next one that is created counts."""
         first = " AND table_oid IS NULL" if only_first else ""
+        oid, storage = (None, None) if now is None else (now.oid, now.storage)
         connection.execute(
             f"UPDATE {self._sinks} SET table_oid = %s, storage = %s WHERE table_name = %s{first}".encode(),
             (oid, storage, self.table.name),
-        )
-
-    def forget_identity(self, connection: psycopg.Connection) -> None:
-        connection.execute(
-            f"UPDATE {self._sinks} SET table_oid = NULL, storage = NULL WHERE table_name = %s".encode(),
-            (self.table.name,),
         )
 
     def key(self, address: Address) -> str:
@@ -230,7 +234,7 @@ class Record:
             "ORDER BY lo".encode(),
             {"lane": lane, "lo": rows.lo, "hi": rows.hi},
         )
-        return [RangeRecord(_held(*row[:5]), row[5]) for row in found]
+        return [RangeRecord(HeldRange.of(*row[:5]), row[5]) for row in found]
 
     def held(
         self, connection: psycopg.Connection, lanes: Sequence[tuple[Address, Seq | None]]
@@ -245,7 +249,7 @@ class Record:
             ([self.key(address) for address, _ in lanes], [after for _, after in lanes]),
         )
         for place, *held in rows:
-            found[place - 1].append(_held(*held))
+            found[place - 1].append(HeldRange.of(*held))
         return [tuple(f) for f in found]
 
     # --- the ranges that the table got, without those whose loss was accepted ---
@@ -291,7 +295,7 @@ class Record:
                 self._values(scope) | {"lane": after[0], "lo": after[1], "most": PAGE_RANGES},
             ).fetchall()
             for lane, partition, *held, numbers in page:
-                yield GivenRange(lane, partition, RangeRecord(_held(*held), numbers))
+                yield GivenRange(lane, partition, RangeRecord(HeldRange.of(*held), numbers))
             if len(page) < PAGE_RANGES:
                 return
             after = (page[-1][0], page[-1][2])
@@ -305,6 +309,10 @@ class Record:
         )
 
 
+def landed(held: HeldRange, *, repeat: bool = False) -> Landed:
+    return Landed(held.count or 0, held.digest or "", held.size or 0, repeat)
+
+
 def settled(rows: SeqRange, there: Sequence[RangeRecord]) -> Landed | Conflict | None:
     """What all ranges of the lane that overlap the chunk mean for it: a repeat, a conflict, or None if it is new."""
     if not there:
@@ -312,15 +320,10 @@ def settled(rows: SeqRange, there: Sequence[RangeRecord]) -> Landed | Conflict |
     if not covers(merge_ranges(r.rows for r in there), rows):
         return Conflict(tuple(r.rows for r in there))
     if there[0].rows == rows:
-        held = there[0].held
-        return Landed(held.count or 0, held.digest or "", held.size or 0, repeat=True)
+        return landed(there[0].held, repeat=True)
     # The range was cut differently then: no digest is of exactly these rows.
     count = sum(len(clip(numbers_of(r), rows)) for r in there)
     return Landed(count, "", 0, repeat=True)
-
-
-def _held(lo: int, hi: int, count: int, digest: str, size: int) -> HeldRange:
-    return HeldRange(SeqRange(Seq(lo), Seq(hi)), count, digest, size)
 
 
 def _one(cursor: psycopg.Cursor) -> tuple[Any, ...]:

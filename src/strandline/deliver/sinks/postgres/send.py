@@ -9,9 +9,9 @@ import hashlib
 import random
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psycopg
 
@@ -19,15 +19,15 @@ from strandline.core import failpoints
 from strandline.core.types import SEQ_COLUMN
 from strandline.core.wording import part
 from strandline.deliver.sink import Address, HeldRange, Landed, Outcome, Parcel, Refused, TryLater, Unknown
+from strandline.deliver.sinks.parcels import joined_lines, numbers_in_order
 from strandline.deliver.sinks.postgres import connect as connecting
 from strandline.deliver.sinks.postgres.columns import TableName, copy_in, misfits, quote, read_shape
-from strandline.deliver.sinks.postgres.connect import BEGIN, PostgresServer
-from strandline.deliver.sinks.postgres.record import TABLES, Record, pack_numbers, settled
+from strandline.deliver.sinks.postgres.connect import BEGIN, HoldsConnection, PostgresServer
+from strandline.deliver.sinks.postgres.record import TABLES, Record, landed, pack_numbers, settled
 from strandline.deliver.sinks.postgres.table_identity import has_index, holds_only, is_another_table
 from strandline.iceberg.schema.columns import Column
 
 if TYPE_CHECKING:
-    import numpy as np
     import pyarrow as pa
 
 ATTEMPTS_MAX = 4
@@ -60,14 +60,9 @@ class _Load:
 
 def load(parcel: Parcel) -> _Load:
     """Checks the chunk once more: sorted, each sequence number once, all inside the range. Raises ValueError."""
-    import numpy as np
-
-    numbers: np.ndarray[Any, np.dtype[np.int64]] = parcel.rows.column(SEQ_COLUMN).to_numpy().astype(np.int64)
-    if len(numbers) and not (numbers[0] >= parcel.range.lo and numbers[-1] <= parcel.range.hi):
-        raise ValueError(f"a chunk of {parcel.range} holds {numbers[0]}..{numbers[-1]}")
-    if (np.diff(numbers) <= 0).any():
-        raise ValueError(f"the numbers in the chunk {parcel.range} do not strictly increase")
-    pieces = tuple(_text(parcel.rows))
+    numbers, lines = numbers_in_order(parcel), parcel.rows.column("line")
+    rows_each = max(1, len(lines) * _PIECE_BYTES // max(1, lines.nbytes))
+    pieces = tuple(joined_lines(parcel.rows, rows_each))
     digest = hashlib.sha256()
     for piece in pieces:
         digest.update(piece)
@@ -76,39 +71,12 @@ def load(parcel: Parcel) -> _Load:
     return _Load(pieces, held, pack_numbers(numbers, parcel.range))
 
 
-def _text(rows: pa.Table) -> Iterator[memoryview]:
-    """The lines with their ends, in pieces: Arrow joins them, and its buffer is sent as it is."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    end: Any = pa.scalar("\n", pa.large_string())
-    nothing: Any = pa.scalar("", pa.large_string())
-    lines = rows.column("line")
-    if lines.null_count:
-        raise ValueError("a line is null")
-    step = max(1, len(lines) * _PIECE_BYTES // max(1, lines.nbytes))
-    for chunk in lines.cast(pa.large_string()).chunks:
-        for start in range(0, len(chunk), step):
-            ended: Any = pc.binary_join_element_wise(chunk.slice(start, step), end, nothing)
-            data = ended.buffers()[2]
-            offsets = memoryview(ended.buffers()[1]).cast("q")
-            yield memoryview(data)[offsets[ended.offset] : offsets[ended.offset + len(ended)]]
+def rehearse(parcel: Parcel) -> Landed:
+    """What the record of a chunk would be."""
+    return landed(load(parcel).held)
 
 
-class CopyRehearsal:
-    """Sends nothing: returns what the record of a chunk would be."""
-
-    def send(self, parcel: Parcel) -> Outcome:
-        held = load(parcel).held
-        return Landed(held.count or 0, held.digest or "", held.size or 0)
-
-    def close(self) -> None:
-        return None
-
-
-class PostgresSender:
-    """Connects on first use, and keeps the connection."""
-
+class PostgresSender(HoldsConnection):
     def __init__(
         self,
         server: PostgresServer,
@@ -118,27 +86,17 @@ class PostgresSender:
         *,
         may_be_empty: bool,
     ) -> None:
-        self._server = server
+        super().__init__(server, application)
         self._table = table
         self._columns = columns
-        self._application = application
         self._may_be_empty = may_be_empty
         self._blames_rows = False
         self._indexed: bool | None = None
         self._record = Record(table)
         self._lanes: dict[Address, int] = {}
-        self._open: psycopg.Connection | None = None
-
-    def __repr__(self) -> str:
-        return f"PostgresSender({self._server.address}, {self._table.plain})"
 
     def __getstate__(self) -> dict[str, object]:
-        return self.__dict__ | {"_open": None, "_lanes": {}}
-
-    def close(self) -> None:
-        connection, self._open = self._open, None
-        if connection is not None:
-            connection.close()
+        return super().__getstate__() | {"_lanes": {}}
 
     def send(self, parcel: Parcel) -> Outcome:
         made = load(parcel)
@@ -153,14 +111,14 @@ class PostgresSender:
             except BaseException:
                 self.close()  # nothing of the transaction may stay open
                 raise
-        return TryLater(self._said(why))
+        return TryLater(self._server.scrub(why))
 
     def _attempt(self, parcel: Parcel, made: _Load) -> Outcome:
         fresh = self._open is None
         try:
             connection = self._connect()
         except psycopg.Error as e:
-            return TryLater(self._said(f"no connection to {self._server.address}: {connecting.explain(e)}"))
+            return TryLater(self._server.scrub(f"no connection to {self._server.address}: {connecting.explain(e)}"))
         with connecting.time_limit(connection, SEND_SECONDS_MAX):
             try:
                 known = self._write(connection, parcel, made)
@@ -179,8 +137,7 @@ class PostgresSender:
         if answer != "COMMIT":
             raise _Again(f"the server answered the commit with {answer}")
         failpoints.hit("postgres.after_commit")
-        held = made.held
-        return Landed(held.count or 0, held.digest or "", held.size or 0)
+        return landed(made.held)
 
     def _write(self, connection: psycopg.Connection, parcel: Parcel, made: _Load) -> Outcome | None:
         """Everything before the commit; None: commit."""
@@ -233,7 +190,7 @@ class PostgresSender:
             self.close()
             if not fresh:
                 raise _Again(why, at_once=True)  # the connection was kept since the last chunk, and died meanwhile
-            return TryLater(self._said(f"the connection to {self._server.address} was lost: {why}"))
+            return TryLater(self._server.scrub(f"the connection to {self._server.address} was lost: {why}"))
         self._roll_back(connection)
         if connecting.may_pass_soon(error):
             raise _Again(why)
@@ -245,11 +202,11 @@ class PostgresSender:
             self._lanes.clear()
             with contextlib.suppress(psycopg.Error):
                 if (altered := self._altered(connection)) is not None:
-                    return TryLater(self._said(f"{altered} ({why})"))
+                    return TryLater(self._server.scrub(f"{altered} ({why})"))
         may_be_rows = connecting.may_be_about_content(error)
         if about_content or (may_be_rows and (self._blames_rows or self._takes_others(connection, parcel))):
-            return Refused(self._said(f"{why}{_where(error, parcel)}"))
-        return TryLater(self._said(why), may_be_rows=may_be_rows)
+            return Refused(self._server.scrub(f"{why}{_where(error, parcel)}"))
+        return TryLater(self._server.scrub(why), may_be_rows=may_be_rows)
 
     def blaming_rows(self) -> PostgresSender:
         made = copy.copy(self)
@@ -324,17 +281,12 @@ class PostgresSender:
                     lane = self._lane(connection, parcel.address)
                     known = settled(parcel.range, self._record.overlapping(connection, lane, parcel.range))
                 # A missing range may still appear if the server is still committing: the next attempt is a repeat then.
-                return known or TryLater(self._said(f"{why}; nothing landed"))
+                return known or TryLater(self._server.scrub(f"{why}; nothing landed"))
             except psycopg.Error as e:
                 self.close()
                 why = f"{why}; {connecting.explain(e)}" if ask == 0 else why
                 time.sleep(PAUSE_SECONDS_MAX * random.uniform(0.1, 0.5))
-        return Unknown(self._said(why))
-
-    def _connect(self) -> psycopg.Connection:
-        if self._open is None or self._open.closed:
-            self._open = self._server.connect(self._application)
-        return self._open
+        return Unknown(self._server.scrub(why))
 
     def _lane(self, connection: psycopg.Connection, address: Address) -> int:
         if address not in self._lanes:
@@ -346,9 +298,6 @@ class PostgresSender:
             connection.execute("ROLLBACK")
         except psycopg.Error:
             self.close()
-
-    def _said(self, text: str) -> str:
-        return self._server.scrub(text)
 
 
 def _goes_through(connection: psycopg.Connection) -> Callable[[Callable[[], bool]], bool]:

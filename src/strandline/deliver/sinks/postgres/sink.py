@@ -20,8 +20,8 @@ from strandline.deliver.sink import (
     Claimed,
     Held,
     Loss,
-    OlderRows,
     Option,
+    Rehearsal,
     Remaining,
     SinkContext,
     SinkKind,
@@ -41,10 +41,10 @@ from strandline.deliver.sinks.postgres.columns import (
     quote,
     read_shape,
 )
-from strandline.deliver.sinks.postgres.connect import PostgresServer, check_dsn, parse_server
+from strandline.deliver.sinks.postgres.connect import HoldsConnection, check_dsn, parse_server
 from strandline.deliver.sinks.postgres.inspect_ranges import PostgresInspector
 from strandline.deliver.sinks.postgres.record import TABLES, Record, Scope
-from strandline.deliver.sinks.postgres.send import CopyRehearsal, PostgresSender
+from strandline.deliver.sinks.postgres.send import PostgresSender, rehearse
 from strandline.deliver.sinks.postgres.table_identity import accept_loss, find_remains, keep_identity, settle_identity
 from strandline.iceberg.schema.columns import Column
 
@@ -54,33 +54,23 @@ DEFAULT_SCHEMA = "public"  # not the user's search path: who connects must not d
 _Answer = TypeVar("_Answer")
 
 
-class PostgresSink:
+class PostgresSink(HoldsConnection):
     form = "copy"
     keeps_marks = False
 
-    def __init__(
-        self,
-        server: PostgresServer,
-        table: TableName,
-        *,
-        create: bool,
-        may_be_empty: bool,
-        generation: int,
-        builds_on: Callable[[], Sequence[OlderRows]] = tuple,
-    ) -> None:
-        self._server = server
-        self._table = table
-        self._create = create
-        self._may_be_empty = may_be_empty
-        self._generation = generation
-        self._builds_on = builds_on
-        self._record = Record(table)
+    def __init__(self, context: SinkContext) -> None:
+        """Raises UsageError."""
+        options = context.options
+        for name in ("dsn", "table"):
+            if not options.get(name):
+                raise UsageError(f"option {name} is missing", hint=f"--option {name}=…")
+        self._context = context
+        self._create, self._may_be_empty = _flag(options, "create"), _flag(options, "may_be_empty")
+        self._table = _table_name(options["table"])
+        self._record = Record(self._table)
         self._columns: tuple[Column, ...] | None = None
-        self._open: psycopg.Connection | None = None
-        self.destination = f"postgresql://{server.address}/{table.plain}"
-
-    def __repr__(self) -> str:
-        return f"PostgresSink({self.destination})"
+        super().__init__(parse_server(options["dsn"]), f"strandline: {self._table.name}")
+        self.destination = f"postgresql://{self._server.address}/{self._table.plain}"
 
     # --- the table ---
 
@@ -180,7 +170,7 @@ class PostgresSink:
     # --- a table that lost its rows ---
 
     def _scope(self) -> Scope:
-        return Scope(self._generation, self._builds_on())
+        return Scope(self._context.generation, self._context.builds_on())
 
     def find_loss(self) -> Loss | None:
         def ask(connection: psycopg.Connection) -> Loss | None:
@@ -217,11 +207,11 @@ class PostgresSink:
         self._ask(lambda c: accept_loss(c, self._record, self._scope()), connecting.COUNT_SECONDS_MAX)
 
     def mark(self, marks: Sequence[tuple[Address, Seq]]) -> None:
-        """Nothing to do: ranges are kept for ever."""
+        """Nothing to do: ranges are kept forever."""
 
     # --- who delivers ---
 
-    def _application(self, token: str) -> str:
+    def _sender_name(self, token: str) -> str:
         """The name in pg_stat_activity: the sink's table, and the token of the lease."""
         table = hashlib.sha256(str(self._table).encode()).hexdigest()[:12]
         return f"strandline {table} {token[:36]}"
@@ -235,7 +225,7 @@ class PostgresSink:
                 connection.execute(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "
                     "AND usename = current_user AND starts_with(application_name, %s) AND application_name <> %s",
-                    (self._application(""), self._application(token)),
+                    (self._sender_name(""), self._sender_name(token)),
                 )
             except psycopg.errors.InsufficientPrivilege:
                 return  # then waiting has to do: its transaction is bounded
@@ -246,25 +236,20 @@ class PostgresSink:
         if self._columns is None:
             raise UsageError("a sink is prepared before rows are sent")
         return PostgresSender(
-            self._server, self._table, self._columns, self._application(token), may_be_empty=self._may_be_empty
+            self._server, self._table, self._columns, self._sender_name(token), may_be_empty=self._may_be_empty
         )
 
     def inspector(self) -> PostgresInspector:
         return PostgresInspector(self._server, self._table)
 
-    def rehearsal(self, columns: Sequence[str]) -> CopyRehearsal:
-        return CopyRehearsal()
+    def rehearsal(self, columns: Sequence[str]) -> Rehearsal:
+        return Rehearsal(rehearse)
 
     def comparison(self, columns: Sequence[str]) -> None:
         """None: the text that was sent is not kept, only its digest."""
 
     def name_of(self, address: Address, rows: SeqRange) -> str:
         return f"{self._table.plain} {rows}"
-
-    def close(self) -> None:
-        connection, self._open = self._open, None
-        if connection is not None:
-            connection.close()
 
     # --- the connection ---
 
@@ -274,10 +259,8 @@ class PostgresSink:
         """Every question may be asked twice: the open connection may have died meanwhile."""
         kept = self._open is not None
         try:
-            if self._open is None:
-                self._open = self._server.connect(f"strandline: {self._table.name}")
-            with connecting.time_limit(self._open, seconds):
-                return question(self._open)
+            with connecting.time_limit(self._connect(), seconds) as connection:
+                return question(connection)
         except psycopg.Error as e:
             gone = self._open is None or connecting.lost(self._open, e)
             if gone:
@@ -325,23 +308,6 @@ def _flag(options: Mapping[str, str], name: str) -> bool:
     return value == "true"
 
 
-def open_sink(context: SinkContext) -> PostgresSink:
-    options = context.options
-    for name in ("dsn", "table"):
-        if not options.get(name):
-            raise UsageError(f"option {name} is missing", hint=f"--option {name}=…")
-    create, may_be_empty = _flag(options, "create"), _flag(options, "may_be_empty")
-    table = _table_name(options["table"])
-    return PostgresSink(
-        parse_server(options["dsn"]),
-        table,
-        create=create,
-        may_be_empty=may_be_empty,
-        generation=context.generation,
-        builds_on=context.builds_on,
-    )
-
-
 KIND = SinkKind(
     options=(
         Option(
@@ -360,6 +326,6 @@ KIND = SinkKind(
             pinned=False,
         ),
     ),
-    open=open_sink,
+    open=PostgresSink,
     checked_when_idle=True,
 )

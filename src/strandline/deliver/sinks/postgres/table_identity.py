@@ -18,7 +18,7 @@ from strandline.deliver.sink import HeldRange, Loss
 from strandline.deliver.sinks.postgres.columns import TableName, quote, read_shape
 from strandline.deliver.sinks.postgres.connect import LOCK_SECONDS_MAX
 from strandline.deliver.sinks.postgres.inspect_ranges import count_in_table, escaped
-from strandline.deliver.sinks.postgres.record import GivenRange, Record, Scope, numbers_of
+from strandline.deliver.sinks.postgres.record import GivenRange, Identity, Record, Scope, numbers_of
 
 if TYPE_CHECKING:
     import psycopg
@@ -45,12 +45,6 @@ _EMPTY_HINT = "If consumers delete all rows: `strandline sink update NAME --opti
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
-    oid: int  # DROP and CREATE give another one
-    storage: str  # the file, or those of all partitions: TRUNCATE gives other ones
-
-
-@dataclass(frozen=True, slots=True)
 class Remains:
     """What a table still has of a range that it got."""
 
@@ -73,15 +67,13 @@ def read_identity(connection: psycopg.Connection, table: TableName) -> Identity 
 
 def keep_identity(connection: psycopg.Connection, record: Record) -> None:
     """Stores the identity if the record has none: the first one counts until `settle_identity` has checked the rows."""
-    if (now := read_identity(connection, record.table)) is not None:
-        record.set_identity(connection, now.oid, now.storage, only_first=True)
+    record.set_identity(connection, read_identity(connection, record.table), only_first=True)
 
 
 def is_another_table(connection: psycopg.Connection, record: Record) -> bool:
     """Whether the table is not the one in the record. The transaction wrote to it, so nobody can truncate it now."""
     kept = record.identity(connection)
-    now = read_identity(connection, record.table)
-    return kept is not None and (now is None or kept != (now.oid, now.storage))
+    return kept is not None and kept != read_identity(connection, record.table)
 
 
 def holds_only(
@@ -111,14 +103,13 @@ def settle_identity(
     it is called only if the first check is not enough."""
     kept = record.identity(connection)
     now = read_identity(connection, record.table)
-    same = now is not None and kept == (now.oid, now.storage)
-    if same and (may_be_empty or has_rows(connection, record.table)):
+    if now is not None and kept == now and (may_be_empty or has_rows(connection, record.table)):
         return None
     with connection.transaction():
         now = _locked(connection, record.table)
         loss = _compare(connection, record, scope(), kept, now, may_be_empty=may_be_empty)
         if loss is None:
-            _keep(connection, record, now)
+            record.set_identity(connection, now)
         return loss
 
 
@@ -126,7 +117,7 @@ def _compare(
     connection: psycopg.Connection,
     record: Record,
     scope: Scope,
-    kept: tuple[int, str] | None,
+    kept: Identity | None,
     now: Identity | None,
     *,
     may_be_empty: bool,
@@ -139,7 +130,7 @@ def _compare(
         return Loss(f"its table {name} is gone", rows, 0)
     if kept is None:
         return None  # the record is older than the identity
-    if now.oid == kept[0]:
+    if now.oid == kept.oid:
         # The owner may have deleted rows. After TRUNCATE, or a DELETE of everything, there are none.
         is_there = _has_numbers(connection, record.table) and (may_be_empty or _any(connection, record.table, span))
         return None if is_there else Loss(f"its table {name} was emptied", rows, 0, _EMPTY_HINT)
@@ -166,15 +157,7 @@ def accept_loss(connection: psycopg.Connection, record: Record, scope: Scope) ->
         now = _locked(connection, record.table)
         lacking = (r.given for r in find_remains(connection, record, scope) if not r.is_whole)
         record.give_up(connection, [(g.lane, int(g.record.rows.lo)) for g in lacking])
-        _keep(connection, record, now)
-
-
-def _keep(connection: psycopg.Connection, record: Record, now: Identity | None) -> None:
-    """Without a table, the next one that is created counts."""
-    if now is None:
-        record.forget_identity(connection)
-    else:
-        record.set_identity(connection, now.oid, now.storage)
+        record.set_identity(connection, now)
 
 
 def _locked(connection: psycopg.Connection, table: TableName) -> Identity | None:

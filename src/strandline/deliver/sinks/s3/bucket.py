@@ -16,13 +16,6 @@ from strandline.storage.s3_settings import SINK_LIMITS, RequestLimits, S3Setting
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
-    name: str
-    size: int
-    modified: datetime
-
-
-@dataclass(frozen=True, slots=True)
 class Bucket:
     """The place of an `s3` sink. It is pickled as it is."""
 
@@ -45,31 +38,35 @@ class Bucket:
     def _client(self) -> S3Client:
         return S3Client(self.settings, self.limits)
 
-    def look(self, lane: str, after: Seq | None) -> LaneListing:
+    def destination(self, dataset: str) -> str:
+        return names.s3_destination(self.bucket, self.prefix, dataset, self.settings.endpoint)
+
+    def list_lane(self, lane: str, after: Seq | None) -> LaneListing:
         """One listing is enough: `_marks/` sorts after all numbers."""
         objects: list[tuple[str, int | None]] = []
         marks: list[str] = []
-        for entry in self._list(f"{lane}/", None if after is None else f"{after:019d}"):
-            folder, _, last = entry.name.rpartition("/")
+        for name, entry in self._list(f"{lane}/", None if after is None else f"{after:019d}"):
+            folder, _, last = name.rpartition("/")
             if folder == names.MARKS:
                 marks.append(last)
             elif not folder:
-                objects.append((last, entry.size))
+                objects.append((last, int(entry["Size"])))
         return lane_listing(objects, marks)
 
     def mark(self, lane: str) -> tuple[Seq, datetime] | None:
         """The lane's watermark, and when it was written by the store's clock."""
-        found = ((names.mark_of(e.name), e.modified) for e in self._list(f"{lane}/{names.MARKS}/", None))
+        found = ((names.mark_of(name), e["LastModified"]) for name, e in self._list(f"{lane}/{names.MARKS}/"))
         return max(((mark, modified) for mark, modified in found if mark is not None), default=None)
 
     def names(self, folder: str) -> list[str]:
-        return [entry.name for entry in self._list(f"{folder}/", None) if "/" not in entry.name]
+        return [name for name, _ in self._list(f"{folder}/") if "/" not in name]
 
-    def _list(self, folder: str, after: str | None) -> Iterator[_Entry]:
-        """Objects below a folder, ordered by name; with `after`, those whose names follow it."""
+    def _list(self, folder: str, after: str | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Objects below a folder, ordered by name, with what S3 says of them; with `after`, those whose names follow
+        it."""
         prefix = self.key(folder)
         for entry in self._client().list_objects(self.bucket, prefix, after=None if after is None else prefix + after):
-            yield _Entry(entry["Key"][len(prefix) :], int(entry["Size"]), entry["LastModified"])
+            yield entry["Key"][len(prefix) :], entry
 
     def head(self, name: str) -> Any | None:
         return self._client().head(self.bucket, self.key(name))

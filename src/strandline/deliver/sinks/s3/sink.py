@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from strandline.core import failpoints
 from strandline.core.errors import RefusedError, StorageError, UsageError
-from strandline.core.types import Seq, SeqRange
+from strandline.core.types import Seq, SeqRange, before
 from strandline.deliver.sink import (
     Address,
     Conflict,
@@ -44,11 +44,11 @@ from strandline.deliver.sinks.blobs.blob_sink import (
     SUPERSEDED,
     LaneListing,
     ObjectSink,
-    check_parcel,
     gone,
     side_by_side,
 )
-from strandline.deliver.sinks.blobs.encode import Encoded, Format, choose_format, encode, identity_of
+from strandline.deliver.sinks.blobs.encode import Encoded, Format, encode, identity_of
+from strandline.deliver.sinks.parcels import check_rows
 from strandline.deliver.sinks.s3.bucket import Bucket
 from strandline.storage.s3_client import Failure, RequestFailed
 from strandline.storage.s3_settings import S3Settings
@@ -63,28 +63,21 @@ _MULTIPART_BYTES = 32 * _MIB
 _CLOCKS_DIFFER_MAX = timedelta(seconds=5)  # between the machines of one store, with times in whole seconds
 
 
-class S3Sink(ObjectSink):
-    def __init__(self, bucket: Bucket, *, dataset: str, generation: int, how: Format, multipart_bytes: int) -> None:
-        super().__init__(
-            bucket,
-            dataset=dataset,
-            generation=generation,
-            how=how,
-            destination=names.s3_destination(bucket.bucket, bucket.prefix, dataset, bucket.settings.endpoint),
-        )
-        self._bucket = bucket
-        self._multipart_bytes = multipart_bytes
+class S3Sink(ObjectSink[Bucket]):
+    def __init__(self, bucket: Bucket, context: SinkContext) -> None:
+        super().__init__(bucket, context)
+        self._multipart_bytes = _parse_bytes(context.options["multipart_bytes"])
 
     def fence(self, token: str) -> None:
         """Aborts multipart uploads that an older deliverer has begun. A single put cannot be aborted."""
         generation = "" if self._generation == 1 else f"generation={self._generation}/"
-        prefix = self._bucket.key(f"{generation}{self._folder}/")
+        prefix = self._place.key(f"{generation}{self._folder}/")
         try:
             more = True
             while more:
-                page = self._bucket.retry("list_multipart_uploads", Prefix=prefix)
+                page = self._place.retry("list_multipart_uploads", Prefix=prefix)
                 for upload in page.get("Uploads", ()):
-                    self._bucket.retry("abort_multipart_upload", Key=upload["Key"], UploadId=upload["UploadId"])
+                    self._place.retry("abort_multipart_upload", Key=upload["Key"], UploadId=upload["UploadId"])
                 more = bool(page.get("IsTruncated") and page.get("Uploads"))
         except RequestFailed as e:
             # Not every store lists uploads, and not every key may: the watermark is the check for a late put.
@@ -104,15 +97,15 @@ class S3Sink(ObjectSink):
             "ranges": [[r.lo, r.hi] for r in cut.ranges],
             "extension": self._how.extension,
         }
-        if not self._bucket.create(name, json.dumps(record).encode() + b"\n"):
+        if not self._place.create(name, json.dumps(record).encode() + b"\n"):
             cut = self._pinned(name)
-        now = self._bucket.mark(lane)
+        now = self._place.mark(lane)
         if (None if now is None else now[0]) != mark:
-            raise StorageError(f"{self.destination}: another deliverer has moved the mark of {lane}")
+            raise StorageError(f"{self.destination}: another deliverer has moved the watermark of {lane}")
         return cut
 
     def _pinned(self, name: str) -> Cut:
-        body = self._bucket.read(name)
+        body = self._place.read(name)
         if body is None:
             raise StorageError(f"{self.destination}: {name} was there and is not: another deliverer is at it")
         try:
@@ -135,15 +128,15 @@ class S3Sink(ObjectSink):
         super()._mark(one)
         address, mark = one
         folder = f"{names.lane_folder(address)}/{names.CUTS}"
-        for name in self._bucket.names(folder):  # nobody plans below a durable watermark any more
+        for name in self._place.names(folder):  # nobody plans below a durable watermark any more
             if (pinned := names.mark_of(name, least=0)) is not None and pinned < mark:
-                self._bucket.remove(f"{folder}/{name}")
+                self._place.remove(f"{folder}/{name}")
 
     def sender(self, token: str) -> Sender:
-        return S3Sender(self._bucket, self._how, self._header(), self._multipart_bytes)
+        return S3Sender(self._place, self._how, self._header(), self._multipart_bytes)
 
     def inspector(self) -> Inspector:
-        return S3Inspector(self._bucket)
+        return S3Inspector(self._place)
 
 
 @dataclass(slots=True)
@@ -156,7 +149,7 @@ class S3Sender:
     _marks: dict[str, Seq | None] = field(default_factory=dict, repr=False)
 
     def send(self, parcel: Parcel) -> Outcome:
-        check_parcel(parcel)
+        check_rows(parcel)
         chunk = _Chunk(self, parcel)
         maybe_under_way = False
         failed: RequestFailed | None = None
@@ -176,15 +169,15 @@ class S3Sender:
             return Unknown(failed.message)
         return TryLater(failed.message, failed.wait_seconds)
 
-    def look(self, lane: str) -> LaneListing:
+    def list_lane(self, lane: str) -> LaneListing:
         """What is held beyond the watermark. The listing begins there, so its length does not depend on history."""
         if lane not in self._marks:
             found = self.bucket.mark(lane)
             self._marks[lane] = None if found is None else found[0]
-        look = self.bucket.look(lane, self._marks[lane])
-        mark = max((m for m in (look.mark, self._marks[lane]) if m is not None), default=None)
+        listing = self.bucket.list_lane(lane, self._marks[lane])
+        mark = max((m for m in (listing.mark, self._marks[lane]) if m is not None), default=None)
         self._marks[lane] = mark
-        return LaneListing(mark, look.objects)
+        return LaneListing(mark, listing.objects)
 
     def close(self) -> None:
         self._marks.clear()
@@ -205,12 +198,12 @@ class _Chunk:
 
     def offer(self) -> Outcome:
         """One attempt. It begins with a listing, which finds an earlier attempt whose response was lost."""
-        before = self._sender.look(self._lane)
+        listing = self._sender.list_lane(self._lane)
         rows = self._parcel.range
-        if before.settles(rows):
-            there = before.exactly(rows)
+        if listing.settles(rows):
+            there = listing.exactly(rows)
             return gone(self._parcel) if there is None else self._repeat(f"{self._lane}/{there.name}")
-        if (conflict := before.conflict(rows)) is not None:
+        if (conflict := listing.conflict(rows)) is not None:
             return conflict
         encoded = self._encode()
         try:
@@ -292,11 +285,11 @@ class _Chunk:
 
     def _called_off(self) -> Outcome:
         """The upload was aborted by another deliverer's fence, or an attempt of ours was completed after all."""
-        look = self._sender.look(self._lane)
-        there = look.exactly(self._parcel.range)
+        listing = self._sender.list_lane(self._lane)
+        there = listing.exactly(self._parcel.range)
         if there is not None:
             return self._repeat(f"{self._lane}/{there.name}")
-        return gone(self._parcel) if look.settles(self._parcel.range) else TryLater(SUPERSEDED)
+        return gone(self._parcel) if listing.settles(self._parcel.range) else TryLater(SUPERSEDED)
 
     def _confirm(self, encoded: Encoded) -> Outcome:
         """The watermark was below the range before the put. If it is not any more, another deliverer has delivered
@@ -336,8 +329,7 @@ class S3Inspector:
 
     def inspect(self, address: Address, rows: SeqRange) -> Inspected:
         lane = names.lane_folder(address)
-        look = self.bucket.look(lane, Seq(rows.lo - 1) if rows.lo > 1 else None)
-        there = look.exactly(rows)
+        there = self.bucket.list_lane(lane, before(rows.lo)).exactly(rows)
         found = None if there is None else self.bucket.fetch(f"{lane}/{there.name}")
         if there is None or found is None:
             return decode.GONE
@@ -363,17 +355,8 @@ def _open(context: SinkContext) -> Sink:
         raise UsageError(
             "access_key and secret_key go together", hint="Give both, or neither: then AWS's usual chain is asked."
         )
-    return S3Sink(
-        Bucket(
-            bucket,
-            prefix,
-            S3Settings(_parse_endpoint(options.get("endpoint")), options.get("region"), access_key, secret_key),
-        ),
-        dataset=context.dataset,
-        generation=context.generation,
-        how=choose_format(options["format"], options.get("compression")),
-        multipart_bytes=_parse_bytes(options["multipart_bytes"]),
-    )
+    settings = S3Settings(_parse_endpoint(options.get("endpoint")), options.get("region"), access_key, secret_key)
+    return S3Sink(Bucket(bucket, prefix, settings), context)
 
 
 def _parse_url(url: str) -> tuple[str, str]:

@@ -1,8 +1,8 @@
-"""Texts for people. Values in, renderables out; nothing here asks the lake."""
+"""The lake, its datasets and its ledger for people."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,52 +11,21 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from strandline.core.types import Dataset
-from strandline.core.wording import plural
+from strandline.cli.render.elements import BAD, OK, done, grid, nothing
+from strandline.core.types import Dataset, Numbered
+from strandline.core.wording import agreeing, part, plural
 from strandline.status.documents import replaced_table
 
 if TYPE_CHECKING:
-    from strandline.iceberg.pyiceberg.describe import TableDescription
+    from strandline.iceberg.pyiceberg.schema import TableDescription
     from strandline.iceberg.schema.alteration import Alteration
     from strandline.iceberg.schema.columns import Column
+    from strandline.iceberg.schema.infer import Guess, Inferred
     from strandline.iceberg.session.runtime import Check
     from strandline.ingest.recover import Recovered
     from strandline.ingest.resync import Resynced
     from strandline.ledger.audit import AuditEvent
     from strandline.ledger.engine import Migrated
-
-UNKNOWN = "?"
-OK, BAD, NOTHING = ("✓", "green"), ("✗", "bold red"), ("·", "dim")
-
-
-def grid(*headers: str, right: Iterable[str] = ()) -> Table:
-    """A table without a frame, with a dim header."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_header=any(headers), pad_edge=False)
-    for header in headers:
-        table.add_column(header, justify="right" if header in set(right) else "left", overflow="fold")
-    return table
-
-
-def number(value: int | None) -> str:
-    return UNKNOWN if value is None else f"{value:,}"
-
-
-def rate(rows: int, seconds: float) -> str:
-    """To follow a time; empty if below one row per second."""
-    per_second = rows / max(seconds, 0.001)
-    return f", {per_second:,.0f} rows/s" if per_second >= 1 else ""
-
-
-def age(since: datetime, now: datetime | None = None) -> str:
-    seconds = max(0, int(((now or datetime.now(UTC)) - since).total_seconds()))
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds // size} {unit}"
-    return f"{seconds} s"
-
-
-def done(text: str) -> RenderableType:
-    return Text.assemble(OK, " ", text)
 
 
 def initialised(lake: str, path: Path) -> RenderableType:
@@ -88,17 +57,54 @@ def columns_table(columns: Sequence[Column]) -> Table:
     return table
 
 
+def created(made: Dataset, found: Inferred, *, inferred_from: Path | None) -> RenderableType:
+    head = Text.assemble(OK, " Dataset ", (made.name, "bold"))
+    if made.deliver_by:
+        head.append(f", delivered by {', '.join(made.deliver_by)}")
+    parts: list[RenderableType] = [head]
+    if inferred_from is not None:
+        sample = "" if found.sampled_rows is None else f"the first {plural(found.sampled_rows, 'row')} of "
+        parts.append(Text(f"  Columns as found in {sample}{inferred_from}:", "dim"))
+    parts.append(columns_table(found.columns))
+    parts += [Text(line, "yellow") for line in _doubts(made, found)]
+    return Group(*parts)
+
+
+def _doubts(made: Dataset, found: Inferred) -> Iterator[str]:
+    for guess in found.guesses:
+        yield f"! {guess.column} is a string: {_misfits(guess)}"
+    if found.empty:
+        yield f"! {', '.join(found.empty)}: a string, because no row of the file has a value there"
+    if found.empty_objects:
+        yield f"! {', '.join(found.empty_objects)}: a map of strings, because every object there is empty"
+    doubted = [*(g.column for g in found.guesses), *found.empty, *found.empty_objects]
+    if not doubted:
+        return
+    # --types takes columns, but no nested fields.
+    likely = {g.column: g.likely for g in found.guesses}
+    of_columns = [name for name in doubted if name in {c.name for c in found.columns}]
+    chosen = "with --schema FILE"
+    if of_columns:
+        chosen = (
+            f"with --types '{of_columns[0]}:{likely.get(of_columns[0], 'TYPE')}' (rows that do not fit are then "
+            "rejected) or with --schema FILE"
+        )
+    yield f"  To choose otherwise: strandline dataset drop {made.name}, and create it again {chosen}"
+
+
+def _misfits(guess: Guess) -> str:
+    fit = f"{part(guess.values - guess.misfits, guess.values, 'value', 'fits')} {guess.likely}"
+    shown = ", ".join(f'"{text}" in line {line}' for line, text in guess.examples)
+    return f"{fit}, {guess.misfits:,} {agreeing(guess.misfits, 'does')} not: {shown}"
+
+
 def datasets(found: Sequence[Dataset]) -> RenderableType:
     if not found:
         return Text("No datasets yet. `strandline dataset create NAME --like FILE` makes one.", "dim")
     table = grid("dataset", "delivered by", "came as", "created")
     for d in found:
-        table.add_row(
-            Text(d.name, "bold"),
-            Text(", ".join(d.deliver_by) or "–"),
-            Text(_origin(d)),
-            Text(_minute(d.created_at)),
-        )
+        values = ", ".join(d.deliver_by) or "–", _origin(d), _minute(d.created_at)
+        table.add_row(Text(d.name, "bold"), *map(Text, values))
     return table
 
 
@@ -127,28 +133,28 @@ def _minute(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M}Z"
 
 
-def adopted(name: str, rows: int, steps: int) -> RenderableType:
-    if not rows:
-        return done(f"{name}: every row has its number")
-    return done(f"{name}: {plural(rows, 'row')} numbered in {plural(steps, 'step')}")
+def adopted(name: str, found: Numbered) -> RenderableType:
+    if not found.rows:
+        return done(f"{name}: every row has its sequence number")
+    return done(f"{name}: {plural(found.rows, 'row')} numbered in {plural(found.steps, 'step')}")
 
 
 def alterations(changes: Sequence[Alteration]) -> list[str]:
     from strandline.iceberg.schema.alteration import AddColumn, DropColumn, RenameColumn, WidenColumn
     from strandline.iceberg.schema.columns import type_text
 
-    said = []
-    for change in changes:
+    def said(change: Alteration) -> str:
         match change:
             case AddColumn(name, kind):
-                said.append(f"add {name}: {type_text(kind)}")
+                return f"add {name}: {type_text(kind)}"
             case WidenColumn(name, kind):
-                said.append(f"widen {name} to {type_text(kind)}")
+                return f"widen {name} to {type_text(kind)}"
             case RenameColumn(name, new):
-                said.append(f"rename {name} to {new}")
+                return f"rename {name} to {new}"
             case DropColumn(name):
-                said.append(f"drop {name}")
-    return said
+                return f"drop {name}"
+
+    return list(map(said, changes))
 
 
 def altered(name: str, said: Sequence[str]) -> RenderableType:
@@ -163,16 +169,14 @@ def migrated(found: Migrated | None, version: str) -> RenderableType:
 
 
 def resynced(found: Resynced, what: str) -> RenderableType:
-    lines = [done(f"{what} (epoch {found.epoch})")]
-    if found.gap is not None:
-        lines.append(Text(f"  Numbers that it did not know, and that stay taken: {found.gap}"))
-    if found.rolled_forward:
-        lines.append(Text(f"  Published: {', '.join(map(str, found.rolled_forward))}"))
-    if found.datasets_found:
-        lines.append(Text(f"  Datasets found: {', '.join(found.datasets_found)}"))
-    if found.batches:
-        lines.append(Text(f"  Batches taken back from the tables' history: {found.batches:,}"))
-    return Group(*lines)
+    facts = {
+        "Sequence numbers that it did not know, and that stay taken": found.gap,
+        "Published": ", ".join(map(str, found.rolled_forward)),
+        "Datasets found": ", ".join(found.datasets_found),
+        "Batches taken back from the tables' history": f"{found.batches:,}" if found.batches else "",
+    }
+    lines = [Text(f"  {label}: {value}") for label, value in facts.items() if value]
+    return Group(done(f"{what} (epoch {found.epoch})"), *lines)
 
 
 def recovered(found: Recovered) -> RenderableType:
@@ -182,7 +186,7 @@ def recovered(found: Recovered) -> RenderableType:
             lines.append(done(f"{label}: {', '.join(map(str, ranges))}"))
     if found.waiting:
         live = ", ".join(map(str, found.waiting))
-        lines.append(Text.assemble(NOTHING, f" Left alone, its writer may be alive: {live}"))
+        lines.append(nothing(f"Left alone, its writer may be alive: {live}"))
     lines += [Text.assemble(BAD, f" Held: {held}") for held in found.held]
     if found.branches_removed:
         lines.append(done(f"{plural(found.branches_removed, 'left-over branch')} removed"))

@@ -1,19 +1,9 @@
-"""The rule of a retention run, and its result."""
+"""The result of a retention run."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Literal
-
-
-@dataclass(frozen=True, slots=True)
-class RetainRule:
-    older_than: timedelta
-    column: str | None = None  # None: the time of ingestion
-    on_lag: Literal["hold", "drop"] = "hold"
-    drop_after: timedelta | None = None
-    paused_sinks: Literal["count", "ignore"] = "count"
+from datetime import datetime
 
 
 @dataclass(frozen=True, slots=True)

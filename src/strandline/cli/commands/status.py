@@ -1,0 +1,74 @@
+"""status, recover, migrate, metrics."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import closing, suppress
+from pathlib import Path
+
+import typer
+
+from strandline.cli.command import CARE, Call, command
+from strandline.cli.output import dumps
+from strandline.cli.render import lake as render_lake
+from strandline.cli.render import status as render_status
+from strandline.core.errors import UsageError
+from strandline.core.settings import find_config, load_config
+from strandline.ledger.engine import Ledger
+from strandline.status import documents
+from strandline.status.metrics import exposition, load_samples
+
+WATCH_SECONDS = 2.0
+
+app = typer.Typer()
+
+
+@command(app, panel=CARE)
+def status(
+    call: Call,
+    watch: bool = typer.Option(False, "--watch", help="Show it again every two seconds, until Ctrl-C."),
+) -> None:
+    """Datasets and how far each is settled, sinks and how far each is behind, what needs attention. Starts no JVM."""
+    if watch and (call.as_json or not call.out.is_terminal):
+        raise UsageError("--watch is for a terminal", hint="In a script, call `strandline status --json` again.")
+    if not watch:
+        found = call.lake.status()
+        call.show(documents.lake_status(found), render_status.status(found))
+        return
+    from rich.live import Live
+
+    with (
+        suppress(KeyboardInterrupt),  # Ctrl-C ends the watch
+        Live(render_status.status(call.lake.status()), console=call.out, auto_refresh=False) as live,
+    ):
+        while True:
+            time.sleep(WATCH_SECONDS)
+            live.update(render_status.status(call.lake.status()), refresh=True)
+
+
+@command(app, panel=CARE)
+def recover(call: Call) -> None:
+    """Settle what dead writers left: publish what was committed, abandon what was not."""
+    with call.spark("Settling open blocks") as lake:
+        found = lake.recover()
+    call.show(documents.recovered(found), render_lake.recovered(found))
+
+
+@command(app, panel=CARE)
+def migrate(call: Call) -> None:
+    """Bring an older ledger to this program's version, and keep a copy. Every command that opens it does so too."""
+    settings = load_config(find_config(call.config, os.environ, Path.cwd()))
+    with closing(Ledger(settings)) as ledger:
+        migrated = ledger.open()
+        version = ledger.revision()
+    call.show(documents.migrated(migrated, version), render_lake.migrated(migrated, version))
+
+
+@command(app, panel=CARE)
+def metrics(call: Call) -> None:
+    """How sinks, maintenance and the reconciler fare, in the text format of Prometheus. Starts no JVM, and asks the
+    ledger only."""
+    lake = call.lake
+    found = load_samples(lake.config, lake.ledger, lake.id)
+    print(dumps({"metrics": found}) if call.as_json else exposition(found), end="\n" if call.as_json else "")

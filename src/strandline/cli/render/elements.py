@@ -1,0 +1,83 @@
+"""What texts for people are made of. Values in, renderables out; nothing in `render/` asks the lake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from strandline.core.wording import plural
+
+UNKNOWN = "?"
+OK, BAD, NOTHING = ("✓", "green"), ("✗", "bold red"), ("·", "dim")
+DOUBT = ("!", "yellow")  # neither done nor failed: somebody should look
+LINES_MAX = 20  # longer lists are cut for people; --json has all
+CHARS_MAX = 300  # of a reason or a row, likewise
+NO_SINKS = Text("No sinks yet. `strandline sink add` makes one.", "dim")
+
+
+def grid(*headers: str, right: Iterable[str] = ()) -> Table:
+    """A table without a frame, with a dim header."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_header=any(headers), pad_edge=False)
+    for header in headers:
+        table.add_column(header, justify="right" if header in set(right) else "left", overflow="fold")
+    return table
+
+
+def done(text: str) -> Text:
+    return Text.assemble(OK, " ", text)
+
+
+def nothing(text: str) -> Text:
+    return Text.assemble(NOTHING, " ", text)
+
+
+def dim(text: str) -> Text:
+    return Text(text, "dim")
+
+
+def cut(lines: Sequence[RenderableType], noun: str, *, lines_each: int = 1) -> list[RenderableType]:
+    """The first lines of a long list of things, and how many more things there are."""
+    more = len(lines) // lines_each - LINES_MAX
+    if more <= 0:
+        return list(lines)
+    return [*lines[: LINES_MAX * lines_each], dim(f"  … and {plural(more, noun)} more; --json has all")]
+
+
+def one_line(text: str) -> str:
+    short = " ".join(text.split())
+    return short if len(short) <= CHARS_MAX else f"{short[:CHARS_MAX]}…"
+
+
+def number(value: int | None) -> str:
+    return UNKNOWN if value is None else f"{value:,}"
+
+
+def size(count: int) -> str:
+    amount = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
+
+
+def rate(rows: int, seconds: float) -> str:
+    """To follow a time; empty if below one row per second."""
+    per_second = rows / max(seconds, 0.001)
+    return f", {per_second:,.0f} rows/s" if per_second >= 1 else ""
+
+
+def age(since: datetime, now: datetime | None = None) -> str:
+    return duration(((now or datetime.now(UTC)) - since).total_seconds())
+
+
+def duration(seconds: float) -> str:
+    whole = max(0, int(seconds))
+    for length, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if whole >= 2 * length:
+            return f"{whole // length} {unit}"
+    return f"{whole} s"
