@@ -14,13 +14,7 @@ from dataclasses import replace
 from itertools import chain, groupby, islice
 
 from strandline.core import failpoints
-from strandline.core.errors import (
-    CommitUnknown,
-    LeaseLost,
-    ReferencesTooMany,
-    StorageError,
-    StrandlineError,
-)
+from strandline.core.errors import CommitUnknown, LeaseLost, ReferencesTooMany, StorageError, StrandlineError
 from strandline.core.reconcile_records import AbortReason, Asked, Event, Run, RunId, SweptState
 from strandline.core.wording import plural
 from strandline.ledger import audit

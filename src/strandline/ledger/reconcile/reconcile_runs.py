@@ -14,17 +14,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from strandline.core.reconcile_records import (
-    AbortReason,
-    Asked,
-    Counts,
-    Done,
-    Event,
-    Outcome,
-    Run,
-    RunId,
-    StorageKind,
-)
+from strandline.core.reconcile_records import AbortReason, Asked, Counts, Done, Event, Outcome, Run, RunId, StorageKind
 from strandline.core.types import Lease
 from strandline.ledger import audit
 from strandline.ledger.engine import Ledger, from_row, slices, utc_now
