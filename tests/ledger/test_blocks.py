@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from strandline.core.errors import BatchConflict, ResyncNeeded, WitnessUnreadable
 from strandline.core.types import Abandoned, Published, Reserved, SeqRange, SnapshotId, Staged
-from strandline.ledger import engine
+from strandline.ledger import postgres
 from strandline.ledger.engine import Ledger
 from strandline.ledger.ingest import blocks, sequence
 from strandline.ledger.witness import LocalWitness
@@ -250,7 +250,7 @@ def test_a_server_that_dropped_an_idle_connection_costs_no_failed_call(
 ) -> None:
     if bench.ledger.is_sqlite:
         pytest.skip("a file has no server that drops connections")
-    monkeypatch.setattr(engine, "_PING_AFTER_IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(postgres, "_PING_AFTER_IDLE_SECONDS", 0.0)
     bench.reserve("a")
     other = Ledger(bench.config)
     with other.write() as connection:

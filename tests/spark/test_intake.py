@@ -411,8 +411,8 @@ def test_a_lake_whose_ledger_and_spool_are_elsewhere_ingests_and_inspects_what_i
 
 
 def inspect(sender: Sender, lo: int = 1, hi: int = 10**6) -> list[tuple[int, int, str | None]]:
-    found = sender.lake.receiver.inspector().inspect(sender.dataset, LANE, SeqRange(Seq(lo), Seq(hi)))
-    return [(r.rows.lo, r.count, r.problem) for r in found.ranges]
+    found, _ = sender.lake.receiver.inspector().inspect(sender.dataset, LANE, SeqRange(Seq(lo), Seq(hi)))
+    return [(r.rows.lo, r.count, r.problem) for r in found]
 
 
 def test_what_is_really_there_is_counted_in_the_table_and_in_the_spool(sender: Sender) -> None:
@@ -464,8 +464,8 @@ def test_more_bodies_than_one_answer_has_room_for_are_told_in_parts(
     monkeypatch.setattr("strandline.receive.count_received.BODIES_MAX", 2)
     for at in (1, 11, 21):
         sender.bring_range(at, [at])
-    first = sender.lake.receiver.inspector().inspect(sender.dataset, LANE, SeqRange(Seq(1), Seq(100)))
-    assert ([r.rows.lo for r in first.ranges], first.next) == ([1, 11], 21)
-    assert first.next is not None
-    rest = sender.lake.receiver.inspector().inspect(sender.dataset, LANE, SeqRange(first.next, Seq(100)))
-    assert ([r.rows.lo for r in rest.ranges], rest.next) == ([21], None)
+    first, after = sender.lake.receiver.inspector().inspect(sender.dataset, LANE, SeqRange(Seq(1), Seq(100)))
+    assert ([r.rows.lo for r in first], after) == ([1, 11], 21)
+    assert after is not None
+    rest, end = sender.lake.receiver.inspector().inspect(sender.dataset, LANE, SeqRange(after, Seq(100)))
+    assert ([r.rows.lo for r in rest], end) == ([21], None)

@@ -15,13 +15,7 @@ from itertools import chain, groupby, islice
 
 from strandline.core import failpoints
 from strandline.core.audit_events import Event
-from strandline.core.errors import (
-    CommitUnknown,
-    LeaseLost,
-    ReferencesTooMany,
-    StorageError,
-    StrandlineError,
-)
+from strandline.core.errors import CommitUnknown, LeaseLost, ReferencesTooMany, StorageError, StrandlineError
 from strandline.core.reconcile_records import AbortReason, Asked, Run, RunId, SweptState
 from strandline.core.wording import plural
 from strandline.ledger import audit

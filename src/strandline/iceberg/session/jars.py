@@ -96,8 +96,7 @@ def ensure_jars(
 
 def unverified_jars(folder: Path, jars: tuple[Jar, ...]) -> list[Jar]:
     """The jars that the next start would have to fetch or verify; changes nothing."""
-    verified = _read_verified(folder)
-    return [jar for jar in jars if not _is_verified(folder / jar.file_name, jar, verified)]
+    return [jar for jar in jars if not _is_verified(folder, jar)]
 
 
 @contextmanager
@@ -118,28 +117,27 @@ def _read_verified(folder: Path) -> Mapping[str, object]:
     return found if isinstance(found, dict) else {}
 
 
-def _is_verified(path: Path, jar: Jar, verified: Mapping[str, object]) -> bool:
+def _is_verified(folder: Path, jar: Jar) -> bool:
     try:
-        return verified.get(jar.file_name) == _mark(path, jar)
+        return _read_verified(folder).get(jar.file_name) == _stamp(folder, jar)
     except OSError:
         return False
 
 
-def _mark(path: Path, jar: Jar) -> list[object]:
-    stat = path.stat()
+def _stamp(folder: Path, jar: Jar) -> list[object]:
+    stat = (folder / jar.file_name).stat()
     return [jar.sha256, stat.st_size, stat.st_mtime_ns]
 
 
 def _remember(folder: Path, jar: Jar) -> None:
-    marks = dict(_read_verified(folder))
-    marks[jar.file_name] = _mark(folder / jar.file_name, jar)
-    write_file(folder / _VERIFIED, json.dumps(marks, indent=1).encode())
+    stamps = {**_read_verified(folder), jar.file_name: _stamp(folder, jar)}
+    write_file(folder / _VERIFIED, json.dumps(stamps, indent=1).encode())
 
 
 def _verify(folder: Path, jar: Jar) -> bool:
-    path = folder / jar.file_name
-    if _is_verified(path, jar, _read_verified(folder)):
+    if _is_verified(folder, jar):
         return True
+    path = folder / jar.file_name
     if not path.is_file() or sha256_of(path) != jar.sha256:
         return False
     _remember(folder, jar)

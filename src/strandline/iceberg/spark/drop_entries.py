@@ -13,7 +13,7 @@ from pyspark.sql import functions as f
 
 from strandline.iceberg.metadata.identifier import in_spark
 from strandline.iceberg.metadata.table_metadata import BATCH_SUMMARY, DROPPED_SUMMARY
-from strandline.iceberg.spark.tables import Prepared, SparkTables, iterate
+from strandline.iceberg.spark.tables import SparkTables, TableChange, iterate
 
 
 def drop_data_files(
@@ -36,15 +36,15 @@ def drop_data_files(
         count = len(set(found.values()))
         # One attempt: a commit of Iceberg's own would retry for minutes, without checking the lease. A transaction only
         # prepares it; it lands on the metadata that it was prepared on, or fails.
-        prepared = Prepared(table)
-        delete = prepared.transaction.newDelete().validateFilesExist()
+        change = TableChange(table, is_remote=tables.is_remote)
+        delete = change.transaction.newDelete().validateFilesExist()
         for path in found:
             delete.deleteFile(tables.java.not_a_string(path))
         for key, value in {**summary, BATCH_SUMMARY: token, DROPPED_SUMMARY: str(count)}.items():
             delete.set(key, value)
         delete.commit()
         before_commit()
-        prepared.send()
+        change.send()
         return count
 
     return tables.repeat(attempt, f"entries of {name} cannot be dropped")

@@ -27,7 +27,6 @@ from strandline.iceberg.spark.number_bounds import NewFile, NumberBounds, new_fi
 from strandline.iceberg.spark.rewrite import discard, replace_files, staged, write_files
 from strandline.iceberg.spark.tables import (
     JAVA_ERRORS,
-    Prepared,
     SparkTables,
     explain,
     iterate,
@@ -227,17 +226,15 @@ class Rewrite:
         discard(self._main.table, self._written)
 
     def _replace(self, table: Any, since: SnapshotId) -> None:
-        prepared = Prepared(table) if self._tables.is_remote else None
-        replace_files(
-            (table if prepared is None else prepared.transaction).newRewrite(),
-            since,
-            self._replaced(),
-            self._written,
-            sequence=self._main.sequence,
-            summary=(COMPACTION_SUMMARY, self.id),
-        )
-        if prepared is not None:
-            prepared.send()
+        with self._tables.changing(table) as change:
+            replace_files(
+                change.newRewrite(),
+                since,
+                self._replaced(),
+                self._written,
+                sequence=self._main.sequence,
+                summary=(COMPACTION_SUMMARY, self.id),
+            )
 
     def _replaced(self) -> Iterator[Any]:
         scopes = self._tables.java.content_files

@@ -25,7 +25,6 @@ from strandline.iceberg.session.spark_internals import set_active
 from strandline.iceberg.spark import java
 from strandline.iceberg.spark.tables import (
     JAVA_ERRORS,
-    Prepared,
     SparkTables,
     check_epoch,
     explain,
@@ -33,7 +32,6 @@ from strandline.iceberg.spark.tables import (
     java_class,
     planned_files,
     root_cause,
-    tag_main,
 )
 
 
@@ -182,10 +180,8 @@ def commit(
     superseded ledger cannot land either: its sequence numbers belong to the other ledger."""
 
     def attempt() -> None:
-        table = tables.load(group.name)
-        prepared = Prepared(table)
-        transaction = prepared.transaction
-        view = tables.view_of(table)  # the metadata that the commit replaces, or fails
+        change = tables.change(group.name)
+        view = tables.view_of(change.table)  # the metadata that the commit replaces, or fails
         if view.published_as(str(wap)) is not None:
             return  # it had landed, and only its answer was lost
         if branch not in view.refs:
@@ -193,26 +189,16 @@ def commit(
         check_epoch(view, epoch)
         settle = may_move_tag(view)
         try:
-            if tables.is_remote:
-                prepared.require(branch)
             replace_files(
-                transaction.newRewrite(),
+                change.transaction.newRewrite(),
                 group.snapshot,
                 (task.file() for task in group.tasks),
                 new_files,
                 sequence=group.table.snapshot(group.snapshot).sequenceNumber(),
                 summary=(BLOCK_SUMMARY, str(wap)),
             )
-            manage = transaction.manageSnapshots()
-            manage.removeBranch(branch)
-            manage.commit()
-            if settle:
-                tag_main(transaction)
             failpoints.hit("adopt.before_commit")
-            if tables.is_remote:
-                prepared.send()
-            else:
-                transaction.commitTransaction()
+            change.commit(remove=branch, settle=settle)
         except JAVA_ERRORS as e:
             if java_class(e) == java.REFUSED:
                 raise FilesGone(root_cause(e)) from e

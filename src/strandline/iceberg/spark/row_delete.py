@@ -24,7 +24,6 @@ from strandline.iceberg.spark.java import NOT_LANDED
 from strandline.iceberg.spark.rewrite import check_rows, discard, group_of, reading, write
 from strandline.iceberg.spark.tables import (
     JAVA_ERRORS,
-    Prepared,
     SparkTables,
     explain,
     java_class,
@@ -139,19 +138,17 @@ def _tasks(
 
 
 def _commit(tables: SparkTables, table: Any, snapshot: SnapshotId, old: Sequence[Any], added: Sequence[Any]) -> None:
-    """With a REST catalog we send the commit ourselves, and nothing is cleaned up after it."""
-    prepared = Prepared(table) if tables.is_remote else None
-    overwrite = (table if prepared is None else prepared.transaction).newOverwrite()
-    overwrite.validateFromSnapshot(snapshot)
-    overwrite.validateNoConflictingDeletes()  # also checks that every replaced file still exists
-    for task in old:
-        overwrite.deleteFile(task.file())
-    for file in added:
-        overwrite.addFile(file)
+    """With a REST catalog nothing is cleaned up after it."""
     try:
-        overwrite.commit()
-        if prepared is not None:
-            prepared.send()
+        with tables.changing(table) as change:
+            overwrite = change.newOverwrite()
+            overwrite.validateFromSnapshot(snapshot)
+            overwrite.validateNoConflictingDeletes()  # also checks that every replaced file still exists
+            for task in old:
+                overwrite.deleteFile(task.file())
+            for file in added:
+                overwrite.addFile(file)
+            overwrite.commit()
     except JAVA_ERRORS as e:
         if not tables.is_remote and java_class(e) in NOT_LANDED:
             discard(table, added)

@@ -62,16 +62,18 @@ class DataFile:
 _TOUCHED_MS = 3_650 * 86_400_000  # ten years: our branches do not expire
 
 
-class Prepared:
-    """Changes that Iceberg computes and writes files for. They are sent once. Whatever the outcome, the files stay;
-    after a refusal the reconciler finds them."""
+class TableChange:
+    """A change on the present metadata of a table, which Iceberg computes and writes files for. What we send ourselves
+    is sent once. Whatever the outcome, its files stay; after a refusal the reconciler finds them."""
 
-    def __init__(self, table: Any) -> None:
+    def __init__(self, table: Any, *, is_remote: bool) -> None:
+        self.table = table
+        self._is_remote = is_remote
         self._operations = table.operations()
         self.transaction = table.newTransaction()
         self._base = self._operations.current()
 
-    def require(self, branch: str) -> None:
+    def _require(self, branch: str) -> None:
         """The commit is refused if the branch is gone, or has another head. A REST catalog compares the refs that a
         commit sets, but not those that it removes: so this sets the branch to what it is, before it is removed."""
         touch = self.transaction.manageSnapshots()
@@ -81,15 +83,6 @@ class Prepared:
     def send(self) -> None:
         self._operations.commit(self._base, self.transaction.table().operations().current())
 
-
-class SnapshotChange:
-    """A change of main, of branches and of our tag, on the present metadata of the table."""
-
-    def __init__(self, table: Any, *, is_remote: bool) -> None:
-        self.table = table
-        self._prepared = Prepared(table)
-        self._is_remote = is_remote
-
     def commit(
         self,
         *,
@@ -98,11 +91,10 @@ class SnapshotChange:
         remove: str | None = None,
         settle: bool = False,
     ) -> None:
-        """`settle` puts our tag on main, as this very commit leaves it."""
-        transaction = self._prepared.transaction
+        """Also changes branches and main. `settle` puts our tag on main, as this very commit leaves it."""
         if self._is_remote and remove is not None:
-            self._prepared.require(remove)
-        manage = transaction.manageSnapshots()
+            self._require(remove)
+        manage = self.transaction.manageSnapshots()
         if create is not None:
             manage.createBranch(create)
         if pick is not None:
@@ -111,23 +103,21 @@ class SnapshotChange:
             manage.removeBranch(remove)
         manage.commit()
         if settle:
-            tag_main(transaction)
+            self._tag_main()
         if self._is_remote:
-            self._prepared.send()
+            self.send()
         else:
             # A change of refs is refused on any other metadata than it was planned on, and Iceberg cleans up.
-            transaction.commitTransaction()
+            self.transaction.commitTransaction()
 
-
-def tag_main(transaction: Any) -> None:
-    """Puts our tag on main, as the transaction leaves it."""
-    table = transaction.table()
-    main, tag = table.currentSnapshot(), table.refs().get(SETTLED_TAG)
-    if main is None or (tag is not None and tag.snapshotId() == main.snapshotId()):
-        return
-    manage = transaction.manageSnapshots()
-    (manage.createTag if tag is None else manage.replaceTag)(SETTLED_TAG, main.snapshotId())
-    manage.commit()
+    def _tag_main(self) -> None:
+        table = self.transaction.table()
+        main, tag = table.currentSnapshot(), table.refs().get(SETTLED_TAG)
+        if main is None or (tag is not None and tag.snapshotId() == main.snapshotId()):
+            return
+        manage = self.transaction.manageSnapshots()
+        (manage.createTag if tag is None else manage.replaceTag)(SETTLED_TAG, main.snapshotId())
+        manage.commit()
 
 
 def check_epoch(
@@ -295,8 +285,18 @@ class SparkTables:
             raise explain(e, "the catalog cannot be listed") from e
         return sorted(found)
 
-    def change(self, name: str) -> SnapshotChange:
-        return SnapshotChange(self.load(name), is_remote=self.is_remote)
+    def change(self, name: str) -> TableChange:
+        return TableChange(self.load(name), is_remote=self.is_remote)
+
+    @contextmanager
+    def changing(self, table: Any) -> Iterator[Any]:
+        """What to change in place of the table. With a REST catalog we send the commit ourselves."""
+        if not self.is_remote:
+            yield table
+            return
+        change = TableChange(table, is_remote=True)
+        yield change.transaction
+        change.send()
 
     def create_branch(self, name: str, branch: str) -> None:
         """From main as it is now; does nothing if the branch exists."""
@@ -380,17 +380,16 @@ class SparkTables:
         epoch."""
 
         def attempt() -> None:
-            table = self.load(name)
-            prepared = Prepared(table)
-            check_epoch(self.view_of(table), epoch)
-            update = prepared.transaction.updateProperties()
+            change = self.change(name)
+            check_epoch(self.view_of(change.table), epoch)
+            update = change.transaction.updateProperties()
             update.set(EPOCH_PROPERTY, str(epoch))
             update.commit()
             if self.is_remote:
-                nothing = prepared.transaction.newFastAppend()
+                nothing = change.transaction.newFastAppend()
                 nothing.set(EPOCH_PROPERTY, str(epoch))
                 nothing.commit()
-            prepared.send()
+            change.send()
 
         self.repeat(attempt, f"the epoch of {name} cannot be raised")
 

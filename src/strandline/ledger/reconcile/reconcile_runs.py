@@ -15,16 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from strandline.core.audit_events import Event
-from strandline.core.reconcile_records import (
-    AbortReason,
-    Asked,
-    Counts,
-    Done,
-    Outcome,
-    Run,
-    RunId,
-    StorageKind,
-)
+from strandline.core.reconcile_records import AbortReason, Asked, Counts, Done, Outcome, Run, RunId, StorageKind
 from strandline.core.types import Lease
 from strandline.ledger import audit
 from strandline.ledger.actor_columns import read_actor

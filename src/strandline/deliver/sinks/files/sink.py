@@ -31,14 +31,7 @@ from strandline.deliver.sink import (
     TryLater,
 )
 from strandline.deliver.sinks.blobs import decode, names
-from strandline.deliver.sinks.blobs.blob_sink import (
-    FORMAT_OPTIONS,
-    SUPERSEDED,
-    LaneListing,
-    Object,
-    ObjectSink,
-    gone,
-)
+from strandline.deliver.sinks.blobs.blob_sink import FORMAT_OPTIONS, SUPERSEDED, LaneListing, Object, ObjectSink, gone
 from strandline.deliver.sinks.blobs.encode import Encoded, Format, digest_of, encode, identity_of
 from strandline.deliver.sinks.files.folder import Folder, give_name
 from strandline.deliver.sinks.parcels import check_rows
