@@ -7,13 +7,14 @@ Opening one is light. Spark starts when something needs it, and the first thing 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strandline.core import failpoints
 from strandline.core import read_token as tokens
+from strandline.core.actor import Trigger
 from strandline.core.audit_events import Event
 from strandline.core.errors import UsageError, WitnessUnreadable, WrongLake
 from strandline.core.reconcile_records import Asked, Run
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from strandline.ingest.ingest_files import FileBytes, FileOutcome, FileProgress
     from strandline.ingest.recover import Recovered
     from strandline.ingest.resync import Resynced
+    from strandline.jobs.tasks import Tasks
     from strandline.maintain.facade import Maintenance
     from strandline.read.scan import Rows
     from strandline.receive.body.json_lines import ReadLines
@@ -92,6 +94,8 @@ class Lake:
             )
 
     def close(self) -> None:
+        if "tasks" in self.__dict__:
+            self.tasks.close()
         self._watches.close()
         if "catalog" in self.__dict__:
             self.catalog.close()
@@ -321,6 +325,13 @@ class Lake:
         """One pass over all sinks, or over one."""
         return self.delivery.tick(sink)
 
+    @cached_property
+    def tasks(self) -> Tasks:
+        """Long work in threads of this process, on record in the ledger."""
+        from strandline.jobs.tasks import Tasks
+
+        return Tasks(self.ledger, lease_seconds=self.config.settings.ingest.lease_seconds)
+
     # Seal and read.
 
     def sealed(self, dataset: str) -> Seq | None:
@@ -358,10 +369,20 @@ class Lake:
     def status(self) -> status.LakeStatus:
         return status.load_status(self.config, self.ledger, self.witness)
 
-    def audit_events(self, events_max: int) -> list[audit.AuditEvent]:
-        """Newest first."""
+    def audit_events(
+        self,
+        events_max: int,
+        *,
+        before: int | None = None,
+        actor: str | None = None,
+        trigger: Trigger | None = None,
+        events: Collection[Event] | None = None,
+    ) -> list[audit.AuditEvent]:
+        """Newest first; `before` is the id of the last event of the previous page."""
         with self.ledger.read() as connection:
-            return audit.latest(connection, events_max=events_max)
+            return audit.latest(
+                connection, events_max=events_max, before=before, actor=actor, trigger=trigger, events=events
+            )
 
     def resync_ledger(self, *, rebuild: bool = False) -> Resynced | None:
         """The resync: None if witness and counter agree, which they nearly always do."""

@@ -18,6 +18,7 @@ import typer
 from rich.text import Text
 
 from strandline.cli.commands import (
+    audit,
     dataset,
     deliver,
     ingest,
@@ -30,12 +31,14 @@ from strandline.cli.commands import (
     reconcile,
     sink,
     spool,
+    task,
     token,
     verify,
 )
 from strandline.cli.options import CARE, DELIVERY, ROWS, START
 from strandline.cli.output import Output, dumps
 from strandline.core import failpoints
+from strandline.core.actor import Actor, Trigger, set_process_actor, system_user
 from strandline.core.documents import error_document
 from strandline.core.errors import StrandlineError, UsageError, unexpected_message
 from strandline.core.masking import masked
@@ -65,6 +68,8 @@ lake.add_to(app, CARE)
 metrics.add_to(app)
 maintain.add_to(app)
 app.add_typer(reconcile.app, name="reconcile", rich_help_panel=CARE)
+audit.add_to(app)
+app.add_typer(task.app, name="task", rich_help_panel=CARE)
 app.add_typer(ledger.app, name="ledger", rich_help_panel=CARE)
 
 
@@ -123,6 +128,7 @@ def _invoke(arguments: Sequence[str]) -> int:
     except ValueError as e:
         raise UsageError(f"STRANDLINE_FAILPOINT: {e}") from e
     command = typer.main.get_command(app)
+    set_process_actor(Actor(system_user(), Trigger.COMMAND))
     try:
         with command.make_context("strandline", list(arguments)) as context:
             command.invoke(context)

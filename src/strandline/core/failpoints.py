@@ -133,6 +133,9 @@ POINTS: tuple[str, ...] = (
     "reconcile.after_restore",
     "reconcile.after_purge_record",
     "reconcile.after_purged",
+    "task.after_begin",
+    "task.before_end",
+    "task.after_end",
 )
 
 

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from time import monotonic
 
 from strandline.core import failpoints
+from strandline.core.actor import carried
 from strandline.core.audit_events import Event
 from strandline.core.delivery_types import SinkId, SinkRecord, SinkState
 from strandline.core.errors import (
@@ -104,7 +105,7 @@ class Deliverer:
             self.ready()
             todo.sort(key=_is_suspect)  # a sink that hangs must not take the place of one that works
             with ThreadPoolExecutor(self.context.settings.sinks_at_once_max, "strandline-sink") as pool:
-                done = {r.name: r for r in pool.map(self._deliver, todo)}
+                done = {r.name: r for r in pool.map(carried(self._deliver), todo)}
         return TickReport(tuple(done.get(s.name) or _at_rest(s, now) for s in chosen))
 
     def _look(self) -> tuple[list[SinkRecord], dict[SinkId, SinkWork]]:
@@ -132,7 +133,7 @@ class Deliverer:
             self.ready()
             self._pool = self._pool or ThreadPoolExecutor(self.context.settings.sinks_at_once_max, "strandline-sink")
             for w in todo:
-                self._running[w.sink.id] = self._pool.submit(self._deliver, w, plans_max=1)
+                self._running[w.sink.id] = self._pool.submit(carried(self._deliver), w, plans_max=1)
                 self._idle_checks.note(w.sink.id)
                 if _is_suspect(w):
                     self._suspects.add(w.sink.id)
@@ -149,7 +150,7 @@ class Deliverer:
         if record is not None:
             self._idle_checks.note(record.id)
             self._pool = self._pool or ThreadPoolExecutor(self.context.settings.sinks_at_once_max, "strandline-sink")
-            self._running[record.id] = self._pool.submit(self._deliver, idle[record.id], checks_only=True)
+            self._running[record.id] = self._pool.submit(carried(self._deliver), idle[record.id], checks_only=True)
 
     def _without_surplus_suspects(self, todo: list[SinkWork]) -> list[SinkWork]:
         """`todo` without the sinks that failed the last time and find no place. They never take the last place in the

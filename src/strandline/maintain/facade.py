@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
+from strandline.core.actor import SCHEDULE, acting_as
 from strandline.core.errors import StrandlineError, UsageError
 from strandline.core.types import Dataset
 from strandline.jobs.loop import OnTrouble, run_until_stopped
@@ -261,7 +262,8 @@ class Maintenance:
                 last = maintenance.last_scheduled(connection, job.dataset.id, job.kind)
             began = None if last is None else last.started_at
             if followed.is_due(job.cron, last=began, now=utc_now()):
-                self._turn(job, None if last is None else last.id, on_begin, on_run)
+                with acting_as(SCHEDULE):
+                    self._turn(job, None if last is None else last.id, on_begin, on_run)
 
     def _turn(
         self,

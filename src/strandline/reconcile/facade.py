@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from strandline.core.actor import SCHEDULE, acting_as
 from strandline.core.audit_events import Event
 from strandline.core.errors import (
     LeaseLost,
@@ -124,7 +125,8 @@ class Reconciler:
             return None
         on_begin(asked)
         try:
-            return self.run(asked, cancelled=cancelled)
+            with acting_as(SCHEDULE):
+                return self.run(asked, cancelled=cancelled)
         except (SweepRunning, LeaseLost):
             return None
         finally:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from strandline.ledger.receive.senders import ClaimOf
     from strandline.ledger.receive.spool_files import LeftFiles
     from strandline.ledger.receive.tokens import Token
+    from strandline.ledger.tasks import Task
     from strandline.status.maintenance import DatasetMaintenance
     from strandline.status.report import LakeStatus
     from strandline.status.sinks import SinkStatus
@@ -329,6 +330,10 @@ def who(actor: Actor | None) -> Document:
 
 def audit_event(event: AuditEvent) -> Document:
     return fields_of(event, "actor", "detail") | who(event.actor) | {"detail": event.detail}
+
+
+def task(t: Task) -> Document:
+    return {"task": t.id} | fields_of(t, "id", "actor", "lease_until") | who(t.actor)
 
 
 # Maintenance and the reconciler.

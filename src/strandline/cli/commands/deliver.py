@@ -14,6 +14,7 @@ from strandline.cli.options import DELIVERY, ConfigOption, JsonOption, opened
 from strandline.cli.output import Output
 from strandline.cli.render import deliver
 from strandline.cli.render.deliver_progress import delivering
+from strandline.core.actor import Actor, Trigger, set_process_actor, system_user
 from strandline.core.errors import StrandlineError
 from strandline.status import documents
 from strandline.status.sinks import state_of
@@ -104,6 +105,7 @@ def run(
     """
     with opened(config) as lake:
         journal = DeliverLog(as_json=json)
+        set_process_actor(Actor(system_user(), Trigger.DAEMON))
         stopping = threading.Event()
         lake.on_start = lambda words: journal.write("starting", what=words)
         with stopped_by_signals(stopping, journal), ThreadPoolExecutor(3, "strandline-run") as pool:

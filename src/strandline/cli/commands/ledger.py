@@ -1,4 +1,4 @@
-"""ledger rebuild, backup, open, void, audit."""
+"""ledger rebuild, backup, open, void."""
 
 from __future__ import annotations
 
@@ -92,15 +92,3 @@ def void(
             lake.on_start = say
             lake.void_block(lo, reason)
     out.show({"voided": lo, "reason": reason}, common.done(f"The block at {lo} is given up: {reason}"))
-
-
-@app.command()
-def audit(
-    limit: Annotated[int, typer.Option(metavar="N", min=1, max=100_000, help="How many events, newest first.")] = 100,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
-    """What was decided out of the ordinary course, and why. Starts no JVM."""
-    with opened(config) as lake:
-        found = lake.audit_events(limit)
-    Output(as_json=json).show({"events": list(map(documents.audit_event, found))}, common.audit(found))

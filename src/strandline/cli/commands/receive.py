@@ -10,6 +10,7 @@ import typer
 
 from strandline.cli.daemon import EventLog, stopped_by_signals, wait_for
 from strandline.cli.options import DELIVERY, ConfigOption, opened
+from strandline.core.actor import Actor, Trigger, set_process_actor, system_user
 
 if TYPE_CHECKING:
     from strandline.core.errors import StrandlineError
@@ -56,6 +57,7 @@ def receive(
     """
     with opened(config) as lake:
         journal = ReceiveLog(as_json=json)
+        set_process_actor(Actor(system_user(), Trigger.DAEMON))
         stopping = threading.Event()
         lake.on_start = lambda words: journal.write("starting", what=words)
 

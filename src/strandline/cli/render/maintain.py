@@ -10,6 +10,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from strandline.cli.output import dumps
+from strandline.cli.render.audit import who
 from strandline.cli.render.common import BAD, NOTHING, OK, age, grid, number
 from strandline.cli.render.purge import purged
 from strandline.core.wording import agreeing, plural
@@ -163,7 +164,7 @@ def runs(found: Sequence[Run], now: datetime | None = None) -> RenderableType:
             Text(kind),
             Text(f"{age(r.started_at, now)} ago"),
             Text(took),
-            Text("schedule" if r.by_schedule else "hand", "dim"),
+            who(r.actor),
             outcome(r),
         )
     return table
@@ -177,9 +178,14 @@ def outcome(run: Run) -> Text:
 
 def shown(run: Run, now: datetime | None = None) -> Iterator[RenderableType]:
     moment = now or datetime.now(UTC)
-    began = f"began {age(run.started_at, moment)} ago on {run.node}, by {'schedule' if run.by_schedule else 'hand'}"
+    began = f"began {age(run.started_at, moment)} ago on {run.node}, by "
     yield Text.assemble(
-        (f"Run {run.id}", "bold"), f" · {run.kind.value} of {run.dataset} · ", (began, "dim"), " · ", outcome(run)
+        (f"Run {run.id}", "bold"),
+        f" · {run.kind.value} of {run.dataset} · ",
+        (began, "dim"),
+        who(run.actor),
+        " · ",
+        outcome(run),
     )
     if run.result is not None:
         yield from render_run(run)
