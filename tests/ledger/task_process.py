@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 from strandline.core import failpoints
-from strandline.core.settings import load_config
+from strandline.core.settings import CONFIG_NAME, load_config
 from strandline.jobs.tasks import Tasks
 from strandline.ledger.engine import Ledger
 
 
 def main(home: str) -> None:
-    import os
-
     failpoints.arm_from(os.environ)
-    tasks = Tasks(Ledger(load_config(Path(home))), lease_seconds=60)
+    tasks = Tasks(Ledger(load_config(Path(home) / CONFIG_NAME)), lease_seconds=60)
 
     def work(stopping: threading.Event) -> dict[str, Any]:
         (Path(home) / "worked").touch()

@@ -174,7 +174,7 @@ class Tasks:
 
     def _close_dead(self) -> None:
         with self._ledger.write() as connection:
-            tasks.close_dead(connection, lease_seconds=self._lease_seconds)
+            tasks.close_dead(connection)
 
     def close(self, *, seconds_max: float = 10.0) -> bool:
         """Calls off all tasks of this process and waits for them, at most so long. False if some still work: they end

@@ -28,6 +28,8 @@ from strandline.ledger.schema.serve import task
 
 TaskId = NewType("TaskId", int)
 
+LEASE_MAX = timedelta(days=2)  # twice the longest that the settings allow: clocks of two machines may differ
+
 
 class Outcome(StrEnum):
     DONE = "done"
@@ -85,7 +87,7 @@ def begin(connection: sa.Connection, kind: str, subject: str, node: str, *, leas
     """Records a task of the current actor; `AlreadyRunning` if one of this kind works on the same subject."""
     check_text("what a task works on", subject)
     now = utc_now()
-    close_dead(connection, lease_seconds=lease_seconds)
+    close_dead(connection)
     token = uuid4().hex
     made = connection.execute(
         insert_into(connection, task)
@@ -168,17 +170,17 @@ def ask_to_stop(connection: sa.Connection, id: int) -> Task:
     return get(connection, id)
 
 
-def close_dead(connection: sa.Connection, *, lease_seconds: float) -> int:
+def close_dead(connection: sa.Connection) -> int:
     """Closes tasks whose lease has run out. A lease that ends later than any that could have been given is from a clock
-    that was set back since, and counts as run out."""
+    that was set back since, and counts as run out. The lease itself says how long: another process may have other
+    settings."""
     now = utc_now()
-    latest_possible = now + 2 * abs(timedelta(seconds=lease_seconds))
     died = TaskDied(
         "its process gave no sign of life any more", hint="What it had finished stays. Start the work again."
     )
     closed = connection.execute(
         task.update()
-        .where(_TASKS.running, sa.or_(task.c.lease_until <= now, task.c.lease_until > latest_possible))
+        .where(_TASKS.running, sa.or_(task.c.lease_until <= now, task.c.lease_until > now + LEASE_MAX))
         .values(
             ended_at=now,
             outcome=Outcome.DIED.value,
