@@ -7,7 +7,12 @@ Opening one is light. Spark starts when something needs it, and the first thing 
 from __future__ import annotations
 
 import os
+<<<<<<< HEAD
 from collections.abc import Callable, Collection, Mapping, Sequence
+=======
+import threading
+from collections.abc import Callable, Mapping, Sequence
+>>>>>>> 0f9ab94 (The HTTP API: roles on every route, problem documents, sessions, limits, long work, a description of every answer; strandline serve)
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -75,6 +80,7 @@ class Lake:
         self.ledger = Ledger(config)
         self.witness: Witness = open_witness(config)
         self._watches = SealWatches(self.ledger, poll_seconds=config.settings.seal.poll_seconds)
+        self._opening = threading.Lock()
         self.on_start: Callable[[str], None] | None = None
         """Told what a slow first start does (fetching the runtime, starting Spark)."""
 
@@ -97,8 +103,8 @@ class Lake:
         if "tasks" in self.__dict__:
             self.tasks.close()
         self._watches.close()
-        if "catalog" in self.__dict__:
-            self.catalog.close()
+        if "_catalog" in self.__dict__:
+            self._catalog.close()
         self.ledger.close()
 
     def __enter__(self) -> Lake:
@@ -123,8 +129,13 @@ class Lake:
         """What the stages work with. Before it is used for the first time, what dead writers left is settled."""
         return self.ingestion.context
 
-    @cached_property
+    @property
     def catalog(self) -> PyIcebergCatalog:
+        with self._opening:  # threads of a server ask for it at the same time
+            return self._catalog
+
+    @cached_property
+    def _catalog(self) -> PyIcebergCatalog:
         from strandline.iceberg.pyiceberg.catalog import open_catalog
 
         return open_catalog(self.config)

@@ -29,6 +29,7 @@ from strandline.cli.commands import (
     read,
     receive,
     reconcile,
+    serve,
     sink,
     spool,
     task,
@@ -65,6 +66,7 @@ receive.add_to(app)
 app.add_typer(spool.app, name="spool", rich_help_panel=DELIVERY)
 app.add_typer(token.app, name="token", rich_help_panel=DELIVERY)
 lake.add_to(app, CARE)
+serve.add_to(app)
 metrics.add_to(app)
 maintain.add_to(app)
 app.add_typer(reconcile.app, name="reconcile", rich_help_panel=CARE)

@@ -152,6 +152,23 @@ def list_quarantined(
     return [_quarantined(row) for row in connection.execute(query)]
 
 
+def page(
+    connection: sa.Connection,
+    sinks: Collection[SinkId],
+    *,
+    states: Collection[QuarantineState] | None,
+    after: int | None,
+    rows_max: int,
+) -> list[Quarantined]:
+    """Rows of these sinks, by id; `after` is the last id of the previous page."""
+    query = _WITH_PARTITION.where(quarantined.c.sink_id.in_(sinks))
+    if states is not None:
+        query = query.where(quarantined.c.state.in_([state.value for state in states]))
+    if after is not None:
+        query = query.where(quarantined.c.id > after)
+    return [_quarantined(row) for row in connection.execute(query.order_by(quarantined.c.id).limit(rows_max))]
+
+
 def of_dataset(
     connection: sa.Connection, dataset: DatasetId, states: Collection[QuarantineState] | None = None
 ) -> list[Quarantined]:

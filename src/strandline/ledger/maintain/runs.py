@@ -7,7 +7,7 @@ a heartbeat for the length of a lease is taken for dead, and the next run that b
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -215,12 +215,19 @@ def get(connection: sa.Connection, id: int) -> Run:
 
 
 def latest(
-    connection: sa.Connection, *, dataset: DatasetId | None = None, kind: Kind | None = None, runs_max: int = 20
+    connection: sa.Connection,
+    *,
+    datasets: Collection[DatasetId] | None = None,
+    kind: Kind | None = None,
+    before: int | None = None,
+    runs_max: int = 20,
 ) -> list[Run]:
-    """Newest first."""
+    """Newest first; `before` is the id of the last run of the previous page."""
     wanted: list[sa.ColumnElement[bool]] = []
-    if dataset is not None:
-        wanted.append(maintenance_run.c.dataset_id == dataset)
+    if datasets is not None:
+        wanted.append(maintenance_run.c.dataset_id.in_(datasets))
+    if before is not None:
+        wanted.append(maintenance_run.c.id < before)
     if kind is not None:
         wanted.append(maintenance_run.c.kind == kind.value)
     return _RUNS.latest(connection, *wanted, runs_max=runs_max)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -50,6 +50,12 @@ _THE_ONLY_ROW = 1
 def take_lease(ledger: Ledger, *, seconds: float) -> Lease | None:
     """None while another process's lease runs. An expired lease is taken over."""
     return leases.take(ledger, _THE_ONLY_ROW, seconds=seconds)
+
+
+def is_lease_held(connection: sa.Connection, now: datetime) -> bool:
+    """A run that is under way has it. A dead one loses it when its time is over."""
+    held = sa.select(sweep_lease.c.id).where(sweep_lease.c.token.is_not(None), sweep_lease.c.until > now)
+    return connection.execute(held).first() is not None
 
 
 # ---- runs ------------------------------------------------------------------------------------------------------------
@@ -155,9 +161,10 @@ def get(connection: sa.Connection, run: int) -> Run:
     return _RUNS.get(connection, run)
 
 
-def latest(connection: sa.Connection, *, runs_max: int) -> list[Run]:
-    """Newest first."""
-    return _RUNS.latest(connection, runs_max=runs_max)
+def latest(connection: sa.Connection, *, runs_max: int, before: int | None = None) -> list[Run]:
+    """Newest first; `before` is the id of the last run of the previous page."""
+    wanted = () if before is None else (reconcile_run.c.id < before,)
+    return _RUNS.latest(connection, *wanted, runs_max=runs_max)
 
 
 def elsewhere(connection: sa.Connection, folder: str | None) -> set[RunId]:
