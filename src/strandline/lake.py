@@ -7,12 +7,8 @@ Opening one is light. Spark starts when something needs it, and the first thing 
 from __future__ import annotations
 
 import os
-<<<<<<< HEAD
-from collections.abc import Callable, Collection, Mapping, Sequence
-=======
 import threading
-from collections.abc import Callable, Mapping, Sequence
->>>>>>> 0f9ab94 (The HTTP API: roles on every route, problem documents, sessions, limits, long work, a description of every answer; strandline serve)
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -217,3 +217,18 @@ def test_the_oldest_job_under_way_says_which_files_belong_to_somebody(shared: Be
     with shared.ledger.read() as connection:
         assert runs.oldest_running_since(connection) == get(shared, second).started_at
     end(shared, second)
+
+
+def test_runs_of_several_pages_come_once_newest_first(shared: Bench, dataset: Dataset) -> None:
+    made = []
+    for _ in range(5):
+        made.append(begin(shared, dataset))
+        assert end(shared, made[-1])
+    found: list[RunId] = []
+    before = None
+    with shared.ledger.read() as connection:
+        while page := runs.latest(connection, datasets=[dataset.id], before=before, runs_max=2):
+            found += [run.id for run in page]
+            before = page[-1].id
+        assert runs.latest(connection, datasets=[]) == []
+    assert found == made[::-1]

@@ -162,6 +162,10 @@ def _answer_errors(app: FastAPI, context: ServeContext) -> None:
     async def malformed(_request: Request, error: RequestValidationError) -> Response:
         return problems.of_problem(problems.malformed(error.errors()))
 
+    @app.exception_handler(UnicodeEncodeError)
+    async def not_text(_request: Request, error: UnicodeEncodeError) -> Response:
+        return problems.of_problem(Problem(problems.MALFORMED, "something in the request is no valid text"))
+
     @app.exception_handler(HTTPException)
     async def no_such_path(_request: Request, error: HTTPException) -> Response:
         kind = {404: problems.NOT_FOUND, 405: problems.WRONG_METHOD}.get(error.status_code, problems.MALFORMED)
