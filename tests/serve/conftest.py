@@ -31,7 +31,10 @@ class Served:
     lake: Lake
     url: str
     secrets: dict[Role, str]
-    seen: list[tuple[str, str, int]] = field(default_factory=list)
+    description: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.description = httpx.get(f"{self.url}{API}/openapi.json", timeout=60).json()
 
     def client(self, secret: str | None = None, **more: Any) -> httpx.Client:
         headers = {} if secret is None else {"Authorization": f"Bearer {secret}"}
@@ -49,17 +52,11 @@ class Served:
         host, _, port = self.url.removeprefix("http://").partition(":")
         return socket.create_connection((host, int(port)), timeout=60)
 
-    def description(self) -> dict[str, Any]:
-        if not hasattr(self, "_description"):
-            self._description: dict[str, Any] = httpx.get(f"{self.url}{API}/openapi.json", timeout=60).json()
-        return self._description
-
     def _check(self, response: httpx.Response) -> None:
         """Every answer that a test sees is one that the description has, in the form that it says."""
         response.read()
         request = response.request
-        self.seen.append((request.method, request.url.path, response.status_code))
-        check_answer(self.description(), request.method, request.url.path, response)
+        check_answer(self.description, request.method, request.url.path, response)
 
 
 def check_answer(description: dict[str, Any], method: str, path: str, response: httpx.Response) -> None:

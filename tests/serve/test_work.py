@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import ssl
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -180,6 +181,11 @@ def test_with_tls_the_cookie_is_secure(tmp_path: Path, lake: Lake) -> None:
     secret = lake.receiver.create_token("reader", role=Role.READ)[1]
     with open_lake(path) as secured, serving(secured, host="127.0.0.1") as url:
         assert url.startswith("https://")
-        answer = httpx.post(f"{url}{API}/session", json={"token": secret}, verify=str(own), timeout=60)
+        answer = httpx.post(
+            f"{url}{API}/session",
+            json={"token": secret},
+            verify=ssl.create_default_context(cafile=str(own)),
+            timeout=60,
+        )
         assert answer.status_code == 201 and "secure" in answer.headers["set-cookie"].lower()
         assert answer.headers["strict-transport-security"]
