@@ -7,13 +7,15 @@ ledger (if the witness says so) and to settle what dead writers left.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strandline.core import failpoints
 from strandline.core import read_token as tokens
+from strandline.core.actor import Trigger
 from strandline.core.audit_events import Event
 from strandline.core.errors import UsageError, WitnessUnreadable, WrongLake
 from strandline.core.reconcile_records import Asked, Run
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from strandline.ingest.facade import Ingestion
     from strandline.ingest.ingest_files import FileBytes, FileOutcome, FileProgress
     from strandline.ingest.recover import Recovered
+    from strandline.jobs.tasks import Tasks
     from strandline.maintain.facade import Maintenance
     from strandline.read.scan import Rows
     from strandline.receive.body.json_lines import ReadLines
@@ -72,6 +75,7 @@ class Lake:
         self.ledger = Ledger(config)
         self.witness: Witness = open_witness(config)
         self._watches = SealWatches(self.ledger, poll_seconds=config.settings.seal.poll_seconds)
+        self._opening = threading.Lock()
         self.on_start: Callable[[str], None] | None = None
         """Gets what a slow first start does (fetching the runtime, starting Spark)."""
 
@@ -91,9 +95,11 @@ class Lake:
             )
 
     def close(self) -> None:
+        if "tasks" in self.__dict__:
+            self.tasks.close()
         self._watches.close()
-        if "catalog" in self.__dict__:
-            self.catalog.close()
+        if "_catalog" in self.__dict__:
+            self._catalog.close()
         self.ledger.close()
 
     def __enter__(self) -> Lake:
@@ -118,8 +124,13 @@ class Lake:
         """What the stages work with. Before it is used for the first time, what dead writers left is settled."""
         return self.ingestion.context
 
-    @cached_property
+    @property
     def catalog(self) -> PyIcebergCatalog:
+        with self._opening:  # threads of a server ask for it at the same time
+            return self._catalog
+
+    @cached_property
+    def _catalog(self) -> PyIcebergCatalog:
         from strandline.iceberg.pyiceberg.catalog import open_catalog
 
         return open_catalog(self.config)
@@ -320,6 +331,13 @@ class Lake:
         """One pass over all sinks, or over one."""
         return self.delivery.tick(sink)
 
+    @cached_property
+    def tasks(self) -> Tasks:
+        """Long work in threads of this process, on record in the ledger."""
+        from strandline.jobs.tasks import Tasks
+
+        return Tasks(self.ledger, lease_seconds=self.config.settings.ingest.lease_seconds)
+
     # Seal and read.
 
     def sealed(self, dataset: str) -> Seq | None:
@@ -357,10 +375,20 @@ class Lake:
     def status(self) -> status.LakeStatus:
         return status.load_status(self.config, self.ledger, self.witness)
 
-    def audit_events(self, events_max: int) -> list[audit.AuditEvent]:
-        """Newest first."""
+    def audit_events(
+        self,
+        events_max: int,
+        *,
+        before: int | None = None,
+        actor: str | None = None,
+        trigger: Trigger | None = None,
+        events: Collection[Event] | None = None,
+    ) -> list[audit.AuditEvent]:
+        """Newest first; `before` is the id of the last event of the previous page."""
         with self.ledger.read() as connection:
-            return audit.latest(connection, events_max=events_max)
+            return audit.latest(
+                connection, events_max=events_max, before=before, actor=actor, trigger=trigger, events=events
+            )
 
     def accept_table(self, name: str, reason: str) -> None:
         """A person takes a table as it is, although it lacks what was published: it was rolled back on purpose."""

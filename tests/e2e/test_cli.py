@@ -218,7 +218,7 @@ def test_a_killed_ingest_is_settled_and_a_lost_ledger_made_again(home: Path) -> 
         ["ledger", "rebuild", "--json"],
         ["ingest", "events", "a.jsonl", "b.jsonl", "--json"],
         ["read", "events"],
-        ["ledger", "audit", "--json"],
+        ["audit", "--json"],
         environ=short,
     )
     assert recovered.document["abandoned"] == ["1..2"]

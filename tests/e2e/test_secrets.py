@@ -142,7 +142,7 @@ def commands(s3: S3, bucket: str, token_file: Path) -> list[list[str]]:
         ["sink", "list", "--json"],
         ["verify", "--json"],
         ["doctor", "--json"],
-        ["ledger", "audit", "--json"],
+        ["audit", "--json"],
         ["metrics"],
         ["ledger", "backup", "copy.db"],
         ["reconcile", "--json"],

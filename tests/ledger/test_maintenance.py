@@ -68,8 +68,8 @@ def test_a_run_is_stored_with_its_result_and_found_again(shared: Bench, dataset:
     assert (found.dataset, found.kind, found.outcome, found.result) == (dataset.name, "compact", "done", {"rows": 7})
     assert found.seconds is not None and found.seconds >= 0 and not found.dry_run and not found.by_schedule
     with shared.ledger.read() as connection:
-        assert runs.latest(connection, dataset=dataset.id) == [found]
-        assert runs.latest(connection, dataset=dataset.id, kind=Kind.EXPIRE) == []
+        assert runs.latest(connection, datasets=[dataset.id]) == [found]
+        assert runs.latest(connection, datasets=[dataset.id], kind=Kind.EXPIRE) == []
         with pytest.raises(NoSuchRun, match="999999"):
             runs.get(connection, 999_999)
 
@@ -201,7 +201,7 @@ def test_old_runs_are_forgotten_but_never_the_turn_that_the_schedule_counts_from
         end(shared, made[-1])
     with shared.ledger.write() as connection:
         assert runs.forget_old(connection, dataset.id, Kind.COMPACT, runs_kept=2) == 3
-        left = [r.id for r in runs.latest(connection, dataset=dataset.id)]
+        left = [r.id for r in runs.latest(connection, datasets=[dataset.id])]
         assert left == [made[4], made[3], turn]
         assert runs.forget_old(connection, dataset.id, Kind.COMPACT, runs_kept=2) == 0
 
@@ -217,3 +217,18 @@ def test_the_oldest_job_under_way_says_which_files_belong_to_somebody(shared: Be
     with shared.ledger.read() as connection:
         assert runs.oldest_running_since(connection) == get(shared, second).started_at
     end(shared, second)
+
+
+def test_runs_of_several_pages_come_once_newest_first(shared: Bench, dataset: Dataset) -> None:
+    made = []
+    for _ in range(5):
+        made.append(begin(shared, dataset))
+        assert end(shared, made[-1])
+    found: list[RunId] = []
+    before = None
+    with shared.ledger.read() as connection:
+        while page := runs.latest(connection, datasets=[dataset.id], before=before, runs_max=2):
+            found += [run.id for run in page]
+            before = page[-1].id
+        assert runs.latest(connection, datasets=[]) == []
+    assert found == made[::-1]

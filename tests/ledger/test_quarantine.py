@@ -221,3 +221,16 @@ def test_status_counts_what_was_set_aside_by_partition(delivery: Delivery) -> No
     assert told() == {"k=a": 2, "k=b": 0}
     quarantine.discard(delivery.ledger, look(delivery)[0].id)
     assert told() == {"k=a": 1, "k=b": 0}
+
+
+def test_rows_of_several_pages_come_once_and_only_of_the_sinks_asked_for(delivery: Delivery) -> None:
+    set_aside(delivery, 3, 5, 7)
+    found: list[Quarantined] = []
+    after = None
+    with delivery.ledger.read() as connection:
+        while page := quarantine.page(connection, [delivery.sink.id], states=NOT_DELIVERED, after=after, rows_max=2):
+            found += page
+            after = page[-1].id
+        assert quarantine.page(connection, [], states=None, after=None, rows_max=9) == []
+        assert quarantine.page(connection, [delivery.sink.id], states=(), after=None, rows_max=9) == []
+    assert [row.seq for row in found] == [3, 5, 7]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 import sqlalchemy as sa
 
@@ -22,6 +24,7 @@ from strandline.core.types import Seq, SeqRange
 from strandline.ledger import audit
 from strandline.ledger.deliver import lanes, losses, sinks
 from strandline.ledger.deliver.lanes import SinkMark
+from strandline.ledger.engine import utc_now
 from strandline.ledger.reconcile import dropped_entries, quarantined_files, reconcile_runs
 from strandline.ledger.reconcile.dropped_entries import GoneRows, NewBatch, SinkLoss, given_up
 from strandline.ledger.reconcile.quarantined_files import NewSwept
@@ -309,3 +312,41 @@ def test_what_a_sink_certainly_holds_is_the_lowest_of_its_lanes(bench: Bench) ->
         assert lanes.certain(connection, bench.dataset.id) == {
             "from-now": 40, "new": None, "ahead": 20, "stuck": None,
         }  # fmt: skip
+
+
+# ---- pages -----------------------------------------------------------------------------------------------------------
+
+
+def test_runs_and_files_in_quarantine_of_several_pages_come_once(bench: Bench) -> None:
+    made = [ended_run(bench) for _ in range(5)]
+    files = [file for run in made[:2] for file in swept(bench, run, 3)]
+    with bench.ledger.write() as connection:
+        assert quarantined_files.page(connection, run=None, after=None, files_max=9) == [], "none has moved yet"
+        quarantined_files.move(connection, files, SweptState.HELD)
+        runs: list[int] = []
+        before = None
+        while page := reconcile_runs.latest(connection, runs_max=2, before=before):
+            runs += [run.id for run in page]
+            before = page[-1].id
+        held: list[int] = []
+        after = None
+        while some := quarantined_files.page(connection, run=None, after=after, files_max=4):
+            held += [file.id for file in some]
+            after = some[-1].id
+        of_one = quarantined_files.page(connection, run=made[1], after=None, files_max=9)
+    assert (runs, held) == (made[::-1], [file.id for file in files])
+    assert [file.id for file in of_one] == [file.id for file in files[3:]]
+
+
+def test_the_lease_is_held_until_it_is_released_or_runs_out(bench: Bench) -> None:
+    now = utc_now()
+    with bench.ledger.read() as connection:
+        assert not reconcile_runs.is_lease_held(connection, now)
+    lease = reconcile_runs.take_lease(bench.ledger, seconds=60)
+    assert lease is not None
+    with bench.ledger.read() as connection:
+        assert reconcile_runs.is_lease_held(connection, now)
+        assert not reconcile_runs.is_lease_held(connection, now + timedelta(hours=1))
+    reconcile_runs.leases.release(bench.ledger, lease)
+    with bench.ledger.read() as connection:
+        assert not reconcile_runs.is_lease_held(connection, now)

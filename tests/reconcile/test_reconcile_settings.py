@@ -12,6 +12,7 @@ import pytest
 from pydantic import AfterValidator, ValidationError
 
 import strandline
+from strandline.core.actor import SCHEDULE
 from strandline.core.errors import LedgerBusy, StrandlineError
 from strandline.core.reconcile_records import AbortReason, Asked, Run
 from strandline.core.settings_reconcile import Bounds, ReconcileSettings
@@ -96,6 +97,7 @@ def test_a_run_by_schedule_acts_only_where_the_settings_say_so(
     tomorrow = datetime.now(UTC) + timedelta(days=1)
     monkeypatch.setattr("strandline.reconcile.facade.utc_now", lambda: tomorrow)
     run = lake.lake.reconciler.run_if_due()
+    assert run is not None and run.actor == SCHEDULE
     assert run is not None and run.asked == Asked(act=acts)
     lake.lake.close()
 

@@ -76,11 +76,11 @@ def test_every_light_command_prints_one_json_document_and_nothing_else(
     status = document(capsys, "status")
     assert {"datasets", "sinks", "followers", "reconcile"} <= set(status)
     assert status["datasets"][0]["sealed"] is None
-    assert document(capsys, "ledger", "audit")["events"] == []
+    assert [e["event"] for e in document(capsys, "audit")["events"]] == ["dataset.created"]
     assert document(capsys, "ledger", "backup", "copy.db")["backup"] == "copy.db"
     changed = document(capsys, "dataset", "alter", "events", "--add", "n:int", "--rename", "at:moment")
     assert changed["changes"] == ["rename at to moment", "add n: int"]
-    assert document(capsys, "ledger", "audit")["events"][0]["event"] == "dataset.altered"
+    assert document(capsys, "audit")["events"][0]["event"] == "dataset.altered"
     assert document(capsys, "dataset", "drop", "events", "--yes") == {"dropped": "default.events"}
     assert document(capsys, "dataset", "list") == {"datasets": []}
 
@@ -428,7 +428,7 @@ def _probe(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["--version"], ["ingest", "--help"], ["status"], ["dataset", "list"], ["ledger", "audit"]]
+    "arguments", [["--help"], ["--version"], ["ingest", "--help"], ["status"], ["dataset", "list"], ["audit"]]
 )
 def test_light_commands_load_no_engine(home: Path, arguments: list[str]) -> None:
     done = _probe(home, *arguments)

@@ -20,6 +20,7 @@ import pytest
 
 from strandline.cli.commands.receive import ReceiveLog
 from strandline.cli.main import run
+from strandline.core.actor import system_user
 from strandline.core.errors import StorageError
 from strandline.core.forward_protocol import KeyIdentity
 from strandline.core.types import Seq, SeqRange
@@ -143,8 +144,9 @@ def test_what_was_done_with_tokens_is_audited_without_the_secret(
 ) -> None:
     secret = document(capsys, "token", "create", "collector")["secret"]
     document(capsys, "token", "revoke", "collector")
-    told = document(capsys, "ledger", "audit")
-    assert {e["event"] for e in told["events"]} == {"token.created", "token.revoked"}
+    told = document(capsys, "audit")
+    assert [e["event"] for e in told["events"]] == ["token.revoked", "token.created", "dataset.created"]
+    assert {(e["actor"], e["trigger"]) for e in told["events"]} == {(system_user(), "command")}
     assert secret not in json.dumps(told)
 
 
@@ -332,7 +334,7 @@ def test_bodies_that_were_set_aside_are_listed_replayed_and_discarded(
     assert document(capsys, "spool", "discard", "--all", "--yes") == {"discarded": [second], "rows": 7}
     [told] = document(capsys, "status")["receive"]
     assert (told["bodies"], told["rows"], told["set_aside"]["bodies"]) == (1, 5, 0)
-    events = [e["event"] for e in document(capsys, "ledger", "audit")["events"]]
+    events = [e["event"] for e in document(capsys, "audit")["events"]]
     assert {"receive.bodies_replayed", "receive.bodies_discarded"} <= set(events)
 
 
@@ -379,5 +381,5 @@ def test_what_the_spool_holds_for_a_dropped_dataset_is_told_and_cleared(
         "dataset": "events", "bodies": 2, "rows": 12, "bytes": 200
     }  # fmt: skip
     assert document(capsys, "status")["receive"] == []
-    [event] = [e for e in document(capsys, "ledger", "audit")["events"] if e["event"] == "receive.spool_cleared"]
+    [event] = [e for e in document(capsys, "audit")["events"] if e["event"] == "receive.spool_cleared"]
     assert event["detail"]["rows"] == 12

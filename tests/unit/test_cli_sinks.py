@@ -267,7 +267,7 @@ def test_a_reset_begins_a_new_generation_behind_a_token_or_at_the_beginning(
     assert (status["generation"], status["watermark"], status["lag_rows"]) == (2, 60, 40)
     fresh = document(capsys, "sink", "reset", "out", "--to", "beginning", "--yes")
     assert (fresh["generation"], fresh["start"]) == (3, None)
-    assert document(capsys, "ledger", "audit")["events"][0]["event"] == "sink.reset"
+    assert document(capsys, "audit")["events"][0]["event"] == "sink.reset"
 
 
 def test_a_removed_sink_is_gone_and_its_place_stays(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,7 +62,7 @@ def test_the_map_leads_to_the_readme_of_every_room() -> None:
 
 
 MODULE = re.compile(
-    r"`((?:core|storage|jobs|http|iceberg|ledger|ingest|read|deliver|receive|maintain|reconcile|status|cli)/[\w/]+)"
+    r"`((?:core|storage|jobs|http|iceberg|ledger|ingest|read|deliver|receive|maintain|reconcile|status|serve|cli)/[\w/]+)"
 )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from strandline.core import failpoints
+from strandline.core.actor import SCHEDULE
 from strandline.core.errors import AlreadyRunning, CalledOff, RefusedError, Skipped, UsageError
 from strandline.core.failpoints import FailpointError
 from strandline.core.settings import LakeConfig
@@ -258,6 +259,7 @@ def test_what_is_due_is_done_once_in_order_for_every_dataset(lake: Lake) -> None
     )
     yesterday = utc_now() - timedelta(days=1, minutes=1)
     told = turns(keeper, yesterday)
+    assert {run.actor for run in told} == {SCHEDULE}
     assert keeper.done == [
         ("default.a", "compact"),
         ("default.a", "expire"),

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from strandline.cli.command import CARE, DELIVERY, ROWS, START
 from strandline.cli.commands import (
+    audit,
     dataset,
     deliver,
     ingest,
@@ -27,14 +28,17 @@ from strandline.cli.commands import (
     read,
     receive,
     reconcile,
+    serve,
     sink,
     spool,
     status,
+    task,
     token,
     verify,
 )
 from strandline.cli.output import Output, dumps
 from strandline.core import failpoints
+from strandline.core.actor import Actor, Trigger, set_process_actor, system_user
 from strandline.core.documents import error_document
 from strandline.core.errors import StrandlineError, UsageError, unexpected_message
 from strandline.core.masking import masked
@@ -54,7 +58,7 @@ for panel, modules in {
     START: (lake,),
     ROWS: (dataset, ingest, read),
     DELIVERY: (sink, deliver, verify, receive, spool, token),
-    CARE: (status, maintain, reconcile, ledger),
+    CARE: (status, serve, maintain, reconcile, audit, task, ledger),
 }.items():
     for module in modules:
         app.add_typer(module.app, rich_help_panel=panel)
@@ -115,6 +119,7 @@ def _invoke(arguments: Sequence[str]) -> int:
     except ValueError as e:
         raise UsageError(f"STRANDLINE_FAILPOINT: {e}") from e
     command = typer.main.get_command(app)
+    set_process_actor(Actor(system_user(), Trigger.COMMAND))
     try:
         with command.make_context("strandline", list(arguments)) as context:
             command.invoke(context)

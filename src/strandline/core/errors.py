@@ -26,7 +26,8 @@ StrandlineError
 │   ├── SweepRunning      another run of the reconciler is under way
 │   ├── SinkStopped       a sink is in a state that a person has to look at
 │   ├── MarkUnreadable    a sink's watermark is unreadable or contradicts itself
-│   ├── AlreadyRunning    the same maintenance of the same dataset is under way
+│   ├── AlreadyRunning    the same maintenance of the same dataset, or the same task, is under way
+│   ├── TooManyTasks      this process works on as many tasks as it may
 │   └── Skipped           maintenance that is not safe now; the next run may be
 │       └── CalledOff     somebody stopped the work before it was done
 └── FailedError           it was tried and did not work                   exit 1
@@ -40,6 +41,7 @@ StrandlineError
     │   └── LedgerRefused the ledger's database refused a statement: nothing was written
     ├── DuplicateNumbers  two rows have the same sequence number
     ├── LeaseLost         another deliverer took the sink over, or another run the reconciler
+    ├── TaskDied          the process of a task gave no sign of life any more
     ├── ReferencesTooMany more references than one process may hold in memory
     ├── MarkMoved         the ledger changed under a delivery
     ├── LedgerBusy        another process holds the ledger
@@ -166,6 +168,10 @@ class AlreadyRunning(RefusedError):
     retryable = True
 
 
+class TooManyTasks(RefusedError):
+    retryable = True
+
+
 class Skipped(RefusedError):
     retryable = True
 
@@ -234,6 +240,10 @@ class SinkStopped(RefusedError):
 
 
 class LeaseLost(FailedError):
+    retryable = True
+
+
+class TaskDied(FailedError):
     retryable = True
 
 

@@ -24,6 +24,7 @@ from strandline.core.masking import note_secret
 from strandline.core.settings_maintain import MaintainSettings
 from strandline.core.settings_reconcile import ReconcileSettings
 from strandline.core.settings_section import Section
+from strandline.core.settings_serve import ServeSettings
 from strandline.core.wording import nearest
 
 CONFIG_NAME = "strandline.toml"
@@ -257,6 +258,7 @@ class Settings(BaseSettings):
     receive: ReceiveSettings = ReceiveSettings()
     maintain: MaintainSettings = MaintainSettings()
     reconcile: ReconcileSettings = ReconcileSettings()
+    serve: ServeSettings = ServeSettings()
 
     @classmethod
     def settings_customise_sources(

@@ -114,6 +114,15 @@ class Delivery:
             found += list_rows(self.context, record, settled_too=settled_too, contents_max=contents_max - len(found))
         return found
 
+    def quarantined_page(
+        self, names: Sequence[str], *, settled_too: bool = False, after: int | None = None, rows_max: int = 100
+    ) -> list[QuarantinedRow]:
+        """Rows of these sinks with their content; `after` is the id of the last row of the previous page."""
+        from strandline.deliver.quarantine.rows import list_page
+
+        records = [self.get(name) for name in names]
+        return list_page(self.context, records, settled_too=settled_too, after=after, rows_max=rows_max)
+
     def replay(
         self, name: str, numbers: Sequence[int] | None = None, *, on_progress: OnRows | None = None
     ) -> ReplayReport:

@@ -14,6 +14,7 @@ from functools import partial
 from time import monotonic
 
 from strandline.core import failpoints
+from strandline.core.actor import carried
 from strandline.core.audit_events import Event
 from strandline.core.delivery_types import SinkId, SinkRecord, SinkState
 from strandline.core.errors import (
@@ -106,7 +107,7 @@ class Deliverer:
             self.ready()
             todo.sort(key=_is_suspect)  # a sink that hangs must not take the place of one that works
             with ThreadPoolExecutor(self.context.settings.sinks_at_once_max, "strandline-sink") as pool:
-                done = {r.name: r for r in pool.map(self._deliver, todo)}
+                done = {r.name: r for r in pool.map(carried(self._deliver), todo)}
         return TickReport(tuple(done.get(s.name) or _at_rest(s, now) for s in chosen))
 
     def _load_work(self) -> tuple[list[SinkRecord], dict[SinkId, SinkWork]]:

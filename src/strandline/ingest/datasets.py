@@ -55,6 +55,7 @@ class DatasetCare:
                 ).metadata.table_uuid
             )
         with self.ledger.write() as connection:
+            audit.record(connection, Event.DATASET_CREATED, dataset=name, table=table, deliver_by=list(deliver_by))
             return datasets.add(connection, name=name, table_uuid=table, deliver_by=tuple(deliver_by))
 
     def _left_over(self, name: str, columns: Sequence[Column], deliver_by: Sequence[str]) -> str | None:

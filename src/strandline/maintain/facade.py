@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
+from strandline.core.actor import SCHEDULE, acting_as
 from strandline.core.errors import StrandlineError, UsageError
 from strandline.core.types import Dataset
 from strandline.jobs.loop import OnTrouble, run_until_stopped
@@ -239,7 +240,8 @@ class Maintenance:
             last = self.context.ledger.query(maintenance.last_scheduled, job.dataset.id, job.kind)
             began = None if last is None else last.started_at
             if followed.is_due(job.cron, last=began, now=utc_now()):
-                self._turn(job, None if last is None else last.id, on_begin, on_run)
+                with acting_as(SCHEDULE):
+                    self._turn(job, None if last is None else last.id, on_begin, on_run)
 
     def _turn(
         self,
@@ -277,12 +279,29 @@ class Maintenance:
 
     # The record.
 
-    def runs(self, dataset: str | None = None, kind: str | None = None, *, runs_max: int = 20) -> list[Run]:
-        """Newest first."""
-        chosen = None if dataset is None else self._dataset(dataset).id
+    def runs(
+        self,
+        dataset: str | None = None,
+        kind: str | None = None,
+        *,
+        only: Collection[str] | None = None,
+        before: int | None = None,
+        runs_max: int = 20,
+    ) -> list[Run]:
+        """Newest first, of one dataset, of some (`only`, by their full names) or of all. `before` is the id of the last
+        run of the previous page."""
+        with self.context.ledger.read() as connection:
+            known = {d.name: d.id for d in datasets.list_datasets(connection)}
+        chosen = None if only is None else [known[name] for name in only if name in known]
+        if dataset is not None:
+            chosen = [self._dataset(dataset).id]
         with self.context.ledger.read() as connection:
             return maintenance.latest(
-                connection, dataset=chosen, kind=None if kind is None else Kind(kind), runs_max=runs_max
+                connection,
+                datasets=chosen,
+                kind=None if kind is None else Kind(kind),
+                before=before,
+                runs_max=runs_max,
             )
 
     def get(self, run: int) -> Run:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +14,7 @@ from strandline.core.documents import json_text
 from strandline.core.errors import CalledOff, LeaseLost, RefusedError, Skipped, StrandlineError, unexpected_message
 from strandline.core.types import Dataset
 from strandline.jobs.heartbeat import beating
+from strandline.jobs.node import node
 from strandline.ledger import audit
 from strandline.ledger.engine import utc_now
 from strandline.ledger.maintain import runs
@@ -60,10 +59,6 @@ class RunResult(Generic[T]):
 
     run: Run
     result: T
-
-
-def node() -> str:
-    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def rehearsed(context: MaintainContext, dataset: Dataset, kind: Kind, work: Work[T]) -> RunResult[T]:

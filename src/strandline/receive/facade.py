@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
+from strandline.core.actor import carried
 from strandline.core.audit_events import Event
 from strandline.core.errors import FailedError, RefusedError, StrandlineError
 from strandline.core.roles import Role
@@ -212,7 +213,7 @@ class Receiver:
                 if not ingest:
                     self._adopt_at_start()
                 if ingest:
-                    working = pool.submit(intake.run, stopping, listener.trouble, listener.well)
+                    working = pool.submit(carried(intake.run), stopping, listener.trouble, listener.well)
                     working.add_done_callback(lambda _: stopping.set())
                 while not stopping.wait(0.1):
                     if not server.is_alive:

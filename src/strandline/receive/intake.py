@@ -18,6 +18,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
 from strandline.core import failpoints
+from strandline.core.actor import carried
 from strandline.core.errors import (
     BlockLost,
     FailedError,
@@ -183,7 +184,7 @@ class Intake:
         for id in self._due():
             if id not in self._running:
                 self._pool = self._pool or ThreadPoolExecutor(_DATASETS_AT_ONCE_MAX, "strandline-intake")
-                self._running[id] = self._pool.submit(self._work, id, stopping)
+                self._running[id] = self._pool.submit(carried(self._work), id, stopping)
 
     def _resync_if_asked(self) -> None:
         if self._opens.is_set() or monotonic() - self._opened_at > _OPEN_AGAIN_SECONDS:

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from strandline.core.actor import SCHEDULE, acting_as
 from strandline.core.audit_events import Event
 from strandline.core.errors import (
     LeaseLost,
@@ -67,10 +68,18 @@ class Reconciler:
         self._followed = FollowedSchedules(ledger, {"reconcile": config.settings.reconcile.schedule})
         self._tried: datetime | None = None
 
-    def runs(self, runs_max: int | None = None) -> list[Run]:
-        """Newest first."""
+    def runs(self, runs_max: int | None = None, *, before: int | None = None) -> list[Run]:
+        """Newest first; `before` is the id of the last run of the previous page."""
         most = self._config.settings.reconcile.history_runs if runs_max is None else runs_max
-        return self._ledger.query(reconcile_runs.latest, runs_max=most)
+        return self._ledger.query(reconcile_runs.latest, runs_max=most, before=before)
+
+    def quarantined(self, run: int | None = None, *, after: int | None = None, files_max: int = 100) -> list[Swept]:
+        """Files that are in quarantine as far as the ledger knows, of one run or of all; `after` is the id of the last
+        file of the previous page. Raises NoSuchRun."""
+        with self._ledger.read() as connection:
+            if run is not None:
+                reconcile_runs.get(connection, run)
+            return quarantined_files.page(connection, run=run, after=after, files_max=files_max)
 
     def show(self, run: int) -> tuple[Run, list[Swept]]:
         with self._ledger.read() as connection:
@@ -118,7 +127,8 @@ class Reconciler:
             return None
         on_begin(asked)
         try:
-            return self.run(asked, cancelled=cancelled)
+            with acting_as(SCHEDULE):
+                return self.run(asked, cancelled=cancelled)
         except (SweepRunning, LeaseLost):
             return None
         finally:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from strandline.core.documents import Document, error_document, fields_of
+from strandline.core.types import Abandoned, Published, Reserved, Staged
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from strandline.core.delivery_types import Intent, SinkRecord
     from strandline.core.reconcile_records import Run as ReconcileRun
     from strandline.core.reconcile_records import Swept
-    from strandline.core.types import Dataset, SeqRange
+    from strandline.core.types import Block, Dataset, SeqRange
     from strandline.deliver.plan.preview import LanePreview, SinkPreview
     from strandline.deliver.quarantine.replay import ReplayReport
     from strandline.deliver.quarantine.rows import QuarantinedRow
@@ -40,7 +41,9 @@ if TYPE_CHECKING:
     from strandline.ledger.receive.senders import ClaimOf
     from strandline.ledger.receive.spool_files import LeftFiles
     from strandline.ledger.receive.tokens import Token
+    from strandline.ledger.tasks import Task
     from strandline.status.maintenance import DatasetMaintenance
+    from strandline.status.reconciliation import Reconciliation
     from strandline.status.report import LakeStatus
     from strandline.status.sinks import SinkStatus
 
@@ -108,6 +111,27 @@ def replaced_table(d: Dataset, table: TableDescription) -> str | None:
         f"the catalog has another table under this name by now ({table.table_uuid}); "
         f"`strandline dataset adopt {d.name}` makes a dataset of it"
     )
+
+
+def block(b: Block) -> Document:
+    head = b.head
+    more: Document
+    match b:
+        case Reserved():
+            more = {"state": "reserved", "rows": None, "changed_at": None, "reason": None}
+        case Staged():
+            more = {"state": "staged", "rows": None, "changed_at": b.staged_at, "reason": None}
+        case Published():
+            more = {"state": "published", "rows": b.row_count, "changed_at": b.published_at, "reason": None}
+        case Abandoned():
+            more = {"state": "abandoned", "rows": None, "changed_at": b.abandoned_at, "reason": b.reason}
+    return {
+        "lo": head.rows.lo,
+        "hi": head.rows.hi,
+        "kind": head.kind,
+        "batch_id": head.batch_id,
+        "reserved_at": head.reserved_at,
+    } | more
 
 
 def created_dataset(made: Dataset, found: Inferred, inferred_from: Path | None) -> Document:
@@ -332,6 +356,10 @@ def audit_event(event: AuditEvent) -> Document:
     return fields_of(event, "actor", "detail") | who(event.actor) | {"detail": event.detail}
 
 
+def task(t: Task) -> Document:
+    return {"task": t.id} | fields_of(t, "id", "actor", "lease_until") | who(t.actor)
+
+
 # Maintenance and the reconciler.
 
 
@@ -351,6 +379,18 @@ def reconcile_run(run: ReconcileRun) -> Document:
 
 def reconcile_run_with_files(run: ReconcileRun, files: Sequence[Swept]) -> Document:
     return reconcile_run(run) | {"files": list(map(quarantined_file, files))}
+
+
+def reconciliation(found: Reconciliation, *, with_paths: bool = True) -> Document:
+    """Without paths for readers who may not see all datasets."""
+    last = None if found.last_run is None else reconcile_run(found.last_run)
+    if last is not None and not with_paths:
+        last |= {"samples": (), "failures": (), "stopped": {}, "refusals": (), "why": None}
+    return fields_of(found) | {"last_run": last}
+
+
+def quarantined_file_of_run(file: Swept) -> Document:
+    return {"run": file.run} | quarantined_file(file)
 
 
 def quarantined_file(file: Swept) -> Document:

@@ -14,6 +14,7 @@ from strandline.cli.command import DELIVERY, EVENT_LINES, Call, command
 from strandline.cli.daemon import EventLog, run_loops
 from strandline.cli.render import deliver
 from strandline.cli.render.progress import delivering
+from strandline.core.actor import Actor, Trigger, set_process_actor, system_user
 from strandline.core.errors import StrandlineError
 from strandline.status import documents
 from strandline.status.sinks import state_of
@@ -85,6 +86,7 @@ def run(call: Call) -> None:
     noticed. Starts no JVM before there is something to do. With --json every line is a JSON document of its own.
     """
     lake, journal = call.lake, DeliverLog(as_json=call.as_json)
+    set_process_actor(Actor(system_user(), Trigger.DAEMON))
 
     def loops(stopping: Event) -> Iterator[Callable[[], None]]:
         journal.serving([s.name for s in lake.delivery.list_sinks()])

@@ -1,4 +1,4 @@
-"""ledger rebuild, backup, resync, void, audit."""
+"""ledger rebuild, backup, resync, void."""
 
 from __future__ import annotations
 
@@ -71,13 +71,3 @@ def void(
     with call.spinner("Starting Spark"):
         lake.ingestion.void_block(lo, reason)
     call.show({"voided": lo, "reason": reason}, done(f"The block at {lo} is given up: {reason}"))
-
-
-@command(app)
-def audit(
-    call: Call,
-    limit: int = typer.Option(100, metavar="N", min=1, max=100_000, help="How many events, newest first."),
-) -> None:
-    """What was decided out of the ordinary course, and why. Starts no JVM."""
-    found = call.lake.audit_events(limit)
-    call.show({"events": list(map(documents.audit_event, found))}, render_lake.audit(found))

@@ -9,6 +9,7 @@ import typer
 
 from strandline.cli.command import DELIVERY, EVENT_LINES, Call, command
 from strandline.cli.daemon import EventLog, run_loops
+from strandline.core.actor import Actor, Trigger, set_process_actor, system_user
 
 if TYPE_CHECKING:
     from strandline.core.errors import StrandlineError
@@ -45,6 +46,7 @@ def receive(
     there are rows to ingest. With --json every line is a JSON document of its own.
     """
     serve, journal = call.lake.receiver.serve, ReceiveLog(as_json=call.as_json)
+    set_process_actor(Actor(system_user(), Trigger.DAEMON))
     run_loops(
         call.lake,
         journal,

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from strandline.iceberg.session.runtime import Check
     from strandline.ingest.recover import Recovered
     from strandline.ingest.resync import Resynced
-    from strandline.ledger.audit import AuditEvent
     from strandline.ledger.engine import Migrated
 
 
@@ -191,13 +190,3 @@ def recovered(found: Recovered) -> RenderableType:
     if found.branches_removed:
         lines.append(done(f"{plural(found.branches_removed, 'left-over branch')} removed"))
     return Group(*lines) if lines else done("Nothing was open")
-
-
-def audit(events: Sequence[AuditEvent]) -> RenderableType:
-    if not events:
-        return Text("Nothing out of the ordinary happened here.", "dim")
-    table = grid("when", "what", "detail")
-    for e in events:
-        detail = ", ".join(f"{k}={v}" for k, v in e.detail.items())
-        table.add_row(Text(f"{e.at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"), Text(e.event, "bold"), Text(detail))
-    return table

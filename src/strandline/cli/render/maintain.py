@@ -10,7 +10,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from strandline.cli.output import dumps
-from strandline.cli.render.elements import BAD, LINES_MAX, age, dim, done, grid, nothing, number, size
+from strandline.cli.render.audit import who
+from strandline.cli.render.elements import BAD, LINES_MAX, age, done, grid, nothing, number, size
 from strandline.core.wording import agreeing, plural
 from strandline.ledger.maintain.runs import Kind, Outcome
 
@@ -208,7 +209,7 @@ def runs(found: Sequence[Run], now: datetime | None = None) -> RenderableType:
         kind = f"{r.kind.value} (dry run)" if r.dry_run else r.kind.value
         took = "" if r.seconds is None else f"{r.seconds:.1f} s"
         plain = map(Text, (r.dataset, kind, f"{age(r.started_at, now)} ago", took))
-        table.add_row(Text(str(r.id), "bold"), *plain, dim("schedule" if r.by_schedule else "hand"), outcome(r))
+        table.add_row(Text(str(r.id), "bold"), *plain, who(r.actor), outcome(r))
     return table
 
 
@@ -219,9 +220,14 @@ def outcome(run: Run) -> Text:
 
 
 def shown(run: Run, now: datetime | None = None) -> Iterator[RenderableType]:
-    began = f"began {age(run.started_at, now)} ago on {run.node}, by {'schedule' if run.by_schedule else 'hand'}"
+    began = f"began {age(run.started_at, now)} ago on {run.node}, by "
     yield Text.assemble(
-        (f"Run {run.id}", "bold"), f" · {run.kind.value} of {run.dataset} · ", (began, "dim"), " · ", outcome(run)
+        (f"Run {run.id}", "bold"),
+        f" · {run.kind.value} of {run.dataset} · ",
+        (began, "dim"),
+        who(run.actor),
+        " · ",
+        outcome(run),
     )
     if run.result is not None:
         yield from render_run(run)

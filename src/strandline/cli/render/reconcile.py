@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from strandline.cli.render.audit import who
 from strandline.cli.render.elements import BAD, DOUBT, NOTHING, OK, age, done, grid, size
 from strandline.core.reconcile_records import Counts, Outcome, Run, Suspect, Swept
 from strandline.core.wording import plural
@@ -169,8 +170,9 @@ def runs(found: Sequence[Run]) -> list[RenderableType]:
     if not found:
         return [Text("No run yet: `strandline reconcile` makes one.", "dim")]
     table = grid(
-        "run", "", "began", "how", "missing", "orphans", "done", "held", right=("missing", "orphans", "done", "held")
-    )
+        "run", "", "began", "who", "how", "missing", "orphans", "done", "held",
+        right=("missing", "orphans", "done", "held"),
+    )  # fmt: skip
     for one in found:
         outcome = one.outcome
         how = "report" if not one.asked.act else "acted"
@@ -183,6 +185,7 @@ def runs(found: Sequence[Run]) -> list[RenderableType]:
             Text(str(one.id), "bold"),
             Text(*_sign(one)),
             f"{age(one.started_at)} ago",
+            who(one.actor),
             how,
             f"{outcome.found.missing:,}",
             f"{outcome.found.orphans:,}",

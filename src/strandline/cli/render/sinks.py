@@ -101,7 +101,7 @@ def problems(found: Iterable[SinkStatus], now: datetime | None = None) -> list[s
         if one.lost_rows:
             lines.append(
                 f"sink {name} will not get {plural(one.lost_rows, 'row')}, deleted before it had "
-                f"{'it' if one.lost_rows == 1 else 'them'}; `strandline ledger audit` says when and why"
+                f"{'it' if one.lost_rows == 1 else 'them'}; `strandline audit` says when and why"
             )
         if one.unknown_losses:
             lines.append(f"sink {name} may lack rows that were deleted; `strandline verify {name}` says what it has")

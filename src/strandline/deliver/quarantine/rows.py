@@ -45,6 +45,17 @@ def list_rows(
     return found
 
 
+def list_page(
+    context: DeliverContext, records: Sequence[SinkRecord], *, settled_too: bool, after: int | None, rows_max: int
+) -> list[QuarantinedRow]:
+    """Rows of these sinks with their content, by id; `after` is the last id of the previous page."""
+    objects, names = open_objects(context.config), {record.id: record.name for record in records}
+    states = None if settled_too else NOT_DELIVERED
+    with context.ledger.read() as connection:
+        rows = quarantine.page(connection, list(names), states=states, after=after, rows_max=rows_max)
+    return [QuarantinedRow(names[r.sink], r, objects.place(r.object), *_content(objects, r)) for r in rows]
+
+
 def _content(objects: QuarantineObjects, row: Quarantined) -> tuple[Any, str | None]:
     if row.state not in NOT_DELIVERED:
         return None, None

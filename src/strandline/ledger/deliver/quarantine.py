@@ -133,6 +133,19 @@ def list_quarantined(
     return _read(connection, query, states)
 
 
+def page(
+    connection: sa.Connection,
+    sinks: Collection[SinkId],
+    *,
+    states: Collection[QuarantineState] | None,
+    after: int | None,
+    rows_max: int,
+) -> list[Quarantined]:
+    """Rows of these sinks, by id; `after` is the last id of the previous page."""
+    query = _WITH_PARTITION.where(quarantined.c.sink_id.in_(sinks)).order_by(quarantined.c.id).limit(rows_max)
+    return _read(connection, query if after is None else query.where(quarantined.c.id > after), states)
+
+
 def of_dataset(
     connection: sa.Connection, dataset: DatasetId, states: Collection[QuarantineState] | None = None
 ) -> list[Quarantined]:

@@ -322,6 +322,14 @@ def open_blocks(connection: sa.Connection, dataset: DatasetId | None = None) -> 
     return [b for b in map(_block, connection.execute(query)) if isinstance(b, Reserved | Staged)]
 
 
+def page(connection: sa.Connection, dataset: DatasetId, *, before: int | None, blocks_max: int) -> list[Block]:
+    """Highest sequence numbers first; `before` is the `lo` of the last block of the previous page."""
+    query = sa.select(block).where(block.c.dataset_id == dataset).order_by(block.c.lo.desc(), block.c.id.desc())
+    if before is not None:
+        query = query.where(block.c.lo < before)
+    return list(map(_block, connection.execute(query.limit(blocks_max))))
+
+
 def postpone(connection: sa.Connection, dataset: DatasetId, rows: SeqRange, batch_id: str) -> None:
     """Only for a resync: reserves a range of our sequence numbers while nobody knows which of them the dataset has. As
     an open block, it holds back the seal."""

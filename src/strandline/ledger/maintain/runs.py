@@ -7,7 +7,7 @@ a heartbeat for the length of a lease is taken for dead, and the next run that b
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -59,7 +59,7 @@ class Run:
     outcome: Outcome | None  # None while it is under way
     reason: str | None
     result: Mapping[str, Any] | None
-    actor: Actor | None  # None: recorded by a version that did not store it
+    actor: Actor | None = None  # None: recorded by a version that did not store it
 
     @property
     def seconds(self) -> float | None:
@@ -196,12 +196,22 @@ def forget_old(connection: sa.Connection, dataset: DatasetId, kind: Kind, *, run
 
 
 def latest(
-    connection: sa.Connection, *, dataset: DatasetId | None = None, kind: Kind | None = None, runs_max: int = 20
+    connection: sa.Connection,
+    *,
+    datasets: Collection[DatasetId] | None = None,
+    kind: Kind | None = None,
+    before: int | None = None,
+    runs_max: int = 20,
 ) -> list[Run]:
-    """Newest first."""
-    wanted = {"dataset_id": dataset, "kind": None if kind is None else kind.value}
-    given = (maintenance_run.c[name] == value for name, value in wanted.items() if value is not None)
-    return _RUNS.latest(connection, *given, runs_max=runs_max)
+    """Newest first; `before` is the id of the last run of the previous page."""
+    wanted: list[sa.ColumnElement[bool]] = []
+    if datasets is not None:
+        wanted.append(maintenance_run.c.dataset_id.in_(datasets))
+    if before is not None:
+        wanted.append(maintenance_run.c.id < before)
+    if kind is not None:
+        wanted.append(maintenance_run.c.kind == kind.value)
+    return _RUNS.latest(connection, *wanted, runs_max=runs_max)
 
 
 def last_of_each_kind(connection: sa.Connection, dataset: DatasetId) -> list[Run]:

@@ -77,6 +77,16 @@ def of_run(connection: sa.Connection, run: RunId, states: Sequence[SweptState] |
     return [_swept(row) for row in connection.execute(query)]
 
 
+def page(connection: sa.Connection, *, run: int | None, after: int | None, files_max: int) -> list[Swept]:
+    """Files in quarantine, by id; `after` is the last id of the previous page."""
+    query = sa.select(swept_file).where(swept_file.c.state.in_([SweptState.HELD.value, SweptState.PURGING.value]))
+    if run is not None:
+        query = query.where(swept_file.c.run_id == run)
+    if after is not None:
+        query = query.where(swept_file.c.id > after)
+    return [_swept(row) for row in connection.execute(query.order_by(swept_file.c.id).limit(files_max))]
+
+
 def of_paths(connection: sa.Connection, paths: Iterable[str]) -> dict[str, list[Swept]]:
     """The files of these paths that may still be in quarantine, newest first."""
     found: dict[str, list[Swept]] = {}

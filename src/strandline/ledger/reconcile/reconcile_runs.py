@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -41,6 +41,12 @@ _THE_ONLY_ROW = 1
 def take_lease(ledger: Ledger, *, seconds: float) -> Lease | None:
     """None while another process's lease runs. An expired lease is taken over."""
     return leases.take(ledger, _THE_ONLY_ROW, seconds=seconds)
+
+
+def is_lease_held(connection: sa.Connection, now: datetime) -> bool:
+    """A run that is under way has it. A dead one loses it when its time is over."""
+    held = sa.select(sweep_lease.c.id).where(sweep_lease.c.token.is_not(None), sweep_lease.c.until > now)
+    return connection.execute(held).first() is not None
 
 
 # ---- runs ------------------------------------------------------------------------------------------------------------
@@ -237,4 +243,9 @@ def _read(text: str) -> Outcome:
 
 _RUNS = RunTable(reconcile_run, sa.select(reconcile_run), _read_all, "strandline reconcile runs")
 get = _RUNS.get
-latest = _RUNS.latest
+
+
+def latest(connection: sa.Connection, *, runs_max: int, before: int | None = None) -> list[Run]:
+    """Newest first; `before` is the id of the last run of the previous page."""
+    wanted = () if before is None else (reconcile_run.c.id < before,)
+    return _RUNS.latest(connection, *wanted, runs_max=runs_max)

@@ -348,7 +348,7 @@ class _Purge:
     def _named_before(self) -> tuple[str, ...]:
         """The sinks that a dead run found and reported to nobody, from the audit log: the rows are gone by now."""
         with self.context.ledger.read() as connection:
-            runs = maintenance.latest(connection, dataset=self.dataset.id, kind=Kind.PURGE)
+            runs = maintenance.latest(connection, datasets=[self.dataset.id], kind=Kind.PURGE)
             since = None
             for run in (r for r in runs if r.outcome is not None and not r.dry_run):
                 if run.outcome is Outcome.DONE:

@@ -32,6 +32,9 @@ name; nothing is ever doubled by it.
 A body's name is its `Idempotency-Key`, in the scope of the token and the dataset: any text that is the same when the
 body is sent again. Every answer is a JSON object with `outcome` and `why`; one with `Retry-After` asks to send the
 same request again later.
+
+This is the receiver: its paths and the form of its answers are its own. The API of the lake (`strandline serve`) is
+described at its `/api/v1/openapi.json`, and answers errors as problem documents.
 """
 
 _SECURITY: list[dict[str, list[str]]] = [{"token": []}]

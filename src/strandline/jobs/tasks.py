@@ -1,0 +1,218 @@
+"""Does long work in threads of this process, each on record in the ledger as a task that anybody can look at.
+
+The commit points are those of `ledger/tasks.py`: a task is on record before its work begins, and its end is stored
+once. What the work itself has done is durable in its own stage, whatever becomes of the task.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+from strandline.core import failpoints
+from strandline.core.actor import carried
+from strandline.core.documents import error_document, json_text
+from strandline.core.errors import (
+    CalledOff,
+    RefusedError,
+    StrandlineError,
+    TooManyTasks,
+    UsageError,
+    as_strandline_error,
+)
+from strandline.core.types import Lease
+from strandline.jobs.backoff import backoff_seconds
+from strandline.jobs.heartbeat import beating
+from strandline.jobs.node import node
+from strandline.ledger import tasks
+from strandline.ledger.engine import Ledger, utc_now
+from strandline.ledger.tasks import Outcome, Task, TaskId
+
+log = logging.getLogger(__name__)
+
+# Gets an event that is set when somebody calls the task off. Returns the result, as JSON values; raises `CalledOff` at
+# its next durable step after the event was set.
+Work = Callable[[threading.Event], Mapping[str, Any]]
+
+AT_ONCE_MAX = 8  # each may hold a thread and a connection for hours
+KEPT_MAX = 1000  # tasks on record
+RESULT_CHARS_MAX = 1 << 20  # a result is read as a whole whenever somebody looks at the task
+_STORE_END_SECONDS_MAX = 600.0  # how long the end of a task is tried to be stored while the ledger is away
+_RETRY_SECONDS_MAX = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _UnderWay:
+    stopping: threading.Event
+    thread: threading.Thread
+
+
+class Tasks:
+    """The tasks that this process works on, and the record of all. Thread-safe."""
+
+    def __init__(
+        self, ledger: Ledger, *, lease_seconds: float, at_once_max: int = AT_ONCE_MAX, kept_max: int = KEPT_MAX
+    ) -> None:
+        self._ledger = ledger
+        self._lease_seconds = lease_seconds
+        self._kept_max = kept_max
+        self._free = threading.BoundedSemaphore(at_once_max)
+        self._lock = threading.Lock()
+        self._here: dict[TaskId, _UnderWay] = {}
+        self._closing = threading.Event()
+
+    def start(self, kind: str, subject: str, work: Work) -> Task:
+        """Records the task, begins its work in a thread, and returns at once. The work acts for the current actor.
+        `AlreadyRunning` if a task of this kind works on the same subject, `TooManyTasks` if this process is busy."""
+        if self._closing.is_set() or not self._free.acquire(blocking=False):
+            raise TooManyTasks("this process can take no more tasks now", hint="Try again when one has ended.")
+        begun: Task | None = None
+        stopping = threading.Event()
+        try:
+            with self._ledger.write() as connection:
+                begun, lease = tasks.begin(connection, kind, subject, node(), lease_seconds=self._lease_seconds)
+            failpoints.hit("task.after_begin")
+            thread = threading.Thread(
+                target=carried(self._run),
+                args=(begun, lease, stopping, work),
+                name=f"strandline-task-{begun.id}",
+                daemon=True,
+            )
+            with self._lock:
+                self._here[begun.id] = _UnderWay(stopping, thread)
+            thread.start()
+        except BaseException:  # a task that is on record and has no thread is shown as died when its lease has run out
+            with self._lock:
+                if begun is not None:
+                    self._here.pop(begun.id, None)
+            self._free.release()
+            raise
+        if self._closing.is_set():  # `close` may have looked before the task was there
+            stopping.set()
+        return begun
+
+    def _run(self, task: Task, lease: Lease, stopping: threading.Event, work: Work) -> None:
+        def renew() -> bool:
+            with self._ledger.write() as connection:
+                renewed = tasks.renew(connection, lease, seconds=self._lease_seconds)
+            if renewed is None or renewed.stop_asked:
+                stopping.set()
+            return renewed is not None
+
+        try:
+            with beating(renew, lease_seconds=self._lease_seconds):
+                end = _result_of(task, work, stopping)
+                failpoints.hit("task.before_end")
+                self._store_end(task, lease, end)
+                failpoints.hit("task.after_end")
+        finally:
+            with self._lock:
+                del self._here[task.id]
+            self._free.release()
+
+    def _store_end(self, task: Task, lease: Lease, end: _End) -> None:
+        """Tries again while the ledger is away. A retry of an end that was stored changes nothing."""
+        deadline, failures = monotonic() + _STORE_END_SECONDS_MAX, 0
+        while True:
+            try:
+                with self._ledger.write() as connection:
+                    stored = tasks.end(connection, lease, end.outcome, result=end.result, error=end.error)
+                    tasks.forget_old(connection, tasks_kept=self._kept_max)
+                if not stored and not failures:
+                    log.warning("task %d (%s) was taken for dead; it ended as %s", task.id, task.kind, end.outcome)
+                return
+            except StrandlineError as e:
+                failures += 1
+                if monotonic() > deadline or self._closing.is_set():
+                    log.error("the end of task %d cannot be stored, it will be shown as died: %s", task.id, e.message)
+                    return
+                wait = backoff_seconds(failures - 1, random.random(), first=0.1, longest=_RETRY_SECONDS_MAX)
+                self._closing.wait(wait)
+
+    def cancel(self, id: int) -> Task:
+        """Calls a task off, also one of another process, which sees it within a third of the lease. The task ends at
+        its next durable step. `NoSuchRun` if it is unknown."""
+        with self._ledger.write() as connection:
+            asked = tasks.ask_to_stop(connection, id)
+        with self._lock:
+            here = self._here.get(asked.id)
+        if here is not None:
+            here.stopping.set()
+        return self._told(asked)
+
+    def get(self, id: int) -> Task:
+        with self._ledger.read() as connection:
+            found = tasks.get(connection, id)
+        return self._told(found)
+
+    def latest(
+        self, *, kind: str | None = None, subject: str | None = None, before: int | None = None, tasks_max: int = 20
+    ) -> list[Task]:
+        """Newest first."""
+
+        def look() -> list[Task]:
+            with self._ledger.read() as connection:
+                return tasks.latest(connection, kind=kind, subject=subject, before=before, tasks_max=tasks_max)
+
+        found = look()
+        if any(task.seems_dead(utc_now()) for task in found):
+            self._close_dead()
+            found = look()
+        return found
+
+    def _told(self, found: Task) -> Task:
+        if not found.seems_dead(utc_now()):
+            return found
+        self._close_dead()
+        with self._ledger.read() as connection:
+            return tasks.get(connection, found.id)
+
+    def _close_dead(self) -> None:
+        with self._ledger.write() as connection:
+            tasks.close_dead(connection)
+
+    def close(self, *, seconds_max: float = 10.0) -> bool:
+        """Calls off all tasks of this process and waits for them, at most so long. False if some still work: they end
+        with the process, and are shown as died when their lease has run out."""
+        self._closing.set()
+        deadline = monotonic() + seconds_max
+        with self._lock:
+            left = list(self._here.values())
+        for one in left:
+            one.stopping.set()
+        for one in left:
+            one.thread.join(max(0.0, deadline - monotonic()))
+        return not any(one.thread.is_alive() for one in left)
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    outcome: Outcome
+    result: Mapping[str, Any] | None = None
+    error: Mapping[str, Any] | None = None
+
+
+def _result_of(task: Task, work: Work, stopping: threading.Event) -> _End:
+    try:
+        return _End(Outcome.DONE, result=_bounded(work(stopping)))
+    except CalledOff as e:
+        return _End(Outcome.CANCELLED, error=error_document(e))
+    except (RefusedError, UsageError) as e:
+        return _End(Outcome.REFUSED, error=error_document(e))
+    except Exception as e:
+        error = as_strandline_error(e)
+        if error is not e:
+            log.error("task %d (%s) failed in a way that nobody foresaw", task.id, task.kind, exc_info=e)
+        return _End(Outcome.FAILED, error=error_document(error))
+
+
+def _bounded(result: Mapping[str, Any]) -> Mapping[str, Any]:
+    size = len(json_text(dict(result)))
+    if size <= RESULT_CHARS_MAX:
+        return result
+    return {"omitted": f"the result has {size:,} characters; more than {RESULT_CHARS_MAX:,} are not stored"}

@@ -1,0 +1,1 @@
+"""What the API stores in the ledger."""

@@ -1,0 +1,221 @@
+"""Tasks: long work that somebody asked for and that has no other record of a run.
+
+A task is on record before its work begins. Its process renews the lease for as long as it works. When the lease has
+run out, whoever looks closes the task as `died`; if the process lives after all, it cannot store another end.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, NewType
+from uuid import uuid4
+
+import sqlalchemy as sa
+
+from strandline.core.actor import Actor, Trigger
+from strandline.core.bounded_text import check_text
+from strandline.core.documents import error_document, json_text
+from strandline.core.errors import AlreadyRunning, TaskDied
+from strandline.core.types import Lease
+from strandline.ledger.actor_columns import actor_values
+from strandline.ledger.engine import insert_into, utc_now
+from strandline.ledger.run_records import RunTable
+from strandline.ledger.schema.serve import task
+
+TaskId = NewType("TaskId", int)
+
+LEASE_MAX = timedelta(days=2)  # twice the longest that the settings allow: clocks of two machines may differ
+
+
+class Outcome(StrEnum):
+    DONE = "done"
+    REFUSED = "refused"  # a guard said no, or the request was wrong
+    FAILED = "failed"
+    CANCELLED = "cancelled"  # somebody called it off, and it stopped
+    DIED = "died"  # its process gave no sign of life any more
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    id: TaskId
+    kind: str
+    subject: str  # what it works on: the name of a sink or a dataset; empty: the whole lake
+    node: str
+    actor: Actor
+    started_at: datetime
+    lease_until: datetime | None  # None when it has ended
+    stop_asked_at: datetime | None  # None: nobody has called it off
+    ended_at: datetime | None
+    outcome: Outcome | None  # None while it is under way
+    result: Mapping[str, Any] | None  # of a task that is done
+    error: Mapping[str, Any] | None  # of a task that was refused, failed, cancelled or died
+
+    def seems_dead(self, now: datetime) -> bool:
+        return self.lease_until is not None and self.lease_until <= now
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    stop_asked: bool
+
+
+def _task(row: Any) -> Task:
+    return Task(
+        TaskId(row.id),
+        row.kind,
+        row.subject,
+        row.node,
+        Actor(row.actor, Trigger(row.trigger)),
+        row.started_at,
+        row.lease_until,
+        row.stop_asked_at,
+        row.ended_at,
+        None if row.outcome is None else Outcome(row.outcome),
+        None if row.result is None else json.loads(row.result),
+        None if row.error is None else json.loads(row.error),
+    )
+
+
+_TASKS = RunTable(task, sa.select(task), lambda connection, rows: list(map(_task, rows)), "strandline task list")
+
+
+def begin(connection: sa.Connection, kind: str, subject: str, node: str, *, lease_seconds: float) -> tuple[Task, Lease]:
+    """Records a task of the current actor; `AlreadyRunning` if one of this kind works on the same subject."""
+    check_text("what a task works on", subject)
+    now = utc_now()
+    close_dead(connection)
+    token = uuid4().hex
+    made = connection.execute(
+        insert_into(connection, task)
+        .values(
+            kind=kind,
+            subject=subject,
+            node=node,
+            started_at=now,
+            lease_token=token,
+            lease_until=now + timedelta(seconds=lease_seconds),
+            **actor_values(),
+        )
+        .on_conflict_do_nothing()
+        .returning(task)
+    ).one_or_none()
+    if made is None:
+        raise _already_running(
+            _TASKS.latest(connection, _TASKS.running, *_of(kind, subject), runs_max=1), kind, subject
+        )
+    return _task(made), Lease(made.id, token)
+
+
+def _already_running(held: list[Task], kind: str, subject: str) -> AlreadyRunning:
+    what = f"{kind} of {subject}" if subject else kind
+    if not held:  # it has just ended
+        return AlreadyRunning(f"{what} was under way a moment ago", hint="Try again.")
+    return AlreadyRunning(
+        f"{what} is under way already: task {held[0].id} on {held[0].node}, "
+        f"since {held[0].started_at:%Y-%m-%d %H:%M:%S} UTC",
+        hint=f"Wait for it, or call it off: `strandline task cancel {held[0].id}`.",
+    )
+
+
+def _of(kind: str, subject: str) -> tuple[sa.ColumnElement[bool], ...]:
+    return task.c.kind == kind, task.c.subject == subject
+
+
+def _own(lease: Lease) -> tuple[sa.ColumnElement[bool], ...]:
+    return task.c.id == lease.row, _TASKS.running, task.c.lease_token == lease.token
+
+
+def renew(connection: sa.Connection, lease: Lease, *, seconds: float) -> Renewed | None:
+    """Says whether somebody has called the task off. None if it was taken for dead."""
+    until = utc_now() + timedelta(seconds=seconds)
+    renewed = connection.execute(
+        task.update().where(*_own(lease)).values(lease_until=until).returning(task.c.stop_asked_at)
+    ).one_or_none()
+    return None if renewed is None else Renewed(renewed.stop_asked_at is not None)
+
+
+def end(
+    connection: sa.Connection,
+    lease: Lease,
+    outcome: Outcome,
+    *,
+    result: Mapping[str, Any] | None = None,
+    error: Mapping[str, Any] | None = None,
+) -> bool:
+    """False if the task was taken for dead, which it stays, or has ended already."""
+    ended = {
+        "ended_at": utc_now(),
+        "outcome": outcome.value,
+        "result": _text(result),
+        "error": _text(error),
+        "lease_token": None,
+        "lease_until": None,
+    }
+    return connection.execute(task.update().where(*_own(lease)).values(ended)).rowcount == 1
+
+
+def _text(document: Mapping[str, Any] | None) -> str | None:
+    # Escaped, since an error may quote bytes of a path that are not text.
+    return None if document is None else json.dumps(json.loads(json_text(dict(document))))
+
+
+def ask_to_stop(connection: sa.Connection, id: int) -> Task:
+    """Calls a task off; its process sees it when it next renews the lease. A task that has ended stays as it is."""
+    asked = (task.c.id == id, _TASKS.running, task.c.stop_asked_at.is_(None))
+    connection.execute(task.update().where(*asked).values(stop_asked_at=utc_now()))
+    return get(connection, id)
+
+
+def close_dead(connection: sa.Connection) -> int:
+    """Closes tasks whose lease has run out. A lease that ends later than any that could have been given is from a clock
+    that was set back since, and counts as run out. The lease itself says how long: another process may have other
+    settings."""
+    now = utc_now()
+    died = TaskDied(
+        "its process gave no sign of life any more", hint="What it had finished stays. Start the work again."
+    )
+    closed = connection.execute(
+        task.update()
+        .where(_TASKS.running, sa.or_(task.c.lease_until <= now, task.c.lease_until > now + LEASE_MAX))
+        .values(
+            ended_at=now,
+            outcome=Outcome.DIED.value,
+            error=_text(error_document(died)),
+            lease_token=None,
+            lease_until=None,
+        )
+    )
+    return closed.rowcount
+
+
+def get(connection: sa.Connection, id: int) -> Task:
+    return _TASKS.get(connection, id)
+
+
+def latest(
+    connection: sa.Connection,
+    *,
+    kind: str | None = None,
+    subject: str | None = None,
+    before: int | None = None,
+    tasks_max: int = 20,
+) -> list[Task]:
+    """Newest first; `before` is the id of the last task of the previous page."""
+    wanted: list[sa.ColumnElement[bool]] = []
+    if kind is not None:
+        wanted.append(task.c.kind == kind)
+    if subject is not None:
+        wanted.append(task.c.subject == subject)
+    if before is not None:
+        wanted.append(task.c.id < before)
+    return _TASKS.latest(connection, *wanted, runs_max=tasks_max)
+
+
+def forget_old(connection: sa.Connection, *, tasks_kept: int) -> int:
+    """Deletes all but the newest tasks; none that is under way."""
+    old = (~_TASKS.running, task.c.id.not_in(_TASKS.newest_ids(runs_max=tasks_kept)))
+    return connection.execute(task.delete().where(*old)).rowcount

@@ -1,0 +1,1 @@
+"""The HTTP API of a lake, and what protects it."""

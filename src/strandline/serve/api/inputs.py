@@ -1,0 +1,69 @@
+"""What routes take: names, pages, and bodies in which nothing unknown is ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Path, Query
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from strandline.core import duration
+from strandline.core.bounded_text import check_text
+from strandline.core.documents import Document
+from strandline.core.errors import UsageError
+
+_T = TypeVar("_T")
+_ID_MAX = (1 << 63) - 1
+PAGE_MAX = 1000
+LONG_BYTES_MAX = 16 << 10  # a condition, or the value of an option
+
+
+def _text(value: str) -> str:
+    try:
+        return check_text("it", value)
+    except UsageError as e:
+        raise ValueError(e.message) from None
+
+
+def _duration(value: str) -> str:
+    try:
+        duration.parse(value)
+    except UsageError as e:
+        raise ValueError(e.message) from None
+    return value
+
+
+def _long_text(value: str) -> str:
+    try:
+        return check_text("it", value, LONG_BYTES_MAX)
+    except UsageError as e:
+        raise ValueError(e.message) from None
+
+
+Text = Annotated[str, AfterValidator(_text)]
+LongText = Annotated[str, AfterValidator(_long_text), Field(max_length=LONG_BYTES_MAX)]
+Name = Annotated[Text, Field(min_length=1, max_length=500)]
+Duration = Annotated[str, AfterValidator(_duration), Field(description="A number and s, m, h or d: `30d`.")]
+
+NamePath = Annotated[Name, Path(description="Its name.")]
+IdPath = Annotated[int, Path(ge=1, le=_ID_MAX, description="Its number.")]
+Limit = Annotated[int, Query(ge=1, le=PAGE_MAX, description="How many at most.")]
+AfterName = Annotated[Text | None, Query(description="`next` of the page before.")]
+AfterId = Annotated[int | None, Query(ge=0, le=_ID_MAX, description="`next` of the page before.")]
+BeforeId = Annotated[int | None, Query(ge=1, le=_ID_MAX, description="`next` of the page before.")]
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+def length(value: str | None) -> timedelta | None:
+    return None if value is None else duration.parse(value)
+
+
+def paged(name: str, found: Sequence[_T], limit: int, show: Callable[[_T], Any], key: Callable[[_T], Any]) -> Document:
+    """A page of `found`, which has one more than the page if there is another page."""
+    shown = found[:limit]
+    return {name: list(map(show, shown)), "next": key(shown[-1]) if len(found) > limit else None}

@@ -1,0 +1,238 @@
+"""Sinks: list, show, add, update, remove, pause, resume; and as tasks tick, reset, recover, verify."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from fastapi import APIRouter, Request, Response
+from pydantic import Field
+
+from strandline.core.documents import Document
+from strandline.core.errors import NoSuchSink, UsageError
+from strandline.core.roles import Role
+from strandline.serve.api.inputs import AfterName, Body, Limit, LongText, Name, NamePath, Text, paged
+from strandline.serve.api.tasks import TASK_STARTED, check_going, start_task
+from strandline.serve.auth.caller import Caller
+from strandline.serve.auth.needs import needs
+from strandline.serve.context import ServeContext, context_of
+from strandline.serve.describe import CHANGES, NAMED, TEXT, documented, fields, page_of
+from strandline.serve.schemas import SINK, SINK_IN_FULL, SINK_LANE
+from strandline.status import documents, sinks
+
+router = APIRouter(prefix="/sinks", tags=["sinks"])
+
+Options = dict[Text, LongText]
+
+
+class NewSink(Body):
+    name: Name
+    dataset: Name = Field(description="Whose rows it gets.")
+    kind: Name = Field(description="`files`, `s3`, `postgres`, `forward`, or what a package brings.")
+    options: Options = Field(default={}, description="A value `env:NAME` is read when it is needed, and never stored.")
+    start: Literal["beginning", "now"] = Field(default="beginning", description="All settled rows, or new ones only.")
+
+
+class SinkChanges(Body):
+    options: Options = Field(default={}, description="Options that change.")
+    unset: list[Text] = Field(default=[], description="Options that go back to their default.")
+
+
+class Tick(Body):
+    dry_run: bool = Field(default=False, description="Say what would be sent; send and store nothing.")
+
+
+class Reset(Body):
+    to: LongText = Field(description="`beginning`, or a continuation token: it begins after the token's row.")
+
+
+class Recover(Body):
+    resend: bool = Field(default=False, description="What the destination has lost is sent again, in a new generation.")
+    accept_loss: bool = Field(default=False, description="What the destination has lost is given up, audited.")
+
+
+class Verify(Body):
+    taken_is_fine: bool = Field(default=False, description="Objects that a consumer took away are no loss.")
+
+
+def check_sink(context: ServeContext, caller: Caller, name: str) -> str:
+    """The name, if the caller may see the sink. Raises NoSuchSink."""
+    record = context.lake.delivery.get(name)
+    if not caller.sees(context.lake.delivery.dataset_name(record)):
+        raise NoSuchSink(f"there is no sink {name}", hint="`GET /api/v1/sinks` lists them.")
+    return record.name
+
+
+@router.get(
+    "",
+    summary="All sinks, each with its lanes",
+    **documented(page_of("sinks", fields(name=TEXT, lanes={"type": "array", "items": SINK_LANE}))),
+)
+async def list_sinks(
+    request: Request, caller: Caller = needs(Role.READ), limit: Limit = 100, after: AfterName = None
+) -> Response:
+    context = context_of(request)
+
+    def load() -> Document:
+        by_name: dict[str, list[sinks.SinkStatus]] = {}
+        for lane in sinks.load_sinks(context.lake.ledger, context.lake.id):
+            if caller.sees(lane.dataset) and (after is None or lane.name > after):
+                by_name.setdefault(lane.name, []).append(lane)
+        show = lambda name: {"name": name, "lanes": list(map(documents.sink_status, by_name[name]))}  # noqa: E731
+        return paged("sinks", sorted(by_name), limit, show, lambda name: name)
+
+    return await context.read(caller, load)
+
+
+@router.post("", summary="Add a sink", **documented(SINK, status=201, problems=CHANGES, said="Added."))
+async def add_sink(request: Request, wanted: NewSink, caller: Caller = needs(Role.ADMIN)) -> Response:
+    """The destination is looked at and claimed before anything is recorded."""
+    context = context_of(request)
+
+    def add() -> Document:
+        dataset = caller.check_sees(wanted.dataset)
+        made = context.lake.delivery.add(
+            wanted.name, dataset, wanted.kind, wanted.options, from_now=wanted.start == "now"
+        )
+        return documents.sink(made, dataset)
+
+    return await context.change(caller, add, status=201)
+
+
+@router.get(
+    "/{name}", summary="One sink: options, watermarks, what is under way", **documented(SINK_IN_FULL, problems=NAMED)
+)
+async def show_sink(request: Request, name: NamePath, caller: Caller = needs(Role.READ)) -> Response:
+    context = context_of(request)
+
+    def load() -> Document:
+        record = context.lake.delivery.get(check_sink(context, caller, name))
+        lanes = sinks.load_sinks(context.lake.ledger, context.lake.id, record.name)
+        return documents.sink_in_full(record, lanes, context.lake.delivery.open_intents(record))
+
+    return await context.read(caller, load)
+
+
+@router.patch("/{name}", summary="Change options", **documented(SINK, problems=CHANGES))
+async def update_sink(
+    request: Request, name: NamePath, changes: SinkChanges, caller: Caller = needs(Role.ADMIN)
+) -> Response:
+    """What was promised already is delivered with the old ones; nothing is sent again."""
+    context = context_of(request)
+
+    def update() -> Document:
+        if not (changes.options or changes.unset):
+            raise UsageError("nothing to change", hint="Say options or unset.")
+        if both := sorted(changes.options.keys() & set(changes.unset)):
+            raise UsageError(f"the option {both[0]} is both set and unset")
+        known = check_sink(context, caller, name)
+        return _sink(context, context.lake.delivery.update(known, changes.options, changes.unset))
+
+    return await context.change(caller, update)
+
+
+def _sink(context: ServeContext, record: Any) -> Document:
+    return documents.sink(record, context.lake.delivery.dataset_name(record))
+
+
+@router.delete(
+    "/{name}", summary="Remove a sink", **documented(fields(removed=TEXT, destination=TEXT), problems=CHANGES)
+)
+async def remove_sink(request: Request, name: NamePath, caller: Caller = needs(Role.ADMIN)) -> Response:
+    """It gets no more rows. What was delivered stays where it is."""
+    context = context_of(request)
+
+    def remove() -> Document:
+        gone = context.lake.delivery.remove(check_sink(context, caller, name))
+        return {"removed": gone.name, "destination": gone.destination}
+
+    return await context.change(caller, remove)
+
+
+@router.post("/{name}/pause", summary="Deliver nothing more until it is resumed", **documented(SINK, problems=CHANGES))
+async def pause_sink(request: Request, name: NamePath, caller: Caller = needs(Role.ADMIN)) -> Response:
+    context = context_of(request)
+    pause = lambda: _sink(context, context.lake.delivery.pause(check_sink(context, caller, name)))  # noqa: E731
+    return await context.change(caller, pause)
+
+
+@router.post(
+    "/{name}/resume",
+    summary="Go on with a sink that is paused, waits or was stopped",
+    **documented(SINK, problems=CHANGES),
+)
+async def resume_sink(request: Request, name: NamePath, caller: Caller = needs(Role.ADMIN)) -> Response:
+    context = context_of(request)
+    resume = lambda: _sink(context, context.lake.delivery.resume(check_sink(context, caller, name)))  # noqa: E731
+    return await context.change(caller, resume)
+
+
+@router.post("/{name}/tick", summary="Deliver once", **TASK_STARTED)
+async def tick_sink(request: Request, name: NamePath, wanted: Tick, caller: Caller = needs(Role.ADMIN)) -> Response:
+    """Every settled row that the sink does not have yet; or, as a dry run, what would be sent."""
+    context = context_of(request)
+
+    def work(stopping: threading.Event) -> Mapping[str, Any]:
+        if wanted.dry_run:
+            return _preview(context, name)
+        began = time.monotonic()
+        context.lake.delivery.recovery.catch_up()
+        report = context.lake.delivery.deliverer(stopping=stopping).tick(name)
+        check_going(stopping)
+        return documents.tick(report, time.monotonic() - began)
+
+    check = lambda: check_sink(context, caller, name)  # noqa: E731
+    return await start_task(context, caller, "tick", check, work)
+
+
+def _preview(context: ServeContext, name: str) -> Document:
+    from strandline.deliver.plan.preview import SinkPreview
+
+    delivery = context.lake.delivery
+    return documents.tick_preview([SinkPreview(name, sinks.state_of(delivery.get(name)), delivery.preview(name), None)])
+
+
+@router.post("/{name}/reset", summary="Deliver again, in a new generation", **TASK_STARTED)
+async def reset_sink(request: Request, name: NamePath, wanted: Reset, caller: Caller = needs(Role.ADMIN)) -> Response:
+    """With watermarks of its own, into a place of its own beside the old one. Whoever reads both gets rows twice."""
+    context = context_of(request)
+    to = None if wanted.to == "beginning" else wanted.to
+    work = lambda stopping: _sink(context, context.lake.delivery.reset(name, to=to))  # noqa: E731
+    return await start_task(context, caller, "reset", lambda: check_sink(context, caller, name), work)
+
+
+@router.post("/{name}/recover", summary="Read from the destination how far it is, and go on from there", **TASK_STARTED)
+async def recover_sink(
+    request: Request, name: NamePath, wanted: Recover, caller: Caller = needs(Role.ADMIN)
+) -> Response:
+    """If it lacks what it acknowledged, nothing is changed until `resend` or `accept_loss` says what to do about it."""
+    context = context_of(request)
+
+    def check() -> str:
+        if wanted.resend and wanted.accept_loss:
+            raise UsageError("either resend or accept_loss, not both")
+        return check_sink(context, caller, name)
+
+    def work(stopping: threading.Event) -> Mapping[str, Any]:
+        found = context.lake.delivery.recover_sink(name, resend=wanted.resend, accept_loss=wanted.accept_loss)
+        return documents.recovered_sink(found)
+
+    return await start_task(context, caller, "recover", check, work)
+
+
+@router.post("/{name}/verify", summary="Prove that it holds every row that was delivered to it, once", **TASK_STARTED)
+async def verify_sink(request: Request, name: NamePath, wanted: Verify, caller: Caller = needs(Role.ADMIN)) -> Response:
+    """Reads everything that the sink holds and builds it again from the lake; changes nothing."""
+    context = context_of(request)
+
+    def work(stopping: threading.Event) -> Mapping[str, Any]:
+        report = context.lake.delivery.verify(
+            name,
+            taken_is_fine=wanted.taken_is_fine,
+            progress=lambda sink, what, done, total: check_going(stopping),
+        )
+        return documents.verify(report)
+
+    return await start_task(context, caller, "verify", lambda: check_sink(context, caller, name), work)

@@ -1,0 +1,94 @@
+"""Tasks: long work that requests have started, to look at and to call off."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from fastapi import APIRouter, Request, Response
+
+from strandline.core.documents import Document
+from strandline.core.errors import CalledOff, NoSuchRun
+from strandline.core.roles import Role
+from strandline.jobs.tasks import Work
+from strandline.ledger.tasks import Task
+from strandline.serve.api.inputs import BeforeId, IdPath, Limit, Text, paged
+from strandline.serve.auth.caller import Caller
+from strandline.serve.auth.needs import needs
+from strandline.serve.context import ServeContext, context_of
+from strandline.serve.describe import CHANGES, NAMED, NUMBER, TEXT, documented, fields, page_of
+from strandline.serve.schemas import TASK
+from strandline.status import documents
+
+PLACE = "/api/v1/tasks"
+router = APIRouter(prefix="/tasks", tags=["tasks"])
+
+TASK_STARTED = documented(
+    fields(task=NUMBER, place=TEXT), status=202, problems=CHANGES, said="Begun: look at its place."
+)
+
+
+def check_going(stopping: threading.Event) -> None:
+    """Raises CalledOff if somebody has called the task off."""
+    if stopping.is_set():
+        raise CalledOff("it was called off", hint="What it had finished stays.")
+
+
+async def start_task(
+    context: ServeContext, caller: Caller, kind: str, check: Callable[[], str], work: Work
+) -> Response:
+    """Answers 202 when the task is on record. `check` returns its subject; what it raises is answered instead."""
+
+    def start() -> Document:
+        made = context.work.tasks.start(kind, check(), work)
+        return {"task": made.id, "place": f"{PLACE}/{made.id}"}
+
+    return await context.start(caller, start)
+
+
+def _sees(caller: Caller, task: Task) -> bool:
+    """A token that is limited to some datasets sees what it has begun itself."""
+    return caller.token.datasets is None or task.actor.name == caller.token.name
+
+
+def _check_sees(caller: Caller, task: Task) -> Task:
+    if not _sees(caller, task):
+        raise NoSuchRun(f"there is no run {task.id}", hint="`GET /api/v1/tasks` lists the tasks.")
+    return task
+
+
+@router.get("", summary="Tasks, newest first", **documented(page_of("tasks", TASK, NUMBER)))
+async def list_tasks(
+    request: Request,
+    caller: Caller = needs(Role.ADMIN),
+    kind: Text | None = None,
+    subject: Text | None = None,
+    limit: Limit = 100,
+    before: BeforeId = None,
+) -> Response:
+    context = context_of(request)
+
+    def load() -> Document:
+        found = context.work.tasks.latest(kind=kind, subject=subject, before=before, tasks_max=limit + 1)
+        page = paged("tasks", found, limit, lambda t: t, lambda t: t.id)
+        return page | {"tasks": [documents.task(t) for t in page["tasks"] if _sees(caller, t)]}
+
+    return await context.read(caller, load)
+
+
+@router.get("/{task}", summary="One task, and its result", **documented(TASK, problems=NAMED))
+async def show_task(request: Request, task: IdPath, caller: Caller = needs(Role.ADMIN)) -> Response:
+    context = context_of(request)
+    return await context.read(caller, lambda: documents.task(_check_sees(caller, context.work.tasks.get(task))))
+
+
+@router.post("/{task}/cancel", summary="Call a task off", **documented(TASK, problems=CHANGES))
+async def cancel_task(request: Request, task: IdPath, caller: Caller = needs(Role.ADMIN)) -> Response:
+    """Also one of another process. It ends at its next durable step; what it had finished stays."""
+    context = context_of(request)
+
+    def cancel() -> Document:
+        _check_sees(caller, context.work.tasks.get(task))
+        return documents.task(context.work.tasks.cancel(task))
+
+    return await context.change(caller, cancel)

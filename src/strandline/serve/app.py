@@ -1,0 +1,195 @@
+"""The API as a FastAPI application: routes, their description, and one form for every error.
+
+The dashboard adds its router in `create_app`, after those of the API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
+from fastapi.routing import iter_route_contexts
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from strandline.core.errors import StrandlineError
+from strandline.serve import health, problems
+from strandline.serve.api import (
+    audit,
+    datasets,
+    maintenance,
+    quarantined_files,
+    quarantined_rows,
+    reconciliation,
+    session,
+    sinks,
+    status,
+    tasks,
+    tokens,
+)
+from strandline.serve.auth.needs import Anyone, Needs, anyone
+from strandline.serve.auth.sessions import COOKIE
+from strandline.serve.context import ServeContext, answer
+from strandline.serve.describe import OPEN, PROBLEM, documented
+from strandline.serve.headers import SecurityHeaders
+from strandline.serve.limits import RequestLimits
+from strandline.serve.problems import Problem
+
+if TYPE_CHECKING:
+    from strandline.lake import Lake
+
+API = "/api/v1"
+_ABOUT = """
+Look at a lake and steer it. Every request needs a token (`strandline token create NAME --role read`), or the cookie of
+a browser that has logged in; each operation says which role it needs.
+
+Errors are problem documents (RFC 9457): `type` names the error, `detail` says what happened, `hint` what to do, and
+`retryable` whether the same request may succeed later. Lists are paged: give `next` as `after` or `before`. Long work
+answers 202 with a place to look at, and can be called off there.
+
+Rows are sent to the receiver (`strandline receive`), which has its own paths and its own form of answer.
+"""
+_ROUTERS = (
+    status.router,
+    datasets.router,
+    sinks.router,
+    quarantined_rows.router,
+    quarantined_files.router,
+    maintenance.router,
+    reconciliation.router,
+    tokens.router,
+    audit.router,
+    tasks.router,
+    session.router,
+)
+
+
+def create_app(lake: Lake, *, tls: bool = False) -> FastAPI:
+    """Serves the lake; `tls` says whether clients speak HTTPS to it. The lake stays open as long as the application."""
+    context = ServeContext(lake, tls=tls)
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            context.close()
+
+    # made here and not in the threads of requests, where two might make one twice
+    _parts = (lake.ingestion, lake.delivery, lake.receiver, lake.maintenance, lake.reconciler)
+    app = FastAPI(
+        title="Strandline",
+        version="1",
+        description=_ABOUT,
+        lifespan=lifespan,
+        openapi_url=None,
+        docs_url=None,  # these pages load scripts from third parties
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.context = context
+    for router in _ROUTERS:
+        app.include_router(router, prefix=API)
+    app.include_router(health.router)
+    app.include_router(_description(app))
+    _answer_errors(app, context)
+    app.add_middleware(RequestLimits, settings=context.settings)
+    app.add_middleware(_Unexpected)
+    app.add_middleware(SecurityHeaders, tls=tls)
+    return app
+
+
+def _description(app: FastAPI) -> APIRouter:
+    router = APIRouter()
+    made: dict[str, Any] = {}
+
+    @router.get(f"{API}/openapi.json", summary="This description", **documented(OPEN, problems=()), tags=["health"])
+    async def openapi(_: None = anyone()) -> Response:
+        if not made:
+            made.update(describe(app))
+        return answer(made)
+
+    return router
+
+
+def describe(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI description, with the role that each operation needs."""
+    found = get_openapi(title=app.title, version=app.version, description=_ABOUT, routes=app.routes)
+    components = found.setdefault("components", {})
+    components.setdefault("schemas", {})["Problem"] = PROBLEM
+    components["securitySchemes"] = {
+        "token": {"type": "http", "scheme": "bearer", "description": "`strandline token create`"},
+        "session": {"type": "apiKey", "in": "cookie", "name": COOKIE, "description": "`POST /api/v1/session`"},
+    }
+    for path, method, needed in declared_routes(app):
+        if isinstance(needed, Needs):
+            operation = found["paths"][path][method.lower()]
+            operation["security"] = [{"token": []}, {"session": []}]
+            operation["x-role"] = needed.role.value
+            scope = " Not for tokens that are limited to some datasets." if needed.whole_lake else ""
+            operation["description"] = (
+                f"{operation.get('description', '')}\n\nNeeds the role `{needed.role}`.{scope}".strip()
+            )
+    return found
+
+
+def declared_routes(app: FastAPI) -> Iterator[tuple[str, str, Needs | Anyone | None]]:
+    """Each path and method, and what it declares to need of its caller; None for one that declares nothing."""
+    for route in iter_route_contexts(app.routes):
+        dependant = getattr(route, "dependant", None)
+        calls = [] if dependant is None else [dependency.call for dependency in dependant.dependencies]
+        declared = next((call for call in calls if isinstance(call, Needs | Anyone)), None)
+        for method in sorted(route.methods or ("",)):
+            yield route.path_format or route.path or "", method, declared
+
+
+def _answer_errors(app: FastAPI, context: ServeContext) -> None:
+    retry_after_seconds = context.settings.retry_after_seconds
+
+    @app.exception_handler(Problem)
+    async def problem(_request: Request, error: Problem) -> Response:
+        return problems.of_problem(error)
+
+    @app.exception_handler(StrandlineError)
+    async def failed(_request: Request, error: StrandlineError) -> Response:
+        return problems.of_error(error, retry_after_seconds)
+
+    @app.exception_handler(RequestValidationError)
+    async def malformed(_request: Request, error: RequestValidationError) -> Response:
+        return problems.of_problem(problems.malformed(error.errors()))
+
+    @app.exception_handler(UnicodeEncodeError)
+    async def not_text(_request: Request, error: UnicodeEncodeError) -> Response:
+        return problems.of_problem(Problem(problems.MALFORMED, "something in the request is no valid text"))
+
+    @app.exception_handler(HTTPException)
+    async def no_such_path(_request: Request, error: HTTPException) -> Response:
+        kind = {404: problems.NOT_FOUND, 405: problems.WRONG_METHOD}.get(error.status_code, problems.MALFORMED)
+        hint = "The description at /api/v1/openapi.json has all paths."
+        return problems.of_problem(Problem(kind, kind.title, hint, error.headers or {}))
+
+
+class _Unexpected:
+    """Answers what nobody foresaw, without its words."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def watched(message: Message) -> None:
+            nonlocal started
+            started = started or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        except Exception as e:
+            if scope["type"] != "http" or started:
+                raise
+            await problems.of_unexpected(e)(scope, receive, send)

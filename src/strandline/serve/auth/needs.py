@@ -1,0 +1,60 @@
+"""What a route needs of its caller. Every route declares it; a test walks them all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import Depends, Request
+
+from strandline.core.roles import Role, allows
+from strandline.serve.auth.caller import Caller
+from strandline.serve.auth.csrf import check_own_page, check_token
+from strandline.serve.context import context_of
+from strandline.serve.problems import WRONG_ROLE, WRONG_SCOPE, Problem, no_token
+
+_SAFE_METHODS = ("GET", "HEAD")
+
+
+class Needs:
+    """The dependency of a route that needs a role."""
+
+    def __init__(self, role: Role, *, whole_lake: bool = False) -> None:
+        self.role = role
+        self.whole_lake = whole_lake
+
+    async def __call__(self, request: Request) -> Caller:
+        """Raises Problem unless the caller may use the route."""
+        context = context_of(request)
+        caller = await context.find_caller(request)
+        if caller is None:
+            raise no_token()
+        if caller.session is not None and request.method not in _SAFE_METHODS:
+            check_own_page(request)
+            check_token(request, context.keys.csrf_token(caller.session))
+        if not allows(caller.token.role, self.role):
+            raise Problem(
+                WRONG_ROLE,
+                f"this needs the role {self.role}, and the token has the role {caller.token.role}",
+                f"`strandline token create NAME --role {self.role}` makes one that may.",
+            )
+        if self.whole_lake and caller.token.datasets is not None:
+            raise Problem(
+                WRONG_SCOPE, "this is about the whole lake", "Use a token that is not limited to some datasets."
+            )
+        return caller
+
+
+class Anyone:
+    """The dependency of a route that needs no token."""
+
+    async def __call__(self) -> None:
+        return None
+
+
+def needs(role: Role, *, whole_lake: bool = False) -> Any:
+    """`whole_lake`: a token that is limited to some datasets is not enough."""
+    return Depends(Needs(role, whole_lake=whole_lake))
+
+
+def anyone() -> Any:
+    return Depends(Anyone())

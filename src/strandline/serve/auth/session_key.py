@@ -1,0 +1,80 @@
+"""The key that signs the cookies of browsers, and what is made with it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import os
+import secrets
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from strandline.core.errors import ConfigError
+from strandline.core.settings import LakeConfig, read_secret
+from strandline.storage.durable import whole_file
+
+KEY_FILE = "serve.key"  # in the lake's folder
+_KEY_BYTES = 32
+_ID_BYTES = 32
+_VERSION = "v1"
+
+
+@dataclass(frozen=True)
+class SessionKeys:
+    key: bytes
+
+    def new_id(self) -> str:
+        return secrets.token_urlsafe(_ID_BYTES)
+
+    def cookie(self, session: str, expires_at: datetime) -> str:
+        """The value of the cookie: id, expiry, signature."""
+        until = int(expires_at.timestamp())
+        return f"{_VERSION}.{session}.{until}.{self._sign('cookie', f'{session}.{until}')}"
+
+    def read_cookie(self, value: str, now: datetime) -> str | None:
+        """The session's id; None for a cookie that is forged, damaged or expired."""
+        version, _, rest = value.partition(".")
+        signed, _, signature = rest.rpartition(".")
+        session, _, until = signed.rpartition(".")
+        good = self._sign("cookie", signed)
+        is_signed = hmac.compare_digest(signature.encode("utf-8", "replace"), good.encode())
+        if version != _VERSION or not session or not is_signed:
+            return None
+        return session if now < datetime.fromtimestamp(int(until), UTC) else None
+
+    def csrf_token(self, session: str) -> str:
+        return self._sign("csrf", session)
+
+    def _sign(self, purpose: str, text: str) -> str:
+        mac = hmac.new(self.key, f"{purpose}:{text}".encode("utf-8", "replace"), hashlib.sha256)
+        return base64.urlsafe_b64encode(mac.digest()).decode().rstrip("=")
+
+
+def load_session_keys(config: LakeConfig) -> SessionKeys:
+    """From the setting, or from the file in the lake's folder, which is made if it is missing. Raises ConfigError."""
+    source = config.settings.serve.session_key
+    if source is None:
+        return SessionKeys(_own_key(config.home / KEY_FILE))
+    if not source.startswith(("env:", "file:")):
+        raise ConfigError("serve.session_key is a secret", hint="Name where it is: env:NAME or file:PATH.")
+    text = read_secret(source)
+    if len(text) < _KEY_BYTES:
+        raise ConfigError(f"serve.session_key is shorter than {_KEY_BYTES} characters", hint="Make one by chance.")
+    return SessionKeys(hashlib.sha256(text.encode()).digest())
+
+
+def _own_key(path: Path) -> bytes:
+    """Two processes may make it at the same time: the first one's file stays."""
+    if not path.exists():
+        with suppress(FileExistsError), whole_file(path, replace=False) as file:
+            os.fchmod(file.fileno(), 0o600)
+            file.write(secrets.token_bytes(_KEY_BYTES))
+    if path.stat().st_mode & 0o077:
+        raise ConfigError(f"others can read {path}", hint=f"It signs cookies: delete it, or `chmod 600 {path}`.")
+    found = path.read_bytes()
+    if len(found) != _KEY_BYTES:
+        raise ConfigError(f"{path} is damaged", hint="Delete it; browsers have to log in again then.")
+    return found

@@ -1,0 +1,111 @@
+"""What the routes share: the lake, threads for what blocks, sessions, and long work."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from fastapi import Request, Response
+
+from strandline.core.actor import acting_as
+from strandline.core.documents import Document, json_text
+from strandline.core.settings_serve import ServeSettings
+from strandline.jobs.tasks import Tasks
+from strandline.ledger.receive import tokens
+from strandline.serve.auth.caller import Caller
+from strandline.serve.auth.login_limit import LoginLimit
+from strandline.serve.auth.session_key import load_session_keys
+from strandline.serve.auth.sessions import Sessions
+from strandline.serve.work import LongWork
+
+if TYPE_CHECKING:
+    from strandline.lake import Lake
+
+_T = TypeVar("_T")
+_SECRET_CHARS_MAX = 1024
+
+
+class ServeContext:
+    """One per application. `close` waits for requests that are under way in threads."""
+
+    def __init__(self, lake: Lake, *, tls: bool) -> None:
+        self.lake = lake
+        self.settings: ServeSettings = lake.config.settings.serve
+        self.tls = tls
+        self.keys = load_session_keys(lake.config)
+        self.sessions = Sessions(lake.ledger, self.keys, timedelta(minutes=self.settings.session_minutes))
+        self.logins = LoginLimit(self.settings.logins_per_minute_max)
+        self._reading = ThreadPoolExecutor(self.settings.reads_at_once_max, "strandline-read")
+        self._changing = ThreadPoolExecutor(self.settings.changes_at_once_max, "strandline-change")
+        tasks = Tasks(
+            lake.ledger,
+            lease_seconds=lake.config.settings.ingest.lease_seconds,
+            at_once_max=self.settings.work_at_once_max,
+        )
+        self.work = LongWork(
+            tasks, runs_at_once_max=self.settings.work_at_once_max, stop_seconds_max=self.settings.stop_seconds_max
+        )
+
+    def close(self) -> None:
+        self.work.close()
+        for pool in (self._reading, self._changing):
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    async def find_caller(self, request: Request) -> Caller | None:
+        """By the token in the header or, without one, by the cookie."""
+        header = request.headers.get("authorization")
+        if header is not None:
+            scheme, _, secret = header.strip().partition(" ")
+            secret = secret.strip()
+            if scheme.lower() != "bearer" or not secret or len(secret) > _SECRET_CHARS_MAX:
+                return None
+            return await self.in_thread(lambda: self._by_secret(secret))
+        session = self.sessions.cookie_of(request)
+        if session is None:
+            return None
+        token = await self.in_thread(lambda: self.sessions.find(session))
+        return None if token is None else Caller(token, session)
+
+    def _by_secret(self, secret: str) -> Caller | None:
+        with self.lake.ledger.read() as connection:
+            token = tokens.find(connection, secret)
+        return None if token is None else Caller(token)
+
+    async def in_thread(self, ask: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._reading, ask)
+
+    async def read(self, caller: Caller, ask: Callable[[], object]) -> Response:
+        """Answers with the document that `ask` returns, in a thread."""
+        return answer(await self._acting(self._reading, caller, ask))
+
+    async def change(self, caller: Caller, do: Callable[[], object], *, status: int = 200) -> Response:
+        """The same for what changes something, in threads of its own: it may wait for a destination."""
+        return answer(await self._acting(self._changing, caller, do), status=status)
+
+    async def start(self, caller: Caller, begin: Callable[[], Document]) -> Response:
+        """Answers 202 with the document of what was begun; its `place` is where to look at it."""
+        document = await self._acting(self._changing, caller, begin)
+        return answer(document, status=202, headers={"Location": document["place"]})
+
+    async def _acting(self, pool: ThreadPoolExecutor, caller: Caller, do: Callable[[], _T]) -> _T:
+        def run() -> _T:
+            with acting_as(caller.actor):
+                return do()
+
+        return await asyncio.get_running_loop().run_in_executor(pool, run)
+
+
+def context_of(request: Request) -> ServeContext:
+    return cast("ServeContext", request.app.state.context)
+
+
+def answer(document: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    text = json_text(document).encode("utf-8", "replace")  # a stored name may be no valid text
+    return Response(text, status, dict(headers or {}), "application/json")
+
+
+def address_of(request: Request) -> str:
+    return "unknown" if request.client is None else request.client.host

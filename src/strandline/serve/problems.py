@@ -1,0 +1,171 @@
+"""Errors as problem documents (RFC 9457).
+
+`STATUS` is the one table from the error tree to status codes; a class that is not in it has the status of its nearest
+ancestor. What the HTTP side itself refuses is a `Problem`.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastapi.responses import Response
+
+from strandline.core import errors
+from strandline.core.documents import Document, json_text
+
+log = logging.getLogger(__name__)
+
+MEDIA_TYPE = "application/problem+json"
+_TYPES = "urn:strandline:problem:"
+
+STATUS: Mapping[type[errors.StrandlineError], int] = {
+    errors.StrandlineError: 503,
+    errors.UsageError: 400,
+    errors.NoSuchDataset: 404,
+    errors.NoSuchSink: 404,
+    errors.NoSuchRun: 404,
+    errors.RefusedError: 409,
+    errors.TooManyTasks: 429,
+    errors.InputRefused: 422,
+    errors.BadRow: 422,
+    errors.LedgerMissing: 503,
+    errors.LedgerUnreadable: 503,
+    errors.LedgerTooNew: 503,
+    errors.WrongLake: 503,
+    errors.WitnessUnreadable: 503,
+    errors.Superseded: 503,
+    errors.UnsafeCatalog: 503,
+    errors.FailedError: 503,
+    errors.InputError: 422,
+    errors.StampMismatch: 409,
+    errors.BlockLost: 409,
+    errors.BlockHeld: 409,
+    errors.DuplicateNumbers: 409,
+    errors.LeaseLost: 409,
+    errors.ReferencesTooMany: 409,
+    errors.MarkMoved: 409,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemKind:
+    """A problem that does not come from the error tree."""
+
+    name: str
+    status: int
+    title: str
+    retryable: bool = False
+
+
+NO_TOKEN = ProblemKind("no-token", 401, "a valid token is needed")
+WRONG_ROLE = ProblemKind("wrong-role", 403, "the token's role is not enough")
+WRONG_SCOPE = ProblemKind("wrong-scope", 403, "the token is limited to datasets, and this is about the whole lake")
+CROSS_SITE = ProblemKind("cross-site", 403, "the request does not come from our own page")
+NOT_FOUND = ProblemKind("not-found", 404, "there is nothing at this path")
+WRONG_METHOD = ProblemKind("wrong-method", 405, "this path does not know the method")
+TOO_SLOW = ProblemKind("too-slow", 408, "the body took too long", retryable=True)
+NOT_HERE = ProblemKind("not-here", 409, "another process does this work")
+TOO_LARGE = ProblemKind("too-large", 413, "the body is too large")
+NOT_JSON = ProblemKind("not-json", 415, "the body is not JSON by its type")
+MALFORMED = ProblemKind("malformed", 422, "the request does not have the form that it must have")
+TOO_MANY = ProblemKind("too-many", 429, "too many requests", retryable=True)
+UNEXPECTED = ProblemKind("unexpected", 500, "an error of the server that nobody foresaw")
+STOPPING = ProblemKind("stopping", 503, "the server is stopping", retryable=True)
+
+KINDS = (
+    NO_TOKEN, WRONG_ROLE, WRONG_SCOPE, CROSS_SITE, NOT_FOUND, WRONG_METHOD, TOO_SLOW, NOT_HERE, TOO_LARGE, NOT_JSON,
+    MALFORMED, TOO_MANY, UNEXPECTED, STOPPING,
+)  # fmt: skip
+
+
+@dataclass(eq=False)
+class Problem(Exception):
+    """Ends the request with this problem."""
+
+    kind: ProblemKind
+    detail: str
+    hint: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+def no_token(detail: str = "no token was sent, or one that is unknown, revoked or expired") -> Problem:
+    return Problem(
+        NO_TOKEN,
+        detail,
+        "Send Authorization: Bearer TOKEN; `strandline token create` makes one.",
+        {"WWW-Authenticate": 'Bearer realm="strandline"'},
+    )
+
+
+def too_many(detail: str, retry_after_seconds: int) -> Problem:
+    return Problem(TOO_MANY, detail, "Send the same request again later.", {"Retry-After": str(retry_after_seconds)})
+
+
+def malformed(found: Sequence[Mapping[str, Any]]) -> Problem:
+    """From the errors of pydantic. What was sent is not repeated: it may be a secret."""
+    said = [{"where": [str(part) for part in e["loc"]], "what": str(e["msg"])} for e in found[:20]]
+    first = f"{'.'.join(said[0]['where'])}: {said[0]['what']}" if said else "it cannot be read"
+    return Problem(
+        MALFORMED, first, "The description at /api/v1/openapi.json says what is expected.", more={"errors": said}
+    )
+
+
+def type_of(error: type[errors.StrandlineError]) -> str:
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", error.__name__.removesuffix("Error")).lower()
+    return f"{_TYPES}{words}"
+
+
+def status_of(error: type[errors.StrandlineError]) -> int:
+    return next(STATUS[base] for base in error.__mro__ if base in STATUS)
+
+
+def _title(error: type[errors.StrandlineError]) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", error.__name__.removesuffix("Error")).lower()
+
+
+def problem_document(
+    type: str, title: str, status: int, detail: str, hint: str | None, retryable: bool, more: Mapping[str, Any]
+) -> Document:
+    return {
+        "type": type,
+        "title": title,
+        "status": status,
+        "detail": detail,
+        "hint": hint,
+        "retryable": retryable,
+        **more,
+    }
+
+
+def of_problem(problem: Problem) -> Response:
+    kind = problem.kind
+    document = problem_document(
+        f"{_TYPES}{kind.name}", kind.title, kind.status, problem.detail, problem.hint, kind.retryable, problem.more
+    )
+    return _answer(document, problem.headers)
+
+
+def of_error(error: errors.StrandlineError, retry_after_seconds: int) -> Response:
+    kind = type(error)
+    status = status_of(kind)
+    headers = {"Retry-After": str(retry_after_seconds)} if error.retryable and status in (409, 429, 503) else {}
+    return _answer(
+        problem_document(type_of(kind), _title(kind), status, error.message, error.hint, error.retryable, {}), headers
+    )
+
+
+def of_unexpected(error: BaseException) -> Response:
+    """Its message stays in the log: it may quote anything."""
+    log.error("a request failed in a way that nobody foresaw", exc_info=error)
+    return of_problem(Problem(UNEXPECTED, "the server's log says what happened", "Please report it."))
+
+
+def _answer(document: Document, headers: Mapping[str, str]) -> Response:
+    # `replace`: a message may quote a name that is no valid text
+    text = json_text(document).encode("utf-8", "replace")
+    return Response(text, document["status"], dict(headers), MEDIA_TYPE)

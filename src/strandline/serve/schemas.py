@@ -1,0 +1,94 @@
+"""The schemas of what the API answers, by the values behind them and `status/documents.py`."""
+
+from __future__ import annotations
+
+from strandline.core.delivery_types import SinkRecord
+from strandline.core.reconcile_records import Outcome, Swept
+from strandline.core.reconcile_records import Run as ReconcileRun
+from strandline.core.types import Dataset
+from strandline.ledger.audit import AuditEvent
+from strandline.ledger.maintain.runs import Run as MaintenanceRun
+from strandline.ledger.receive.tokens import Token
+from strandline.ledger.tasks import Task
+from strandline.serve.describe import (
+    ANY,
+    COUNT,
+    FLAG,
+    MOMENT,
+    NUMBER,
+    OPEN,
+    TEXT,
+    Schema,
+    also,
+    fields,
+    list_of,
+    of_value,
+    one_of,
+    or_null,
+    without,
+)
+from strandline.status.reconciliation import Reconciliation
+from strandline.status.report import LakeStatus
+from strandline.status.sinks import SinkStatus
+
+_WHO: dict[str, Schema] = {"actor": or_null(TEXT), "trigger": or_null(TEXT)}
+_SPAN = fields(**{"from": or_null(NUMBER), "to": or_null(NUMBER)})
+
+SINK_LANE = also(of_value(SinkStatus), open_intent=or_null(OPEN), last_batch=or_null(OPEN))
+LAKE_STATUS = also(of_value(LakeStatus), sinks=list_of(SINK_LANE), followers=list_of(ANY), maintenance=or_null(OPEN))
+DATASET = without(of_value(Dataset), "id")
+DATASET_IN_FULL = also(DATASET, columns=list_of(OPEN), problem=or_null(TEXT))
+BLOCK = fields(
+    lo=NUMBER,
+    hi=NUMBER,
+    kind=TEXT,
+    batch_id=TEXT,
+    reserved_at=MOMENT,
+    state=one_of(("reserved", "staged", "published", "abandoned")),
+    rows=or_null(COUNT),
+    changed_at=or_null(MOMENT),
+    reason=or_null(TEXT),
+)
+SEAL = fields(dataset=TEXT, sealed=or_null(NUMBER), allocated=or_null(NUMBER), open_blocks=list_of(BLOCK))
+SINK = also(without(of_value(SinkRecord), "id", "failures", "retry_at", "peer", "failing_since"), dataset=TEXT)
+SINK_IN_FULL = also(
+    SINK,
+    retries=COUNT,
+    lag_rows=or_null(COUNT),
+    lag_seconds=or_null({"type": "number"}),
+    lanes=list_of(SINK_LANE),
+    open_intents=list_of(OPEN),
+)
+SINK_IN_FULL["properties"]["state"] = TEXT
+QUARANTINED_ROW = fields(
+    sink=TEXT,
+    number=NUMBER,
+    partition=or_null(TEXT),
+    object=TEXT,
+    row=ANY,
+    problem=or_null(TEXT),
+    reason=TEXT,
+    state=TEXT,
+)
+QUARANTINED_FILE = also(without(of_value(Swept), "id", "modified_ns", "begun_at", "changed_at"), at=MOMENT)
+_FILE_OF_A_RUN = without(QUARANTINED_FILE, "run")
+MAINTENANCE_RUN = also(
+    without(of_value(MaintenanceRun), "id", "heartbeat_at", "actor"),
+    run=NUMBER,
+    seconds=or_null({"type": "number"}),
+    **_WHO,
+)
+RECONCILE_RUN = also(
+    also(without(of_value(ReconcileRun), "id", "asked", "outcome", "folder", "actor"), **_WHO),
+    run=NUMBER,
+    dry_run=FLAG,
+    delete=FLAG,
+    accept_loss=FLAG,
+    doubts=list_of(TEXT),
+    **without(of_value(Outcome), "tables", "sequences", "vanished", "clock")["properties"],
+)
+RECONCILE_RUN_WITH_FILES = also(RECONCILE_RUN, files=list_of(_FILE_OF_A_RUN))
+RECONCILIATION = also(of_value(Reconciliation), last_run=or_null(RECONCILE_RUN))
+TOKEN = without(of_value(Token), "id", "owner")
+AUDIT_EVENT = also(without(of_value(AuditEvent), "actor", "detail"), detail=OPEN, **_WHO)
+TASK = also(without(of_value(Task), "id", "lease_until", "actor"), task=NUMBER, **_WHO)

@@ -1,0 +1,67 @@
+"""Serves a lake until it is told to stop."""
+
+from __future__ import annotations
+
+import ipaddress
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from strandline.core.errors import FailedError, RefusedError
+from strandline.http.limits import HttpLimits
+from strandline.http.server import Server, address, listen, tls_files
+
+if TYPE_CHECKING:
+    from strandline.lake import Lake
+
+_LOOKS_SECONDS = 0.1
+
+
+def serve_lake(
+    lake: Lake,
+    stopping: threading.Event,
+    *,
+    host: str | None = None,
+    port: int | None = None,
+    insecure_http: bool = False,
+    on_listening: Callable[[str], None] = lambda url: None,
+) -> None:
+    """Answers requests until `stopping` is set, then finishes those under way and calls long work off. `on_listening`
+    gets the address. Raises RefusedError for an address that other machines reach without TLS, unless
+    `insecure_http` says that this is meant."""
+    from strandline.serve.app import create_app
+
+    settings = lake.config.settings.serve
+    where = settings.host if host is None else host
+    tls = tls_files(lake.config, settings.tls_certificate, settings.tls_key, section="serve")
+    if tls is None and not insecure_http:
+        check_loopback(where)
+    listening = listen(where, settings.port if port is None else port, section="serve")
+    url = address(listening, tls=tls is not None)
+    try:
+        app = create_app(lake, tls=tls is not None)
+    except BaseException:
+        listening.close()
+        raise
+    server = Server(app, listening, tls, HttpLimits(settings.connections_max, settings.head_seconds_max))
+    try:
+        server.start()
+        on_listening(url)
+        while not stopping.wait(_LOOKS_SECONDS):
+            if not server.is_alive:
+                raise FailedError(f"the HTTP server has ended by itself: {server.failure}")
+    finally:
+        server.stop()
+
+
+def check_loopback(host: str) -> None:
+    """Raises RefusedError for an address that other machines may reach."""
+    try:
+        is_loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_loopback = host.lower() == "localhost"
+    if not is_loopback:
+        raise RefusedError(
+            f"other machines may reach {host}, and tokens would be sent to it in plain text",
+            hint="Set serve.tls_certificate and serve.tls_key, or say --insecure-http if something else encrypts.",
+        )

@@ -1,0 +1,94 @@
+"""Long work that a request starts: it answers 202 with a place to look at, and can be called off.
+
+Maintenance and the reconciler have records of their own runs. Everything else is a task (`jobs/tasks.py`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from time import monotonic
+
+from strandline.core.actor import carried
+from strandline.core.errors import TooManyTasks
+from strandline.jobs.tasks import Tasks
+
+OnBegun = Callable[[int], None]
+# Gets an event that is set when the run is called off, and a function for the run's id, to be called when it is on
+# record.
+RunWork = Callable[[threading.Event, OnBegun], object]
+
+
+class LongWork:
+    """The long work of this process. Thread-safe."""
+
+    def __init__(self, tasks: Tasks, *, runs_at_once_max: int, stop_seconds_max: float) -> None:
+        self.tasks = tasks
+        self._stop_seconds_max = stop_seconds_max
+        self._free = threading.BoundedSemaphore(runs_at_once_max)
+        self._lock = threading.Lock()
+        self._here: dict[tuple[str, int], threading.Event] = {}
+        self._threads: dict[threading.Thread, threading.Event] = {}
+        self._stopping = threading.Event()
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping.is_set()
+
+    def start_run(self, kind: str, work: RunWork) -> int:
+        """Begins the work in a thread, for the current actor, and returns the run's id once it is on record. Raises
+        what the work raises before that."""
+        if self.is_stopping or not self._free.acquire(blocking=False):
+            raise TooManyTasks("this process can begin no more long work now", hint="Try again when some has ended.")
+        begun: Future[int] = Future()
+        called_off = threading.Event()
+
+        def told(run: int) -> None:
+            with self._lock:
+                self._here[kind, run] = called_off
+            begun.set_result(run)
+
+        def run() -> None:
+            try:
+                work(called_off, told)
+            except BaseException as e:
+                if begun.done():
+                    return  # it is on the record of the run
+                begun.set_exception(e)
+            finally:
+                with self._lock:
+                    self._threads.pop(threading.current_thread(), None)
+                    if begun.done() and begun.exception() is None:
+                        self._here.pop((kind, begun.result()), None)
+                self._free.release()
+                if not begun.done():
+                    begun.set_exception(RuntimeError(f"work of {kind} ended without a run"))
+
+        thread = threading.Thread(target=carried(run), name=f"strandline-{kind}", daemon=True)
+        with self._lock:
+            self._threads[thread] = called_off
+        thread.start()
+        if self._stopping.is_set():  # `close` may have looked before the thread was there
+            called_off.set()
+        return begun.result()
+
+    def call_off(self, kind: str, run: int) -> bool:
+        """False if this process does not do the run."""
+        with self._lock:
+            found = self._here.get((kind, run))
+        if found is not None:
+            found.set()
+        return found is not None
+
+    def close(self) -> None:
+        """Calls off everything, and waits for it for a bounded time. What is left is seen as died by its lease."""
+        self._stopping.set()
+        deadline = monotonic() + self._stop_seconds_max
+        with self._lock:
+            left = dict(self._threads)
+        for event in left.values():
+            event.set()
+        self.tasks.close(seconds_max=self._stop_seconds_max)
+        for thread in left:
+            thread.join(max(0.0, deadline - monotonic()))

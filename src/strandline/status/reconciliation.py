@@ -1,0 +1,47 @@
+"""The reconciler for those who steer it: whether it runs by itself, when it runs next, and its last run.
+
+It reads only the settings and the ledger.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from strandline.core.reconcile_records import Run, StorageKind
+from strandline.core.settings import LakeConfig
+from strandline.ledger.engine import Ledger, utc_now
+from strandline.ledger.reconcile import reconcile_runs
+
+_NOT_ENABLED = "reconcile.enabled is false in the settings: it runs only when somebody asks for it"
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciliation:
+    enabled: bool
+    reason: str | None  # why it is not enabled
+    schedule: str
+    next_run: datetime | None  # None if it is not enabled
+    running: int | None  # the run that is under way
+    report_only: bool  # whether a scheduled run only reports
+    storage: StorageKind
+    last_run: Run | None  # the newest run, under way or not
+
+
+def load_reconciliation(config: LakeConfig, ledger: Ledger, *, now: datetime | None = None) -> Reconciliation:
+    from cronsim import CronSim
+
+    settings, moment = config.settings.reconcile, now or utc_now()
+    with ledger.read() as connection:
+        newest = reconcile_runs.latest(connection, runs_max=1)
+        running = reconcile_runs.left_running(connection) if reconcile_runs.is_lease_held(connection, moment) else None
+    return Reconciliation(
+        settings.enabled,
+        None if settings.enabled else _NOT_ENABLED,
+        settings.schedule,
+        next(CronSim(settings.schedule, moment)) if settings.enabled else None,
+        None if running is None else running.id,
+        settings.dry_run,
+        StorageKind.S3 if config.settings.warehouse.is_s3 else StorageKind.LOCAL,
+        newest[0] if newest else None,
+    )

@@ -1,0 +1,222 @@
+"""The API as its users see it: datasets, sinks, tokens, audit, pages, and what a limited token sees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from strandline.core.roles import Role
+from strandline.core.types import Seq, SeqRange
+from strandline.ledger.ingest import blocks
+from strandline.serve.auth.sessions import COOKIE
+from tests.serve.conftest import API, COLUMNS, Served, eventually
+
+
+def add_sink(admin: httpx.Client, folder: Path, name: str = "partner", dataset: str = "events") -> httpx.Response:
+    options = {"path": str(folder / name)}
+    return admin.post(f"{API}/sinks", json={"name": name, "dataset": dataset, "kind": "files", "options": options})
+
+
+def test_a_dataset_is_created_shown_altered_and_dropped(admin: httpx.Client, dataset: str) -> None:
+    assert [d["name"] for d in admin.get(f"{API}/datasets").json()["datasets"]] == ["default.events"]
+    shown = admin.get(f"{API}/datasets/events").json()
+    assert [c["name"] for c in shown["columns"]] == ["id", "text"] and shown["problem"] is None
+    changes = {"rename": [{"name": "text", "to": "words"}], "add": [{"name": "at", "type": "timestamptz"}]}
+    altered = admin.patch(f"{API}/datasets/default.events", json=changes)
+    assert altered.status_code == 200 and [c["name"] for c in altered.json()["columns"]] == ["id", "words", "at"]
+    assert admin.delete(f"{API}/datasets/events").json() == {"dropped": "default.events"}
+    assert admin.get(f"{API}/datasets/events").status_code == 404
+    assert admin.post(f"{API}/datasets", json={"name": "a b", "columns": COLUMNS}).status_code == 400
+
+
+def test_the_same_dataset_twice_is_refused(admin: httpx.Client, dataset: str) -> None:
+    again = admin.post(f"{API}/datasets", json={"name": "events", "columns": COLUMNS})
+    assert again.status_code == 400 and "default.events" in again.json()["detail"]
+
+
+def test_blocks_and_the_seal_of_a_dataset(served: Served, admin: httpx.Client, dataset: str) -> None:
+    assert admin.get(f"{API}/datasets/events/seal").json()["sealed"] is None
+    target = served.lake.dataset("events")
+    with served.lake.ledger.write() as connection:
+        for lo in (1, 11, 21):
+            rows = SeqRange(Seq(lo), Seq(lo + 9))
+            blocks.insert_published(
+                connection, target.id, rows, kind=blocks.BlockKind.BATCH, batch_id=f"b{lo}", row_count=10, snapshot=None
+            )
+    assert admin.get(f"{API}/datasets/events/seal").json()["sealed"] == 30
+    first = admin.get(f"{API}/datasets/events/blocks", params={"limit": 2}).json()
+    assert [b["lo"] for b in first["blocks"]] == [21, 11] and first["next"] == 11
+    last = admin.get(f"{API}/datasets/events/blocks", params={"limit": 2, "before": first["next"]}).json()
+    assert [b["lo"] for b in last["blocks"]] == [1] and last["next"] is None
+
+
+def test_a_sink_is_added_shown_changed_paused_resumed_and_removed(
+    admin: httpx.Client, dataset: str, tmp_path: Path
+) -> None:
+    made = add_sink(admin, tmp_path / "out")
+    assert made.status_code == 201 and made.json()["dataset"] == "default.events"
+    assert add_sink(admin, tmp_path / "out").status_code == 409
+    listed = admin.get(f"{API}/sinks").json()["sinks"]
+    assert [(s["name"], s["lanes"][0]["state"]) for s in listed] == [("partner", "active")]
+    changed = admin.patch(f"{API}/sinks/partner", json={"options": {"chunk_rows_max": "7"}})
+    assert changed.json()["options"]["chunk_rows_max"] == "7"
+    assert admin.post(f"{API}/sinks/partner/pause").json()["state"] == "paused"
+    assert admin.get(f"{API}/sinks/partner").json()["state"] == "paused"
+    assert admin.post(f"{API}/sinks/partner/resume").json()["state"] == "active"
+    assert admin.patch(f"{API}/sinks/partner", json={}).status_code == 400
+    assert admin.patch(f"{API}/sinks/partner", json={"options": {"nosuch": "1"}}).status_code == 400
+    assert admin.delete(f"{API}/sinks/partner").json()["removed"] == "partner"
+    assert admin.get(f"{API}/sinks/partner").status_code == 404
+
+
+def test_a_tick_and_a_reset_are_tasks_to_look_at(admin: httpx.Client, dataset: str, tmp_path: Path) -> None:
+    add_sink(admin, tmp_path / "out")
+    for path, body, kind in (
+        ("tick", {}, "tick"),
+        ("reset", {"to": "beginning"}, "reset"),
+        ("recover", {"resend": True}, "recover"),
+    ):
+        begun = admin.post(f"{API}/sinks/partner/{path}", json=body)
+        assert begun.status_code == 202, begun.text
+        place = begun.json()["place"]
+        assert begun.headers["location"] == place
+        eventually(lambda place=place: admin.get(place).json()["outcome"])
+        task = admin.get(place).json()
+        assert (task["kind"], task["subject"], task["outcome"]) == (kind, "partner", "done"), task
+        assert (task["actor"], task["trigger"]) == ("the admin", "api")
+    assert [t["kind"] for t in admin.get(f"{API}/tasks").json()["tasks"]] == ["recover", "reset", "tick"]
+    assert admin.post(f"{API}/sinks/nosuch/tick", json={}).status_code == 404
+    assert admin.post(f"{API}/sinks/partner/recover", json={"resend": True, "accept_loss": True}).status_code == 400
+    assert admin.get(f"{API}/tasks/999").status_code == 404
+
+
+def test_rows_and_files_in_quarantine_are_two_things(admin: httpx.Client, dataset: str, tmp_path: Path) -> None:
+    add_sink(admin, tmp_path / "out")
+    assert admin.get(f"{API}/quarantined-rows").json() == {"rows": [], "next": None}
+    assert admin.get(f"{API}/quarantined-rows", params={"sink": "nosuch"}).status_code == 404
+    assert admin.post(f"{API}/quarantined-rows/discard", json={"sink": "partner"}).status_code == 400
+    gone = admin.post(f"{API}/quarantined-rows/discard", json={"sink": "partner", "all": True})
+    assert gone.json() == {"sink": "partner", "discarded": 0, "numbers": []}
+    assert admin.post(f"{API}/quarantined-rows/discard", json={"sink": "partner", "numbers": [1]}).status_code == 400
+    assert admin.post(f"{API}/quarantined-rows/replay", json={"sink": "partner", "all": True}).status_code == 202
+    assert admin.get(f"{API}/quarantined-files").json() == {"files": [], "next": None}
+    assert admin.post(f"{API}/quarantined-files/restore", json={"run": 7}).status_code == 404
+
+
+def test_maintenance_of_an_unknown_dataset_is_404_and_a_rule_is_needed(admin: httpx.Client, dataset: str) -> None:
+    for kind in ("compact", "retain", "expire"):
+        assert admin.post(f"{API}/maintenance/{kind}", json={"dataset": "nosuch"}).status_code == 404
+    assert admin.post(f"{API}/maintenance/retain", json={"dataset": "events"}).status_code == 400
+    wrong = admin.post(f"{API}/maintenance/retain", json={"dataset": "events", "older_than": "soon"})
+    assert wrong.status_code == 422
+    assert admin.get(f"{API}/maintenance/runs").json() == {"runs": [], "next": None}
+    assert admin.get(f"{API}/maintenance/runs/1").status_code == 404
+    assert admin.get(f"{API}/maintenance/runs", params={"dataset": "nosuch"}).status_code == 404
+
+
+def test_a_token_is_made_listed_used_and_revoked(served: Served, admin: httpx.Client) -> None:
+    made = admin.post(f"{API}/tokens", json={"name": "reader", "role": "read", "expires": "30d"})
+    assert made.status_code == 201
+    secret = made.json()["secret"]
+    with served.client(secret) as reader:
+        assert reader.get(f"{API}/session").json()["role"] == "read"
+        assert reader.get(f"{API}/tokens").status_code == 403
+    listed = admin.get(f"{API}/tokens", params={"limit": 1000}).text
+    assert '"reader"' in listed and secret not in listed
+    assert admin.delete(f"{API}/tokens/reader").json() == {"name": "reader", "revoked": True}
+    assert admin.delete(f"{API}/tokens/reader").status_code == 409
+    with served.client(secret) as reader:
+        assert reader.get(f"{API}/session").status_code == 401
+
+
+def test_the_audit_log_says_who_did_it_and_is_filtered_and_paged(admin: httpx.Client, dataset: str) -> None:
+    events = admin.get(f"{API}/audit", params={"event": "dataset."}).json()["events"]
+    assert [(e["event"], e["actor"], e["trigger"]) for e in events] == [("dataset.created", "the admin", "api")]
+    assert admin.get(f"{API}/audit", params={"actor": "nobody"}).json() == {"events": [], "next": None}
+    assert admin.get(f"{API}/audit", params={"event": "nosuch."}).status_code == 400
+    found, before = [], None
+    while True:
+        page = admin.get(f"{API}/audit", params={"limit": 2} | ({} if before is None else {"before": before})).json()
+        found += [e["id"] for e in page["events"]]
+        if (before := page["next"]) is None:
+            break
+    assert found == sorted(found, reverse=True) and len(found) == len(set(found)) >= 5
+
+
+def test_lists_are_paged_by_name(admin: httpx.Client) -> None:
+    for name in ("c", "a", "b"):
+        admin.post(f"{API}/datasets", json={"name": name, "columns": COLUMNS})
+    first = admin.get(f"{API}/datasets", params={"limit": 2}).json()
+    assert [d["name"] for d in first["datasets"]] == ["default.a", "default.b"]
+    rest = admin.get(f"{API}/datasets", params={"limit": 2, "after": first["next"]}).json()
+    assert [d["name"] for d in rest["datasets"]] == ["default.c"] and rest["next"] is None
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1001, "many"])
+def test_a_page_has_a_bound(admin: httpx.Client, limit: object) -> None:
+    assert admin.get(f"{API}/datasets", params={"limit": str(limit)}).status_code == 422
+
+
+def test_a_limited_token_sees_only_its_datasets(served: Served, admin: httpx.Client, tmp_path: Path) -> None:
+    for name in ("mine", "other"):
+        admin.post(f"{API}/datasets", json={"name": name, "columns": COLUMNS})
+        add_sink(admin, tmp_path / "out", f"to-{name}", name)
+    with served.client(served.token("limited", Role.ADMIN, ["mine"])) as limited:
+        assert [d["name"] for d in limited.get(f"{API}/datasets").json()["datasets"]] == ["default.mine"]
+        assert [s["name"] for s in limited.get(f"{API}/sinks").json()["sinks"]] == ["to-mine"]
+        status = limited.get(f"{API}/status").json()
+        assert [d["name"] for d in status["datasets"]] == ["default.mine"]
+        assert {s["dataset"] for s in status["sinks"]} == {"default.mine"}
+        assert [d["dataset"] for d in status["maintenance"]["datasets"]] == ["default.mine"]
+        for path in ("datasets/other", "datasets/other/blocks", "datasets/other/seal", "sinks/to-other"):
+            assert limited.get(f"{API}/{path}").status_code == 404, path
+        assert limited.get(f"{API}/quarantined-rows", params={"sink": "to-other"}).status_code == 404
+        assert limited.delete(f"{API}/datasets/other").status_code == 404
+        assert limited.post(f"{API}/sinks/to-other/pause").status_code == 404
+        assert add_sink(limited, tmp_path / "out", "more", "other").status_code == 404
+        assert limited.post(f"{API}/maintenance/compact", json={"dataset": "other"}).status_code == 404
+        begun = limited.post(f"{API}/sinks/to-mine/tick", json={}).json()["place"]
+        assert limited.get(begun).status_code == 200
+        others = admin.post(f"{API}/sinks/to-other/tick", json={}).json()["place"]
+        assert limited.get(others).status_code == 404
+        assert limited.get(f"{API}/reconciliation/status").status_code == 200
+        for path in ("audit", "tokens", "reconciliation/runs", "quarantined-files"):
+            assert limited.get(f"{API}/{path}").status_code == 403, path
+
+
+def test_nobody_who_may_not_see_a_dataset_learns_that_it_exists(served: Served, admin: httpx.Client) -> None:
+    for name in ("mine", "other"):
+        admin.post(f"{API}/datasets", json={"name": name, "columns": COLUMNS})
+    with served.client(served.token("limited", Role.READ, ["mine"])) as limited:
+        answers = [limited.get(f"{API}/datasets/{name}").json() for name in ("other", "nosuch")]
+        assert [a["detail"].replace("other", "nosuch") for a in answers[:1]] == [answers[1]["detail"]]
+        assert answers[0]["type"] == answers[1]["type"]
+
+
+def test_the_server_lives_and_says_what_is_not_ready(served: Served) -> None:
+    with served.client() as anyone:
+        assert anyone.get("/healthz").json() == {"ok": True}
+        ready = anyone.get("/readyz")
+        assert ready.status_code == 200 and ready.json()["ready"]
+        folder = served.lake.config.warehouse_folder
+        assert folder is not None
+        witness = next(p for p in folder.rglob("*") if "witness" in p.name and p.is_file())
+        witness.write_bytes(b"damaged")
+        not_ready = anyone.get("/readyz")
+        assert not_ready.status_code == 503 and not_ready.headers["retry-after"]
+        checks = {c["name"]: c for c in not_ready.json()["checks"]}
+        assert checks["ledger"]["ready"] and not checks["witness"]["ready"]
+        assert str(folder) not in not_ready.text
+
+
+def test_every_answer_has_the_headers_that_protect_a_browser(served: Served, admin: httpx.Client) -> None:
+    with served.client() as nobody:
+        for answer in (admin.get(f"{API}/status"), nobody.get(f"{API}/status"), nobody.get("/nosuch")):
+            policy = answer.headers["content-security-policy"]
+            assert policy.startswith("default-src 'none'") and "frame-ancestors 'none'" in policy
+            assert "unsafe" not in policy and "http" not in policy
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert answer.headers["cache-control"] == "no-store"
+            assert "server" not in answer.headers and COOKIE not in answer.headers.get("set-cookie", "")

@@ -1,0 +1,166 @@
+"""Clients that send too much, too slowly, or nonsense: never a 5xx, never a leak, and others are served meanwhile."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+
+import httpx
+import pytest
+
+from strandline.core.roles import Role
+from strandline.serve.limits import RateLimit
+from tests.serve.conftest import API, Served
+
+QUICK = {"serve": {"head_seconds_max": 0.5, "body_seconds_max": 0.5, "body_bytes_max": 2048, "connections_max": 50}}
+
+
+def answer_to(served: Served, request: bytes) -> bytes:
+    """Everything that comes back until the server closes the connection."""
+    with closing(served.raw()) as connection:
+        connection.sendall(request)
+        found = b""
+        while piece := connection.recv(65536):
+            found += piece
+        return found
+
+
+def head(served: Served, line: str, *headers: str) -> bytes:
+    token = f"Authorization: Bearer {served.secrets[Role.ADMIN]}"
+    return "\r\n".join([line, "Host: x", "Connection: close", token, *headers, "", ""]).encode("latin-1")
+
+
+@pytest.mark.parametrize("settings", [QUICK])
+def test_a_body_that_is_too_large_is_refused_however_it_comes(served: Served, admin: httpx.Client) -> None:
+    def pieces() -> Iterator[bytes]:
+        yield from [b"x" * 1024] * 4
+
+    assert admin.post(f"{API}/tokens", content=b"x" * 4096).status_code == 413
+    assert admin.post(f"{API}/tokens", content=pieces()).status_code == 413
+    huge = answer_to(served, head(served, f"POST {API}/tokens HTTP/1.1", "Content-Length: 99999999999999999999"))
+    assert b" 413 " in huge.partition(b"\r\n")[0] or b" 400 " in huge.partition(b"\r\n")[0]
+
+
+@pytest.mark.parametrize("settings", [QUICK])
+def test_a_slow_head_is_closed_and_a_slow_body_is_told(served: Served, admin: httpx.Client) -> None:
+    assert answer_to(served, b"GET /api/v1/status HT") == b""
+    slow = answer_to(served, head(served, f"POST {API}/tokens HTTP/1.1", "Content-Length: 10") + b"{")
+    assert b" 408 " in slow.partition(b"\r\n")[0]
+    assert admin.get(f"{API}/status").status_code == 200
+
+
+@pytest.mark.parametrize("settings", [QUICK])
+def test_silent_connections_shut_nobody_out(served: Served, admin: httpx.Client) -> None:
+    with ExitStack() as stack:
+        for _ in range(200):
+            stack.enter_context(closing(served.raw()))
+        assert admin.get(f"{API}/status").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{",
+        b'"text"',
+        b"\xff\xfe",
+        b'{"name": "x", "columns": "no"}',
+        b'{"name": 7}',
+        b'{"name": "\\ud800", "columns": []}',
+        b'{"name": "a\\u0000b", "columns": [{"name": "id", "type": "long"}]}',
+        b'{"name": "x", "columns": [{"name": "id", "type": "long"}], "more": 1}',
+        b'{"a":' * 2000 + b"1" + b"}" * 2000,
+        b"[" * 100_000,
+        b'{"name": ' + b"9" * 5000 + b"}",
+        b"NaN",
+    ],
+)
+def test_a_malformed_body_is_the_clients_fault(admin: httpx.Client, body: bytes) -> None:
+    answer = admin.post(f"{API}/datasets", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code in (400, 422), answer.text
+
+
+def test_a_body_of_another_type_is_not_read_as_json(admin: httpx.Client) -> None:
+    text = json.dumps({"name": "x", "role": "admin"})
+    for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
+        assert admin.post(f"{API}/tokens", content=text, headers={"Content-Type": kind}).status_code == 422
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/../../etc/passwd",
+        "/api/v1/../../../etc/passwd",
+        "/api/v1/datasets/..%2f..%2f..%2fetc%2fpasswd",
+        "/api/v1/sinks/%2e%2e/%2e%2e/etc/passwd",
+        "/api/v1/datasets/%00",
+        "/api/v1/sinks/%ff%fe",
+        "/static/..%5c..%5cetc/passwd",
+        "//etc/passwd",
+        "/api/v1/maintenance/runs/-1",
+        "/api/v1/maintenance/runs/99999999999999999999999",
+        "/api/v1/tasks/0x10",
+        "/api/v1/status/",
+    ],
+)
+def test_no_path_leads_out_of_the_api(served: Served, path: str) -> None:
+    found = answer_to(served, head(served, f"GET {path} HTTP/1.1"))
+    status = int(found.split(b" ", 2)[1])
+    assert status in (400, 404, 422) and b"root:" not in found, found
+
+
+@pytest.mark.parametrize("name", ["a%0d%0aSet-Cookie:%20x=1", "a%0aX-Injected:%201", "%0d%0a%0d%0a<html>"])
+def test_a_name_cannot_add_headers_to_an_answer(served: Served, name: str) -> None:
+    for method, place in (("GET", f"sinks/{name}"), ("GET", f"datasets/{name}"), ("DELETE", f"tokens/{name}")):
+        found = answer_to(served, head(served, f"{method} {API}/{place} HTTP/1.1"))
+        headers = found.partition(b"\r\n\r\n")[0].lower()
+        assert b"set-cookie" not in headers and b"x-injected" not in headers
+        assert b"application/problem+json" in headers
+
+
+def test_methods_and_paths_that_are_not_there_are_problems_too(admin: httpx.Client) -> None:
+    assert admin.put(f"{API}/status").status_code == 405
+    assert "GET" in admin.put(f"{API}/status").headers["allow"]
+    assert admin.get("/nosuch").json()["type"] == "urn:strandline:problem:not-found"
+
+
+@pytest.mark.parametrize("settings", [{"serve": {"requests_per_second_max": 1}}])
+def test_a_caller_that_asks_too_often_is_turned_away_and_others_are_not(served: Served) -> None:
+    with served.as_role(Role.READ) as greedy, served.as_role() as other:
+        statuses = [greedy.get(f"{API}/session").status_code for _ in range(12)]
+        assert set(statuses) == {200, 429}
+        assert other.get(f"{API}/session").status_code == 200
+
+
+@pytest.mark.parametrize("settings", [{"serve": {"requests_at_once_max": 4}}])
+def test_many_at_once_are_answered_or_asked_to_come_again(served: Served) -> None:
+    def ask(_: int) -> int:
+        with served.as_role(Role.READ) as client:
+            return client.get(f"{API}/status").status_code
+
+    with ThreadPoolExecutor(40) as pool:
+        found = set(pool.map(ask, range(200)))
+    assert 200 in found and found <= {200, 429}
+
+
+def test_requests_come_back_to_a_caller_with_time() -> None:
+    now = [0.0]
+    limit = RateLimit(2, lambda: now[0])
+    assert [limit.takes(b"a") for _ in range(9)] == [True] * 8 + [False]
+    assert limit.takes(b"b")
+    now[0] = 0.5
+    assert [limit.takes(b"a") for _ in range(2)] == [True, False]
+
+
+def test_a_client_that_goes_away_leaves_nothing_behind(served: Served, admin: httpx.Client) -> None:
+    for _ in range(20):
+        with closing(served.raw()) as connection:
+            connection.sendall(head(served, f"POST {API}/tokens HTTP/1.1", "Content-Length: 100") + b"{")
+            connection.shutdown(socket.SHUT_RDWR)
+    assert admin.get(f"{API}/status").status_code == 200
+    assert len(admin.get(f"{API}/tokens").json()["tokens"]) == len(Role)

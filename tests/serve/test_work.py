@@ -1,0 +1,191 @@
+"""Long work over HTTP: begun with 202, looked at, called off; and what happens when the ledger or the server goes."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from strandline.core.errors import AlreadyRunning, RefusedError, TooManyTasks
+from strandline.core.roles import Role
+from strandline.jobs.tasks import Tasks
+from strandline.lake import Lake
+from strandline.ledger.reconcile import reconcile_runs
+from strandline.reconcile.fallback import FallbackSurveyor
+from strandline.serve.server import check_loopback, serve_lake
+from strandline.serve.work import LongWork, OnBegun
+from tests.serve.conftest import API, Served, eventually, serving
+
+TRIGGER = f"{API}/reconciliation/trigger"
+
+
+@pytest.fixture
+def surveying(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Runs of the reconciler wait in their survey until the event is set, or until they are called off."""
+    let, real = threading.Event(), FallbackSurveyor.survey
+
+    def survey(self: FallbackSurveyor, context: Any, watch: Any) -> Any:
+        while not let.wait(0.01):
+            watch.check()
+        return real(self, context, watch)
+
+    monkeypatch.setattr(FallbackSurveyor, "survey", survey)
+    yield let
+    let.set()
+
+
+def test_the_status_of_the_reconciler_always_answers(served: Served) -> None:
+    with served.as_role(Role.READ) as reader:
+        found = reader.get(f"{API}/reconciliation/status").json()
+    assert (found["enabled"], found["next_run"], found["running"], found["last_run"]) == (False, None, None, None)
+    assert found["reason"] and found["report_only"] is True and found["storage"] == "local" and found["schedule"]
+
+
+@pytest.mark.parametrize("settings", [{"reconcile": {"enabled": True, "schedule": "0 3 * * *"}}])
+def test_an_enabled_reconciler_says_when_it_runs_next(admin: httpx.Client) -> None:
+    found = admin.get(f"{API}/reconciliation/status").json()
+    assert found["enabled"] and found["reason"] is None and "T03:00:00" in found["next_run"]
+
+
+@pytest.mark.parametrize(
+    ("query", "acts"),
+    [({}, False), ({"dry_run": "true"}, False), ({"act": "false"}, False), ({"dry_run": "false", "act": "true"}, True)],
+)
+def test_a_run_acts_only_with_both_words(admin: httpx.Client, query: dict[str, str], acts: bool) -> None:
+    begun = admin.post(TRIGGER, params=query)
+    assert begun.status_code == 202, begun.text
+    run = begun.json()["run"]
+    place = f"{API}/reconciliation/runs/{run}"
+    assert begun.json()["place"] == begun.headers["location"] == place
+    eventually(lambda: admin.get(place).json()["ended_at"])
+    found = admin.get(place).json()
+    assert (found["dry_run"], found["actor"], found["trigger"]) == (not acts, "the admin", "api")
+    assert [r["run"] for r in admin.get(f"{API}/reconciliation/runs").json()["runs"]] == [run]
+    assert admin.get(f"{API}/reconciliation/status").json()["last_run"]["run"] == run
+
+
+@pytest.mark.parametrize("query", [{"dry_run": "false"}, {"act": "true"}, {"dry_run": "false", "act": "false"}])
+def test_one_word_without_the_other_is_refused(admin: httpx.Client, query: dict[str, str]) -> None:
+    assert admin.post(TRIGGER, params=query).status_code == 400
+    assert admin.get(f"{API}/reconciliation/runs").json()["runs"] == []
+
+
+def test_a_second_run_is_refused_while_one_runs_and_the_first_can_be_called_off(
+    admin: httpx.Client, surveying: threading.Event
+) -> None:
+    run = admin.post(TRIGGER).json()["run"]
+    assert admin.get(f"{API}/reconciliation/status").json()["running"] == run
+    again = admin.post(TRIGGER)
+    assert (again.status_code, again.json()["type"]) == (409, "urn:strandline:problem:sweep-running")
+    assert again.json()["retryable"] and again.headers["retry-after"]
+    assert admin.post(f"{API}/reconciliation/runs/{run}/cancel").status_code == 200
+    eventually(lambda: admin.get(f"{API}/reconciliation/runs/{run}").json()["aborted"] == "cancelled")
+    ended = admin.post(f"{API}/reconciliation/runs/{run}/cancel")
+    assert ended.status_code == 200 and ended.json()["aborted"] == "cancelled"
+    assert admin.get(f"{API}/reconciliation/status").json()["running"] is None
+
+
+def test_a_run_of_another_process_is_seen_and_not_called_off_here(served: Served, admin: httpx.Client) -> None:
+    lease = reconcile_runs.take_lease(served.lake.ledger, seconds=60)
+    assert lease is not None and admin.post(TRIGGER).status_code == 409
+    reconcile_runs.leases.release(served.lake.ledger, lease)
+    run = admin.post(TRIGGER).json()["run"]
+    eventually(lambda: admin.get(f"{API}/reconciliation/runs/{run}").json()["ended_at"])
+    assert admin.get(f"{API}/reconciliation/runs/{run + 1}").status_code == 404
+    assert admin.post(f"{API}/reconciliation/runs/{run + 1}/cancel").status_code == 404
+
+
+def test_a_server_that_stops_calls_its_runs_off(lake: Lake, surveying: threading.Event) -> None:
+    secret = lake.receiver.create_token("admin", role=Role.ADMIN)[1]
+    with serving(lake) as url:
+        begun = httpx.post(f"{url}{TRIGGER}", headers={"Authorization": f"Bearer {secret}"}, timeout=60)
+        run = begun.json()["run"]
+    found, _ = lake.reconciler.show(run)
+    assert found.aborted is not None and found.aborted.value == "cancelled"
+
+
+def test_a_ledger_that_is_away_is_503_and_comes_back_by_itself(served: Served, admin: httpx.Client) -> None:
+    path = served.lake.config.ledger_file
+    assert path is not None
+    aside = path.with_name("aside")
+    shutil.move(path, aside)
+    for place in ("status", "datasets", "sinks", "session"):
+        away = admin.get(f"{API}/{place}")
+        assert away.status_code == 503, away.text
+    with served.client() as anyone:
+        assert anyone.get("/readyz").status_code == 503 and anyone.get("/healthz").status_code == 200
+    shutil.move(aside, path)
+    assert admin.get(f"{API}/status").status_code == 200
+
+
+def test_work_that_fails_before_it_is_on_record_is_answered_with_its_error(lake: Lake) -> None:
+    work = LongWork(Tasks(lake.ledger, lease_seconds=60), runs_at_once_max=1, stop_seconds_max=5)
+
+    def refuse(stopping: threading.Event, begun: OnBegun) -> None:
+        raise AlreadyRunning("it runs")
+
+    for _ in range(3):  # each gives its place back
+        with pytest.raises(AlreadyRunning):
+            work.start_run("test", refuse)
+    let = threading.Event()
+
+    def wait(stopping: threading.Event, begun: OnBegun) -> None:
+        begun(7)
+        while not (stopping.is_set() or let.wait(0.01)):
+            pass
+
+    assert work.start_run("test", wait) == 7
+    with pytest.raises(TooManyTasks):
+        work.start_run("test", wait)
+    assert not work.call_off("test", 8) and not work.call_off("other", 7)
+    assert work.call_off("test", 7)
+    eventually(lambda: not work.call_off("test", 7))
+    assert work.start_run("test", wait) == 7
+    work.close()
+    assert not work.call_off("test", 7) and work.is_stopping
+    with pytest.raises(TooManyTasks):
+        work.start_run("test", wait)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
+def test_this_machine_needs_no_tls(host: str) -> None:
+    check_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.7", "example.com", "10.0.0.1"])
+def test_other_machines_do(lake: Lake, host: str) -> None:
+    with pytest.raises(RefusedError, match="plain text"):
+        serve_lake(lake, threading.Event(), host=host, port=0)
+
+
+def test_an_explicit_word_opens_it_without_tls(lake: Lake) -> None:
+    with serving(lake, host="0.0.0.0", insecure_http=True) as url:
+        port = url.rpartition(":")[2]
+        assert httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=60).status_code == 200
+        assert httpx.get(f"http://127.0.0.1:{port}{API}/status", timeout=60).status_code == 401
+
+
+def test_with_tls_the_cookie_is_secure(tmp_path: Path, lake: Lake) -> None:
+    from strandline.lake import open_lake
+    from tests.tls import certificate
+
+    own, key = certificate(tmp_path / "own")
+    path = lake.config.home / "strandline.toml"
+    path.write_text(f'{path.read_text("utf-8")}\n[serve]\ntls_certificate = "{own}"\ntls_key = "{key}"\n', "utf-8")
+    secret = lake.receiver.create_token("reader", role=Role.READ)[1]
+    with open_lake(path) as secured, serving(secured, host="127.0.0.1") as url:
+        assert url.startswith("https://")
+        answer = httpx.post(
+            f"{url}{API}/session",
+            json={"token": secret},
+            verify=ssl.create_default_context(cafile=str(own)),
+            timeout=60,
+        )
+        assert answer.status_code == 201 and "secure" in answer.headers["set-cookie"].lower()
+        assert answer.headers["strict-transport-security"]
