@@ -33,6 +33,7 @@ from strandline.ledger.receive import (
     tokens,
 )
 from strandline.ledger.schema import (
+    applied,  # noqa: F401  # all tables
     maintain,  # noqa: F401  # all tables
     receive,  # noqa: F401  # all tables
     reconcile,  # noqa: F401  # all tables

@@ -136,6 +136,7 @@ POINTS: tuple[str, ...] = (
     "task.after_begin",
     "task.before_end",
     "task.after_end",
+    "apply.after_step",
 )
 
 

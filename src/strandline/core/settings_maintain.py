@@ -88,6 +88,12 @@ class RetainSettings(Section):
             raise ValueError('on_lag = "drop" needs drop_after, and nothing else has it')
         return self
 
+    def spelled(self) -> dict[str, str]:
+        """As a person writes it, without what has its default value. Two rules with the same text are equal."""
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        given = {n: v for n, v in values.items() if v is not None and v != type(self).model_fields[n].default}
+        return {n: duration.spell(v) if isinstance(v, timedelta) else str(v) for n, v in given.items()}
+
 
 _SCHEDULE = "As cron writes it, in UTC: `30 3 * * *` is every night at half past three. Without: never by itself."
 

@@ -49,6 +49,7 @@ def _sink(row: Any) -> SinkRecord:
         row.created_at,
         None if row.peer is None else PeerKind(row.peer),
         row.failing_since,
+        bool(row.from_now),
     )
 
 
@@ -64,6 +65,7 @@ def add(
     start: Seq | None,
     generation: int = 1,
     peer: PeerKind | None = None,
+    from_now: bool | None = None,
 ) -> SinkRecord:
     """`generation`: above 1 if the destination's own record has one. `RefusedError` for a taken name or destination."""
     added = connection.execute(
@@ -82,6 +84,7 @@ def add(
             failures=0,
             created_at=utc_now(),
             peer=None if peer is None else peer.value,
+            from_now=from_now,
         )
         .on_conflict_do_nothing()
         .returning(sink)

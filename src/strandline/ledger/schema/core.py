@@ -198,6 +198,7 @@ sink = Table(
     Column("removed_at", UtcMicros),
     Column("peer", Text),  # the kind of server that answered the claim of the destination; NULL where it is irrelevant
     Column("failing_since", UtcMicros),  # the time of the first failure after the last success
+    Column("from_now", Boolean),  # whether it was added for new rows only; null: not known
 )
 
 lane = Table(
