@@ -53,7 +53,11 @@ def load_found(lake: LakeAccess, declared: Declaration) -> Found:
     """What a plan for the declaration has to know. Raises ConfigError for sinks that cannot be as declared."""
     known, records, applied = _read_ledger(lake.ledger)
     with lake.ledger.read() as connection:
-        empty = {d.name for d in known if d.name in declared.rules and not d.adopted and blocks.highest(connection, d.id) is None}
+        empty = {
+            d.name
+            for d in known
+            if d.name in declared.rules and not d.adopted and blocks.highest(connection, d.id) is None
+        }
     there = {record.name: record for record in records}
     names = {d.name for d in known}
     changed = [(there[s.name], s) for s in declared.sinks.values() if s.name in there and s.kind == there[s.name].kind]

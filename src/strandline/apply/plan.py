@@ -171,9 +171,8 @@ def _sinks(declared: Declaration, found: Found, wish: Wish) -> _Draft:
         if wanted.dataset not in exists:
             yield Refusal("sink", name, f"there is no dataset {short_name(wanted.dataset)}", "Declare it, too.")
         elif there is None:
-            details = [
-                f"{wanted.kind}, dataset {short_name(wanted.dataset)}{', new rows only' if wanted.from_now else ''}"
-            ]
+            rows = "new rows only" if wanted.from_now else "all rows"
+            details = [f"{wanted.kind}, dataset {short_name(wanted.dataset)}, {rows}"]
             details += [f"{k} = {v}" for k, v in sorted(wanted.options.items())]
             yield _step(AddSink(wanted), Action.CREATE, name, details)
         else:

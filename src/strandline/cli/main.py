@@ -18,6 +18,7 @@ import typer
 from rich.text import Text
 
 from strandline.cli.commands import (
+    apply,
     audit,
     dataset,
     deliver,
@@ -56,6 +57,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 lake.add_to(app, START)
+apply.add_to(app)
 app.add_typer(dataset.app, name="dataset", rich_help_panel=ROWS)
 ingest.add_to(app)
 read.add_to(app)

@@ -134,6 +134,15 @@ class MaintainSettings(Section):
         """TOML reads `[maintain.retain.shop.events]` as a table within a table; it is one name."""
         return dict(_flat("", value)) if isinstance(value, dict) else value
 
+    def schedules(self) -> dict[str, str | None]:
+        """By kind of maintenance."""
+        return {
+            "retain": self.retain_schedule,
+            "compact": self.compact_schedule,
+            "expire": self.expire_schedule,
+            "number": self.number_schedule,
+        }
+
     def rules(self) -> dict[str, RetainSettings]:
         """By the full names of datasets."""
         found: dict[str, RetainSettings] = {}

@@ -115,21 +115,18 @@ def change(connection: sa.Connection, key: str, *, before: str | None, after: st
     stored = connection.execute(sa.select(applied_setting.c.value).where(applied_setting.c.name == key)).scalar()
     if stored == after:
         return
-    changed = 0
-    if stored == before:
-        where = (applied_setting.c.name == key, applied_setting.c.value == before)
-        now = utc_now()
+    made: sa.Executable
+    there = (applied_setting.c.name == key, applied_setting.c.value == before)
+    if after is None:
+        made = applied_setting.delete().where(*there).returning(applied_setting.c.name)
+    else:
+        values = {"name": key, "value": after, "applied_at": utc_now()}
         if before is None:
-            values = {"name": key, "value": after, "applied_at": now}
-            inserted = insert_into(connection, applied_setting).values(values).on_conflict_do_nothing()
-            changed = connection.execute(inserted).rowcount
-        elif after is None:
-            changed = connection.execute(applied_setting.delete().where(*where)).rowcount
+            new = insert_into(connection, applied_setting).values(values).on_conflict_do_nothing()
+            made = new.returning(applied_setting.c.name)
         else:
-            changed = connection.execute(
-                applied_setting.update().where(*where).values(value=after, applied_at=now)
-            ).rowcount
-    if changed != 1:
+            made = applied_setting.update().where(*there).values(values).returning(applied_setting.c.name)
+    if connection.execute(made).one_or_none() is None:
         raise RefusedError(f"{key} was changed by somebody else meanwhile", hint="Run the command again.")
     audit.record(connection, Event.SETTING_APPLIED, setting=key, before=before, after=after)
 

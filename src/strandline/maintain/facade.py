@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,6 +14,7 @@ from strandline.core.errors import StrandlineError, UsageError
 from strandline.core.types import Dataset
 from strandline.jobs.loop import OnTrouble, run_until_stopped
 from strandline.jobs.schedule import FollowedSchedules
+from strandline.ledger import applied_settings
 from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import datasets
 from strandline.ledger.maintain import runs as maintenance
@@ -22,7 +23,7 @@ from strandline.maintain.context import MaintainContext, Progress, quiet
 from strandline.maintain.runs import RunControl, RunResult, StillAlive, Work, recorded, rehearsed, take_turn
 
 if TYPE_CHECKING:
-    from strandline.core.settings_maintain import RetainSettings
+    from strandline.core.settings_maintain import MaintainSettings, RetainSettings
     from strandline.maintain.compact import Compacted
     from strandline.maintain.expire import Expired
     from strandline.maintain.purge.run import PurgeResult
@@ -201,7 +202,12 @@ class Maintenance:
         return RetainRule(rule.older_than, rule.column, rule.on_lag, rule.drop_after, rule.paused_sinks)
 
     def _rules(self) -> dict[str, RetainSettings]:
-        return self.context.config.settings.maintain.rules()
+        return self._settings().rules()
+
+    def _settings(self) -> MaintainSettings:
+        """With the rules and schedules that were applied; they may change while this process runs."""
+        with self.context.ledger.read() as connection:
+            return applied_settings.effective(connection, self.context.config).maintain
 
     # By schedule.
 
@@ -210,14 +216,7 @@ class Maintenance:
         return bool(self._crons())
 
     def _crons(self) -> dict[str, str]:
-        s = self.context.config.settings.maintain
-        crons = {
-            "compact": s.compact_schedule,
-            "retain": s.retain_schedule,
-            "expire": s.expire_schedule,
-            "number": s.number_schedule,
-        }
-        return {job: cron for job, cron in crons.items() if cron is not None}
+        return {job: cron for job, cron in self._settings().schedules().items() if cron is not None}
 
     def rules_without_dataset(self) -> list[str]:
         """Rules for datasets that do not exist: probably typos."""
@@ -231,12 +230,22 @@ class Maintenance:
         on_begin: Callable[[Dataset, Kind], None] = lambda dataset, kind: None,
         on_run: Callable[[Run], None] = lambda run: None,
         on_trouble: OnTrouble | None = None,
+        on_schedules: Callable[[Mapping[str, str]], None] = lambda crons: None,
     ) -> None:
         """Until `stopping` is set, runs the jobs that are due, one after the other, and finishes the job under way.
-        Several daemons on one ledger share the jobs."""
-        followed = FollowedSchedules(self.context.ledger, self._crons())
+        Several daemons on one ledger share the jobs. Schedules that are applied meanwhile count at once;
+        `on_schedules` gets them, by kind."""
+        followed = FollowedSchedules(self.context.ledger, {})
+
+        def turn() -> None:
+            nonlocal followed
+            if (crons := self._crons()) != followed.crons:
+                followed = FollowedSchedules(self.context.ledger, crons)
+                on_schedules(crons)
+            self.take_turns(stopping, followed, on_begin, on_run)
+
         run_until_stopped(
-            lambda: self.take_turns(stopping, followed, on_begin, on_run),
+            turn,
             name="maintenance",
             stopping=stopping,
             poll_seconds=_POLL_SECONDS,
@@ -255,7 +264,8 @@ class Maintenance:
 
         with self.context.ledger.read() as connection:
             known = datasets.list_datasets(connection)
-        for job in jobs(self.context.config.settings.maintain, known, self._rules()):
+        settings = self._settings()
+        for job in jobs(settings, known, settings.rules()):
             if stopping.is_set():
                 return
             with self.context.ledger.read() as connection:

@@ -24,12 +24,7 @@ class Job:
 def jobs(settings: MaintainSettings, datasets: Iterable[Dataset], with_rule: Collection[str]) -> list[Job]:
     """All jobs with a schedule. Retention needs a rule: a dataset without one keeps its rows. Only an adopted table can
     get rows without a sequence number."""
-    crons = {
-        Kind.NUMBER: settings.number_schedule,
-        Kind.RETAIN: settings.retain_schedule,
-        Kind.COMPACT: settings.compact_schedule,
-        Kind.EXPIRE: settings.expire_schedule,
-    }
+    crons = {Kind(kind): cron for kind, cron in settings.schedules().items()}
     return [
         Job(d, kind, cron)
         for d in datasets

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from strandline.core.delivery_types import SinkRecord
     from strandline.core.reconcile_records import Asked
     from strandline.core.reconcile_records import Run as Sweep
+    from strandline.core.settings_reconcile import ReconcileSettings
     from strandline.core.types import Dataset
     from strandline.deliver.plan.preview import SinkPreview
     from strandline.deliver.tick import SinkReport, TickReport
@@ -98,9 +100,9 @@ def run(
     """Keep delivering, in the foreground, until SIGTERM or Ctrl-C. What Spark is sending then is called off; the next
     deliverer goes on with the same chunks.
 
-    Maintenance that has a schedule in the settings runs beside it, and so does the reconciler, if it is enabled: a run
-    of it that is under way is called off. Writes a line for each sink that a tick did something for, for each run of
-    maintenance and of the reconciler, and nothing while all is quiet. Sinks that are added or changed meanwhile are
+    Maintenance that has a schedule runs beside it, and so does the reconciler, if it is enabled: a run of it that is
+    under way is called off. Writes a line for each sink that a tick did something for, for each run of maintenance and
+    of the reconciler, and nothing while all is quiet. Sinks and schedules that are added or changed meanwhile are
     noticed. Starts no JVM before there is something to do. With --json every line is a JSON document of its own.
     """
     with opened(config) as lake:
@@ -112,14 +114,12 @@ def run(
             journal.serving([s.name for s in lake.delivery.every()])
             # Not in the main thread, where PySpark would replace our handler for Ctrl-C by its own.
             loops = [pool.submit(lake.delivery.run, stopping, journal.tick, journal.trouble, journal.well)]
-            if lake.maintenance.is_scheduled:
-                journal.scheduled(lake)
-                keep = lake.maintenance.run
-                loops.append(pool.submit(keep, stopping, journal.begun, journal.ended, journal.maintenance_trouble))
-            if lake.reconciler.is_scheduled:
-                journal.sweep_scheduled(lake)
-                sweep = lake.reconciler.run_on_schedule
-                loops.append(pool.submit(sweep, stopping, journal.sweeping, journal.swept, journal.sweep_trouble))
+            # Both loops run always: a schedule may be applied at any time.
+            keep, sweep = lake.maintenance.run, lake.reconciler.run_on_schedule
+            told = lambda crons: journal.scheduled(lake, crons)  # noqa: E731
+            loops.append(pool.submit(keep, stopping, journal.begun, journal.ended, journal.maintenance_trouble, told))
+            heard = (journal.sweeping, journal.swept, journal.sweep_trouble, journal.sweep_scheduled)
+            loops.append(pool.submit(sweep, stopping, *heard))
             wait_for(stopping, *loops)
         journal.write("stopped")
 
@@ -169,12 +169,11 @@ class DeliverLog(EventLog):
 
     # Maintenance, from a thread of its own.
 
-    def scheduled(self, lake: Lake) -> None:
-        s = lake.config.settings.maintain
-        self.write("scheduled", retain=s.retain_schedule, compact=s.compact_schedule, expire=s.expire_schedule)
+    def scheduled(self, lake: Lake, crons: Mapping[str, str]) -> None:
+        self.write("scheduled", **(crons or {"maintenance": "never"}))
         for name in lake.maintenance.rules_without_dataset():
             self.write(
-                "rule_without_dataset", dataset=name, hint="There is no such dataset yet: check maintain.retain."
+                "rule_without_dataset", dataset=name, hint="There is no such dataset yet: check its retention rule."
             )
 
     def begun(self, dataset: Dataset, kind: Kind) -> None:
@@ -196,9 +195,9 @@ class DeliverLog(EventLog):
 
     # The reconciler, from another thread.
 
-    def sweep_scheduled(self, lake: Lake) -> None:
-        s = lake.config.settings.reconcile
-        self.write("scheduled", reconcile=s.schedule, act=not s.dry_run)
+    def sweep_scheduled(self, settings: ReconcileSettings) -> None:
+        act = None if not settings.enabled else not settings.dry_run
+        self.write("scheduled", reconcile=settings.schedule if settings.enabled else "never", act=act)
 
     def sweeping(self, asked: Asked) -> None:
         self.write("reconciling", act=asked.act)
