@@ -31,6 +31,7 @@ from strandline.lake import Lake, open_lake
 from strandline.lake_admin import init_lake
 from strandline.ledger import audit
 from strandline.ledger.ingest import blocks
+from strandline.status.reconciliation import load_reconciliation
 from tests.apply.declarations import DatasetSpec, crons, fields, primitives, rules
 from tests.unit.test_cli import document, error
 
@@ -105,6 +106,8 @@ def test_a_lake_is_made_as_declared_and_the_second_time_nothing_is_done(
         status = lake.status()
         assert lake.reconciler.settings.enabled and lake.reconciler.settings.schedule == "17 4 * * *"
         assert lake.reconciler.settings.dry_run
+        reconciler = load_reconciliation(lake.config, lake.ledger)
+        assert reconciler.enabled and reconciler.report_only and reconciler.next_run is not None
     assert status.maintenance is not None and status.maintenance.schedules["retain"] == "30 3 * * *"
     assert events.count("apply.setting_changed") == 3
     again = document(capsys, "apply")
