@@ -34,6 +34,7 @@ from strandline.storage.s3_settings import send_no_trailers
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from strandline.apply.facade import Declarations
     from strandline.deliver.facade import Delivery
     from strandline.deliver.tick import TickReport
     from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
@@ -322,6 +323,13 @@ class Lake:
         from strandline.reconcile.facade import Reconciler
 
         return Reconciler(self.config, self.ledger, lambda: self.catalog, self.tables, self.witness, self.ingestion)
+
+    @cached_property
+    def declarations(self) -> Declarations:
+        """What a declaration wants of this lake, and the lake as a declaration."""
+        from strandline.apply.facade import Declarations
+
+        return Declarations(self)
 
     def reconcile(self, *, act: bool = False, delete: bool = False, accept_loss: bool = False) -> Run:
         """One run; without `act` it only reports."""

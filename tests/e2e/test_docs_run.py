@@ -33,7 +33,14 @@ from tests.fork_server import write_command
 from tests.processes import environ_for_all_pythons
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("README.md", "docs/tutorial.md", "docs/maintenance.md", "docs/reconcile.md", "docs/why_not_streaming.md")
+PAGES = (
+    "README.md",
+    "docs/tutorial.md",
+    "docs/apply.md",
+    "docs/maintenance.md",
+    "docs/reconcile.md",
+    "docs/why_not_streaming.md",
+)
 FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 END = "--- end of output"
 

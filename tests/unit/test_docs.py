@@ -62,7 +62,8 @@ def test_the_map_leads_to_the_readme_of_every_room() -> None:
 
 
 MODULE = re.compile(
-    r"`((?:core|storage|jobs|http|iceberg|ledger|ingest|read|deliver|receive|maintain|reconcile|status|serve|cli)/[\w/]+)"
+    r"`((?:apply|core|storage|jobs|http|iceberg|ledger|ingest|read|deliver|receive|maintain|reconcile|status|serve|cli)"
+    r"/[\w/]+)"
 )
 
 
@@ -119,6 +120,7 @@ def commands(text: str) -> Iterator[list[str]]:
     [
         "README.md",
         "docs/tutorial.md",
+        "docs/apply.md",
         "docs/types.md",
         "docs/sinks.md",
         "docs/maintenance.md",

@@ -70,6 +70,7 @@ def test_the_code_hits_exactly_the_points_that_are_listed() -> None:
 def test_something_dies_at_every_point_that_is_listed() -> None:
     """Within one process, at every point, by an error that nothing survives; the reconciler needs no JVM and is killed.
     At one point of each kind of step real processes are killed as well."""
+    from tests.apply import test_apply
     from tests.e2e import test_crash as writers_killed
     from tests.e2e import test_deliver_crash as deliverers_killed
     from tests.e2e import test_maintain_crash
@@ -85,6 +86,7 @@ def test_something_dies_at_every_point_that_is_listed() -> None:
     receivers |= points_of(test_restored)
     keepers = points_of(test_maintain_crash) | points_of(reconcilers_killed)
     keepers |= points_of(test_tasks)
+    keepers |= points_of(test_apply)
     assert writers | deliverers | receivers | keepers == set(failpoints.POINTS)
     assert points_of(writers_killed) == set(writers_killed.KILLED) <= writers
     assert points_of(deliverers_killed) <= deliverers

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from strandline.cli.command import CARE, DELIVERY, ROWS, START
 from strandline.cli.commands import (
+    apply,
     audit,
     dataset,
     deliver,
@@ -55,7 +56,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for panel, modules in {
-    START: (lake,),
+    START: (lake, apply),
     ROWS: (dataset, ingest, read),
     DELIVERY: (sink, deliver, verify, receive, spool, token),
     CARE: (status, serve, maintain, reconcile, audit, task, ledger),

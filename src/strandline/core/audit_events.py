@@ -74,6 +74,8 @@ class Event(StrEnum):
     RUN_SETTLED = "reconcile.run_settled"  # the unfinished actions of a dead run were checked and recorded
     RUN_STARTED = "reconcile.run_started"
 
+    SETTING_APPLIED = "apply.setting_changed"  # a retention rule or a schedule
+
     SCHEDULE_FOLLOWED = "schedule.followed"  # since when a daemon follows these schedules
 
 

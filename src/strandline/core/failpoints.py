@@ -94,6 +94,7 @@ _STEPS: Mapping[str, tuple[str, ...]] = {
         "after_purge_record",
         "after_purged",
     ),
+    "apply": ("after_step",),
     "task": ("after_begin", "before_end", "after_end"),
 }
 POINTS = tuple(f"{step}.{moment}" for step, moments in _STEPS.items() for moment in moments)

@@ -278,6 +278,8 @@ class LakeConfig:
 
     settings: Settings
     home: Path
+    # Settings that the file or the environment names, such as `reconcile.enabled`; all others have defaults.
+    named: frozenset[str] = frozenset()
 
     def path(self, value: str) -> Path:
         return (self.home / value).resolve()
@@ -342,7 +344,7 @@ def load_config(path: Path) -> LakeConfig:
         raise ConfigError(f"{path} is not TOML: {e}") from e
     _check_environment(os.environ)
     try:
-        return LakeConfig(Settings(**values), path.parent.resolve())
+        return LakeConfig(Settings(**values), path.parent.resolve(), _named_settings(values, os.environ))
     except ValidationError as e:
         unknown = [err["loc"] for err in e.errors() if err["type"] == "extra_forbidden"]
         lines = "; ".join(
@@ -352,6 +354,22 @@ def load_config(path: Path) -> LakeConfig:
             for err in e.errors()
         )
         raise ConfigError(f"{path}: {lines}", hint="`docs/settings.md` explains every setting.") from e
+
+
+def _named_settings(values: Mapping[str, Any], environ: Mapping[str, str]) -> frozenset[str]:
+    """The dotted names of settings that are set, such as `maintain.runs_kept`."""
+    in_file = {f"{section}.{name}" for section, table in values.items() if isinstance(table, dict) for name in table}
+    in_environment = {
+        v.removeprefix("STRANDLINE_").lower().replace("__", ".") for v in environ if v.startswith("STRANDLINE_")
+    }
+    # A variable may hold a whole section as JSON. Then all its settings count as named.
+    whole = {f"{v}.{name}" for v in in_environment & set(Settings.model_fields) for name in _section_fields(v)}
+    return frozenset(in_file | in_environment | whole)
+
+
+def _section_fields(section: str) -> list[str]:
+    model = Settings.model_fields[section].annotation
+    return list(model.model_fields) if isinstance(model, type) and issubclass(model, BaseModel) else []
 
 
 def unknown_setting(location: Sequence[int | str]) -> str:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from strandline.core import duration
 from strandline.core.errors import ConfigError
 from strandline.core.settings_section import Cron, Duration, Section
 
@@ -58,6 +59,12 @@ class RetainSettings(Section):
             raise ValueError('on_lag = "drop" needs drop_after, and nothing else has it')
         return self
 
+    def spelled(self) -> dict[str, str]:
+        """As a person writes it, without what has its default value. Two rules with the same text are equal."""
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        given = {n: v for n, v in values.items() if v is not None and v != type(self).model_fields[n].default}
+        return {n: duration.spell(v) if isinstance(v, timedelta) else str(v) for n, v in given.items()}
+
 
 class MaintainSettings(Section):
     """Compaction, retention, expiry, and numbers for rows that others appended: when `strandline run` does them by
@@ -87,6 +94,15 @@ class MaintainSettings(Section):
     def _names_with_a_dot(cls, value: object) -> object:
         """TOML reads `[maintain.retain.shop.events]` as a table within a table; it is one name."""
         return dict(_flat("", value)) if isinstance(value, dict) else value
+
+    def schedules(self) -> dict[str, str | None]:
+        """By kind of maintenance."""
+        return {
+            "retain": self.retain_schedule,
+            "compact": self.compact_schedule,
+            "expire": self.expire_schedule,
+            "number": self.number_schedule,
+        }
 
     def rules(self) -> dict[str, RetainSettings]:
         """By the full names of datasets."""

@@ -60,6 +60,16 @@ class Delivery:
         self._check_where(target, options.get("where"))
         return update_sink(self.context, target, self.catalog().columns(target.name), name, options, unset)
 
+    def destination(self, record: SinkRecord, options: Mapping[str, str]) -> str:
+        """Where the sink would deliver to with these options. Asks nobody."""
+        from strandline.deliver.sink_session import open_sink
+
+        sink = open_sink(self.context, record, self._dataset_of(record), options)
+        try:
+            return sink.destination
+        finally:
+            sink.close()
+
     def list_sinks(self) -> list[SinkRecord]:
         return self.context.ledger.query(sinks.list_sinks)
 

@@ -100,6 +100,7 @@ def add_sink(
             start=begins.start,
             generation=draft.generation,
             peer=peer,
+            from_now=from_now,
         )
         for partition, (mark, builds_on) in begins.lanes.items():
             token = context.token(dataset)

@@ -26,6 +26,8 @@ COMMON = (
     Option("columns", "The columns to deliver, separated by commas. Without: all, and the sequence number first."),
 )
 
+PACE = tuple(o.name for o in COMMON if o.name not in ("where", "columns"))  # they do not say what is delivered
+
 
 @dataclass(frozen=True, slots=True)
 class DeliveryOptions:

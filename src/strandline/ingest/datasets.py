@@ -14,7 +14,7 @@ from strandline.core.audit_events import Event
 from strandline.core.errors import NoSuchDataset, RefusedError, UsageError
 from strandline.core.types import INTERNAL_COLUMNS, BlockKind, Dataset
 from strandline.core.wording import plural
-from strandline.ledger import audit
+from strandline.ledger import applied_settings, audit
 from strandline.ledger.deliver import sinks
 from strandline.ledger.engine import Connection, Ledger
 from strandline.ledger.ingest import blocks, datasets, sequence
@@ -88,6 +88,7 @@ class DatasetCare:
                 raise NoSuchDataset(f"{dataset.name} was dropped meanwhile")
             _check_unused(connection, dataset)
             _check_recorded(connection, dataset, spooled)
+            applied_settings.forget_dataset(connection, dataset.name)
             audit.record(connection, Event.DATASET_DROPPED, dataset=dataset.name, table=dataset.table_uuid)
             if self.catalog.exists(dataset.name):
                 self.catalog.drop(dataset.name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,6 +14,7 @@ from strandline.core.errors import StrandlineError, UsageError
 from strandline.core.types import Dataset
 from strandline.jobs.loop import OnTrouble, run_until_stopped
 from strandline.jobs.schedule import FollowedSchedules
+from strandline.ledger import applied_settings
 from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import datasets
 from strandline.ledger.maintain import runs as maintenance
@@ -23,7 +24,7 @@ from strandline.maintain.runs import RunControl, RunResult, StillAlive, Work, re
 from strandline.maintain.schedule import Job, crons, jobs
 
 if TYPE_CHECKING:
-    from strandline.core.settings_maintain import RetainSettings
+    from strandline.core.settings_maintain import MaintainSettings, RetainSettings
     from strandline.maintain.compact import Compacted
     from strandline.maintain.expire import Expired
     from strandline.maintain.purge.plan import PurgeResult
@@ -192,13 +193,21 @@ class Maintenance:
             raise UsageError(f"this rule cannot be: {said}") from e
 
     def _rules(self) -> dict[str, RetainSettings]:
-        return self.context.config.settings.maintain.rules()
+        return self._settings().rules()
+
+    def _settings(self) -> MaintainSettings:
+        """With the rules and schedules that were applied; they may change while this process runs."""
+        with self.context.ledger.read() as connection:
+            return applied_settings.effective(connection, self.context.config).maintain
 
     # By schedule.
 
     @property
     def is_scheduled(self) -> bool:
-        return bool(crons(self.context.config.settings.maintain))
+        return bool(self._crons())
+
+    def _crons(self) -> dict[str, str]:
+        return {kind.value: cron for kind, cron in crons(self._settings()).items()}
 
     def rules_without_dataset(self) -> list[str]:
         """Rules for datasets that do not exist: probably typos."""
@@ -212,13 +221,22 @@ class Maintenance:
         on_begin: Callable[[Dataset, Kind], None] = lambda dataset, kind: None,
         on_run: Callable[[Run], None] = lambda run: None,
         on_trouble: OnTrouble | None = None,
+        on_schedules: Callable[[Mapping[str, str]], None] = lambda crons: None,
     ) -> None:
         """Until `stopping` is set, runs the jobs that are due, one after the other, and finishes the job under way.
-        Several daemons on one ledger share the jobs."""
-        by_job = {kind.value: cron for kind, cron in crons(self.context.config.settings.maintain).items()}
-        followed = FollowedSchedules(self.context.ledger, by_job)
+        Several daemons on one ledger share the jobs. Schedules that are applied meanwhile count at once;
+        `on_schedules` gets them, by kind."""
+        followed = FollowedSchedules(self.context.ledger, {})
+
+        def turn() -> None:
+            nonlocal followed
+            if (by_kind := self._crons()) != followed.crons:
+                followed = FollowedSchedules(self.context.ledger, by_kind)
+                on_schedules(by_kind)
+            self.take_turns(stopping, followed, on_begin, on_run)
+
         run_until_stopped(
-            lambda: self.take_turns(stopping, followed, on_begin, on_run),
+            turn,
             name="maintenance",
             stopping=stopping,
             poll_seconds=_POLL_SECONDS,
@@ -234,7 +252,8 @@ class Maintenance:
     ) -> None:
         """Runs everything that is due now. A job that fails does not stop the next one."""
         known = self.context.ledger.query(datasets.list_datasets)
-        for job in jobs(self.context.config.settings.maintain, known, self._rules()):
+        settings = self._settings()
+        for job in jobs(settings, known, settings.rules()):
             if stopping.is_set():
                 return
             last = self.context.ledger.query(maintenance.last_scheduled, job.dataset.id, job.kind)

@@ -21,13 +21,9 @@ def crons(settings: MaintainSettings) -> dict[Kind, str]:
     """The schedules, in the order of jobs that are due at the same time: rows get sequence numbers before anything is
     decided about them, rows that are to be deleted are not rewritten first, and expiry frees last what the others leave
     behind."""
-    found = {
-        Kind.NUMBER: settings.number_schedule,
-        Kind.RETAIN: settings.retain_schedule,
-        Kind.COMPACT: settings.compact_schedule,
-        Kind.EXPIRE: settings.expire_schedule,
-    }
-    return {kind: cron for kind, cron in found.items() if cron is not None}
+    by_kind = settings.schedules()
+    order = (Kind.NUMBER, Kind.RETAIN, Kind.COMPACT, Kind.EXPIRE)
+    return {kind: cron for kind in order if (cron := by_kind[kind.value]) is not None}
 
 
 def jobs(settings: MaintainSettings, datasets: Iterable[Dataset], with_rule: Collection[str]) -> list[Job]:

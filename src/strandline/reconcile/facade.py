@@ -24,9 +24,10 @@ from strandline.core.errors import (
 )
 from strandline.core.reconcile_records import Asked, Run, RunId, Suspect, Swept
 from strandline.core.settings import LakeConfig
+from strandline.core.settings_reconcile import ReconcileSettings
 from strandline.jobs.loop import OnTrouble, run_until_stopped
 from strandline.jobs.schedule import FollowedSchedules
-from strandline.ledger import audit
+from strandline.ledger import applied_settings, audit
 from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.reconcile import quarantined_files, reconcile_runs, suspect_files
 from strandline.ledger.recovery import Recovery
@@ -111,7 +112,13 @@ class Reconciler:
 
     @property
     def is_scheduled(self) -> bool:
-        return self._config.settings.reconcile.enabled
+        return self.settings.enabled
+
+    @property
+    def settings(self) -> ReconcileSettings:
+        """With the schedule that was applied; it may change while this process runs."""
+        with self._ledger.read() as connection:
+            return applied_settings.effective(connection, self._config).reconcile
 
     def run_if_due(
         self,
@@ -121,8 +128,10 @@ class Reconciler:
     ) -> Run | None:
         """The daemon calls this regularly. None if no run is due, or another process does it: for example, another
         machine with the same schedule. A run that was missed because no daemon ran is made up for, once."""
-        settings, now = self._config.settings.reconcile, utc_now()
+        settings, now = self.settings, utc_now()
         asked = Asked(act=not settings.dry_run)
+        if (crons := {"reconcile": settings.schedule}) != self._followed.crons:
+            self._followed = FollowedSchedules(self._ledger, crons)
         if not settings.enabled or not self._followed.is_due(settings.schedule, last=self._begun(asked), now=now):
             return None
         on_begin(asked)
@@ -152,10 +161,18 @@ class Reconciler:
         on_begin: Callable[[Asked], None] = lambda asked: None,
         on_run: Callable[[Run], None] = lambda run: None,
         on_trouble: OnTrouble | None = None,
+        on_schedule: Callable[[ReconcileSettings], None] = lambda settings: None,
     ) -> None:
-        """Runs until `stopping` is set. That also cancels a run under way, which ends before its next batch."""
+        """Runs until `stopping` is set. That also cancels a run under way, which ends before its next batch. A schedule
+        that is applied meanwhile counts at once; `on_schedule` gets it."""
+        told: ReconcileSettings | None = None
 
         def take_turn() -> None:
+            nonlocal told
+            settings = self.settings
+            if settings != told and (settings.enabled or told is not None):
+                told = settings
+                on_schedule(settings)
             run = self.run_if_due(cancelled=stopping, on_begin=on_begin)
             if run is not None:
                 on_run(run)

@@ -15,6 +15,7 @@ from strandline.core.types import Abandoned, Published, Reserved, Staged
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from strandline.apply.steps import Plan
     from strandline.core.actor import Actor
     from strandline.core.delivery_types import Intent, SinkRecord
     from strandline.core.reconcile_records import Run as ReconcileRun
@@ -88,6 +89,17 @@ def resynced(found: Resynced) -> Document:
 def recovered(found: Recovered) -> Document:
     ranges = {"published": found.published, "abandoned": found.abandoned, "waiting": found.waiting}
     return fields_of(found, "troubled") | {name: list(map(str, given)) for name, given in ranges.items()}
+
+
+def apply_plan(plan: Plan, *, done: int | None) -> Document:
+    """`done`: how many of the changes were made, in their order; None if it was only asked what would change."""
+    return {
+        "changes": [fields_of(step, "operation") for step in plan.steps],
+        "done": done,
+        "refused": list(plan.refused),
+        "unchanged": plan.unchanged,
+        "not_declared": list(plan.not_declared),
+    }
 
 
 # Datasets and what goes into them.

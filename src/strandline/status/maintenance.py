@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from strandline.core.settings import LakeConfig
 from strandline.core.types import Dataset
+from strandline.ledger import applied_settings
 from strandline.ledger.engine import Connection, Ledger
 from strandline.ledger.ingest import datasets
 from strandline.ledger.maintain import floors, retention_holds, runs
@@ -28,17 +29,18 @@ class DatasetMaintenance:
 class MaintenanceStatus:
     schedules: dict[str, str | None]
     rules_without_dataset: tuple[str, ...]  # rules of retention whose dataset does not exist
+    overridden: tuple[str, ...]  # rules and schedules that were applied and that the settings file has, too
     datasets: tuple[DatasetMaintenance, ...]
 
 
 def load_maintenance(config: LakeConfig, ledger: Ledger) -> MaintenanceStatus:
-    settings = config.settings.maintain
     with ledger.read() as connection:
         known = datasets.list_datasets(connection)
         found = tuple(_dataset(connection, d) for d in known)
-    schedules = {kind: getattr(settings, f"{kind}_schedule") for kind in ("retain", "compact", "expire", "number")}
+        effective = applied_settings.effective(connection, config)
+    settings = effective.maintain
     unknown = sorted(set(settings.rules()) - {d.name for d in known})
-    return MaintenanceStatus(schedules, tuple(unknown), found)
+    return MaintenanceStatus(settings.schedules(), tuple(unknown), effective.overridden, found)
 
 
 def _dataset(connection: Connection, dataset: Dataset) -> DatasetMaintenance:

@@ -10,10 +10,11 @@ from datetime import datetime
 
 from strandline.core.reconcile_records import Run, StorageKind
 from strandline.core.settings import LakeConfig
+from strandline.ledger import applied_settings
 from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.reconcile import reconcile_runs
 
-_NOT_ENABLED = "reconcile.enabled is false in the settings: it runs only when somebody asks for it"
+_NOT_ENABLED = "it has no schedule (reconcile.enabled is false): it runs only when somebody asks for it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +32,9 @@ class Reconciliation:
 def load_reconciliation(config: LakeConfig, ledger: Ledger, *, now: datetime | None = None) -> Reconciliation:
     from cronsim import CronSim
 
-    settings, moment = config.settings.reconcile, now or utc_now()
+    moment = now or utc_now()
     with ledger.read() as connection:
+        settings = applied_settings.effective(connection, config).reconcile
         newest = reconcile_runs.latest(connection, runs_max=1)
         running = reconcile_runs.left_running(connection) if reconcile_runs.is_lease_held(connection, moment) else None
     return Reconciliation(

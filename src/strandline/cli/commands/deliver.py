@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from strandline.core.delivery_types import SinkRecord
     from strandline.core.reconcile_records import Asked
     from strandline.core.reconcile_records import Run as Sweep
+    from strandline.core.settings_reconcile import ReconcileSettings
     from strandline.core.types import Dataset
     from strandline.deliver.plan.preview import SinkPreview
     from strandline.deliver.tick import SinkReport, TickReport
@@ -80,9 +81,9 @@ def run(call: Call) -> None:
     """Keep delivering, in the foreground, until SIGTERM or Ctrl-C. What Spark is sending then is called off; the next
     deliverer goes on with the same chunks.
 
-    Maintenance that has a schedule in the settings runs beside it, and so does the reconciler, if it is enabled: a run
-    of it that is under way is called off. Writes a line for each sink that a tick did something for, for each run of
-    maintenance and of the reconciler, and nothing while all is quiet. Sinks that are added or changed meanwhile are
+    Maintenance that has a schedule runs beside it, and so does the reconciler, if it is enabled: a run of it that is
+    under way is called off. Writes a line for each sink that a tick did something for, for each run of maintenance and
+    of the reconciler, and nothing while all is quiet. Sinks and schedules that are added or changed meanwhile are
     noticed. Starts no JVM before there is something to do. With --json every line is a JSON document of its own.
     """
     lake, journal = call.lake, DeliverLog(as_json=call.as_json)
@@ -91,14 +92,12 @@ def run(call: Call) -> None:
     def loops(stopping: Event) -> Iterator[Callable[[], None]]:
         journal.serving([s.name for s in lake.delivery.list_sinks()])
         yield partial(lake.delivery.run, stopping, journal.tick, partial(journal.failed, "tick_failed"), journal.well)
-        if lake.maintenance.is_scheduled:
-            journal.scheduled(lake)
-            failed = partial(journal.failed, "maintenance_failed")
-            yield partial(lake.maintenance.run, stopping, journal.begun, journal.ended, failed)
-        if lake.reconciler.is_scheduled:
-            journal.sweep_scheduled(lake)
-            failed = partial(journal.failed, "reconcile_failed")
-            yield partial(lake.reconciler.run_on_schedule, stopping, journal.sweeping, journal.swept, failed)
+        # Both loops run always: a schedule may be applied at any time.
+        failed, scheduled = partial(journal.failed, "maintenance_failed"), partial(journal.scheduled, lake)
+        yield partial(lake.maintenance.run, stopping, journal.begun, journal.ended, failed, scheduled)
+        failed = partial(journal.failed, "reconcile_failed")
+        on = (journal.sweeping, journal.swept, failed, journal.sweep_scheduled)
+        yield partial(lake.reconciler.run_on_schedule, stopping, *on)
 
     run_loops(lake, journal, loops)
 
@@ -135,11 +134,10 @@ class DeliverLog(EventLog):
 
     # Maintenance, from a thread of its own.
 
-    def scheduled(self, lake: Lake) -> None:
-        s = lake.config.settings.maintain
-        self.write("scheduled", retain=s.retain_schedule, compact=s.compact_schedule, expire=s.expire_schedule)
+    def scheduled(self, lake: Lake, crons: Mapping[str, str]) -> None:
+        self.write("scheduled", **(crons or {"maintenance": "never"}))
         for name in lake.maintenance.rules_without_dataset():
-            hint = "There is no such dataset yet: check maintain.retain."
+            hint = "There is no such dataset yet: check its retention rule."
             self.write("rule_without_dataset", dataset=name, hint=hint)
 
     def begun(self, dataset: Dataset, kind: Kind) -> None:
@@ -158,9 +156,9 @@ class DeliverLog(EventLog):
 
     # The reconciler, from another thread.
 
-    def sweep_scheduled(self, lake: Lake) -> None:
-        s = lake.config.settings.reconcile
-        self.write("scheduled", reconcile=s.schedule, act=not s.dry_run)
+    def sweep_scheduled(self, settings: ReconcileSettings) -> None:
+        act = None if not settings.enabled else not settings.dry_run
+        self.write("scheduled", reconcile=settings.schedule if settings.enabled else "never", act=act)
 
     def sweeping(self, asked: Asked) -> None:
         self.write("reconciling", act=asked.act)

@@ -148,9 +148,10 @@ def _maintenance_problems(found: MaintenanceStatus | None) -> list[str]:
     if found is None:
         return []
     lines = [
-        f"the rule [maintain.retain] for {name} is for nothing: there is no such dataset"
+        f"the retention rule for {name} is for nothing: there is no such dataset"
         for name in found.rules_without_dataset
     ]
+    lines += [f"{key} was applied and does not count: the settings file has one, too" for key in found.overridden]
     for d in found.datasets:
         lines += [
             f"{d.dataset}: {r.kind} {_WORDS.get(r.outcome or '', r.outcome)}: {r.reason}; "

@@ -36,6 +36,12 @@ def name_of(identifier: Sequence[str]) -> str:
     return ".".join(quoted(p) if "." in p or _unquoted(p) != p else p for p in identifier)
 
 
+def short_name(name: str) -> str:
+    """The inverse of `full_name`, without the namespace `default` where the rest is one plain name."""
+    namespace, _, rest = name.partition(".")
+    return rest if namespace == DEFAULT_NAMESPACE and rest and not set(rest) & {".", "`"} else name
+
+
 def _unquoted(part: str) -> str:
     return part[1:-1].replace("``", "`") if re.fullmatch(_QUOTED, part) else part
 

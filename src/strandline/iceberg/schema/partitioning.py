@@ -25,6 +25,14 @@ class PartitionBy:
         suffix = {"identity": "", "truncate": "_trunc"}.get(kind := self.transform.partition("[")[0], f"_{kind}")
         return f"{self.column}{suffix}"
 
+    @property
+    def spelled(self) -> str:
+        """As a person writes it: `who`, `day(at)`, `bucket(16, id)`."""
+        kind, _, number = self.transform.rstrip("]").partition("[")
+        if kind == "identity":
+            return self.column
+        return f"{kind}({number}, {self.column})" if number else f"{kind}({self.column})"
+
 
 def parse_partition_by(text: str) -> tuple[PartitionBy, ...]:
     if not text.strip():

@@ -48,6 +48,7 @@ def add(
     start: Seq | None,
     generation: int = 1,
     peer: PeerKind | None = None,
+    from_now: bool | None = None,
 ) -> SinkRecord:
     """`generation`: above 1 if the destination's own record has one. `RefusedError` for a taken name or destination."""
     added = connection.execute(
@@ -66,6 +67,7 @@ def add(
             failures=0,
             created_at=utc_now(),
             peer=None if peer is None else peer.value,
+            from_now=from_now,
         )
         .on_conflict_do_nothing()
         .returning(sink)

@@ -139,6 +139,7 @@ sink = table(
     texts("peer"),  # the kind of server that answered the claim of the destination; NULL where it is irrelevant
     times("retry_at", "lease_until", "created_at", "removed_at"),
     times("failing_since"),  # the time of the first failure after the last success
+    flags("from_now"),  # whether it was added for new rows only; NULL: not known
 )
 
 lane = table(

@@ -1,0 +1,121 @@
+"""apply, export."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from strandline.apply.steps import Permission, Plan, Step, Wish
+from strandline.cli.command import Call, command
+from strandline.cli.render import apply as render_apply
+from strandline.core.documents import error_document
+from strandline.core.errors import ConfigError, RefusedError, StrandlineError
+from strandline.core.settings import find_config
+from strandline.core.wording import part, plural
+from strandline.status import documents
+
+if TYPE_CHECKING:
+    from strandline.apply.declaration import Declaration
+
+WOULD_CHANGE = 4  # the exit code of a dry run that found a difference; others say done, failed, wrong usage, refused
+
+app = typer.Typer()
+
+
+@command(app, asks=True)
+def apply(
+    call: Call,
+    files: list[Path] | None = typer.Argument(
+        None,
+        metavar="[FILE…]",
+        help="TOML files that are one declaration together.",
+        show_default="lake.toml beside the settings file",
+    ),
+    dry_run: bool = typer.Option(
+        False, "--dry-run", help="Show the difference and change nothing. Exit code 4: there is one. 0: none."
+    ),
+    prune: bool = typer.Option(False, "--prune", help="Remove what the lake has and the declaration does not."),
+    allow: list[Permission] | None = typer.Option(
+        None, help="A change that loses rows or values; repeat it for more.", show_default=False
+    ),
+) -> None:
+    """Make the lake as declared: datasets, sinks, retention rules and schedules.
+
+    Shows the difference, asks, and changes only what differs, one durable step after the other. What the lake has
+    beyond the declaration is left alone, unless --prune is said. A change that loses rows or values is refused unless
+    --allow names it; then nothing is changed at all. After a crash, run it again.
+    """
+    wish = Wish(prune, frozenset(allow or ()))
+    declared = _read(files or [], call.config)
+    plan = call.lake.declarations.plan(declared, wish)
+    if plan.refused:
+        _refuse(call, plan)
+    if dry_run or not plan.steps:
+        call.show(documents.apply_plan(plan, done=None if dry_run else 0), *render_apply.plan(plan))
+        raise typer.Exit(WOULD_CHANGE if dry_run and plan.steps else 0)
+    if not call.as_json:
+        call.show({}, *render_apply.plan(plan))
+    call.confirm(f"Make {plural(len(plan.steps), 'change')}?", refusal="nothing was changed")
+    _apply(call, declared, wish, plan)
+
+
+def _read(files: list[Path], config: Path | None) -> Declaration:
+    from strandline.apply.read_toml import DECLARATION_NAME, read_declaration
+
+    if files:
+        return read_declaration(files)
+    path = find_config(config, os.environ, Path.cwd()).parent / DECLARATION_NAME
+    if not path.is_file():
+        raise ConfigError(
+            f"there is no declaration at {path}",
+            hint="Name its files, or begin with what the lake has: `strandline export > lake.toml`.",
+        )
+    return read_declaration([path])
+
+
+def _refuse(call: Call, plan: Plan) -> None:
+    reason = plural(len(plan.refused), "difference", "is")
+    error = RefusedError(f"{reason} refused, so nothing was changed", hint=plan.refused[0].hint)
+    if call.as_json:
+        call.show(documents.apply_plan(plan, done=0) | {"error": error_document(error)})
+        raise typer.Exit(error.exit_code)
+    call.show({}, *render_apply.plan(plan))
+    raise error
+
+
+def _apply(call: Call, declared: Declaration, wish: Wish, plan: Plan) -> None:
+    done: list[Step] = []
+
+    def on_done(step: Step) -> None:
+        done.append(step)
+        if not call.as_json:
+            call.show({}, render_apply.done(step))
+
+    try:
+        with call.spinner("Changing the lake") as lake:
+            lake.declarations.apply(declared, wish, plan, on_done)
+    except StrandlineError as e:
+        if call.as_json:
+            call.show(documents.apply_plan(plan, done=len(done)) | {"error": error_document(e)})
+            raise typer.Exit(e.exit_code) from e
+        made = part(len(done), len(plan.steps), "change", "is")
+        e.add_note(f"{made} made; run the command again for the rest")
+        raise
+    if call.as_json:
+        call.show(documents.apply_plan(plan, done=len(done)))
+
+
+@command(app)
+def export(call: Call) -> None:
+    """What the lake has, as a declaration for `apply`: TOML on standard output, the same text until something changes.
+
+    Secrets are not in it: options name the variables and files that hold them. Starts no JVM.
+    """
+    text = call.lake.declarations.export()
+    if call.as_json:
+        call.show({"declaration": text})
+    else:
+        print(text, end="")

@@ -1,0 +1,136 @@
+"""Retention rules and schedules that `strandline apply` stored, and what they are together with the settings file.
+
+A rule or schedule has one place at a time: `apply` refuses what the settings file or the environment names. Where both
+have one, because somebody added it to the file later, the file's counts, and `status` says so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import sqlalchemy as sa
+
+from strandline.core.audit_events import Event
+from strandline.core.errors import RefusedError
+from strandline.core.settings import LakeConfig
+from strandline.core.settings_maintain import MaintainSettings, RetainSettings
+from strandline.core.settings_reconcile import ReconcileSettings
+from strandline.ledger import audit
+from strandline.ledger.engine import insert_into, utc_now
+from strandline.ledger.schema.applied import applied_setting
+
+MAINTENANCE = ("number", "retain", "compact", "expire")  # kinds of maintenance that can have a schedule
+RECONCILE = "reconcile"
+RECONCILE_ACT = "reconcile_act"
+SCHEDULES = (*MAINTENANCE, RECONCILE)
+
+_RETAIN, _SCHEDULE = "retain.", "schedule."
+_SETTINGS_OF = {kind: (f"maintain.{kind}_schedule",) for kind in MAINTENANCE} | {
+    RECONCILE: ("reconcile.enabled", "reconcile.schedule"),
+    RECONCILE_ACT: ("reconcile.dry_run",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """`schedules` has cron texts by kind of work, and `reconcile_act` as `true` or `false`."""
+
+    schedules: Mapping[str, str] = field(default_factory=dict)
+    rules: Mapping[str, RetainSettings] = field(default_factory=dict)  # by the dataset's full name
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """What daemons and commands work by."""
+
+    maintain: MaintainSettings
+    reconcile: ReconcileSettings
+    overridden: tuple[str, ...]  # what was applied and does not count, because the settings file has it, too
+
+
+def read(connection: sa.Connection) -> Applied:
+    stored = {row.name: row.value for row in connection.execute(sa.select(applied_setting))}
+    return Applied(
+        {k.removeprefix(_SCHEDULE): v for k, v in sorted(stored.items()) if k.startswith(_SCHEDULE)},
+        {
+            k.removeprefix(_RETAIN): RetainSettings(**json.loads(v))
+            for k, v in sorted(stored.items())
+            if k.startswith(_RETAIN)
+        },
+    )
+
+
+def effective(connection: sa.Connection, config: LakeConfig) -> Effective:
+    return overlaid(config, read(connection))
+
+
+def overlaid(config: LakeConfig, applied: Applied) -> Effective:
+    """The settings, and from `applied` what they do not name. Pure."""
+    maintain, reconcile = config.settings.maintain, config.settings.reconcile
+    named = named_in_settings(config)
+    crons = {kind: cron for kind, cron in applied.schedules.items() if schedule_key(kind) not in named}
+    changes: dict[str, object] = {f"{k}_schedule": crons[k] for k in MAINTENANCE if k in crons}
+    if applied.rules:
+        changes["retain"] = {**applied.rules, **maintain.rules()}
+    of_reconcile: dict[str, object] = {}
+    if RECONCILE in crons:
+        of_reconcile |= {"enabled": True, "schedule": crons[RECONCILE]}
+    if RECONCILE_ACT in crons:
+        of_reconcile["dry_run"] = crons[RECONCILE_ACT] != "true"
+    keys = {*map(schedule_key, applied.schedules), *map(rule_key, applied.rules)}
+    return Effective(
+        maintain.model_copy(update=changes),
+        reconcile.model_copy(update=of_reconcile),
+        tuple(sorted(keys & named.keys())),
+    )
+
+
+def named_in_settings(config: LakeConfig) -> dict[str, str]:
+    """The rules and schedules that the settings file or the environment has: the key of each, and the setting."""
+    maintain = config.settings.maintain
+    found = {rule_key(name): f"maintain.retain.{name}" for name in maintain.rules()}
+    for kind, settings in _SETTINGS_OF.items():
+        by_value = kind in MAINTENANCE and getattr(maintain, f"{kind}_schedule") is not None
+        if given := [s for s in settings if by_value or s in config.named]:
+            found[schedule_key(kind)] = given[0]
+    return found
+
+
+def schedule_key(kind: str) -> str:
+    return _SCHEDULE + kind
+
+
+def rule_key(dataset: str) -> str:
+    return _RETAIN + dataset
+
+
+def rule_text(rule: RetainSettings) -> str:
+    return json.dumps(rule.spelled(), sort_keys=True)
+
+
+def change(connection: sa.Connection, key: str, *, before: str | None, after: str | None) -> None:
+    """Stores the value, or forgets it if `after` is None. `RefusedError` if the stored value is not `before`."""
+    stored = connection.execute(sa.select(applied_setting.c.value).where(applied_setting.c.name == key)).scalar()
+    if stored == after:
+        return
+    made: sa.Executable
+    there = (applied_setting.c.name == key, applied_setting.c.value == before)
+    if after is None:
+        made = applied_setting.delete().where(*there).returning(applied_setting.c.name)
+    else:
+        values = {"name": key, "value": after, "applied_at": utc_now()}
+        if before is None:
+            new = insert_into(connection, applied_setting).values(values).on_conflict_do_nothing()
+            made = new.returning(applied_setting.c.name)
+        else:
+            made = applied_setting.update().where(*there).values(values).returning(applied_setting.c.name)
+    if connection.execute(made).one_or_none() is None:
+        raise RefusedError(f"{key} was changed by somebody else meanwhile", hint="Run the command again.")
+    audit.record(connection, Event.SETTING_APPLIED, setting=key, before=before, after=after)
+
+
+def forget_dataset(connection: sa.Connection, dataset: str) -> None:
+    """With a dataset goes its rule: another one of this name must not lose rows by it."""
+    connection.execute(applied_setting.delete().where(applied_setting.c.name == rule_key(dataset)))
