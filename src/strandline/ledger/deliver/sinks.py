@@ -49,7 +49,7 @@ def _sink(row: Any) -> SinkRecord:
         row.created_at,
         None if row.peer is None else PeerKind(row.peer),
         row.failing_since,
-        bool(row.from_now),
+        None if row.from_now is None else bool(row.from_now),
     )
 
 
