@@ -63,7 +63,7 @@ def test_a_sink_remembers_that_it_was_added_for_new_rows_only(bench: Bench) -> N
                 connection, instance=name, name=name, kind="files", dataset=bench.dataset.id, options={},
                 destination=name, start=None, from_now=from_now,
             )  # fmt: skip
-        assert added.from_now is bool(from_now)
+        assert added.from_now is from_now
 
 
 def test_settings_that_are_named_come_before_what_was_applied(bench: Bench) -> None:

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from sqlalchemy import event
 
 from strandline.core.forward_protocol import KeyIdentity, LaneName
+from strandline.core.roles import Role
 from strandline.core.settings import CONFIG_NAME
 from strandline.core.types import Seq, SeqRange, merge_ranges
 from strandline.ledger.engine import Ledger, utc_now
@@ -463,6 +464,21 @@ def test_what_a_token_brings_after_it_was_revoked_is_not_recorded(receiving: Rec
     decisions = receiving.record(late, good, in_range)
     assert decisions[0] == decisions[2] == BodyGone("token") and isinstance(decisions[1], New)
     assert len(receiving.stored()) == 1
+
+
+def test_what_a_token_brings_that_has_expired_or_may_not_write_is_not_recorded(receiving: Receiving) -> None:
+    """The commit point decides: a caller that was checked a moment ago is remembered."""
+    with receiving.ledger.write() as connection:
+        made = [
+            tokens.create(connection, f"{role}-{receiving.dataset.id}", None, role=role, expires_in=expires_in)[0]
+            for role in Role
+            for expires_in in (None, timedelta(microseconds=1))
+        ]
+    bodies = [receiving.body(f"key {n}", token=token) for n, token in enumerate(made)]
+    decisions = receiving.record(*bodies)
+    new = [token for token, decision in zip(made, decisions, strict=True) if isinstance(decision, New)]
+    assert [(t.role, t.expires_at) for t in new] == [(Role.WRITE, None), (Role.ADMIN, None)]
+    assert decisions.count(BodyGone("token")) == len(made) - 2 and len(receiving.stored()) == 2
 
 
 def test_nothing_is_recorded_for_a_dataset_that_was_dropped(receiving: Receiving) -> None:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import zstandard
 from strandline.core import forward_protocol
 from strandline.core.errors import BadRow, StorageError
 from strandline.core.forward_protocol import Answer, RangeIdentity
+from strandline.core.roles import Role
 from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.ledger.ingest import datasets
 from strandline.ledger.receive import received, tokens
@@ -214,6 +216,26 @@ def test_a_revoked_token_is_refused_from_the_next_request_on(bench: Bench, clien
         assert tokens.revoke(connection, "first")
     _said(client.send(some(1), "k"), 401, Answer.NO_TOKEN)
     _said(client.ask("claimed", lake="a", dataset="d"), 401, Answer.NO_TOKEN)
+
+
+@pytest.mark.parametrize(("role", "status"), [("read", 403), ("replicate", 403), ("write", 202), ("admin", 202)])
+def test_only_a_token_that_may_write_sends_rows_and_asks(bench: Bench, client: Client, role: str, status: int) -> None:
+    with bench.ledger.write() as connection:
+        _, secret = tokens.create(connection, f"a {role}", None, role=Role(role))
+    own = replace(client, token=secret)
+    answer = own.send(some(1), "k")
+    assert answer.status_code == status
+    asked = own.ask("claimed", lake="a", dataset="d").status_code
+    assert (asked == 403) == (status == 403)
+    if status == 403:
+        assert role in _said(answer, 403, Answer.NOT_ALLOWED)["why"] and bench.recorded() == []
+
+
+def test_an_expired_token_is_refused(bench: Bench, client: Client) -> None:
+    with bench.ledger.write() as connection:
+        _, secret = tokens.create(connection, "short", None, expires_in=timedelta(microseconds=1))
+    _said(replace(client, token=secret).send(some(1), "k"), 401, Answer.NO_TOKEN)
+    assert bench.recorded() == []
 
 
 def test_a_token_is_for_its_datasets_only(bench: Bench, client: Client) -> None:

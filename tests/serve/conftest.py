@@ -16,7 +16,7 @@ import jsonschema_rs
 import pytest
 
 from strandline.core.roles import Role
-from strandline.lake import Lake
+from strandline.lake import Lake, open_lake
 from strandline.lake_admin import init_lake
 from strandline.serve.server import serve_lake
 
@@ -134,8 +134,6 @@ def lake(tmp_path: Path, settings: dict[str, dict[str, Any]]) -> Iterator[Lake]:
         for section, values in settings.items()
     )
     path.write_text(path.read_text("utf-8") + text, "utf-8")
-    from strandline.lake import open_lake
-
     with open_lake(path) as made:
         yield made
 

@@ -13,9 +13,10 @@ import httpx
 import pytest
 
 from strandline.core.errors import AlreadyRunning, RefusedError, TooManyTasks
+from strandline.core.reconcile_records import Asked, StorageKind
 from strandline.core.roles import Role
 from strandline.jobs.tasks import Tasks
-from strandline.lake import Lake
+from strandline.lake import Lake, open_lake
 from strandline.ledger.reconcile import reconcile_runs
 from strandline.reconcile.fallback import FallbackSurveyor
 from strandline.serve.server import check_loopback, serve_lake
@@ -117,8 +118,11 @@ def test_a_ledger_that_is_away_is_503_and_comes_back_by_itself(served: Served, a
     shutil.move(path, aside)
     for place in ("status", "datasets", "sinks", "session"):
         away = admin.get(f"{API}/{place}")
-        assert away.status_code == 503, away.text
+        assert (away.status_code, away.json()["type"]) == (503, "urn:strandline:problem:ledger-away"), away.text
+        assert away.json()["retryable"] and away.headers["retry-after"] and str(path) not in away.text
     with served.client() as anyone:
+        away = anyone.post(f"{API}/session", json={"token": "sl_any"})
+        assert away.status_code == 503 and str(path) not in away.text
         assert anyone.get("/readyz").status_code == 503 and anyone.get("/healthz").status_code == 200
     shutil.move(aside, path)
     assert admin.get(f"{API}/status").status_code == 200
@@ -172,7 +176,6 @@ def test_an_explicit_word_opens_it_without_tls(lake: Lake) -> None:
 
 
 def test_with_tls_the_cookie_is_secure(tmp_path: Path, lake: Lake) -> None:
-    from strandline.lake import open_lake
     from tests.tls import certificate
 
     own, key = certificate(tmp_path / "own")
@@ -189,3 +192,33 @@ def test_with_tls_the_cookie_is_secure(tmp_path: Path, lake: Lake) -> None:
         )
         assert answer.status_code == 201 and "secure" in answer.headers["set-cookie"].lower()
         assert answer.headers["strict-transport-security"]
+
+
+def test_a_run_whose_process_died_is_told_and_settled_by_the_next_one(served: Served, admin: httpx.Client) -> None:
+    lease = reconcile_runs.take_lease(served.lake.ledger, seconds=60)
+    assert lease is not None
+    with served.lake.ledger.write() as connection:
+        dead = reconcile_runs.start(connection, Asked(act=True), StorageKind.LOCAL)
+    assert admin.get(f"{API}/reconciliation/status").json()["running"] == dead
+    away = admin.post(f"{API}/reconciliation/runs/{dead}/cancel")
+    assert (away.status_code, away.json()["type"]) == (409, "urn:strandline:problem:not-here")
+    reconcile_runs.leases.release(served.lake.ledger, lease)  # its time is over
+    assert admin.get(f"{API}/reconciliation/status").json()["running"] is None
+    run = admin.post(TRIGGER).json()["run"]
+    eventually(lambda: admin.get(f"{API}/reconciliation/runs/{run}").json()["ended_at"])
+    found = admin.get(f"{API}/reconciliation/runs/{dead}").json()
+    assert (found["aborted"], found["why"]) == ("unknown", "it ended without a word")
+
+
+def test_two_processes_serve_one_ledger(served: Served, admin: httpx.Client) -> None:
+    """A second server over the same files: what one does, the other shows, sessions included."""
+    with open_lake(served.lake.config.home) as again, serving(again) as url:
+        assert admin.post(f"{API}/tokens", json={"name": "new", "role": "read"}).status_code == 201
+        other = Served(again, url, served.secrets)
+        with other.as_role() as client, served.client() as browser:
+            assert "new" in [t["name"] for t in client.get(f"{API}/tokens").json()["tokens"]]
+            csrf = browser.post(f"{API}/session", json={"token": served.secrets[Role.READ]}).json()["csrf"]
+            with other.client(cookies=dict(browser.cookies)) as same:
+                assert same.get(f"{API}/session").json()["csrf"] == csrf
+                assert browser.delete(f"{API}/session", headers={"X-CSRF-Token": csrf}).status_code == 200
+                assert same.get(f"{API}/session").status_code == 401

@@ -114,7 +114,7 @@ def _describe(lake: LakeAccess, known: Collection[Dataset]) -> dict[str, Dataset
 
 def _sink_specs(records: Sequence[SinkRecord], known: Sequence[Dataset]) -> dict[str, SinkSpec]:
     names = {d.id: d.name for d in known}
-    return {r.name: SinkSpec(r.name, names[r.dataset], r.kind, dict(r.options), r.from_now) for r in records}
+    return {r.name: SinkSpec(r.name, names[r.dataset], r.kind, dict(r.options), bool(r.from_now)) for r in records}
 
 
 def _checked_kinds(declared: Collection[SinkSpec]) -> set[str]:

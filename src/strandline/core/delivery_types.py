@@ -58,7 +58,9 @@ class SinkRecord:
     created_at: datetime
     peer: PeerKind | None = None  # found when the destination was claimed; None for sinks where it is irrelevant
     failing_since: datetime | None = None  # the first failure since a success, or since rows landed
-    from_now: bool = False  # whether it was added for new rows only; False if that is not known
+    from_now: bool | None = (
+        None  # whether it was added for new rows only; None: a version added it that did not store that
+    )
 
 
 @dataclass(frozen=True, slots=True)

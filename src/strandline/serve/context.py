@@ -12,6 +12,7 @@ from fastapi import Request, Response
 
 from strandline.core.actor import acting_as
 from strandline.core.documents import Document, json_text
+from strandline.core.errors import StrandlineError
 from strandline.core.settings_serve import ServeSettings
 from strandline.jobs.tasks import Tasks
 from strandline.ledger.receive import tokens
@@ -19,6 +20,7 @@ from strandline.serve.auth.caller import Caller
 from strandline.serve.auth.login_limit import LoginLimit
 from strandline.serve.auth.session_key import load_session_keys
 from strandline.serve.auth.sessions import Sessions
+from strandline.serve.problems import ledger_away
 from strandline.serve.work import LongWork
 
 if TYPE_CHECKING:
@@ -62,17 +64,24 @@ class ServeContext:
             secret = secret.strip()
             if scheme.lower() != "bearer" or not secret or len(secret) > _SECRET_CHARS_MAX:
                 return None
-            return await self.in_thread(lambda: self._by_secret(secret))
+            return await self.identify(lambda: self._by_secret(secret))
         session = self.sessions.cookie_of(request)
         if session is None:
             return None
-        token = await self.in_thread(lambda: self.sessions.find(session))
+        token = await self.identify(lambda: self.sessions.find(session))
         return None if token is None else Caller(token, session)
 
     def _by_secret(self, secret: str) -> Caller | None:
         with self.lake.ledger.read() as connection:
             token = tokens.find(connection, secret)
         return None if token is None else Caller(token)
+
+    async def identify(self, ask: Callable[[], _T]) -> _T:
+        """Asks the ledger who sends a request. Raises Problem if it does not answer."""
+        try:
+            return await self.in_thread(ask)
+        except StrandlineError as e:
+            raise ledger_away(e, self.settings.retry_after_seconds) from e
 
     async def in_thread(self, ask: Callable[[], _T]) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._reading, ask)

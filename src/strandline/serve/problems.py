@@ -74,11 +74,11 @@ NOT_JSON = ProblemKind("not-json", 415, "the body is not JSON by its type")
 MALFORMED = ProblemKind("malformed", 422, "the request does not have the form that it must have")
 TOO_MANY = ProblemKind("too-many", 429, "too many requests", retryable=True)
 UNEXPECTED = ProblemKind("unexpected", 500, "an error of the server that nobody foresaw")
-STOPPING = ProblemKind("stopping", 503, "the server is stopping", retryable=True)
+LEDGER_AWAY = ProblemKind("ledger-away", 503, "the ledger does not answer", retryable=True)
 
 KINDS = (
     NO_TOKEN, WRONG_ROLE, WRONG_SCOPE, CROSS_SITE, NOT_FOUND, WRONG_METHOD, TOO_SLOW, NOT_HERE, TOO_LARGE, NOT_JSON,
-    MALFORMED, TOO_MANY, UNEXPECTED, STOPPING,
+    MALFORMED, TOO_MANY, UNEXPECTED, LEDGER_AWAY,
 )  # fmt: skip
 
 
@@ -104,6 +104,13 @@ def no_token(detail: str = "no token was sent, or one that is unknown, revoked o
 
 def too_many(detail: str, retry_after_seconds: int) -> Problem:
     return Problem(TOO_MANY, detail, "Send the same request again later.", {"Retry-After": str(retry_after_seconds)})
+
+
+def ledger_away(error: errors.StrandlineError, retry_after_seconds: int) -> Problem:
+    """For callers that nobody knows yet: the error's own words, which may name a path or an address, go to the log."""
+    log.warning("the ledger cannot be asked who sends a request: %s", error.message)
+    detail = "the ledger does not answer, so nobody can tell who sends this request"
+    return Problem(LEDGER_AWAY, detail, "Try again later.", {"Retry-After": str(retry_after_seconds)})
 
 
 def malformed(found: Sequence[Mapping[str, Any]]) -> Problem:

@@ -43,7 +43,7 @@ async def log_in(context: ServeContext, request: Request, secret: str) -> NewSes
     wait = context.logins.wait_seconds(address)
     if wait is not None:
         raise too_many("too many attempts to log in", wait)
-    made = await context.in_thread(lambda: context.sessions.start(secret))
+    made = await context.identify(lambda: context.sessions.start(secret))
     if made is None:
         raise no_token("this is not the secret of a valid token")
     context.logins.forget(address)

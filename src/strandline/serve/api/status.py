@@ -38,6 +38,9 @@ def seen_by(caller: Caller, found: LakeStatus) -> LakeStatus:
         maintenance=None
         if care is None
         else replace(
-            care, rules_without_dataset=(), datasets=tuple(d for d in care.datasets if caller.sees(d.dataset))
+            care,
+            rules_without_dataset=(),
+            overridden=(),
+            datasets=tuple(d for d in care.datasets if caller.sees(d.dataset)),
         ),
     )
