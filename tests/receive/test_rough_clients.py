@@ -167,7 +167,8 @@ def test_two_receivers_with_the_same_identity_at_the_same_moment_take_it_once(sh
     with ThreadPoolExecutor(at_once) as pool:
         for n in range(rounds):
             found = list(pool.map(lambda which, n=n: send(n, which), range(at_once)))
-            assert sum(f == (202, False) for f in found) == 1
+            # None, if a receiver that has just started found the body in the spool and recorded it first.
+            assert sum(f == (202, False) for f in found) <= 1 and any(status == 202 for status, _ in found)
             assert all(f in ((202, False), (202, True), (409, False)) for f in found)
     assert len(shared.recorded()) == rounds
     assert len(shared.rows()) == rounds * 10
