@@ -424,7 +424,7 @@ def test_after_a_jump_of_the_clock_a_run_is_skipped_and_says_so(lake: Lake) -> N
         if jump > timedelta():
             assert left(lake) == list(range(1, 11))
     assert retain(bench, target, RetainSettings(older_than=OLD), now=now).deleted_rows == 0
-    assert [e["accepted"] for e in events(lake, "clock_jumped")] == [False] * 4
+    assert [e["accepted"] for e in events(lake, "maintain.clock_jumped")] == [False] * 4
     assert len(in_main(lake, "others")) == 10
 
 
