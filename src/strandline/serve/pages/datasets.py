@@ -9,7 +9,6 @@ from strandline.core.roles import Role
 from strandline.serve.api import datasets as api
 from strandline.serve.api import maintenance
 from strandline.serve.api.inputs import AfterName, BeforeId, NamePath
-from strandline.serve.api.status import seen_by
 from strandline.serve.auth.caller import Caller
 from strandline.serve.auth.needs import needs
 from strandline.serve.pages import actions
@@ -25,7 +24,7 @@ RUNS = 8
 @router.get("/datasets")
 async def list_datasets(request: Request, caller: Caller = needs(Role.READ), after: AfterName = None) -> Response:
     look = await source_of(request).newest()
-    known = sorted(seen_by(caller, look.status).datasets, key=lambda d: d.name)
+    known = sorted(look.seen_by(caller).datasets, key=lambda d: d.name)
     found = [d for d in known if after is None or d.name > after]
     return page(
         request,

@@ -6,7 +6,6 @@ from fastapi import APIRouter, Request, Response
 from markupsafe import Markup
 
 from strandline.core.roles import Role
-from strandline.serve.api.status import seen_by
 from strandline.serve.auth.caller import Caller
 from strandline.serve.auth.needs import needs
 from strandline.serve.pages import actions
@@ -28,7 +27,7 @@ CONCERNS_MAX = 6
 async def overview(request: Request, caller: Caller = needs(Role.READ)) -> Response:
     source = source_of(request)
     look = await source.newest()
-    status = seen_by(caller, look.status)
+    status = look.seen_by(caller)
     found = concerns(status)
     sinks = sink_views(status.sinks)
     history = source.history

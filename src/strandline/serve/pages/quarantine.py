@@ -9,7 +9,6 @@ from fastapi import APIRouter, Query, Request, Response
 from strandline.core.roles import Role
 from strandline.serve.api import quarantined_rows as api
 from strandline.serve.api.inputs import AfterId, Text
-from strandline.serve.api.status import seen_by
 from strandline.serve.auth.caller import Caller
 from strandline.serve.auth.needs import needs
 from strandline.serve.pages import actions
@@ -29,7 +28,7 @@ async def list_rows(
     after: AfterId = None,
 ) -> Response:
     look = await source_of(request).newest()
-    sinks = sink_views(seen_by(caller, look.status).sinks)
+    sinks = sink_views(look.seen_by(caller).sinks)
     chosen = sink or next((s.name for s in sinks if s.quarantined), None)
     found = (
         {"rows": [], "next": None}

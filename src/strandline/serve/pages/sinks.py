@@ -7,7 +7,6 @@ from fastapi import APIRouter, Request, Response
 from strandline.core.roles import Role
 from strandline.serve.api import sinks as api
 from strandline.serve.api.inputs import NamePath
-from strandline.serve.api.status import seen_by
 from strandline.serve.auth.caller import Caller
 from strandline.serve.auth.needs import needs
 from strandline.serve.pages import actions
@@ -26,7 +25,7 @@ LANES_MAX = 200
 async def list_sinks(request: Request, caller: Caller = needs(Role.READ), page_number: int = 1) -> Response:
     source = source_of(request)
     look = await source.newest()
-    status = seen_by(caller, look.status)
+    status = look.seen_by(caller)
     sinks = sink_views(status.sinks)
     number = min(max(1, page_number), max(1, -(-len(sinks) // PAGE)))
     shown = sinks[(number - 1) * PAGE : number * PAGE]

@@ -9,6 +9,8 @@ from hashlib import sha256
 
 from strandline.core.documents import json_text
 from strandline.ledger.engine import utc_now
+from strandline.serve.api.status import seen_by
+from strandline.serve.auth.caller import Caller
 from strandline.serve.context import ServeContext
 from strandline.serve.pages.history import History, sample_of
 from strandline.status.report import LakeStatus
@@ -21,6 +23,9 @@ class Look:
     status: LakeStatus
     at: datetime
     version: str  # the same while nothing that is shown has changed
+
+    def seen_by(self, caller: Caller) -> LakeStatus:
+        return seen_by(caller, self.status)
 
 
 class Source:
@@ -40,10 +45,6 @@ class Source:
                 found = self._newest = await self._context.in_thread(self._load)
                 self.history.add(sample_of(found.status, found.at))
             return found
-
-    def forget(self) -> None:
-        """After a change: the next page shows it at once."""
-        self._newest = None
 
     def _load(self) -> Look:
         status = self._context.lake.status()
