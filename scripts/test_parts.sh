@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Gets the real servers that tests run against: PostgreSQL, versitygw (S3), toxiproxy, Iceberg's own REST catalog. What is
-# there already is used.
+# Gets the real programs that tests run against: PostgreSQL, versitygw (S3), toxiproxy, Iceberg's own REST catalog, Chromium
+# and axe-core. What is there already is used.
 # What cannot be had here is said, and the tests that need it are skipped with that reason (or fail, where CI is set).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -68,3 +68,24 @@ has toxiproxy || go_program github.com/Shopify/toxiproxy/v2/cmd/server@v2.12.0 s
 # Some jars, and Java, which Spark needs anyway.
 .venv/bin/python -m tests.rest_catalog ||
   echo "The REST catalog could not be fetched; its tests will not run."
+
+if ! command -v chromium >/dev/null && ! command -v chromium-browser >/dev/null && ! command -v google-chrome >/dev/null; then
+  echo "Installing Chromium for the tests of the dashboard"
+  if root_on_debian; then
+    apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null || true
+  fi
+  command -v chromium >/dev/null || echo "Chromium could not be installed; the tests of the dashboard will not run."
+fi
+
+# A checker of accessibility, which the tests put into the pages. It is not part of the project.
+axe=.cache/axe-core/axe.min.js
+if [ ! -f "$axe" ]; then
+  work=$(mktemp -d "$PWD/.cache/axe-XXXXXX")
+  if command -v npm >/dev/null && (cd "$work" && npm pack --silent axe-core@4 >/dev/null && tar xzf axe-core-*.tgz); then
+    mkdir -p "$(dirname "$axe")"
+    mv -f "$work/package/axe.min.js" "$axe"
+  else
+    echo "axe-core could not be fetched with npm; the tests of accessibility will not run."
+  fi
+  rm -rf "$work"
+fi

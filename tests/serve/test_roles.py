@@ -18,6 +18,10 @@ OPEN_TO_ALL = {
     ("GET", "/readyz"),
     ("GET", f"{API}/openapi.json"),
     ("POST", f"{API}/session"),
+    ("GET", "/login"),
+    ("POST", "/login"),
+    ("POST", "/logout"),
+    ("GET", "/static/{name}"),
 }
 
 

@@ -1,7 +1,4 @@
-"""The API as a FastAPI application: routes, their description, and one form for every error.
-
-The dashboard adds its router in `create_app`, after those of the API.
-"""
+"""The API and the dashboard as a FastAPI application: routes, their description, and one form for every error."""
 
 from __future__ import annotations
 
@@ -37,6 +34,9 @@ from strandline.serve.context import ServeContext, answer
 from strandline.serve.describe import OPEN, PROBLEM, documented
 from strandline.serve.headers import SecurityHeaders
 from strandline.serve.limits import RequestLimits
+from strandline.serve.pages.render import error_page
+from strandline.serve.pages.routes import PAGES
+from strandline.serve.pages.source import Source
 from strandline.serve.problems import Problem
 
 if TYPE_CHECKING:
@@ -96,6 +96,9 @@ def create_app(lake: Lake, *, tls: bool = False) -> FastAPI:
         app.include_router(router, prefix=API)
     app.include_router(health.router)
     app.include_router(_description(app))
+    app.state.pages = Source(context)
+    for router in PAGES:
+        app.include_router(router)
     _answer_errors(app, context)
     app.add_middleware(RequestLimits, settings=context.settings)
     app.add_middleware(_Unexpected)
@@ -126,7 +129,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
         "session": {"type": "apiKey", "in": "cookie", "name": COOKIE, "description": "`POST /api/v1/session`"},
     }
     for path, method, needed in declared_routes(app):
-        if isinstance(needed, Needs):
+        if isinstance(needed, Needs) and path in found["paths"]:  # pages are not part of the API
             operation = found["paths"][path][method.lower()]
             operation["security"] = [{"token": []}, {"session": []}]
             operation["x-role"] = needed.role.value
@@ -167,10 +170,17 @@ def _answer_errors(app: FastAPI, context: ServeContext) -> None:
         return problems.of_problem(Problem(problems.MALFORMED, "something in the request is no valid text"))
 
     @app.exception_handler(HTTPException)
-    async def no_such_path(_request: Request, error: HTTPException) -> Response:
+    async def no_such_path(request: Request, error: HTTPException) -> Response:
         kind = {404: problems.NOT_FOUND, 405: problems.WRONG_METHOD}.get(error.status_code, problems.MALFORMED)
         hint = "The description at /api/v1/openapi.json has all paths."
-        return problems.of_problem(Problem(kind, kind.title, hint, error.headers or {}))
+        found = Problem(kind, kind.title, hint, error.headers or {})
+        if _is_for_people(request):
+            return await error_page(request, found)
+        return problems.of_problem(found)
+
+
+def _is_for_people(request: Request) -> bool:
+    return not request.url.path.startswith("/api/") and "text/html" in request.headers.get("accept", "")
 
 
 class _Unexpected:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -37,6 +38,8 @@ class ServeContext:
         self.lake = lake
         self.settings: ServeSettings = lake.config.settings.serve
         self.tls = tls
+        self.ending = threading.Event()  # set when the server is told to stop: what streams without end ends then
+        self.streams = 0  # open event streams; used from the event loop only
         self.keys = load_session_keys(lake.config)
         self.sessions = Sessions(lake.ledger, self.keys, timedelta(minutes=self.settings.session_minutes))
         self.logins = LoginLimit(self.settings.logins_per_minute_max)

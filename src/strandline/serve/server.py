@@ -51,6 +51,7 @@ def serve_lake(
             if not server.is_alive:
                 raise FailedError(f"the HTTP server has ended by itself: {server.failure}")
     finally:
+        app.state.context.ending.set()
         server.stop()
 
 

@@ -113,6 +113,9 @@ def _known(names: Sequence[str]) -> str:
     return f"There are: {', '.join(names[:20])}{' …' if len(names) > 20 else ''}."
 
 
+_TARGET_BYTES = 512 << 20  # Iceberg's own default
+
+
 @dataclass(frozen=True, slots=True)
 class TableDescription:
     table_uuid: str
@@ -120,16 +123,42 @@ class TableDescription:
     format_version: int
     columns: tuple[Column, ...]  # the user's, without Strandline's own
     partition_by: tuple[str, ...]  # as `--partition-by` takes them: `day(at)`, `bucket(16, id)`, `who`
+    data_files: int | None  # of the newest snapshot; None if its writer kept no totals
+    data_bytes: int | None
+    surplus_files: int | None  # how many files fewer would do if each had the table's target size; None if unknown
 
 
 def describe(table: Table) -> TableDescription:
+    files, size = _total(table, "total-data-files"), _total(table, "total-files-size")
     return TableDescription(
         str(table.metadata.table_uuid),
         table.location(),
         table.metadata.format_version,
         tuple(c for c in columns_of(table.schema()) if c.name not in INTERNAL_COLUMNS),
         _partition_by(table),
+        files,
+        size,
+        None if files is None or size is None else surplus_files(files, size, _target_bytes(table)),
     )
+
+
+def surplus_files(files: int, size: int, target: int) -> int:
+    """An estimate from totals: partitions, each of which needs a file of its own, are not known here."""
+    return max(0, files - max(1, -(-size // target)))
+
+
+def _total(table: Table, name: str) -> int | None:
+    """Zero for a table without a snapshot, which has no files."""
+    newest = table.current_snapshot()
+    if newest is None:
+        return 0
+    found = None if newest.summary is None else newest.summary.additional_properties.get(name)
+    return int(found) if found is not None and found.isdigit() else None
+
+
+def _target_bytes(table: Table) -> int:
+    found = table.properties.get("write.target-file-size-bytes", "")
+    return int(found) if found.isdigit() and int(found) else _TARGET_BYTES
 
 
 def _partition_by(table: Table) -> tuple[str, ...]:

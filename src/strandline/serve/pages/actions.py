@@ -1,0 +1,290 @@
+"""The buttons of an admin: one for everything that the API can change. Each is a form that calls the API.
+
+A button says what it will do before it does it. What cannot be undone has to be confirmed; where the API has a dry
+run, that has to come first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+_API = "/api/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    name: str
+    label: str
+    kind: str = "text"
+    """How the script turns what was typed into JSON: text, flag, choice, number, list (by commas), pairs (key=value
+    lines), renames (old=new lines), columns (name type lines), numbers (row numbers; none: all)."""
+    value: str = ""
+    choices: Sequence[str] = ()
+    hint: str = ""
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    id: str
+    label: str
+    method: str
+    path: str
+    says: str  # what it will do, and whether that can be undone
+    fields: Sequence[Field] = ()
+    body: Mapping[str, Any] = field(default_factory=dict)  # sent always
+    dry_path: str | None = None  # where its dry run is; None if it has none
+    dry_body: Mapping[str, Any] = field(default_factory=dict)
+    cannot_be_undone: bool = False
+    confirm: str | None = None  # what has to be typed before
+    rows_of: str | None = None  # a sink: rows that are chosen on the page go into the field `numbers`
+    sends_body: bool = True
+
+    @property
+    def route(self) -> str:
+        return f"{self.method} {self.path.partition('?')[0]}"
+
+
+def _sink(name: str) -> str:
+    return f"{_API}/sinks/{quote(name, safe='')}"
+
+
+def pause(name: str) -> Action:
+    return Action(
+        "pause", "Pause", "POST", f"{_sink(name)}/pause",
+        f"{name} gets no more rows until it is resumed. What it has stays; rows wait in the lake.", sends_body=False,
+    )  # fmt: skip
+
+
+def resume(name: str) -> Action:
+    return Action(
+        "resume", "Resume", "POST", f"{_sink(name)}/resume",
+        f"{name} goes on where it was. Rows that waited are delivered.", sends_body=False,
+    )  # fmt: skip
+
+
+def sink_actions(name: str, state: str) -> list[Action]:
+    at = _sink(name)
+    return [
+        resume(name) if state != "active" else pause(name),
+        Action(
+            "tick", "Deliver now", "POST", f"{at}/tick",
+            f"Every settled row that {name} does not have yet is sent to it, once. A dry run says what would be sent.",
+            body={"dry_run": False}, dry_path=f"{at}/tick", dry_body={"dry_run": True},
+        ),
+        Action(
+            "verify", "Verify", "POST", f"{at}/verify",
+            f"Reads everything that {name} holds and compares it with the lake. Changes nothing; may take long.",
+            [Field("taken_is_fine", "Objects that a consumer took away are no loss", "flag")],
+        ),
+        Action(
+            "update", "Change options", "PATCH", at,
+            "What was promised already is delivered with the old options; nothing is sent again.",
+            [
+                Field("options", "Options", "pairs", hint="One per line: name=value. A secret is named as env:NAME."),
+                Field("unset", "Back to the default", "list", hint="Names, with commas between them."),
+            ],
+        ),
+        Action(
+            "recover", "Recover", "POST", f"{at}/recover",
+            f"Reads from the destination how far {name} is, and goes on from there. If the destination lacks what it "
+            "had, nothing is changed unless you say below what to do about it.",
+            [
+                Field("resend", "Send again what the destination has lost, in a new generation", "flag"),
+                Field("accept_loss", "Give up what the destination has lost; this cannot be undone", "flag"),
+            ],
+        ),
+        Action(
+            "reset", "Deliver again", "POST", f"{at}/reset",
+            f"{name} gets its rows again, in a new generation beside the old one. Whoever reads both gets rows twice. "
+            "The old generation cannot be taken up again.",
+            [Field("to", "From", value="beginning", hint="beginning, or a continuation token.", required=True)],
+            cannot_be_undone=True, confirm=name,
+        ),
+        Action(
+            "remove", "Remove", "DELETE", at,
+            f"{name} gets no more rows, and its watermarks are forgotten. What was delivered stays where it is. A new "
+            "sink of the same name starts anew.",
+            cannot_be_undone=True, confirm=name, sends_body=False,
+        ),
+    ]  # fmt: skip
+
+
+def add_sink(datasets: Sequence[str], kinds: Sequence[str], dataset: str | None = None) -> Action:
+    return Action(
+        "add-sink", "Add a sink", "POST", f"{_API}/sinks",
+        "The destination is looked at and claimed; then the sink gets the dataset's rows, each exactly once.",
+        [
+            Field("name", "Name", required=True),
+            Field("dataset", "Dataset", "choice", dataset or "", datasets, required=True),
+            Field("kind", "Kind", "choice", "", kinds, required=True),
+            Field("options", "Options", "pairs", hint="One per line: name=value. A secret is named as env:NAME."),
+            Field("start", "Rows", "choice", "beginning", ("beginning", "now"), "All settled rows, or new ones only."),
+        ],
+    )  # fmt: skip
+
+
+def create_dataset() -> Action:
+    return Action(
+        "create-dataset", "Create a dataset", "POST", f"{_API}/datasets",
+        "Makes an Iceberg table, and a dataset of it.",
+        [
+            Field("name", "Name", hint="TABLE or NAMESPACE.TABLE", required=True),
+            Field("columns", "Columns", "columns", hint="One per line: name type, and required if it must be there. "
+                  "For example: id long required", required=True),
+            Field("deliver_by", "Deliver by", "list", hint="Columns whose values sort rows into logical partitions."),
+            Field("partition_by", "Partition by", hint="How files are laid out: day(at)"),
+        ],
+    )  # fmt: skip
+
+
+def dataset_actions(name: str) -> list[Action]:
+    at = f"{_API}/datasets/{quote(name, safe='')}"
+    return [
+        *maintenance_actions(name),
+        Action(
+            "alter", "Change columns", "PATCH", at,
+            "All changes in one commit; no file is rewritten. Values of a dropped column stay in the files, unread.",
+            [
+                Field("add", "Add", "columns", hint="One per line: name type"),
+                Field("rename", "Rename", "renames", hint="One per line: old=new"),
+                Field("widen", "Widen", "columns", hint="One per line: name type (int to long, float to double)"),
+                Field("drop", "Drop", "list", hint="Names, with commas between them."),
+            ],
+        ),
+        Action(
+            "drop", "Drop", "DELETE", at,
+            f"Catalog and ledger forget {name}, and its sinks get nothing more. Its files stay where they are, and its "
+            "sequence numbers stay taken.",
+            cannot_be_undone=True, confirm=name, sends_body=False,
+        ),
+    ]  # fmt: skip
+
+
+def maintenance_actions(name: str) -> list[Action]:
+    def action(kind: str, label: str, says: str, fields: Sequence[Field] = (), **more: Any) -> Action:
+        at = f"{_API}/maintenance/{kind}"
+        body = {"dataset": name}
+        return Action(
+            kind, label, "POST", at, says, fields, body | {"dry_run": False},
+            dry_path=at, dry_body=body | {"dry_run": True}, **more,
+        )  # fmt: skip
+
+    older = Field("older_than", "Older than", hint="A number and s, m, h or d: 30d. Empty: as the rule says.")
+    return [
+        action("compact", "Compact", "Writes small files anew as large ones. Rows and their numbers stay the same."),
+        action(
+            "retain", "Apply retention",
+            "Deletes rows that are old enough, once every sink has them. Deleted rows cannot be brought back.",
+            [
+                older,
+                Field("column", "By the time in the column"),
+                Field("on_lag", "If a sink lags", "choice", "", ("", "hold", "drop"), "Empty: as the rule says."),
+                Field("drop_after", "Drop after", hint="How long to hold rows for a sink that lags: 30d."),
+                Field("paused_sinks", "Paused sinks", "choice", "", ("", "count", "ignore"), "Do rows wait for them?"),
+                Field("accept_clock", "The clock of this machine is right", "flag"),
+            ],
+            cannot_be_undone=True,
+        ),
+        action(
+            "expire", "Expire snapshots",
+            "Removes old snapshots and the files that only they had. Nobody can read as of those snapshots any more.",
+            [older, Field("keep_min", "Keep at least", "number", hint="So many snapshots stay in any case.")],
+            cannot_be_undone=True,
+        ),
+        action(
+            "purge", "Purge rows",
+            "Deletes rows wherever the lake has them, for a person who asks to be forgotten. Sinks keep what they got; "
+            "the result names those that may hold such rows.",
+            [
+                Field("where", "Which rows", hint="In Spark SQL: who = 'ada'", required=True),
+                Field("keep_snapshots", "Leave old snapshots, which still hold the rows", "flag"),
+            ],
+            cannot_be_undone=True, confirm=name,
+        ),
+    ]  # fmt: skip
+
+
+def quarantined_row_actions(sink: str) -> list[Action]:
+    at = f"{_API}/quarantined-rows"
+    which = Field("numbers", "Rows", "numbers", hint="Their numbers, with commas between them. Empty: all of the sink.")
+    return [
+        Action(
+            "replay", "Replay", "POST", f"{at}/replay",
+            f"Sends the rows to {sink} again. One that is refused again stays in quarantine.",
+            [which], {"sink": sink}, rows_of=sink,
+        ),
+        Action(
+            "discard", "Discard", "POST", f"{at}/discard",
+            f"{sink} never gets these rows, and their stored content is removed. The lake keeps its own rows.",
+            [which], {"sink": sink}, rows_of=sink, cannot_be_undone=True, confirm=sink,
+        ),
+    ]  # fmt: skip
+
+
+def quarantined_file_actions() -> list[Action]:
+    at = f"{_API}/quarantined-files"
+    return [
+        Action(
+            "restore", "Restore", "POST", f"{at}/restore",
+            "Brings back every file that a run has moved aside. Never replaces a file, and may be repeated.",
+            [Field("run", "Run", "number", required=True)],
+        ),
+        Action(
+            "purge-files", "Purge", "POST", f"{at}/purge",
+            "Deletes for good the files that were moved aside long enough ago. What a table needs by now is brought "
+            "back instead.",
+            [Field("run", "Only of run", "number", hint="Empty: of every run.")],
+            cannot_be_undone=True, confirm="purge",
+        ),
+    ]  # fmt: skip
+
+
+def reconcile_actions() -> list[Action]:
+    at = f"{_API}/reconciliation/trigger"
+    return [
+        Action(
+            "dry-run", "Find drift", "POST", f"{at}?dry_run=true",
+            "Compares tables with storage and reports what differs. Changes nothing.", sends_body=False,
+        ),
+        Action(
+            "act", "Act on drift", "POST", f"{at}?dry_run=false&act=true",
+            "Compares tables with storage, moves orphan files into quarantine and repairs what it may, within its "
+            "guards. Files in quarantine can be restored until they are purged.",
+            dry_path=f"{at}?dry_run=true", cannot_be_undone=True, sends_body=False,
+        ),
+    ]  # fmt: skip
+
+
+def call_off(place: str, label: str = "Call off") -> Action:
+    return Action(
+        "cancel", label, "POST", f"{_API}/{place}/cancel",
+        "It ends before its next durable step. What it has finished until then stays.", sends_body=False,
+    )  # fmt: skip
+
+
+def create_token(datasets: Sequence[str]) -> Action:
+    return Action(
+        "create-token", "Create a token", "POST", f"{_API}/tokens",
+        "Makes a token. Its secret is shown once, here; the ledger stores only a hash.",
+        [
+            Field("name", "Name", required=True),
+            Field("role", "Role", "choice", "read", ("read", "write", "replicate", "admin")),
+            Field("datasets", "Only these datasets", "list",
+                  hint=f"With commas between them; empty: all. {'For example: ' + datasets[0] if datasets else ''}"),
+            Field("expires", "Expires after", hint="A number and s, m, h or d: 30d. Empty: never."),
+            Field("replaces", "Replaces", hint="A token whose claims it takes over."),
+        ],
+    )  # fmt: skip
+
+
+def revoke_token(name: str) -> Action:
+    return Action(
+        f"revoke-{quote(name, safe='')}", "Revoke", "DELETE", f"{_API}/tokens/{quote(name, safe='')}",
+        f"The token {name} is refused from now on, and its sessions end. What was sent with it stays. It cannot be "
+        "made valid again.",
+        cannot_be_undone=True, confirm=name, sends_body=False,
+    )  # fmt: skip

@@ -1,0 +1,46 @@
+"""The audit log, filtered by who, how and what."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Query, Request, Response
+
+from strandline.core.actor import Trigger
+from strandline.core.roles import Role
+from strandline.serve.api import audit as api
+from strandline.serve.api.inputs import BeforeId, Text
+from strandline.serve.auth.caller import Caller
+from strandline.serve.auth.needs import needs
+from strandline.serve.pages.render import PageRoute, document_of, page
+
+router = APIRouter(include_in_schema=False, route_class=PageRoute)
+PAGE = 50
+
+
+@router.get("/audit")
+async def list_events(
+    request: Request,
+    caller: Caller = needs(Role.ADMIN, whole_lake=True),
+    actor: Annotated[Text, Query()] = "",
+    trigger: Annotated[Trigger | str, Query()] = "",
+    event: Annotated[Text, Query()] = "",
+    before: BeforeId = None,
+) -> Response:
+    """An empty field of the form is no filter."""
+    chosen = next((t for t in Trigger if t.value == trigger), None)
+    found = document_of(await api.list_events(request, caller, actor or None, chosen, event or None, PAGE, before))
+    filters = {"actor": actor, "trigger": "" if chosen is None else chosen.value, "event": event}
+    return page(
+        request,
+        "audit.html",
+        caller,
+        at="/audit",
+        beats=before is None,
+        events=found["events"],
+        next=found["next"],
+        filters=filters,
+        query=urlencode({name: value for name, value in filters.items() if value}),
+        triggers=[t.value for t in Trigger],
+    )

@@ -1,0 +1,76 @@
+"""Datasets, and one dataset: blocks, files and small-file debt, columns, maintenance."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from strandline.core.errors import StrandlineError
+from strandline.core.roles import Role
+from strandline.serve.api import datasets as api
+from strandline.serve.api import maintenance
+from strandline.serve.api.inputs import AfterName, BeforeId, NamePath
+from strandline.serve.auth.caller import Caller
+from strandline.serve.auth.needs import needs
+from strandline.serve.pages import actions
+from strandline.serve.pages.render import PageRoute, document_of, page, source_of
+from strandline.serve.pages.views import sink_views
+
+router = APIRouter(include_in_schema=False, route_class=PageRoute)
+PAGE = 100
+BLOCKS = 25
+RUNS = 8
+
+
+@router.get("/datasets")
+async def list_datasets(request: Request, caller: Caller = needs(Role.READ), after: AfterName = None) -> Response:
+    look = await source_of(request).newest()
+    known = sorted(look.seen_by(caller).datasets, key=lambda d: d.name)
+    found = [d for d in known if after is None or d.name > after]
+    return page(
+        request,
+        "datasets.html",
+        caller,
+        at="/datasets",
+        look=look,
+        datasets=found[:PAGE],
+        total=len(known),
+        next=found[PAGE - 1].name if len(found) > PAGE else None,
+        create=actions.create_dataset(),
+    )
+
+
+@router.get("/datasets/{name}")
+async def show_dataset(
+    request: Request, name: NamePath, caller: Caller = needs(Role.READ), before: BeforeId = None
+) -> Response:
+    full = caller.check_sees(name)
+    try:
+        table, table_problem = document_of(await api.show_dataset(request, full, caller)), None
+    except StrandlineError as e:
+        if type(e).__name__ == "NoSuchDataset":
+            raise
+        table, table_problem = None, e.message  # the catalog may be away; the ledger still knows the rest
+    blocks = document_of(await api.list_blocks(request, full, caller, limit=BLOCKS, before=before))
+    runs = document_of(await maintenance.list_runs(request, caller, dataset=full, limit=RUNS))
+    look = await source_of(request).newest()
+    status = look.status
+    care = () if status.maintenance is None else status.maintenance.datasets
+    return page(
+        request,
+        "dataset.html",
+        caller,
+        at="/datasets",
+        beats=True,
+        look=look,
+        name=full,
+        table=table,
+        table_problem=table_problem,
+        dataset=next((d for d in status.datasets if d.name == full), None),
+        care=next((d for d in care if d.dataset == full), None),
+        received=next((r for r in status.receive or () if r.dataset == full), None),
+        sinks=sink_views(s for s in status.sinks if s.dataset == full),
+        blocks=blocks["blocks"],
+        next=blocks["next"],
+        runs=runs["runs"],
+        actions=actions.dataset_actions(full),
+    )

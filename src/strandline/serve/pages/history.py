@@ -1,0 +1,104 @@
+"""What this process saw of the lake lately: a bounded number of samples, in memory.
+
+The ledger knows how things are; how they were a moment ago is known only to whoever looked. Nobody looks while no page
+is open, so charts have gaps then, and pages say since when they know.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+
+from strandline.serve.pages.charts import Point
+from strandline.status.report import LakeStatus
+
+SAMPLES_MAX = 360
+APART_SECONDS_MIN = 5.0
+GAP_SECONDS = 60.0  # samples further apart are not joined by a line
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    at: datetime
+    sequence: int  # moves by one for each row that comes in
+    lag_rows: Mapping[str, int | None]
+    lag_seconds: Mapping[str, float | None]
+    delivered: Mapping[str, int | None]  # rows that a sink has got in its generation; None if unknown
+
+
+def sample_of(status: LakeStatus, at: datetime) -> Sample:
+    delivered: dict[str, int | None] = {}
+    for lane in status.sinks:
+        before = delivered.get(lane.name, 0)
+        delivered[lane.name] = None if before is None or lane.exported is None else before + lane.exported
+    return Sample(
+        at,
+        status.sequence,
+        {lane.name: lane.sink_lag_rows for lane in status.sinks},
+        {lane.name: lane.sink_lag_seconds for lane in status.sinks},
+        delivered,
+    )
+
+
+class History:
+    """Used from one event loop only."""
+
+    def __init__(self, samples_max: int = SAMPLES_MAX) -> None:
+        self._samples: deque[Sample] = deque(maxlen=samples_max)
+
+    def add(self, sample: Sample) -> None:
+        """Samples that come too quickly one after the other are left out."""
+        newest = self._samples[-1].at if self._samples else None
+        if newest is None or (sample.at - newest).total_seconds() >= APART_SECONDS_MIN:
+            self._samples.append(sample)
+
+    @property
+    def since(self) -> datetime | None:
+        return self._samples[0].at if self._samples else None
+
+    @property
+    def until(self) -> datetime | None:
+        return self._samples[-1].at if self._samples else None
+
+    def lag_rows(self, sink: str) -> list[Point]:
+        return _joined((s.at, s.lag_rows.get(sink)) for s in self._samples)
+
+    def lag_seconds(self, sink: str) -> list[Point]:
+        return _joined((s.at, s.lag_seconds.get(sink)) for s in self._samples)
+
+    def rows_in(self) -> list[Point]:
+        """Per second."""
+        return _rates((s.at, s.sequence) for s in self._samples)
+
+    def rows_out(self, sinks: Iterable[str]) -> list[Point]:
+        """Per second, to all of these sinks."""
+        named = list(sinks)
+        return _rates((s.at, _sum(s.delivered.get(name) for name in named)) for s in self._samples)
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    found = list(values)
+    return None if any(v is None for v in found) else sum(v for v in found if v is not None)
+
+
+def _joined(values: Iterable[tuple[datetime, float | None]]) -> list[Point]:
+    points: list[Point] = []
+    for at, value in values:
+        if points and at.timestamp() - points[-1].at > GAP_SECONDS:
+            points.append(Point(at.timestamp(), None))
+        points.append(Point(at.timestamp(), value))
+    return points
+
+
+def _rates(values: Iterable[tuple[datetime, int | None]]) -> list[Point]:
+    """A counter that went back (a new generation, a restored ledger) or that nobody watched has no rate."""
+    found = list(values)
+    points: list[Point] = []
+    for (before, then), (at, now) in pairwise(found):
+        apart = (at - before).total_seconds()
+        grown = None if then is None or now is None or now < then or apart > GAP_SECONDS else now - then
+        points.append(Point(at.timestamp(), None if grown is None else grown / apart))
+    return points

@@ -1,0 +1,67 @@
+"""Server-sent events: tells open pages when to fetch themselves again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from time import monotonic
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import StreamingResponse
+
+from strandline.core.errors import StrandlineError
+from strandline.core.roles import Role
+from strandline.serve.auth.caller import Caller
+from strandline.serve.auth.needs import needs
+from strandline.serve.context import ServeContext, context_of
+from strandline.serve.pages.render import PageRoute, source_of
+from strandline.serve.pages.source import REFRESH_SECONDS, Source
+from strandline.serve.problems import Problem, too_many
+
+router = APIRouter(include_in_schema=False, route_class=PageRoute)
+
+STREAMS_MAX = 64  # in this process; further pages refresh themselves now and then
+BEAT_SECONDS = 12.0  # also keeps proxies from closing a silent stream
+LASTS_SECONDS_MAX = 900.0  # the browser opens it anew
+_LOOKS_SECONDS = 0.5
+
+
+@router.get("/live")
+async def live(request: Request, caller: Caller = needs(Role.READ)) -> Response:
+    context = context_of(request)
+    if context.streams >= STREAMS_MAX:
+        raise too_many("too many pages are open", 30)
+    events = _events(context, source_of(request), request)
+    headers = {"X-Accel-Buffering": "no", "Cache-Control": "no-store"}
+    return StreamingResponse(events, headers=headers, media_type="text/event-stream")
+
+
+async def _events(context: ServeContext, source: Source, request: Request) -> AsyncIterator[bytes]:
+    context.streams += 1
+    try:
+        until, version, beat_at = monotonic() + LASTS_SECONDS_MAX, "", monotonic() + BEAT_SECONDS
+        yield b"retry: 3000\n\n"
+        while monotonic() < until:
+            try:
+                if await context.find_caller(request) is None:
+                    yield _event("ended", "session")
+                    return
+                newest = (await source.newest()).version
+            except (StrandlineError, Problem):
+                newest = "away"
+            if newest != version:
+                version = newest
+                yield _event("changed", version)
+            elif monotonic() >= beat_at:
+                beat_at = monotonic() + BEAT_SECONDS
+                yield _event("beat", version)
+            for _ in range(int(REFRESH_SECONDS / _LOOKS_SECONDS)):
+                await asyncio.sleep(_LOOKS_SECONDS)
+                if context.ending.is_set():
+                    return
+    finally:
+        context.streams -= 1
+
+
+def _event(name: str, data: str) -> bytes:
+    return f"event: {name}\ndata: {data}\n\n".encode()

@@ -1,0 +1,79 @@
+"""Log in with the secret of a token, and log out."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qs
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
+
+from strandline.serve.api.session import log_in
+from strandline.serve.auth.csrf import check_own_page, check_token
+from strandline.serve.auth.needs import anyone
+from strandline.serve.context import context_of
+from strandline.serve.pages.render import PageRoute, html
+from strandline.serve.problems import CROSS_SITE, Problem, of_problem
+
+router = APIRouter(include_in_schema=False, route_class=PageRoute)
+_FIELDS_MAX = 8
+
+
+@router.get("/login")
+async def show_log_in(request: Request, next: str = "/", out: bool = False, _: None = anyone()) -> Response:
+    told = "You are logged out." if out else None
+    return html(context_of(request), "login.html", problem=None, told=told, then=_own_path(next))
+
+
+@router.post("/login")
+async def submit_log_in(request: Request, _: None = anyone()) -> Response:
+    context = context_of(request)
+    form = await _form(request)
+    then = _own_path(form.get("next", "/"))
+    secret = form.get("token", "").strip()
+    try:
+        made = await log_in(context, request, secret[:1024])
+    except Problem as e:
+        if e.kind is CROSS_SITE:
+            raise
+        answer = html(context, "login.html", status=of_problem(e).status_code, problem=_said(e), then=then)
+        for name, value in e.headers.items():
+            answer.headers[name] = value
+        return answer
+    response = RedirectResponse(then, 303)
+    context.sessions.set_cookie(response, made, secure=context.tls)
+    return response
+
+
+def _said(problem: Problem) -> str:
+    said = f"{problem.detail[:1].upper()}{problem.detail[1:]}."
+    wait = problem.headers.get("Retry-After")
+    return f"{said} Try again in {wait} seconds." if wait else said
+
+
+@router.post("/logout")
+async def submit_log_out(request: Request, _: None = anyone()) -> Response:
+    """Without a session there is nothing to end. With one, only our own page may end it."""
+    context = context_of(request)
+    session = context.sessions.cookie_of(request)
+    response = RedirectResponse("/login?out=true", 303)
+    if session is not None:
+        check_own_page(request)
+        check_token(request, context.keys.csrf_token(session), (await _form(request)).get("csrf", ""))
+        await context.identify(lambda: context.sessions.end(session))
+    context.sessions.clear_cookie(response, secure=context.tls)
+    return response
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """The fields of a form. Raises nothing: what cannot be read is left out."""
+    try:
+        found = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=_FIELDS_MAX)
+    except ValueError:
+        return {}
+    return {name: values[0] for name, values in found.items()}
+
+
+def _own_path(path: str) -> str:
+    """A path of this server, whatever was given: another site must not be where a log-in leads to."""
+    is_own = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable() and path.isascii()
+    return path if is_own and not path.startswith(("/login", "/logout", "/live", "/api/")) else "/"

@@ -1,0 +1,77 @@
+"""The first page: is anything wrong, lag, throughput, sealed against ingested, held rows, quarantine, drift."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+from markupsafe import Markup
+
+from strandline.core.roles import Role
+from strandline.serve.auth.caller import Caller
+from strandline.serve.auth.needs import needs
+from strandline.serve.pages import actions
+from strandline.serve.pages.attention import concerns
+from strandline.serve.pages.charts import Line, Point, line_chart, sparkline
+from strandline.serve.pages.history import History
+from strandline.serve.pages.render import PageRoute, page, source_of
+from strandline.serve.pages.spelling import clock
+from strandline.serve.pages.views import SinkView, held_views, sink_views, sum_known, unsealed_first
+
+router = APIRouter(include_in_schema=False, route_class=PageRoute)
+
+SINKS_MAX = 12
+DATASETS_MAX = 8
+CONCERNS_MAX = 6
+
+
+@router.get("/")
+async def overview(request: Request, caller: Caller = needs(Role.READ)) -> Response:
+    source = source_of(request)
+    look = await source.newest()
+    status = look.seen_by(caller)
+    found = concerns(status)
+    sinks = sink_views(status.sinks)
+    history = source.history
+    is_limited = caller.token.datasets is not None
+    return page(
+        request,
+        "overview.html",
+        caller,
+        at="/",
+        look=look,
+        lake=status,
+        concerns=found[:CONCERNS_MAX],
+        more_concerns=max(0, len(found) - CONCERNS_MAX),
+        sinks=sinks[:SINKS_MAX],
+        sinks_total=len(sinks),
+        sparks={s.name: spark(history, s) for s in sinks[:SINKS_MAX]},
+        worst_lag=max((s.lag_rows for s in sinks if s.lag_rows is not None), default=None),
+        worst_seconds=max((s.lag_seconds for s in sinks if s.lag_seconds is not None), default=None),
+        datasets=unsealed_first(status.datasets)[:DATASETS_MAX],
+        datasets_total=len(status.datasets),
+        open_blocks=sum(d.open_blocks for d in status.datasets),
+        held=held_views(status),
+        held_rows=sum_known(h.rows for h in held_views(status)),
+        quarantined=sum(s.quarantined for s in sinks),
+        history=history,
+        chart=throughput(history, sinks, with_in=not is_limited),
+        rate_in=None if is_limited else _last(history.rows_in()),
+        rate_out=_last(history.rows_out(s.name for s in sinks)),
+        create=actions.create_dataset(),
+    )
+
+
+def spark(history: History, sink: SinkView) -> Markup:
+    return sparkline(history.lag_rows(sink.name), f"Lag of {sink.name} in rows over time")
+
+
+def throughput(history: History, sinks: list[SinkView], *, with_in: bool) -> Markup:
+    if history.since is None or history.until is None:
+        return Markup("")
+    lines = [Line("in", "in", history.rows_in())] if with_in else []
+    lines.append(Line("out", "out", history.rows_out(s.name for s in sinks)))
+    start, end = clock(history.since), f"{clock(history.until)} UTC"
+    return line_chart(lines, f"Rows per second, in and out, {start} to {end}", start=start, end=end)
+
+
+def _last(points: list[Point]) -> float | None:
+    return points[-1].value if points else None

@@ -1,0 +1,237 @@
+// The script of the dashboard: keeps pages live, and sends forms to the API. Nothing is loaded from elsewhere.
+"use strict";
+(() => {
+  const csrf = document.body.dataset.csrf || "";
+  const live = document.getElementById("live");
+
+  // --- live pages -------------------------------------------------------------------------------------------------
+  let fetching = false;
+  async function refresh() {
+    if (fetching || document.hidden) return;
+    fetching = true;
+    try {
+      const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+      if (answer.status === 401) return location.assign(location.href);
+      if (!answer.ok) return say("off", "Not live: the server does not answer");
+      const found = new DOMParser().parseFromString(await answer.text(), "text/html");
+      for (const part of document.querySelectorAll("[data-live]")) {
+        const other = found.getElementById(part.id);
+        if (other && part.innerHTML !== other.innerHTML && !isUsed(part)) replace(part, other);
+      }
+      say("on", "Live · " + new Date().toLocaleTimeString([], { hour12: false }));
+    } catch {
+      say("off", "Not live: the server does not answer");
+    } finally {
+      fetching = false;
+    }
+  }
+  // Somebody has chosen something there: what is under their hands stays.
+  const isUsed = (part) => part.querySelector("input[data-row]:checked, details[open], dialog[open], input:focus, select:focus") !== null;
+  function replace(part, other) {
+    const focused = part.contains(document.activeElement) ? document.activeElement : null;
+    const at = focused && [...part.querySelectorAll("a, button")].indexOf(focused);
+    part.replaceChildren(...[...other.childNodes].map((node) => document.importNode(node, true)));
+    if (focused) part.querySelectorAll("a, button")[at]?.focus();
+  }
+  function say(state, words) {
+    if (live && live.dataset.state + live.textContent !== state + words) {
+      live.dataset.state = state;
+      live.textContent = words;
+    }
+  }
+  if (live) {
+    const events = new EventSource("/live");
+    events.addEventListener("open", () => say("on", "Live"));
+    events.addEventListener("changed", refresh);
+    events.addEventListener("beat", () => {
+      if (document.body.dataset.beats) refresh();
+      else say("on", "Live · " + new Date().toLocaleTimeString([], { hour12: false }));
+    });
+    events.addEventListener("ended", () => { events.close(); location.assign(location.href); });
+    events.addEventListener("error", () => {
+      say("off", "Not live: connecting again");
+      if (events.readyState === EventSource.CLOSED) setInterval(refresh, 30000);
+    });
+    document.addEventListener("visibilitychange", refresh);
+    addEventListener("pagehide", () => events.close());
+  }
+
+  // --- forms that call the API --------------------------------------------------------------------------------------
+  const lines = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
+  const list = (text) => text.split(/[,\n]/).map((word) => word.trim()).filter(Boolean);
+  const halves = (line) => {
+    const at = line.indexOf("=");
+    if (at < 1) throw new Error("“" + line + "” has no name and value with = between them.");
+    return [line.slice(0, at).trim(), line.slice(at + 1).trim()];
+  };
+  const read = {
+    text: (given) => given.value.trim() || undefined,
+    choice: (given) => given.value || undefined,
+    flag: (given) => given.checked,
+    number: (given) => (given.value.trim() ? Number(given.value) : undefined),
+    list: (given) => (list(given.value).length ? list(given.value) : undefined),
+    pairs: (given) => (given.value.trim() ? Object.fromEntries(lines(given.value).map(halves)) : undefined),
+    renames: (given) => (given.value.trim() ? lines(given.value).map(halves).map(([name, to]) => ({ name, to })) : undefined),
+    columns: (given) => (given.value.trim() ? lines(given.value).map(column) : undefined),
+  };
+  function column(line) {
+    const [, name, rest] = line.match(/^(\S+)\s+(.+)$/) || [];
+    if (!name) throw new Error("“" + line + "” has no name and type.");
+    const required = /\srequired$/.test(" " + rest);
+    const made = { name, type: rest.replace(/\s+required$/, "") };
+    return required ? { ...made, required } : made;
+  }
+  function bodyOf(form) {
+    const body = {};
+    for (const given of form.querySelectorAll("[data-kind]")) {
+      if (given.dataset.kind === "numbers") {
+        const numbers = list(given.value).map(Number);
+        if (numbers.some((n) => !Number.isInteger(n))) throw new Error("Rows are named by their numbers.");
+        Object.assign(body, numbers.length ? { numbers } : { all: true });
+        continue;
+      }
+      const value = read[given.dataset.kind](given);
+      if (value !== undefined) body[given.name] = value;
+    }
+    return body;
+  }
+  async function call(method, path, body) {
+    const headers = { "X-CSRF-Token": csrf, Accept: "application/json" };
+    if (body !== undefined) headers["Content-Type"] = "application/json";
+    const answer = await fetch(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
+    const found = await answer.json().catch(() => ({}));
+    if (!answer.ok) throw Object.assign(new Error(found.detail || "The server answered " + answer.status + "."), { hint: found.hint });
+    return { status: answer.status, found };
+  }
+  const wait = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
+
+  function element(tag, text, kind) {
+    const made = document.createElement(tag);
+    if (text !== undefined) made.textContent = text;
+    if (kind) made.className = kind;
+    return made;
+  }
+  function show(value) {
+    if (value === null || value === undefined) return element("span", "unknown", "unknown");
+    if (Array.isArray(value)) {
+      if (!value.length) return element("span", "none", "muted");
+      const made = element("div");
+      value.slice(0, 20).forEach((one) => made.append(show(one)));
+      if (value.length > 20) made.append(element("p", "and " + (value.length - 20) + " more", "muted"));
+      return made;
+    }
+    if (typeof value === "object") {
+      const made = element("dl", undefined, "facts");
+      for (const [name, one] of Object.entries(value)) {
+        const detail = element("dd");
+        detail.append(show(one));
+        made.append(element("dt", name.replaceAll("_", " ")), detail);
+      }
+      return made;
+    }
+    if (typeof value === "boolean") return element("span", value ? "yes" : "no");
+    return element("span", typeof value === "number" ? value.toLocaleString("en") : value);
+  }
+  const QUIET = new Set(["task", "run", "kind", "subject", "node", "actor", "trigger", "started_at", "ended_at", "stop_asked_at", "outcome", "result", "error", "by_schedule", "phases", "seconds", "dataset", "dry_run"]);
+
+  async function follow(place, outcome, words) {
+    const note = element("p", words + " …", "note");
+    const stop = element("button", "Call off", "quiet");
+    stop.type = "button";
+    stop.addEventListener("click", () => call("POST", place + "/cancel").catch((e) => note.append(" " + e.message)));
+    outcome.replaceChildren(note, stop);
+    for (let pause = 150; ; pause = Math.min(pause * 1.5, 2000)) {
+      const { found } = await call("GET", place);
+      if (found.ended_at) return found;
+      await wait(pause);
+    }
+  }
+  function conclude(found, outcome, words) {
+    const failed = found.error || found.aborted || (found.outcome && !["done", "skipped"].includes(found.outcome));
+    const headline = failed
+      ? (found.error?.message || found.why || found.reason || found.outcome || found.aborted)
+      : words + ": done.";
+    outcome.replaceChildren(element("p", headline, "note " + (failed ? "bad" : found.partial ? "unsure" : "ok")));
+    if (found.partial) outcome.append(element("p", "Partial: not everything could be read. There may be more than this.", "note unsure"));
+    if (found.error?.hint) outcome.append(element("p", found.error.hint, "muted"));
+    const rest = found.result ?? Object.fromEntries(Object.entries(found).filter(([name]) => !QUIET.has(name)));
+    if (rest && Object.keys(rest).length) outcome.append(show(rest));
+    return !failed;
+  }
+  async function send(form, dry) {
+    const outcome = form.querySelector(".outcome");
+    const { method, path, dryPath, label } = form.dataset;
+    const words = dry ? "Dry run" : label;
+    const buttons = form.querySelectorAll("button[type=submit]");
+    buttons.forEach((one) => (one.disabled = true));
+    try {
+      const fixed = JSON.parse(dry ? form.dataset.dryBody : form.dataset.body);
+      const body = form.dataset.sendsBody ? { ...bodyOf(form), ...fixed } : undefined;
+      const { status, found } = await call(method, dry ? dryPath : path, body);
+      if (status === 202) {
+        const ended = await follow(found.place, outcome, words + " under way");
+        const well = conclude(ended, outcome, words);
+        if (dry && well) form.dataset.rehearsed = "yes";
+      } else {
+        outcome.replaceChildren(element("p", words + ": done.", "note ok"));
+        if (found.secret) {
+          outcome.append(element("p", "Its secret, shown only now:", "muted"), element("code", found.secret, "secret"));
+        } else if (!form.querySelector(".field, .confirm")) {
+          form.closest("dialog").close();
+        }
+      }
+      if (!dry) form.dataset.rehearsed = "";
+      await refresh();
+    } catch (e) {
+      outcome.replaceChildren(element("p", e.message, "note bad"));
+      if (e.hint) outcome.append(element("p", e.hint, "muted"));
+    } finally {
+      judge(form);
+    }
+  }
+  // What cannot be undone waits for its dry run, and for the name that has to be typed.
+  function judge(form) {
+    const act = form.querySelector("button[data-act]");
+    const dry = form.querySelector("button[data-dry]");
+    const typed = form.querySelector(".confirm");
+    if (dry) dry.disabled = false;
+    act.disabled = (form.dataset.dryFirst && !form.dataset.rehearsed) || (typed && typed.value !== typed.dataset.word) || false;
+  }
+  document.addEventListener("submit", (event) => {
+    const form = event.target.closest("form[data-method]");
+    if (!form) return;
+    event.preventDefault();
+    send(form, event.submitter?.hasAttribute("data-dry") ?? false);
+  });
+  document.addEventListener("input", (event) => {
+    const form = event.target.closest("form[data-method]");
+    if (!form) return;
+    if (!event.target.classList.contains("confirm")) form.dataset.rehearsed = "";
+    judge(form);
+  });
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("button");
+    if (!button) return;
+    if (button.dataset.opens) {
+      const dialog = document.getElementById(button.dataset.opens);
+      const form = dialog?.querySelector("form");
+      if (!form) return;
+      const group = form.dataset.rowsOf;
+      if (group) {
+        const chosen = [...document.querySelectorAll("input[data-row]:checked")].map((box) => box.value);
+        form.querySelector("[name=numbers]").value = chosen.join(", ");
+      }
+      if (button.dataset.run) form.querySelector("[name=run]").value = button.dataset.run;
+      form.querySelector(".outcome").replaceChildren();
+      form.dataset.rehearsed = "";
+      judge(form);
+      dialog.showModal();
+    } else if (button.hasAttribute("data-close")) {
+      button.closest("dialog").close();
+    }
+  });
+  document.addEventListener("change", (event) => {
+    if (event.target.dataset.all === undefined) return;
+    document.querySelectorAll("input[data-row]").forEach((box) => (box.checked = event.target.checked));
+  });
+})();

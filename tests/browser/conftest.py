@@ -1,0 +1,131 @@
+"""A real browser before a real server: Debian's Chromium, driven by Playwright. No JVM."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from strandline.core.roles import Role
+from strandline.lake import Lake, open_lake
+from strandline.lake_admin import init_lake
+from tests.browser.shown_lake import fill
+from tests.serve.conftest import serving
+
+ROOT = Path(__file__).resolve().parents[2]
+AXE = ROOT / ".cache/axe-core/axe.min.js"
+PICTURES = ROOT / ".cache/screenshots"
+PHONE = {"width": 390, "height": 844}
+DESKTOP = {"width": 1280, "height": 900}
+PATIENCE_MILLISECONDS = 60_000
+
+
+def missing(what: str) -> None:
+    """Skips; where CI is set, fails."""
+    if os.environ.get("CI", "").lower() in ("", "0", "false"):
+        pytest.skip(what)
+    pytest.fail(f"{what}, and a test run under CI must not leave anything out")
+
+
+@dataclass
+class Shown:
+    """A lake with something on every page, and its server."""
+
+    lake: Lake
+    url: str
+    secrets: dict[Role, str]
+    folder: Path
+
+
+@dataclass
+class Visitor:
+    """A browser that notes what must not happen: errors in its console, requests to other hosts."""
+
+    page: Page
+    url: str
+    complaints: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.page.set_default_timeout(PATIENCE_MILLISECONDS)
+        self.page.on("console", self._console)
+        self.page.on("pageerror", lambda e: self.complaints.append(f"error: {e}"))
+        self.page.on("request", self._request)
+
+    def _console(self, message: Any) -> None:
+        # A refused page is a failed resource to the browser; the tests that expect one say so themselves.
+        if message.type in ("error", "warning") and "status of 4" not in message.text:
+            self.complaints.append(f"{message.type}: {message.text}")
+
+    def _request(self, request: Any) -> None:
+        if not request.url.startswith(self.url):
+            self.complaints.append(f"request to {request.url}")
+
+    def go(self, path: str) -> Page:
+        self.page.goto(self.url + path)
+        return self.page
+
+    def log_in(self, secret: str) -> None:
+        self.go("/login")
+        self.page.fill("#token", secret)
+        self.page.get_by_role("button", name="Log in").click()
+        self.page.get_by_role("heading", name="Overview").wait_for()
+
+    def picture(self, name: str) -> None:
+        """Build output: nothing is compared with it."""
+        PICTURES.mkdir(parents=True, exist_ok=True)
+        self.page.screenshot(path=str(PICTURES / f"{name}.png"), full_page=True)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if program is None:
+        missing("there is no chromium; scripts/test_parts.sh installs it")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
+    folder = tmp_path_factory.mktemp("shown")
+    with init_lake(folder):
+        pass
+    with open_lake(folder / "strandline.toml") as lake:
+        fill(lake, folder / "out")
+        secrets = {role: lake.receiver.create_token(f"the {role}", role=role)[1] for role in Role}
+        with serving(lake) as url:
+            yield Shown(lake, url, secrets, folder)
+
+
+def visit(browser: Browser, url: str, **options: Any) -> Iterator[Visitor]:
+    context: BrowserContext = browser.new_context(**options)
+    visitor = Visitor(context.new_page(), url)
+    yield visitor
+    context.close()
+    assert visitor.complaints == []
+
+
+@pytest.fixture
+def visitor(browser: Browser, shown: Shown) -> Iterator[Visitor]:
+    yield from visit(browser, shown.url, viewport=DESKTOP)
+
+
+@pytest.fixture
+def admin(visitor: Visitor, shown: Shown) -> Visitor:
+    visitor.log_in(shown.secrets[Role.ADMIN])
+    return visitor
+
+
+@pytest.fixture
+def on_phone(browser: Browser, shown: Shown) -> Iterator[Visitor]:
+    for visitor in visit(browser, shown.url, viewport=PHONE, color_scheme="dark", has_touch=True, is_mobile=True):
+        visitor.log_in(shown.secrets[Role.ADMIN])
+        yield visitor

@@ -1,0 +1,256 @@
+"""The dashboard as a person uses it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from strandline.core.roles import Role
+from strandline.lake import Lake, open_lake
+from strandline.lake_admin import init_lake
+from tests.browser.conftest import AXE, DESKTOP, PATIENCE_MILLISECONDS, Shown, Visitor, missing, visit
+from tests.browser.shown_lake import append
+from tests.serve.conftest import serving
+from tests.unit.test_cli_sinks import land, promise
+
+expect.set_options(timeout=PATIENCE_MILLISECONDS)
+
+PLACES = {
+    "overview": "/",
+    "datasets": "/datasets",
+    "dataset": "/datasets/default.orders",
+    "sinks": "/sinks",
+    "sink": "/sinks/partner",
+    "quarantined-rows": "/quarantine/rows",
+    "drift": "/drift",
+    "drift-run": "/drift/runs/1",
+    "runs": "/runs",
+    "run": "/runs/maintenance/1",
+    "audit": "/audit",
+    "tokens": "/tokens",
+}
+
+
+def heading(page: Page) -> str:
+    return page.locator("h1").inner_text()
+
+
+def open_dialog(page: Page, label: str) -> Any:
+    page.locator("main").get_by_role("button", name=label, exact=True).click()
+    return page.get_by_role("dialog")
+
+
+def test_a_stranger_is_asked_to_log_in_and_then_gets_the_page(visitor: Visitor, shown: Shown) -> None:
+    page = visitor.go("/sinks/partner")
+    assert heading(page) == "Log in"
+    page.fill("#token", "sl_wrong")
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_role("alert")).to_contain_text("not the secret of a valid token")
+    page.fill("#token", shown.secrets[Role.READ])
+    page.get_by_role("button", name="Log in").click()
+    expect(page.locator("h1")).to_have_text("partner")
+    assert page.url.endswith("/sinks/partner")
+
+
+def test_a_log_out_ends_the_session(admin: Visitor) -> None:
+    page = admin.go("/")
+    page.get_by_role("button", name="Log out").click()
+    expect(page.get_by_role("status")).to_have_text("You are logged out.")
+    assert heading(admin.go("/")) == "Log in"
+
+
+def test_a_reader_sees_no_buttons_and_is_refused_what_needs_an_admin(visitor: Visitor, shown: Shown) -> None:
+    visitor.log_in(shown.secrets[Role.READ])
+    page = visitor.go("/sinks/partner")
+    assert page.locator("main button").count() == 0 and page.locator("dialog").count() == 0
+    assert page.get_by_role("link", name="Audit").count() == 0
+    page = visitor.go("/audit")
+    assert "role" in heading(page) and "needs the role admin" in page.locator("main").inner_text()
+    answer = page.request.post(f"{shown.url}/api/v1/sinks/partner/pause")
+    assert answer.status == 403
+
+
+def test_the_first_line_says_what_is_wrong_and_partial_is_not_clean(admin: Visitor) -> None:
+    page = admin.go("/")
+    said = page.locator("#verdict").inner_text()
+    assert "2 rows wait in quarantine" in said and "could not read everything" in said
+    assert "partial" in page.locator("#figures").inner_text()
+    page = admin.go("/drift")
+    assert "Partial." in page.locator("#verdict").inner_text()
+    assert "clean" not in page.locator("#verdict").inner_text()
+    assert "at least 1" in page.locator("#verdict").inner_text()
+
+
+def test_lag_falls_on_an_open_page_while_a_sink_delivers(admin: Visitor, shown: Shown) -> None:
+    append(shown.lake, "payments", 25)
+    shown.lake.delivery.resume("ledger-export")
+    page = admin.go("/sinks/ledger-export")
+    lag = page.locator("#figures dd").first
+    expect(lag).to_contain_text("365")
+    page.evaluate("window.kept = true")
+    dataset = next(d for d in shown.lake.status().datasets if d.name == "default.payments")
+    assert dataset.sealed is not None
+    [intent] = promise(shown.lake, "ledger-export", dataset.sealed, "", chunk_rows=5000)
+    land(shown.lake, "ledger-export", intent, len(intent.chunks), close=True)
+    expect(lag).not_to_contain_text("365")
+    expect(lag).to_have_text(re.compile(r"^0"))
+    assert page.evaluate("window.kept"), "the page was not loaded again"
+
+
+def test_a_sink_is_paused_and_resumed(admin: Visitor, shown: Shown) -> None:
+    page = admin.go("/sinks/warehouse")
+    dialog = open_dialog(page, "Pause")
+    assert "gets no more rows until it is resumed" in dialog.inner_text()
+    dialog.get_by_role("button", name="Pause").click()
+    expect(page.locator("#state")).to_have_text("paused")
+    assert shown.lake.delivery.get("warehouse").state.value == "paused"
+    open_dialog(page, "Resume").get_by_role("button", name="Resume").click()
+    expect(page.locator("#state")).to_have_text("active")
+    page = admin.go("/audit?event=sink.&trigger=page")
+    told = page.locator("#events").inner_text()
+    assert "sink.paused" in told and "sink.resumed" in told and "the admin" in told
+
+
+def test_a_quarantined_row_is_replayed_and_another_discarded(admin: Visitor, shown: Shown) -> None:
+    page = admin.go("/quarantine/rows")
+    assert "amount must not be negative" in page.locator("#rows").inner_text()
+    page.get_by_label("Choose row 2").check()
+    dialog = open_dialog(page, "Replay")
+    assert dialog.get_by_label("Rows").input_value() == "2"
+    dialog.get_by_role("button", name="Replay").click()
+    expect(dialog.locator(".outcome")).to_contain_text("Replay: done.")
+    dialog.get_by_role("button", name="Close").click()
+    page = admin.go("/quarantine/rows?sink=partner")
+    assert "amount must not be negative" not in page.locator("#rows").inner_text()
+    dialog = open_dialog(page, "Discard")
+    act = dialog.get_by_role("button", name="Discard")
+    assert act.is_disabled(), "what cannot be undone has to be confirmed"
+    dialog.get_by_label("Type partner to confirm").fill("partner")
+    act.click()
+    expect(dialog.locator(".outcome")).to_contain_text("Discard: done.")
+    assert shown.lake.delivery.quarantined("partner") == []
+
+
+def test_a_dry_run_of_the_reconciler_is_read_before_it_acts(admin: Visitor) -> None:
+    page = admin.go("/drift")
+    dialog = open_dialog(page, "Act on drift")
+    act = dialog.get_by_role("button", name="Act on drift")
+    assert act.is_disabled(), "a dry run comes first"
+    dialog.get_by_role("button", name="Dry run").click()
+    expect(dialog.locator(".outcome")).to_contain_text("Dry run: done.")
+    expect(dialog.locator(".outcome")).to_contain_text("found")
+    expect(act).to_be_enabled()
+    dialog.get_by_role("button", name="Close").click()
+    expect(page.locator("#runs")).to_contain_text("the admin")
+    newest = page.locator("#runs tbody tr").first
+    assert "dry run" in newest.inner_text()
+    newest.get_by_role("link").click()
+    expect(page.locator("#found")).to_contain_text("orphans")
+    assert "Nothing: it was a dry run." in page.locator("#done").inner_text()
+
+
+def test_a_token_is_made_shown_once_and_revoked(admin: Visitor) -> None:
+    page = admin.go("/tokens")
+    dialog = open_dialog(page, "Create a token")
+    dialog.get_by_label("Name").fill("visitor")
+    dialog.get_by_role("button", name="Create a token").click()
+    secret = dialog.locator(".secret").inner_text()
+    assert secret.startswith("sl_")
+    dialog.get_by_role("button", name="Close").click()
+    page = admin.go("/tokens")
+    assert secret not in page.content()
+    page.get_by_role("button", name="Revoke visitor").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Type visitor to confirm").fill("visitor")
+    dialog.get_by_role("button", name="Revoke").click()
+    expect(dialog.locator(".outcome")).to_contain_text("Revoke: done.")
+
+
+def test_what_the_api_refuses_is_said_with_what_to_do(admin: Visitor) -> None:
+    page = admin.go("/sinks")
+    dialog = open_dialog(page, "Add a sink")
+    dialog.get_by_label("Name").fill("partner")
+    dialog.get_by_label("Options").fill("path=/nowhere/else")
+    dialog.get_by_role("button", name="Add a sink").click()
+    expect(dialog.locator(".outcome .note.bad")).to_be_visible()
+
+
+def test_a_dialog_is_opened_used_and_closed_with_the_keyboard(admin: Visitor) -> None:
+    page = admin.go("/sinks/warehouse")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    button = page.locator("main").get_by_role("button", name="Deliver again")
+    button.focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog", name="Deliver again")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(button).to_be_focused()
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_every_page_fits_a_phone_and_has_no_serious_accessibility_fault(
+    admin: Visitor, on_phone: Visitor, name: str
+) -> None:
+    for visitor, kind in ((admin, "desktop-light"), (on_phone, "phone-dark")):
+        page = visitor.go(PLACES[name])
+        wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert wide <= 0, f"{name} is {wide} pixels too wide ({kind})"
+        visitor.picture(f"{name}-{kind}")
+        assert faults(page) == [], f"{name}, {kind}"
+
+
+def test_the_page_to_log_in_and_open_dialogs_have_no_serious_fault(admin: Visitor, on_phone: Visitor) -> None:
+    for visitor in (admin, on_phone):
+        page = visitor.go("/login")
+        visitor.picture(f"login-{page.viewport_size['width'] if page.viewport_size else ''}")
+        assert faults(page) == []
+        page = visitor.go("/datasets/default.orders")
+        open_dialog(page, "Purge rows")
+        visitor.picture(f"dialog-{page.viewport_size['width'] if page.viewport_size else ''}")
+        assert faults(page) == []
+
+
+def faults(page: Page) -> list[tuple[str, str]]:
+    """Serious ones, by axe-core. Run through the debugger: the page's own policy allows no script but ours."""
+    if not AXE.is_file():
+        missing("axe-core is not there; scripts/test_parts.sh fetches it")
+    page.evaluate(AXE.read_text("utf-8"))
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [
+        (v["id"], v["nodes"][0]["html"][:200]) for v in found["violations"] if v["impact"] in ("serious", "critical")
+    ]
+
+
+@pytest.fixture
+def empty_lake(tmp_path: Path) -> Iterator[tuple[Lake, str]]:
+    with init_lake(tmp_path):
+        pass
+    with open_lake(tmp_path / "strandline.toml") as lake, serving(lake) as url:
+        yield lake, url
+
+
+def test_an_empty_lake_says_what_to_do_first(browser: Browser, empty_lake: tuple[Lake, str]) -> None:
+    lake, url = empty_lake
+    secret = lake.receiver.create_token("first", role=Role.ADMIN)[1]
+    for visitor in visit(browser, url, viewport=DESKTOP):
+        visitor.log_in(secret)
+        page = visitor.go("/")
+        assert "Create a dataset first" in page.locator("#verdict").inner_text()
+        assert "unknown" in page.locator("#figures").inner_text(), "drift that nobody looked for is not zero"
+        visitor.picture("overview-empty")
+        dialog = open_dialog(page, "Create a dataset")
+        dialog.get_by_label("Name").fill("events")
+        dialog.get_by_label("Columns").fill("id long required\ntext string")
+        dialog.get_by_role("button", name="Create a dataset").click()
+        expect(dialog.locator(".outcome")).to_contain_text("done")
+        dialog.get_by_role("button", name="Close").click()
+        page = visitor.go("/datasets/events")
+        assert "No rows yet." in page.locator("#blocks").inner_text()
+        for place in ("/datasets", "/sinks", "/quarantine/rows", "/drift", "/runs", "/audit"):
+            assert visitor.go(place).locator("h1").count() == 1

@@ -1,0 +1,298 @@
+"""The dashboard without a browser: who sees what, forms and cookies, static files, live events, and its pure parts."""
+
+from __future__ import annotations
+
+import re
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from strandline.core.roles import Role
+from strandline.lake import Lake
+from strandline.serve.app import create_app, declared_routes
+from strandline.serve.auth.needs import Needs
+from strandline.serve.auth.sessions import COOKIE
+from strandline.serve.pages import actions, spelling
+from strandline.serve.pages.attention import Severity, concerns
+from strandline.serve.pages.charts import Line, Point, line_chart, share_bar, sparkline
+from strandline.serve.pages.history import APART_SECONDS_MIN, GAP_SECONDS, History, Sample
+from strandline.serve.pages.login import _own_path
+from strandline.serve.server import serve_lake
+from strandline.status.reconcile import Compared, ReconcileStatus
+from strandline.status.report import DatasetStatus, LakeStatus
+from tests.serve.conftest import API, Served
+
+AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
+PAGES = ("/", "/datasets", "/sinks", "/quarantine/rows", "/drift", "/runs", "/audit", "/tokens")
+
+
+@pytest.fixture
+def browser(served: Served) -> httpx.Client:
+    """Logged in with the form, as an admin."""
+    client = httpx.Client(base_url=served.url, timeout=60)
+    assert log_in(client, served.secrets[Role.ADMIN]).status_code == 303
+    return client
+
+
+def log_in(client: httpx.Client, secret: str, then: str = "/", **headers: str) -> httpx.Response:
+    return client.post("/login", data={"token": secret, "next": then}, headers=headers)
+
+
+def csrf_of(client: httpx.Client) -> str:
+    found = re.search(r'data-csrf="([^"]+)"', client.get("/").text)
+    assert found is not None
+    return found[1]
+
+
+# Who sees what.
+
+
+def test_every_page_is_shown_to_an_admin_and_loads_only_our_own_files(browser: httpx.Client, dataset: str) -> None:
+    for path in (*PAGES, f"/datasets/{dataset}"):
+        shown = browser.get(path)
+        assert shown.status_code == 200, path
+        assert shown.headers["content-type"] == "text/html; charset=utf-8"
+        assert "'unsafe-inline'" not in shown.headers["content-security-policy"]
+        assert all(url.startswith("/") for url in re.findall(r'(?:src|href|action)="([^"#?][^"]*)"', shown.text)), path
+        assert " style=" not in shown.text and "<style" not in shown.text and not re.search(r"\son\w+=", shown.text)
+
+
+def test_a_stranger_gets_the_page_to_log_in_at_the_same_address(served: Served) -> None:
+    with served.client() as nobody:
+        shown = nobody.get("/sinks?page_number=2")
+        assert shown.status_code == 401 and 'value="/sinks?page_number=2"' in shown.text
+        assert nobody.get("/nowhere", headers={"Accept": "text/html"}).status_code == 404
+        assert nobody.get("/nowhere").headers["content-type"] == "application/problem+json"
+
+
+def test_a_limited_token_sees_only_its_datasets_on_every_page(served: Served, dataset: str, tmp_path: Path) -> None:
+    with served.as_role() as admin:
+        admin.post(f"{API}/datasets", json={"name": "own", "columns": [{"name": "id", "type": "long"}]})
+        body = {"name": "hidden-sink", "dataset": dataset, "kind": "files", "options": {"path": str(tmp_path / "out")}}
+        assert admin.post(f"{API}/sinks", json=body).status_code == 201
+    with served.client(served.token("limited", Role.READ, only=["default.own"])) as client:
+        for path in ("/", "/datasets", "/sinks", "/quarantine/rows", "/drift", "/runs"):
+            shown = client.get(path)
+            assert shown.status_code == 200 and dataset not in shown.text and "hidden-sink" not in shown.text, path
+        assert client.get(f"/datasets/{dataset}").status_code == 404
+        assert client.get("/sinks/hidden-sink").status_code == 404
+        assert client.get("/audit").status_code == 403
+
+
+def test_names_and_reasons_cannot_write_into_a_page(served: Served, browser: httpx.Client) -> None:
+    evil = "<img src=x onerror=alert(1)>"
+    served.token(evil, Role.READ)
+    shown = browser.get("/tokens").text
+    assert evil not in shown and "&lt;img" in shown
+    assert evil not in browser.get("/audit", params={"actor": evil}).text
+    assert spelling.prose(f"`{evil}` {evil}") == spelling.prose(f"`{evil}` {evil}").__html__()
+    assert "<img" not in spelling.prose(f"`{evil}` {evil}") and "<img" not in sparkline(
+        [Point(0, 1), Point(1, 2)], evil
+    )
+
+
+# Forms and cookies.
+
+
+def test_a_wrong_secret_is_answered_on_the_page_and_attempts_are_limited(served: Served) -> None:
+    with httpx.Client(base_url=served.url, timeout=60) as client:
+        answers = [log_in(client, "sl_no") for _ in range(12)]
+        assert answers[0].status_code == 401 and COOKIE not in answers[0].cookies
+        assert answers[-1].status_code == 429 and int(answers[-1].headers["retry-after"]) > 0
+        assert "too many attempts" in answers[-1].text.lower()
+
+
+@pytest.mark.parametrize("headers", [{"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}])
+def test_another_site_can_neither_log_a_browser_in_nor_out(
+    served: Served, browser: httpx.Client, headers: dict[str, str]
+) -> None:
+    with httpx.Client(base_url=served.url, timeout=60) as other:
+        assert log_in(other, served.secrets[Role.ADMIN], **headers).status_code == 403
+    assert browser.post("/logout", data={"csrf": csrf_of(browser)}, headers=headers).status_code == 403
+    assert browser.get("/").status_code == 200
+
+
+def test_logging_out_needs_the_token_of_the_session_and_ends_it_everywhere(browser: httpx.Client) -> None:
+    cookie = browser.cookies[COOKIE]
+    assert browser.post("/logout", data={"csrf": "made up"}).status_code == 403
+    assert browser.get("/").status_code == 200
+    out = browser.post("/logout", data={"csrf": csrf_of(browser)})
+    assert (out.status_code, out.headers["location"]) == (303, "/login?out=true")
+    assert browser.get("/", headers={"Cookie": f"{COOKIE}={cookie}"}).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("given", "leads_to"),
+    [
+        ("/sinks/a?x=1", "/sinks/a?x=1"),
+        ("//evil.example", "/"),
+        ("/\\evil.example", "/"),
+        ("https://evil.example", "/"),
+        ("/a\r\nSet-Cookie: x=1", "/"),
+        ("/logout", "/"),
+        ("/api/v1/status", "/"),
+        ("", "/"),
+    ],
+)
+def test_a_log_in_leads_only_to_our_own_pages(given: str, leads_to: str) -> None:
+    assert _own_path(given) == leads_to
+
+
+# Buttons.
+
+
+def test_everything_that_the_api_can_change_has_a_button(lake: Lake) -> None:
+    app = create_app(lake)
+    app.state.context.close()
+    changing = {
+        (method, path)
+        for path, method, declared in declared_routes(app)
+        if isinstance(declared, Needs) and method != "GET" and path.startswith(API) and not path.endswith("/session")
+    }
+    offered = [
+        *actions.sink_actions("x", "active"), *actions.sink_actions("x", "paused"), *actions.dataset_actions("x"),
+        *actions.quarantined_row_actions("x"), *actions.quarantined_file_actions(), *actions.reconcile_actions(),
+        actions.add_sink(["x"], ["files"]), actions.create_dataset(),
+        actions.create_token([]), actions.revoke_token("x"),
+        actions.call_off("tasks/x"), actions.call_off("maintenance/runs/x"), actions.call_off("reconciliation/runs/x"),
+    ]  # fmt: skip
+    spelled = {(method, re.sub(r"\{[^}]+\}", "x", path)) for method, path in changing}
+    assert {tuple(a.route.split(" ")) for a in offered} == spelled
+
+
+def test_what_cannot_be_undone_is_confirmed_by_a_word_or_by_a_dry_run_before() -> None:
+    for action in (*actions.sink_actions("x", "active"), *actions.dataset_actions("x"), actions.revoke_token("x"),
+                   *actions.quarantined_row_actions("x"), *actions.quarantined_file_actions(),
+                   *actions.reconcile_actions()):  # fmt: skip
+        deletes = action.method == "DELETE" or "cannot be" in action.says
+        assert action.cannot_be_undone or not deletes or action.id == "recover", action.id
+        assert not action.cannot_be_undone or action.confirm or action.dry_path, action.id
+
+
+# Files and events.
+
+
+def test_static_files_are_kept_for_a_year_by_their_hash_and_nothing_else_is_served(browser: httpx.Client) -> None:
+    [sheet] = re.findall(r'href="(/static/strandline\.css[^"]+)"', browser.get("/").text)
+    with httpx.Client(base_url=browser.base_url) as nobody:
+        first = nobody.get(sheet)
+        assert first.status_code == 200 and "immutable" in first.headers["cache-control"]
+        assert nobody.get(sheet, headers={"If-None-Match": first.headers["etag"]}).status_code == 304
+        assert "immutable" not in nobody.get("/static/strandline.css?v=old").headers["cache-control"]
+        for path in ("/static/..%2frender.py", "/static/render.py", "/static/", "/static/%2e%2e/templates/base.html"):
+            assert nobody.get(path).status_code == 404, path
+
+
+def test_an_open_page_is_told_of_a_change_and_its_stream_ends_with_the_session(
+    served: Served, browser: httpx.Client
+) -> None:
+    with browser.stream("GET", "/live") as stream:
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        lines = (line for line in stream.iter_lines() if line.startswith("event:"))
+        assert next(lines) == "event: changed"
+        with served.as_role() as admin:
+            admin.post(f"{API}/datasets", json={"name": "new", "columns": [{"name": "id", "type": "long"}]})
+        assert next(lines) == "event: changed"
+        browser.cookies.delete(COOKIE)
+        for token in served.lake.receiver.list_tokens():
+            if token.role is Role.ADMIN:
+                served.lake.receiver.revoke_token(token.name)
+        assert next(line for line in lines if line != "event: changed" and line != "event: beat") == "event: ended"
+
+
+def test_a_server_that_stops_does_not_wait_for_open_pages(lake: Lake) -> None:
+    secret = lake.receiver.create_token("reader", role=Role.READ)[1]
+    stopping, at = threading.Event(), list[str]()
+    listening = threading.Event()
+
+    def told(url: str) -> None:
+        at.append(url)
+        listening.set()
+
+    thread = threading.Thread(target=lambda: serve_lake(lake, stopping, port=0, on_listening=told), daemon=True)
+    thread.start()
+    assert listening.wait(60)
+    with httpx.stream("GET", f"{at[0]}/live", headers={"Authorization": f"Bearer {secret}"}, timeout=60) as stream:
+        lines = stream.iter_lines()
+        assert next(lines)
+        stopping.set()
+        assert list(lines) is not None  # it ends, and not by an error
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+# The parts that only compute.
+
+
+def sample(second: float, sequence: int = 0, **delivered: int | None) -> Sample:
+    return Sample(AT + timedelta(seconds=second), sequence, {"s": sequence}, {"s": 1.0}, delivered)
+
+
+def test_rates_come_from_neighbouring_samples_and_a_gap_has_none() -> None:
+    history = History()
+    for second, rows, out in ((0, 0, 0), (10, 100, 50), (20, 300, 20), (20 + GAP_SECONDS + 1, 900, 900)):
+        history.add(sample(second, rows, s=out))
+    assert [p.value for p in history.rows_in()] == [10.0, 20.0, None]
+    assert [p.value for p in history.rows_out(["s"])] == [5.0, None, None], "a counter that went back has no rate"
+    assert None in [p.value for p in history.lag_rows("s")], "nobody looked in between"
+    assert [p.value for p in history.rows_out(["s", "other"])] == [None, None, None]
+    assert history.since == AT
+
+
+def test_samples_are_bounded_and_not_too_close() -> None:
+    history = History(samples_max=3)
+    for n in range(10):
+        history.add(sample(n * APART_SECONDS_MIN, n))
+        history.add(sample(n * APART_SECONDS_MIN + 0.1, n))
+    assert [p.value for p in history.lag_rows("s")] == [7, 8, 9]
+
+
+def test_a_line_has_a_gap_where_nothing_is_known_and_no_chart_is_drawn_of_nothing() -> None:
+    points = [Point(0, 1), Point(1, 2), Point(2, None), Point(3, 4), Point(4, 0)]
+    drawn = line_chart([Line("in", "in", points)], "In", start="12:00", end="12:01 UTC")
+    assert drawn.count('class="line"') == 2 and 'role="img"' in drawn and "12:01 UTC" in drawn
+    assert sparkline([Point(0, 1), Point(1, None)], "x") == "" == line_chart([], "x", start="", end="")
+    assert sparkline([Point(0, 0), Point(1, 0)], "x").count("<path") == 2, "zero is drawn; it is not unknown"
+    assert 'width="50"' in share_bar(1, 2, "half") and 'class="full"' in share_bar(0, 0, "nothing to do")
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(0, "0 s"), (59.9, "59 s"), (90, "1 min 30 s"), (3600, "1 h"), (7500, "2 h 5 min"), (90_000, "1 d 1 h")],
+)
+def test_seconds_are_told_in_their_two_largest_units(value: float, said: str) -> None:
+    assert spelling.seconds(value) == said
+
+
+def test_figures_are_short_and_moments_relative() -> None:
+    assert [spelling.short_number(v) for v in (0, 7, 999, 1234, 5_000_000, 0.25)] == [
+        "0",
+        "7",
+        "999",
+        "1.23 k",
+        "5 M",
+        "0.25",
+    ]
+    assert [spelling.size(v) for v in (0, 1023, 1536, 5 << 30)] == ["0 B", "1,023 B", "1.5 KiB", "5 GiB"]
+    assert spelling.ago(AT - timedelta(seconds=61), AT) == "1 min 1 s ago"
+    assert spelling.ago("2026-03-01T14:00:00Z", AT) == "in 2 h"
+
+
+def lake_status(**more: Any) -> LakeStatus:
+    dataset = DatasetStatus("default.a", 10, 10, 10, 0, 0, 0, False, (), more.pop("problem", None))
+    return LakeStatus("lake", 10, 10, 1, None, (dataset,), **more)
+
+
+def test_nothing_wrong_is_nothing_and_the_worst_comes_first() -> None:
+    assert concerns(lake_status()) == []
+    partial = ReconcileStatus(last_run=1, compared=Compared(1, AT, 0, 0, partial=True))
+    found = concerns(lake_status(problem="its table was rolled back", reconcile=partial))
+    assert [c.severity for c in found] == [Severity.BROKEN, Severity.WARNING]
+    assert found[0].subject == "default.a" and "could not read everything" in found[1].reason
+    assert all(c.next_step for c in found)
+    clean = ReconcileStatus(last_run=1, compared=Compared(1, AT, 0, 0, partial=False))
+    assert concerns(lake_status(reconcile=clean)) == []
