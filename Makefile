@@ -70,6 +70,7 @@ docs: $(STAMP)/bytecode
 	@$(PYTHON) scripts/settings_reference.py
 	@$(PYTHON) scripts/cli_reference.py
 	@$(PYTHON) scripts/sinks_reference.py
+	@$(PYTHON) scripts/metrics_reference.py
 
 lock:
 	@scripts/lock.sh

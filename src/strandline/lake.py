@@ -29,6 +29,7 @@ from strandline.ledger.receive.receipts import open_receipts
 from strandline.ledger.witness import Witness, open_witness
 from strandline.read.seal import SealedWatermark, SealWatches
 from strandline.status import report as status
+from strandline.status.table_glances import TableGlances
 from strandline.storage.s3_settings import send_no_trailers
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class Lake:
         send_no_trailers(config.settings.warehouse)  # before the lake has threads that read the environment
         self.ledger = Ledger(config)
         self.witness: Witness = open_witness(config)
+        self._glances = TableGlances(config)
         self._watches = SealWatches(self.ledger, poll_seconds=config.settings.seal.poll_seconds)
         self._opening = threading.Lock()
         self.on_start: Callable[[str], None] | None = None
@@ -381,7 +383,7 @@ class Lake:
     # The ledger itself.
 
     def status(self) -> status.LakeStatus:
-        return status.load_status(self.config, self.ledger, self.witness)
+        return status.load_status(self.config, self.ledger, self.witness, self._glances)
 
     def audit_events(
         self,

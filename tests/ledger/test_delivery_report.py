@@ -100,7 +100,7 @@ def test_the_pace_is_what_came_and_what_went_since_a_moment_and_not_before(share
 
     def pace(since: datetime) -> tuple[int, int]:
         with delivery.ledger.read() as connection:
-            found = delivery_report.pace(connection, delivery.sink, since)
+            found = delivery_report.paces(connection, since, delivery.sink.id)[delivery.sink.id]
         return found.published, found.settled
 
     delivery.deliver(40, one_chunk("", None, 40))

@@ -6,6 +6,7 @@ import random
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from itertools import pairwise
 
 import pytest
@@ -19,6 +20,8 @@ from strandline.core.read_token import Continuation
 from strandline.core.types import Seq, SeqRange
 from strandline.ledger.deliver import intents, lanes, sinks, splits
 from strandline.ledger.deliver.splits import Split
+from strandline.ledger.engine import utc_now
+from strandline.status.sinks import load_sinks
 from tests.ledger.conftest import LAKE, Bench
 from tests.ledger.delivery_bench import (
     Delivery,
@@ -354,9 +357,8 @@ def test_recovery_knows_the_highest_number_that_any_sink_of_a_dataset_has_passed
 
 def test_lag_is_in_rows_and_time_and_unknown_where_only_a_plan_could_count(delivery: Delivery) -> None:
     def lag() -> tuple[int | None, bool]:
-        with delivery.ledger.read() as connection:
-            rows, since = intents.lag(connection, delivery.sink)
-        return rows, since is not None
+        found = load_sinks(delivery.ledger, LAKE, delivery.sink.name, now=utc_now() + timedelta(minutes=1))[0]
+        return found.sink_lag_rows, bool(found.sink_lag_seconds)
 
     assert lag() == (100, True)
     stored = delivery.plan(

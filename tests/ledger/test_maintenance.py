@@ -186,7 +186,7 @@ def test_a_dry_run_is_stored_and_stands_in_nobodys_way(shared: Bench, dataset: D
     found = get(shared, dry)
     assert found.dry_run and found.result == {"rows": 3} and found.seconds is not None and found.seconds >= 2
     with shared.ledger.read() as connection:
-        assert [r.id for r in runs.last_of_each_kind(connection, dataset.id)] == [run]
+        assert [r.id for r in runs.last_of_each_kind(connection)[dataset.id]] == [run]
     assert end(shared, run)
 
 

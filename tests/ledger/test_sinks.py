@@ -14,10 +14,11 @@ from sqlalchemy import event
 from strandline.core.delivery_types import SinkState
 from strandline.core.errors import NoSuchSink, RefusedError
 from strandline.core.types import Lease, Seq
-from strandline.ledger.deliver import intents, sinks
+from strandline.ledger.deliver import sinks
 from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.ingest import blocks
-from tests.ledger.conftest import Bench
+from strandline.status.sinks import load_sinks
+from tests.ledger.conftest import LAKE, Bench
 from tests.ledger.delivery_bench import Delivery, add_sink, new_delivery, one_chunk, open_shared
 
 
@@ -301,5 +302,5 @@ def test_only_a_higher_generation_may_be_planned_anew(delivery: Delivery) -> Non
     delivery.damage("UPDATE sink SET generation = generation + 1, planned = 7, start = 7 WHERE id = :sink")
     delivery.refresh()
     assert (delivery.sink.planned, delivery.lanes(), delivery.open()) == (7, {}, [])
-    with delivery.ledger.read() as connection:
-        assert intents.lag(connection, delivery.sink)[0] == 93
+    [found] = load_sinks(delivery.ledger, LAKE, delivery.sink.name)
+    assert found.sink_lag_rows == 93

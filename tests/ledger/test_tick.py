@@ -17,7 +17,6 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from strandline.cli.render.sinks import problems
 from strandline.core.delivery_types import SinkState
 from strandline.core.errors import RefusedError, StorageError
 from strandline.core.types import Seq, SeqRange
@@ -30,6 +29,7 @@ from strandline.iceberg.schema.columns import Column, Primitive
 from strandline.ledger.deliver import sinks
 from strandline.ledger.engine import utc_now
 from strandline.status import sinks as sink_status
+from strandline.status.problems import find_sink_problems
 from tests.ledger.conftest import LAKE, Bench
 from tests.ledger.delivery_bench import Delivery, new_delivery, open_shared
 from tests.servers import Postgres, free_port
@@ -118,8 +118,8 @@ def _fail_for_long(shared: Bench, bench: DeliverContext, port: int) -> None:
     assert did(Deliverer(bench).tick(name), delivery) == "waiting"
     assert delivery.sink.retry_at is not None and delivery.sink.retry_at >= now + HOUR / 2
     assert did(Deliverer(bench).tick(), delivery) == "waiting" and delivery.sink.failures == 100, "it waits"
-    [told] = problems(sink_status.load_sinks(shared.ledger, LAKE, name))
-    assert "has failed for 10 h" in told and f"strandline tick --sink {name}" in told
+    [told] = find_sink_problems(sink_status.load_sinks(shared.ledger, LAKE, name))
+    assert "has failed for 10 h" in told.line and f"strandline tick --sink {name}" in told.line
 
     with shared.ledger.write() as connection:
         sinks.set_options(connection, delivery.sink.id, delivery.sink.options, delivery.sink.destination)

@@ -202,9 +202,9 @@ def test_a_run_that_ended_before_it_compared_knows_nothing_and_hides_nothing(
     said = capsys.readouterr().out
     assert "ended early (cancelled), before it had compared" in said and "2 orphan files" in said
     metrics = told_metrics(capsys)
-    assert f"strandline_reconcile_last_run {early.id}\n" in metrics
-    assert 'strandline_reconcile_last_run_aborted{reason="cancelled"} 1\n' in metrics
-    assert "strandline_reconcile_last_run_ok 0\n" in metrics and "strandline_reconcile_orphan_files 2\n" in metrics
+    assert f"strandline_reconcile_last_run {early.id}.0\n" in metrics
+    assert 'strandline_reconcile_last_run_aborted{reason="cancelled"} 1.0\n' in metrics
+    assert "strandline_reconcile_last_run_ok 0.0\n" in metrics and "strandline_reconcile_orphan_files 2.0\n" in metrics
 
 
 def test_status_and_metrics_say_of_a_partial_run_that_it_is_partial(
@@ -215,8 +215,8 @@ def test_status_and_metrics_say_of_a_partial_run_that_it_is_partial(
     assert document(capsys, "status")["reconcile"]["partial"] is True
     assert cli(["status"]) == 0 and "could not look everywhere" in capsys.readouterr().out
     metrics = told_metrics(capsys)
-    assert "strandline_reconcile_partial 1\n" in metrics and "strandline_reconcile_last_run_ok 1\n" in metrics
-    assert "strandline_reconcile_missing_files 0\n" in metrics
+    assert "strandline_reconcile_partial 1.0\n" in metrics and "strandline_reconcile_last_run_ok 1.0\n" in metrics
+    assert "strandline_reconcile_missing_files 0.0\n" in metrics
 
 
 def told_metrics(capsys: pytest.CaptureFixture[str]) -> str:
@@ -328,7 +328,7 @@ def test_a_report_that_is_not_the_whole_truth_says_so_first_and_has_an_exit_code
     assert capsys.readouterr().out.startswith("! Run 4 (report, refused"), "the first line says it"
     assert document(capsys, "status")["reconcile"]["doubts"] == ["refused"]
     assert cli(["status"]) == 0 and "not the whole truth (refused)" in capsys.readouterr().out
-    assert 'strandline_reconcile_last_run_doubts{doubt="refused"} 1\n' in told_metrics(capsys)
+    assert 'strandline_reconcile_last_run_doubts{doubt="refused"} 1.0\n' in told_metrics(capsys)
     assert cli(["reconcile", "runs"]) == 0 and "report, refused" in capsys.readouterr().out
     assert document(capsys, "reconcile", "--act", "--yes", code=3)["doubts"] == ["refused"]
     catalog.write_bytes(whole)

@@ -191,17 +191,17 @@ def test_metrics_tell_what_is_held_since_when_and_by_which_sink(home: Path, caps
             retention_holds.keep(connection, target.id, record.id, rows=300, up_to=Seq(900), now=since)
             losses.add(connection, record, Reason.DROPPED, [NewLoss("", None, Seq(20), 20)])
             floors.rise(connection, target.id, Seq(20))
-    of = '{sink="partner",dataset="default.events"}'
-    assert f"strandline_sink_held_rows{of} 0\n" in quiet and "held_since" not in quiet and "floor" not in quiet
+    of = '{dataset="default.events",sink="partner"}'
+    assert f"strandline_sink_held_rows{of} 0.0\n" in quiet and "held_since" not in quiet and "floor" not in quiet
     lines = said(capsys, "metrics").splitlines()
     for line in (
-        f"strandline_sink_held_rows{of} 300",
-        f"strandline_sink_lost_rows{of} 20",
-        f"strandline_sink_lag_rows{of} 0",
-        'strandline_sink_state{sink="partner",dataset="default.events",state="active"} 1',
-        'strandline_dataset_floor{dataset="default.events"} 20',
-        'strandline_dataset_held_rows{dataset="default.events"} 300',
-        'strandline_maintenance_last_run_ok{dataset="default.events",kind="compact"} 1',
+        f"strandline_sink_held_rows{of} 300.0",
+        f"strandline_sink_lost_rows{of} 20.0",
+        f"strandline_sink_lag_rows{of} 0.0",
+        'strandline_sink_state{dataset="default.events",sink="partner",state="active"} 1.0',
+        'strandline_dataset_floor{dataset="default.events"} 20.0',
+        'strandline_dataset_held_rows{dataset="default.events"} 300.0',
+        'strandline_maintenance_last_run_ok{dataset="default.events",kind="compact"} 1.0',
     ):
         assert line in lines
     [held_since] = [x for x in lines if x.startswith("strandline_sink_held_since_timestamp_seconds")]
@@ -217,7 +217,7 @@ def test_metrics_tell_what_is_held_since_when_and_by_which_sink(home: Path, caps
 
 def test_names_in_metrics_are_escaped() -> None:
     assert exposition([Sample("strandline_dataset_floor", {"dataset": 'a"b\\c\nd'}, 1)]).splitlines()[-1] == (
-        'strandline_dataset_floor{dataset="a\\"b\\\\c\\nd"} 1'
+        'strandline_dataset_floor{dataset="a\\"b\\\\c\\nd"} 1.0'
     )
 
 

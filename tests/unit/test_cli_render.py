@@ -13,16 +13,17 @@ from rich.console import Console, RenderableType
 from rich.progress import Progress, TextColumn
 
 from strandline.cli.output import Output
-from strandline.cli.render import elements, ingest, lake, status
+from strandline.cli.render import ingest, lake, status
 from strandline.cli.render import progress as render_progress
 from strandline.cli.render.progress import IngestBars, bars_on, how_far, one_bar
 from strandline.core.errors import InputError, InputRefused
 from strandline.core.types import Dataset, DatasetId, History, Seq, SeqRange
-from strandline.core.wording import plural
+from strandline.core.wording import age, plural
 from strandline.ingest.ingest_files import FileOutcome
 from strandline.ingest.recover import Recovered
 from strandline.ingest.reject_file import find_rejects, rejects_path
 from strandline.status import documents
+from strandline.status.problems import find_problems, lines_of
 from strandline.status.report import DatasetStatus, LakeStatus, OpenBlockStatus
 
 NOW = datetime(2031, 4, 1, 12, tzinfo=UTC)
@@ -85,7 +86,7 @@ def test_status_names_every_problem_and_what_to_do() -> None:
         "l", 10, 12, 1, "the witness stands at 12, the ledger at 10",
         (dataset(unnumbered=7, foreign=3, number_twice=11, problem="its metadata is gone"),),
     )  # fmt: skip
-    problems = "\n".join(status.problems(found))
+    problems = "\n".join(lines_of(find_problems(found)))
     assert "the witness stands at 12" in problems
     assert "its metadata is gone" in problems
     assert "7 rows have no sequence number" in problems
@@ -191,7 +192,7 @@ def test_ages_are_in_the_unit_that_a_person_would_use() -> None:
         (7_200, "2 h"),
         (200_000, "2 d"),
     ):
-        assert elements.age(NOW - timedelta(seconds=seconds), NOW) == said
+        assert age(NOW - timedelta(seconds=seconds), NOW) == said
 
 
 def test_progress_counts_files_and_only_the_rows_that_are_new() -> None:

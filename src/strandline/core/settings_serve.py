@@ -40,6 +40,9 @@ class ServeSettings(Section):
     """How long a client may take to send the head of a request; then its connection is closed."""
     retry_after_seconds: int = Field(default=2, ge=1, le=3600)
     """When a client that was turned away is asked to come again."""
+    refresh_seconds: float = Field(default=2, ge=0, le=3600)
+    """How old the status may be that the API, the dashboard and `/metrics` show. While somebody asks, the lake is read
+    this often, for all who ask together. 0: for every request."""
     reads_at_once_max: int = Field(default=8, ge=1, le=256)
     """Requests that read the ledger or the catalog at the same time, in threads."""
     changes_at_once_max: int = Field(default=4, ge=1, le=256)

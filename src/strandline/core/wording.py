@@ -1,9 +1,11 @@
-"""Counts in words: "1 row", "2,000 rows". Every message with a count uses this, so that none says "1 rows"."""
+"""Counts and times in words: "1 row", "2,000 rows", "3 min". Every message with a count uses this, so that none says
+"1 rows"."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from difflib import get_close_matches
 
 _VERBS = {"is": "are", "has": "have", "does": "do", "was": "were", "carries": "carry"}
@@ -34,6 +36,18 @@ def _many(noun: str) -> str:
     if re.search("[^aeiou]y$", noun):
         return noun[:-1] + "ies"
     return noun + ("es" if re.search("(?:ch|sh|x|s)$", noun) else "s")
+
+
+def age(since: datetime, now: datetime | None = None) -> str:
+    return duration(((now or datetime.now(UTC)) - since).total_seconds())
+
+
+def duration(seconds: float) -> str:
+    whole = max(0, int(seconds))
+    for length, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if whole >= 2 * length:
+            return f"{whole // length} {unit}"
+    return f"{whole} s"
 
 
 def nearest(name: str, known: Iterable[str], count_max: int = 3) -> list[str]:

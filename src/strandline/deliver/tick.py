@@ -14,6 +14,7 @@ from functools import partial
 from time import monotonic
 
 from strandline.core import failpoints
+from strandline.core.activity import ActivityKind, Stopwatch
 from strandline.core.actor import carried
 from strandline.core.audit_events import Event
 from strandline.core.delivery_types import SinkId, SinkRecord, SinkState
@@ -200,6 +201,12 @@ class Deliverer:
         return dataset is None or bool(dataset.deliver_by)  # None: `_deliver` stops the sink
 
     def _deliver(self, work: SinkWork, *, plans_max: int | None = None, checks_only: bool = False) -> SinkReport:
+        watch = Stopwatch(ActivityKind.TICK, work.sink.name)
+        report = self._deliver_to(work, plans_max=plans_max, checks_only=checks_only)
+        watch.tell(report.did, rows=report.rows)
+        return report
+
+    def _deliver_to(self, work: SinkWork, *, plans_max: int | None, checks_only: bool) -> SinkReport:
         """Deliver to one sink; a failure is reported and leaves the other sinks alone. With `checks_only`, the
         destination is only asked whether it holds what it acknowledged."""
         if self.stopping.is_set():

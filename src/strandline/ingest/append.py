@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
+from strandline.core.activity import ActivityKind, Stopwatch
 from strandline.core.bounded_text import BATCH_ID_BYTES_MAX, check_text
 from strandline.core.errors import FailedError, SchemaError, StampMismatch, StrandlineError
 from strandline.core.types import (
@@ -99,11 +100,18 @@ def commit(
     if counted.rows == 0:
         return Appended(name, None, 0, duplicate=False, rejected=counted.rejected)
     wanted = blocks.NewBlock(batch.dataset.id, counted.rows, name, counted.digest, received=received)
-    held = _reserve(work, batch.dataset, wanted)
-    if isinstance(held, Published):
-        return Appended(name, held.head.rows, held.row_count or 0, duplicate=True, rejected=counted.rejected)
-    progress("writing", counted.rows)
-    published = _write(work, held, batch, last_check, progress)
+    watch = Stopwatch(ActivityKind.BATCH, batch.dataset.name)
+    try:
+        held = _reserve(work, batch.dataset, wanted)
+        if isinstance(held, Published):
+            watch.tell("duplicate")
+            return Appended(name, held.head.rows, held.row_count or 0, duplicate=True, rejected=counted.rejected)
+        progress("writing", counted.rows)
+        published = _write(work, held, batch, last_check, progress)
+    except BaseException:
+        watch.tell("failed")
+        raise
+    watch.tell("published", rows=counted.rows)
     return Appended(name, published.head.rows, counted.rows, duplicate=False, rejected=counted.rejected)
 
 

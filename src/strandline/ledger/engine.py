@@ -37,7 +37,7 @@ from strandline.ledger.schema import core
 Connection = sa.Connection  # a transaction, for other rooms that pass it from one call to the next
 
 # Every version of the ledger's schema, oldest first. Listed here, so that a light command need not load Alembic.
-REVISIONS = ("0001", "0002", "0003")
+REVISIONS = ("0001", "0002", "0003", "0004")
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 
@@ -139,6 +139,14 @@ class Ledger:
     def read(self) -> Iterator[sa.Connection]:
         with self._translated(), self.engine.connect() as connection, connection.begin():
             yield connection
+
+    @contextmanager
+    def read_at_once(self) -> Iterator[sa.Connection]:
+        """Like `read`, and all queries see the ledger as it was at the first of them. On SQLite they always do."""
+        with self._translated(), self.engine.connect() as bare:
+            connection = bare if self.is_sqlite else bare.execution_options(isolation_level="REPEATABLE READ")
+            with connection.begin():
+                yield connection
 
     def query(
         self, ask: Callable[Concatenate[sa.Connection, _Asked], _T], *args: _Asked.args, **kwargs: _Asked.kwargs

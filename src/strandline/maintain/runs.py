@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from strandline.core import failpoints
+from strandline.core.activity import ActivityKind, Stopwatch
 from strandline.core.audit_events import Event
 from strandline.core.documents import json_text
 from strandline.core.errors import CalledOff, LeaseLost, RefusedError, Skipped, StrandlineError, unexpected_message
@@ -126,11 +127,13 @@ def _work(
                 hint="Its machine may have been asleep. Nothing that it had not committed is lost; run it again.",
             )
 
+    watch = Stopwatch(ActivityKind.RUN, kind.value)
     try:
         with beating(beat, lease_seconds=_lease_seconds(context)):
             result = work(check_alive)
     except BaseException as e:
         outcome, reason = _how_it_ended(e, kind)
+        watch.tell(outcome.value)
         with context.ledger.write() as connection:
             runs.end(connection, run, outcome, reason=reason, result=None)
             if outcome is Outcome.SKIPPED:
@@ -142,7 +145,9 @@ def _work(
     with context.ledger.write() as connection:
         runs.end(connection, run, Outcome.DONE, reason=None, result=plain(result))
         _forget_old(context, connection, dataset, kind)
-        return RunResult(runs.get(connection, run), result)
+        ended = runs.get(connection, run)
+    watch.tell(Outcome.DONE.value)
+    return RunResult(ended, result)
 
 
 def _lease_seconds(context: MaintainContext) -> int:

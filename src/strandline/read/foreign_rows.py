@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import replace
 
 from strandline.core.settings import LakeConfig
-from strandline.core.types import Dataset, Seq, SeqRange, SnapshotId, TableCounts, merge_ranges
+from strandline.core.types import Dataset, DatasetId, Seq, SeqRange, SnapshotId, TableCounts, merge_ranges
 from strandline.iceberg.metadata.table_metadata import TableView, WapId
 from strandline.ledger.engine import Connection, Ledger, utc_now
 from strandline.ledger.ingest import blocks, datasets, sequence
@@ -51,6 +51,39 @@ def covers(owned: Sequence[SeqRange], rows: SeqRange) -> bool:
     return at >= 0 and rows.hi <= owned[at].hi
 
 
+def counts_from_history(
+    ledger: Ledger, lake: str, tables: Sequence[tuple[Dataset, TableView]]
+) -> dict[DatasetId, TableCounts]:
+    """The counts of those tables for which history tells them, stored with their present snapshots. The others must be
+    counted. A fixed number of queries, and none if the stored counts are of the present snapshots."""
+    if not tables:
+        return {}
+    with ledger.read_at_once() as connection:
+        stored = datasets.counts_by_dataset(connection)
+        changed = {
+            d.id: (stored.get(d.id), view)
+            for d, view in tables
+            if (known := stored.get(d.id)) is None or known.snapshot != view.main
+        }
+        opened: dict[DatasetId, list[SeqRange]] = {}
+        for b in blocks.open_blocks(connection):
+            opened.setdefault(b.head.dataset, []).append(b.head.rows)
+        since = {id: _lowest_since(known, view) for id, (known, view) in changed.items()}
+        owned = blocks.owned_ranges_of(connection, since)
+    found = {d.id: stored[d.id] for d, _ in tables if d.id not in changed}
+    new: dict[DatasetId, TableCounts] = {}
+    for id, (known, view) in changed.items():
+        valid = still_right(known, view, lake, merge_ranges([*owned[id], *opened.get(id, ())]))
+        if valid is not None:
+            new[id] = replace(valid, snapshot=view.main)
+        elif view.main is None:
+            new[id] = TableCounts(None, 0, 0, utc_now())
+    if to_store := {id: counts for id, counts in new.items() if id not in opened}:
+        with ledger.write() as connection:
+            datasets.set_counts(connection, to_store)
+    return found | new
+
+
 def count(config: LakeConfig, ledger: Ledger, dataset: Dataset, view: TableView, lake: str) -> TableCounts | None:
     """The stored counts if still valid, else new ones, which are stored. None for a table with equality deletes."""
     with ledger.read() as connection:
@@ -71,7 +104,7 @@ def count(config: LakeConfig, ledger: Ledger, dataset: Dataset, view: TableView,
     # Rows of open blocks may be in main already, and are ours then. Settling decides, and makes no new snapshot.
     if not unsettled:
         with ledger.write() as connection:
-            datasets.set_counts(connection, dataset.id, found)
+            datasets.set_counts(connection, {dataset.id: found})
     return found if found.snapshot == view.main else None
 
 

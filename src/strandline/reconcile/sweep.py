@@ -14,6 +14,7 @@ from dataclasses import replace
 from itertools import chain, groupby, islice
 
 from strandline.core import failpoints
+from strandline.core.activity import ActivityKind, Stopwatch
 from strandline.core.audit_events import Event
 from strandline.core.errors import CommitUnknown, LeaseLost, ReferencesTooMany, StorageError, StrandlineError
 from strandline.core.reconcile_records import AbortReason, Asked, Run, RunId, SweptState
@@ -78,6 +79,7 @@ class _Sweep:
         self._context = context
         self._settings = context.settings
         self._run = run
+        self._activity = Stopwatch(ActivityKind.RUN, "reconcile")
         self._asked = asked
         self._watch = watch
         self._counters = RunCounters(context.settings)
@@ -345,6 +347,7 @@ class _Sweep:
             if not is_recorded:
                 reconcile_runs.outlived(connection, self._run, outcome)
             reconcile_runs.forget_old(connection, runs_max=settings.history_runs, left_days=settings.quarantine_days)
+        self._activity.tell("done" if reason is None else reason.value)
 
 
 def _check(refusal: str | None) -> None:

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from strandline.core.errors import StrandlineError
-from strandline.serve import health, problems
+from strandline.serve import health, metrics, problems
 from strandline.serve.api import (
     audit,
     datasets,
@@ -38,6 +38,7 @@ from strandline.serve.pages.render import error_page
 from strandline.serve.pages.routes import PAGES
 from strandline.serve.pages.source import Source
 from strandline.serve.problems import Problem
+from strandline.serve.process_metrics import RequestMetrics
 
 if TYPE_CHECKING:
     from strandline.lake import Lake
@@ -95,6 +96,7 @@ def create_app(lake: Lake, *, tls: bool = False) -> FastAPI:
     for router in _ROUTERS:
         app.include_router(router, prefix=API)
     app.include_router(health.router)
+    app.include_router(metrics.router)
     app.include_router(_description(app))
     app.state.pages = Source(context)
     for router in PAGES:
@@ -103,6 +105,7 @@ def create_app(lake: Lake, *, tls: bool = False) -> FastAPI:
     app.add_middleware(RequestLimits, settings=context.settings)
     app.add_middleware(_Unexpected)
     app.add_middleware(SecurityHeaders, tls=tls)
+    app.add_middleware(RequestMetrics, counted=context.metrics)
     return app
 
 

@@ -22,6 +22,8 @@ from strandline.serve.auth.login_limit import LoginLimit
 from strandline.serve.auth.session_key import load_session_keys
 from strandline.serve.auth.sessions import Sessions
 from strandline.serve.problems import ledger_away
+from strandline.serve.process_metrics import ProcessMetrics
+from strandline.serve.snapshot import StatusSnapshots
 from strandline.serve.work import LongWork
 
 if TYPE_CHECKING:
@@ -45,6 +47,13 @@ class ServeContext:
         self.logins = LoginLimit(self.settings.logins_per_minute_max)
         self._reading = ThreadPoolExecutor(self.settings.reads_at_once_max, "strandline-read")
         self._changing = ThreadPoolExecutor(self.settings.changes_at_once_max, "strandline-change")
+        self.metrics = ProcessMetrics()
+        self.status = StatusSnapshots(
+            lake.status,
+            self.in_thread,
+            refresh_seconds=self.settings.refresh_seconds,
+            measured=self.metrics.readings.observe,
+        )
         tasks = Tasks(
             lake.ledger,
             lease_seconds=lake.config.settings.ingest.lease_seconds,
@@ -58,6 +67,7 @@ class ServeContext:
         self.work.close()
         for pool in (self._reading, self._changing):
             pool.shutdown(wait=True, cancel_futures=True)
+        self.metrics.close()
 
     async def find_caller(self, request: Request) -> Caller | None:
         """By the token in the header or, without one, by the cookie."""
@@ -95,12 +105,18 @@ class ServeContext:
 
     async def change(self, caller: Caller, do: Callable[[], object], *, status: int = 200) -> Response:
         """The same for what changes something, in threads of its own: it may wait for a destination."""
-        return answer(await self._acting(self._changing, caller, do), status=status)
+        return answer(await self._changed(caller, do), status=status)
 
     async def start(self, caller: Caller, begin: Callable[[], Document]) -> Response:
         """Answers 202 with the document of what was begun; its `place` is where to look at it."""
-        document = await self._acting(self._changing, caller, begin)
+        document = await self._changed(caller, begin)
         return answer(document, status=202, headers={"Location": document["place"]})
+
+    async def _changed(self, caller: Caller, do: Callable[[], _T]) -> _T:
+        try:
+            return await self._acting(self._changing, caller, do)
+        finally:
+            self.status.outdate()
 
     async def _acting(self, pool: ThreadPoolExecutor, caller: Caller, do: Callable[[], _T]) -> _T:
         def run() -> _T:

@@ -111,6 +111,7 @@ def documented(
     schema: Schema | None,
     *,
     status: int = 200,
+    kind: str = "application/json",
     problems: Sequence[int] = ALWAYS,
     said: str = "Done.",
     also: Mapping[int, tuple[str, Schema]] | None = None,
@@ -118,7 +119,7 @@ def documented(
     """The arguments of a route that say what it answers."""
     good: dict[str, Any] = {"description": said}
     if schema is not None:
-        good["content"] = {"application/json": {"schema": schema}}
+        good["content"] = {kind: {"schema": schema}}
     found: dict[int | str, dict[str, Any]] = {status: good}
     for code in sorted(problems):
         found[code] = {

@@ -7,12 +7,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 
+from prometheus_client import Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample as PrometheusSample
+
 from strandline.core.settings import LakeConfig
 from strandline.ledger.engine import Ledger
-from strandline.status.maintenance import DatasetMaintenance, MaintenanceStatus, load_maintenance
-from strandline.status.receive import ReceiveStatus, load_receive
-from strandline.status.reconcile import ReconcileStatus, load_reconcile
-from strandline.status.sinks import SinkStatus, load_sinks
+from strandline.status.maintenance import DatasetMaintenance, MaintenanceStatus, read_maintenance
+from strandline.status.receive import ReceiveStatus, read_receive
+from strandline.status.reconcile import ReconcileStatus, read_reconcile
+from strandline.status.sinks import SinkStatus, read_sinks
 
 PREFIX = "strandline_"
 HELP: Mapping[str, str] = {
@@ -45,9 +50,28 @@ HELP: Mapping[str, str] = {
     "reconcile_compared_timestamp_seconds": "When the newest run began that compared tables and storage.",
     "reconcile_orphan_files": "Files that it found, that nothing references, and that it left.",
     "reconcile_missing_files": "Entries that it found, whose file is gone, and that it left.",
-    "reconcile_partial": "1 if it could not load_samples everywhere.",
+    "reconcile_partial": "1 if it could not look everywhere.",
 }
 """All are gauges: a sink that is reset begins anew, and runs are forgotten in time."""
+
+_MORE_LABELS = {
+    "sink_state": ("state",),
+    "maintenance_last_run_timestamp_seconds": ("kind",),
+    "maintenance_last_run_seconds": ("kind",),
+    "maintenance_last_run_ok": ("kind",),
+    "reconcile_last_run_aborted": ("reason",),
+    "reconcile_last_run_doubts": ("doubt",),
+}
+_LABELS_OF = {
+    "sink": ("sink", "dataset"),
+    "received": ("dataset",),
+    "dataset": ("dataset",),
+    "maintenance": ("dataset",),
+    "reconcile": (),
+}
+LABELS: Mapping[str, tuple[str, ...]] = {
+    name: (*_LABELS_OF[name.partition("_")[0]], *_MORE_LABELS.get(name, ())) for name in HELP
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +83,18 @@ class Sample:
 
 def load_samples(config: LakeConfig, ledger: Ledger, lake: str) -> list[Sample]:
     """From the ledger alone."""
-    return samples(
-        load_sinks(ledger, lake),
-        load_maintenance(config, ledger),
-        load_reconcile(config, ledger),
-        load_receive(ledger) or (),
-    )
+    with ledger.read_at_once() as connection:
+        return samples(
+            read_sinks(connection, lake),
+            read_maintenance(config, connection),
+            read_reconcile(connection, config),
+            read_receive(connection) or (),
+        )
 
 
 def samples(
     sinks: Sequence[SinkStatus],
-    maintenance: MaintenanceStatus,
+    maintenance: MaintenanceStatus | None,
     reconcile: ReconcileStatus,
     received: Sequence[ReceiveStatus] = (),
 ) -> list[Sample]:
@@ -77,7 +102,7 @@ def samples(
     found = [
         *_of_sinks(sinks),
         *_of_receiver(received),
-        *(s for d in maintenance.datasets for s in _of_dataset(d)),
+        *(s for d in (maintenance.datasets if maintenance else ()) for s in _of_dataset(d)),
         *_of_reconciler(reconcile),
     ]
     return [Sample(PREFIX + name, labels, float(value)) for name, labels, value in found if value is not None]
@@ -154,20 +179,19 @@ def _seconds(moment: datetime | None) -> float | None:
 
 
 def exposition(found: Sequence[Sample]) -> str:
-    """A name's samples come together, under its help."""
-    lines = []
-    for name, text in HELP.items():
-        own = [s for s in found if s.name == PREFIX + name]
-        if own:
-            lines += [f"# HELP {PREFIX}{name} {text}", f"# TYPE {PREFIX}{name} gauge"]
-            lines += (f"{s.name}{_labels(s.labels)} {s.value:.15g}" for s in own)
-    return "".join(f"{line}\n" for line in lines)
+    """The text format of Prometheus. A name's samples come together, under its help."""
+    return generate_latest(_Gauges(found)).decode()
 
 
-def _labels(labels: Mapping[str, str]) -> str:
-    pairs = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
-    return f"{{{pairs}}}" if pairs else ""
+class _Gauges(Collector):
+    def __init__(self, found: Sequence[Sample]) -> None:
+        self._by_name: dict[str, list[Sample]] = {}
+        for s in found:
+            self._by_name.setdefault(s.name, []).append(s)
 
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    def collect(self) -> Iterator[Metric]:
+        for name, text in HELP.items():
+            if own := self._by_name.get(PREFIX + name):
+                family = Metric(PREFIX + name, text, "gauge")
+                family.samples = [PrometheusSample(s.name, dict(s.labels), s.value) for s in own]
+                yield family

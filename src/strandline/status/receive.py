@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from strandline.ledger.engine import Ledger
+from strandline.ledger.engine import Connection, Ledger
 from strandline.ledger.receive import received, spool_files
 from strandline.ledger.receive.receive_report import Waiting, WaitingBatch, report
 
@@ -46,11 +46,15 @@ class ReceiveStatus:
 
 
 def load_receive(ledger: Ledger) -> tuple[ReceiveStatus, ...] | None:
+    with ledger.read_at_once() as connection:
+        return read_receive(connection)
+
+
+def read_receive(connection: Connection) -> tuple[ReceiveStatus, ...] | None:
     """The datasets with such bodies; None if nothing was ever received."""
-    with ledger.read() as connection:
-        waiting, left = report(connection), spool_files.left(connection)
-        if not waiting and not left.by_dataset and not received.any_known(connection):
-            return None
+    waiting, left = report(connection), spool_files.left(connection)
+    if not waiting and not left.by_dataset and not received.any_known(connection):
+        return None
     live = {w.name: _status(w) for w in waiting if not w.is_dropped}
     for name, files in left.by_dataset.items():
         status = live.get(name) or ReceiveStatus(name, 0, 0, 0, None, (), _NOTHING_ASIDE, dropped=False)

@@ -12,7 +12,7 @@ from datetime import datetime
 from strandline.core.documents import fields_of
 from strandline.core.reconcile_records import Run
 from strandline.core.settings import LakeConfig
-from strandline.ledger.engine import Ledger
+from strandline.ledger.engine import Connection, Ledger
 from strandline.ledger.reconcile import reconcile_runs
 
 
@@ -43,11 +43,20 @@ class ReconcileStatus:
     doubts: tuple[str, ...] | None = None  # why its result may be incomplete or wrong
 
 
+_RUNS_AT_FIRST = 20  # among these there is nearly always one that compared
+
 NOT_YET = ReconcileStatus()  # before the first run
 
 
 def load_reconcile(config: LakeConfig, ledger: Ledger) -> ReconcileStatus:
-    runs = ledger.query(reconcile_runs.latest, runs_max=config.settings.reconcile.history_runs)
+    return ledger.query(read_reconcile, config)
+
+
+def read_reconcile(connection: Connection, config: LakeConfig) -> ReconcileStatus:
+    runs_max = config.settings.reconcile.history_runs
+    runs = reconcile_runs.latest(connection, runs_max=min(runs_max, _RUNS_AT_FIRST))
+    if not any(run.ended_at is not None and has_compared(run) for run in runs) and len(runs) == _RUNS_AT_FIRST:
+        runs = reconcile_runs.latest(connection, runs_max=runs_max)  # a long time without a run that compared
     ended = [run for run in runs if run.ended_at is not None]
     if not ended:
         return NOT_YET

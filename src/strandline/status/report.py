@@ -5,23 +5,26 @@ It reads the ledger and the newest metadata of each table, and starts no JVM. Wh
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from strandline.core.errors import StrandlineError, WitnessUnreadable
 from strandline.core.settings import LakeConfig
-from strandline.core.types import Dataset, Reserved
-from strandline.iceberg.metadata.metadata_peek import TableGlance, is_glanceable, read_pointer
+from strandline.core.types import Reserved, TableCounts
+from strandline.iceberg.metadata.lineage import Memory
+from strandline.iceberg.metadata.metadata_peek import TableGlance
 from strandline.ledger.engine import Ledger
-from strandline.ledger.ingest import blocks, datasets, sequence, table_states
+from strandline.ledger.ingest import sequence
+from strandline.ledger.ingest.dataset_report import DatasetFacts, read_datasets
 from strandline.ledger.receive import receive_holds
 from strandline.ledger.witness import Witness
-from strandline.read import foreign_rows, rollback
-from strandline.status.maintenance import MaintenanceStatus, load_maintenance
-from strandline.status.receive import ReceiveStatus, load_receive
-from strandline.status.reconcile import NOT_YET, ReconcileStatus, load_reconcile
-from strandline.status.sinks import SinkStatus, load_sinks
+from strandline.read import foreign_rows
+from strandline.status.maintenance import MaintenanceStatus, read_maintenance
+from strandline.status.receive import ReceiveStatus, read_receive
+from strandline.status.reconcile import NOT_YET, ReconcileStatus, read_reconcile
+from strandline.status.sinks import SinkStatus, read_sinks
+from strandline.status.table_glances import TableGlances
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +66,32 @@ class LakeStatus:
     reconcile: ReconcileStatus = NOT_YET
 
 
-def load_status(config: LakeConfig, ledger: Ledger, witness: Witness) -> LakeStatus:
-    with ledger.read() as connection:
+def load_status(
+    config: LakeConfig, ledger: Ledger, witness: Witness, glances: TableGlances | None = None
+) -> LakeStatus:
+    """A fixed number of queries, and the metadata files that `glances` does not know yet."""
+    with ledger.read_at_once() as connection:
         counter = sequence.read(connection)
-        known = datasets.list_datasets(connection)
+        known = read_datasets(connection)
+        holds = receive_holds.list_holds(connection)
+        sinks = read_sinks(connection, counter.lake)
+        receive = read_receive(connection)
+        maintenance = read_maintenance(config, connection)
+        reconcile = read_reconcile(connection, config)
     highest, problem = _witness(witness, counter.last)
+    tables = _Tables(config, ledger, counter.lake, known, glances or TableGlances(config))
+    complete = highest == counter.last
     return LakeStatus(
         counter.lake,
         counter.last,
         highest,
         counter.epoch,
         problem,
-        tuple(_dataset(config, ledger, d, counter.lake, complete=highest == counter.last) for d in known),
-        load_sinks(ledger, counter.lake),
-        load_receive(ledger),
-        load_maintenance(config, ledger),
-        load_reconcile(config, ledger),
+        tuple(_dataset(facts, tables, holds.get(facts.dataset.id), complete=complete) for facts in known),
+        sinks,
+        receive,
+        maintenance,
+        reconcile,
     )
 
 
@@ -93,25 +106,52 @@ def _witness(witness: Witness, counter: int) -> tuple[int | None, str | None]:
     return highest, f"the witness is at {highest}, the ledger at {counter}: the next ingest resyncs the ledger first"
 
 
-def _dataset(config: LakeConfig, ledger: Ledger, dataset: Dataset, lake: str, *, complete: bool) -> DatasetStatus:
+class _Tables:
+    """What the tables themselves say, read after the ledger."""
+
+    def __init__(
+        self, config: LakeConfig, ledger: Ledger, lake: str, known: Sequence[DatasetFacts], glances: TableGlances
+    ) -> None:
+        self._config, self._ledger, self._lake, self._glances = config, ledger, lake, glances
+        self._found = glances.read([facts.dataset.name for facts in known])
+        changed = [
+            (facts.dataset, found.view)
+            for facts in known
+            if isinstance(found := self._found[facts.dataset.name], TableGlance)
+            and (facts.counts is None or facts.counts.snapshot != found.view.main)
+        ]
+        self._counted = foreign_rows.counts_from_history(ledger, lake, changed)
+
+    def look(self, facts: DatasetFacts) -> tuple[int | None, TableCounts | None, str | None]:
+        """Rows, counts of rows that are not ours, and the problem. Raises StrandlineError."""
+        dataset, found = facts.dataset, self._found[facts.dataset.name]
+        if isinstance(found, StrandlineError):
+            raise found
+        if found is None:
+            return None, None, None
+        # What was purged says only whether rows may be missing, and rows are not read here.
+        memory = Memory(facts.state.settled, facts.published)
+        problem = self._glances.rollback_problem(dataset, found, memory)
+        counts = facts.counts
+        if counts is None or counts.snapshot != found.view.main:
+            counts = self._counted.get(dataset.id)
+        try:
+            if counts is None:
+                counts = foreign_rows.count(self._config, self._ledger, dataset, found.view, self._lake)
+        except StrandlineError as e:
+            problem = e.message
+        return found.row_count, counts, problem
+
+
+def _dataset(facts: DatasetFacts, tables: _Tables, hold: str | None, *, complete: bool) -> DatasetStatus:
     """A ledger that is not `complete` does not know every reserved sequence number, so not which rows are foreign."""
-    with ledger.read() as connection:
-        allocated = blocks.highest(connection, dataset.id)
-        sealed = blocks.sealed(connection, dataset.id)
-        found = blocks.open_blocks(connection, dataset.id)
-        memory = rollback.recall(connection, dataset)
-        known = table_states.get(connection, dataset.id)
-        hold = receive_holds.list_holds(connection).get(dataset.id)
+    dataset, state = facts.dataset, facts.state
     rows = counts = problem = None
     try:
-        glance = read_pointer(config, dataset.name) if is_glanceable(config) else _remote_glance(config, dataset.name)
-        if glance is not None:
-            rows = glance.row_count
-            problem = rollback.problem(dataset, glance.view, memory)
-            counts = foreign_rows.count(config, ledger, dataset, glance.view, lake)
+        rows, counts, problem = tables.look(facts)
     except StrandlineError as e:
         problem = e.message
-    problem = problem or known.trouble or known.doubt or (None if hold is None else f"the receiver holds: {hold}")
+    problem = problem or state.trouble or state.doubt or (None if hold is None else f"the receiver holds: {hold}")
     open_blocks = tuple(
         OpenBlockStatus(
             f"{b.head.rows.lo}-{b.head.rows.hi}",
@@ -121,12 +161,12 @@ def _dataset(config: LakeConfig, ledger: Ledger, dataset: Dataset, lake: str, *,
             b.head.reserved_at,
             b.lease_until if isinstance(b, Reserved) else None,
         )
-        for b in found
+        for b in facts.open_blocks
     )
     return DatasetStatus(
         dataset.name,
-        allocated,
-        sealed,
+        facts.allocated,
+        facts.sealed,
         rows,
         len(open_blocks),
         None if counts is None else counts.unnumbered,
@@ -136,11 +176,3 @@ def _dataset(config: LakeConfig, ledger: Ledger, dataset: Dataset, lake: str, *,
         problem,
         None if counts is None else counts.twice_first,
     )
-
-
-def _remote_glance(config: LakeConfig, name: str) -> TableGlance | None:
-    """Slower: the catalog or the metadata is remote, so PyIceberg must be loaded."""
-    from strandline.iceberg.pyiceberg.catalog import open_catalog
-
-    with closing(open_catalog(config)) as catalog:
-        return catalog.glance(name)

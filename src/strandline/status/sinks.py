@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from strandline.core.delivery_types import NOT_PARTITIONED, Lane, SinkRecord, SinkState
 from strandline.core.errors import MarkUnreadable
 from strandline.core.types import Dataset, Seq
-from strandline.ledger.deliver import delivery_report, intents, lanes, losses, quarantine, sinks
+from strandline.ledger.deliver import delivery_report, lanes, sinks
 from strandline.ledger.deliver.delivery_report import Pace, ReportedIntent, UnderWay
 from strandline.ledger.engine import Connection, Ledger, utc_now
 from strandline.ledger.ingest import datasets
@@ -57,37 +57,58 @@ def load_sinks(
     ledger: Ledger, lake: str, only: str | None = None, *, now: datetime | None = None
 ) -> tuple[SinkStatus, ...]:
     """Ordered by sink and partition."""
+    with ledger.read_at_once() as connection:
+        return read_sinks(connection, lake, only, now=now)
+
+
+def read_sinks(
+    connection: Connection, lake: str, only: str | None = None, *, now: datetime | None = None
+) -> tuple[SinkStatus, ...]:
+    """The same in a fixed number of queries. `connection` must be one of `read_at_once`."""
     moment = now or utc_now()
-    with ledger.read() as connection:
-        named = {d.id: d for d in datasets.list_datasets(connection)}
-        chosen = sinks.list_sinks(connection) if only is None else [sinks.get(connection, only)]
-        return tuple(
-            status
-            for s in chosen
-            for status in _SinkFacts(connection, s, named.get(s.dataset), lake, moment).statuses()
-        )
+    chosen = sinks.list_sinks(connection) if only is None else [sinks.get(connection, only)]
+    if not chosen:
+        return ()
+    delivery = _Delivery(connection, None if only is None else chosen[0], moment)
+    return tuple(status for s in chosen for status in _SinkFacts(delivery, s, lake, moment).statuses())
+
+
+class _Delivery:
+    """What the ledger says of all chosen sinks."""
+
+    def __init__(self, connection: Connection, one: SinkRecord | None, now: datetime) -> None:
+        only = None if one is None else one.id
+        self.datasets = {d.id: d for d in datasets.list_datasets(connection)}
+        self.dataset_names = delivery_report.dataset_names(connection, only)
+        self.lanes = lanes.unchecked_of_all(connection) if one is None else {one.id: lanes.unchecked(connection, one)}
+        self.under_way = delivery_report.under_way(connection, only)
+        self.last = delivery_report.last_batches(connection, only)
+        self.quarantined = delivery_report.quarantined_rows(connection, only)
+        self.holds = retention_holds.by_dataset(connection)
+        self.losses = delivery_report.losses(connection, only)
+        self.backlogs = delivery_report.backlogs(connection, only)
+        self.paces = delivery_report.paces(connection, now - timedelta(minutes=TREND_MINUTES), only)
 
 
 class _SinkFacts:
-    """Reads once what is the same for all partitions of a sink."""
+    """What is the same for all partitions of a sink."""
 
-    def __init__(
-        self, connection: Connection, sink: SinkRecord, dataset: Dataset | None, lake: str, now: datetime
-    ) -> None:
-        self.sink, self.dataset, self.now = sink, dataset, now
-        self.dataset_name = dataset.name if dataset else delivery_report.dataset_name(connection, sink)
-        self.lanes, self.problem = _lanes(connection, sink, dataset, lake)
-        self.under_way = delivery_report.under_way(connection, sink)
-        self.last = delivery_report.last_batches(connection, sink)
-        self.quarantined = quarantine.counts(connection, sink)
-        held = () if dataset is None else retention_holds.of_dataset(connection, dataset.id)
+    def __init__(self, all_sinks: _Delivery, sink: SinkRecord, lake: str, now: datetime) -> None:
+        self.sink, self.now = sink, now
+        dataset = all_sinks.datasets.get(sink.dataset)
+        self.dataset_name = dataset.name if dataset else all_sinks.dataset_names[sink.id]
+        own = all_sinks.lanes.get(sink.id, [])
+        self.lanes, self.problem = _checked(own, sink, dataset, lake)
+        self.under_way, self.last, self.quarantined = all_sinks.under_way, all_sinks.last, all_sinks.quarantined
+        self.quarantined_rows = sum(all_sinks.quarantined.get(found.id, 0) for found in own)
+        held = () if dataset is None else all_sinks.holds.get(dataset.id, ())
         self.hold = next((h for h in held if h.sink == sink.id), None)
-        self.lost_rows = losses.lost_rows(connection, sink)
-        self.unknown_losses = losses.unknown_losses(connection, sink)
-        self.unplanned_rows = delivery_report.unplanned_rows(connection, sink)
-        self.lag_rows, self.since = intents.lag(connection, sink)
-        since = now - timedelta(minutes=TREND_MINUTES)
-        self.trend = trend(delivery_report.pace(connection, sink, since), self.lag_rows)
+        self.lost = all_sinks.losses.get(sink.id, delivery_report.NOTHING_LOST)
+        backlog = all_sinks.backlogs[sink.id]
+        self.since, self.unplanned_rows = backlog.since, backlog.unplanned_rows
+        promised = sum(u.rows_left for found in own if (u := all_sinks.under_way.get(found.id)) is not None)
+        self.lag_rows = backlog.unplanned_rows + promised if backlog.is_counted else None
+        self.trend = trend(all_sinks.paces[sink.id], self.lag_rows)
 
     def statuses(self) -> list[SinkStatus]:
         if self.lanes is None:  # a stored watermark contradicts itself
@@ -134,7 +155,7 @@ class _SinkFacts:
             state_of(sink),
             self.problem or sink.reason,
             None if found is None else self.under_way.get(found.id),
-            sum(self.quarantined.values()) if found is None else self.quarantined.get(found.id, 0),
+            self.quarantined_rows if found is None else self.quarantined.get(found.id, 0),
             found.withheld if found is not None else None if unread else 0,
             found.exported if found is not None else None if unread else 0,
             None if found is None else self.last.get(found.id),
@@ -146,19 +167,19 @@ class _SinkFacts:
             None if unread else self._whole_lag_seconds(),
             0 if self.hold is None else self.hold.rows,
             None if self.hold is None else self.hold.since,
-            self.lost_rows,
-            self.unknown_losses,
+            self.lost.rows,
+            self.lost.unknown,
             sink.failing_since,
         )
 
 
-def _lanes(
-    connection: Connection, sink: SinkRecord, dataset: Dataset | None, lake: str
+def _checked(
+    found: list[Lane], sink: SinkRecord, dataset: Dataset | None, lake: str
 ) -> tuple[list[Lane] | None, str | None]:
     if dataset is None:
-        return lanes.unchecked(connection, sink), "its dataset was dropped"
+        return found, "its dataset was dropped"
     try:
-        return lanes.list_lanes(connection, sink, lake=lake, table_uuid=dataset.table_uuid), None
+        return lanes.check(found, sink, lake=lake, table_uuid=dataset.table_uuid), None
     except MarkUnreadable as e:
         return None, e.message
 

@@ -10,10 +10,10 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from strandline.cli.command import Call, NameArgument, chosen, command
-from strandline.cli.render.elements import LINES_MAX, age, done, nothing, one_line
+from strandline.cli.render.elements import LINES_MAX, done, nothing, one_line
 from strandline.core.documents import fields_of
 from strandline.core.errors import UsageError
-from strandline.core.wording import plural
+from strandline.core.wording import age, plural
 from strandline.iceberg.metadata.identifier import full_name
 from strandline.status import documents
 

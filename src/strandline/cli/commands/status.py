@@ -17,7 +17,6 @@ from strandline.core.errors import UsageError
 from strandline.core.settings import find_config, load_config
 from strandline.ledger.engine import Ledger
 from strandline.status import documents
-from strandline.status.metrics import exposition, load_samples
 
 WATCH_SECONDS = 2.0
 
@@ -69,6 +68,8 @@ def migrate(call: Call) -> None:
 def metrics(call: Call) -> None:
     """How sinks, maintenance and the reconciler fare, in the text format of Prometheus. Starts no JVM, and asks the
     ledger only."""
+    from strandline.status.metrics import exposition, load_samples
+
     lake = call.lake
     found = load_samples(lake.config, lake.ledger, lake.id)
     print(dumps({"metrics": found}) if call.as_json else exposition(found), end="\n" if call.as_json else "")

@@ -10,9 +10,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from strandline.cli.command import Call, command
-from strandline.cli.render.elements import age, done, grid
+from strandline.cli.render.elements import done, grid
 from strandline.core import duration
 from strandline.core.roles import Role
+from strandline.core.wording import age
 from strandline.status import documents
 
 if TYPE_CHECKING:

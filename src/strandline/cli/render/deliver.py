@@ -9,8 +9,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from strandline.cli.render.elements import BAD, DOUBT, NO_SINKS, NOTHING, OK, cut, dim, rate
-from strandline.cli.render.sinks import reason
 from strandline.core.wording import plural
+from strandline.status.problems import reason_of
 
 if TYPE_CHECKING:
     from strandline.deliver.plan.preview import LanePreview, SinkPreview
@@ -64,8 +64,8 @@ def _said(s: SinkReport) -> Text:
         case "busy":
             return Text("another deliverer holds it; its rows may still be on their way", "yellow")
         case "stopped":
-            return Text(f"stopped: {reason(s.name, s.reason)}", "red")
-    said = f"waits to try again: {reason(s.name, s.reason)}" if s.reason else "waits for more rows"
+            return Text(f"stopped: {reason_of(s.name, s.reason)}", "red")
+    said = f"waits to try again: {reason_of(s.name, s.reason)}" if s.reason else "waits for more rows"
     return Text(f"{sent}; {said}" if s.rows or s.withheld else said, "yellow")
 
 
@@ -83,7 +83,7 @@ def preview(found: Sequence[SinkPreview]) -> list[RenderableType]:
 
 def _head(s: SinkPreview) -> Text:
     if s.error is not None:
-        return Text.assemble(BAD, " ", (s.name, "bold"), "  ", (reason(s.name, s.error.message), "red"))
+        return Text.assemble(BAD, " ", (s.name, "bold"), "  ", (reason_of(s.name, s.error.message), "red"))
     if s.state in ("paused", "stopped"):
         return Text.assemble(NOTHING, " ", (s.name, "bold"), "  ", (f"{s.state}: a tick sends nothing", "yellow"))
     if not s.lanes:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from strandline.core.wording import plural
+
+if TYPE_CHECKING:
+    from strandline.status.problems import StatusProblem
 
 UNKNOWN = "?"
 OK, BAD, NOTHING = ("✓", "green"), ("✗", "bold red"), ("·", "dim")
@@ -71,13 +74,7 @@ def rate(rows: int, seconds: float) -> str:
     return f", {per_second:,.0f} rows/s" if per_second >= 1 else ""
 
 
-def age(since: datetime, now: datetime | None = None) -> str:
-    return duration(((now or datetime.now(UTC)) - since).total_seconds())
-
-
-def duration(seconds: float) -> str:
-    whole = max(0, int(seconds))
-    for length, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if whole >= 2 * length:
-            return f"{whole // length} {unit}"
-    return f"{whole} s"
+def attention(problem: StatusProblem) -> Text:
+    """What is wrong, and what to do."""
+    style = "bold red" if problem.severity == "error" else "yellow"
+    return Text.assemble(("! ", style), problem.line)

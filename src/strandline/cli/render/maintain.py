@@ -11,8 +11,8 @@ from rich.text import Text
 
 from strandline.cli.output import dumps
 from strandline.cli.render.audit import who
-from strandline.cli.render.elements import BAD, LINES_MAX, age, done, grid, nothing, number, size
-from strandline.core.wording import agreeing, plural
+from strandline.cli.render.elements import BAD, LINES_MAX, done, grid, nothing, number, size
+from strandline.core.wording import age, agreeing, plural
 from strandline.ledger.maintain.runs import Kind, Outcome
 
 if TYPE_CHECKING:

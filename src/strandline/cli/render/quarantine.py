@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from rich.console import RenderableType
 from rich.text import Text
 
-from strandline.cli.render.elements import BAD, LINES_MAX, OK, age, dim, done, nothing, one_line
-from strandline.core.wording import plural
+from strandline.cli.render.elements import BAD, LINES_MAX, OK, dim, done, nothing, one_line
+from strandline.core.wording import age, plural
 from strandline.status.documents import bounded
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from strandline.cli.render.audit import who
-from strandline.cli.render.elements import BAD, DOUBT, NOTHING, OK, age, done, grid, size
+from strandline.cli.render.elements import BAD, DOUBT, NOTHING, OK, done, grid, size
 from strandline.core.reconcile_records import Counts, Outcome, Run, Suspect, Swept
-from strandline.core.wording import plural
+from strandline.core.wording import age, plural
 
 if TYPE_CHECKING:
     from strandline.reconcile.quarantine import PurgedFiles, Restored

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from strandline.cli.render.elements import LINES_MAX, UNKNOWN, age, cut, dim, done, duration, grid, number
+from strandline.cli.render.elements import LINES_MAX, attention, cut, dim, done, grid, number
 from strandline.core.delivery_types import ChunkState
-from strandline.core.wording import agreeing, plural
+from strandline.core.wording import age, agreeing, plural
+from strandline.status.problems import due_text, find_sink_problems, lag_text
 from strandline.status.sinks import SinkStatus
 
 if TYPE_CHECKING:
@@ -56,10 +57,7 @@ def is_behind(status: SinkStatus) -> bool:
 
 
 def lag(rows: int | None, seconds: float | None) -> Text:
-    if rows == 0:
-        return Text("nothing", "green")
-    waits = "" if seconds is None else f", {duration(seconds)}"
-    return Text(f"{'?' if rows is None else f'{rows:,}'} {'row' if rows == 1 else 'rows'}{waits}", "yellow")
+    return Text(lag_text(rows, seconds), "green" if rows == 0 else "yellow")
 
 
 def _last_batch(of_sink: Sequence[SinkStatus], now: datetime) -> Text:
@@ -72,67 +70,10 @@ def _last_batch(of_sink: Sequence[SinkStatus], now: datetime) -> Text:
     return Text(f"{plural(rows, 'row')}, {age(at, now)} ago", "dim")
 
 
-def problems(found: Iterable[SinkStatus], now: datetime | None = None) -> list[str]:
-    """In plain words, each with the command that helps."""
-    lines = []
-    for name, group in groupby(found, key=lambda s: s.name):
-        one = next(group)
-        why = reason(name, one.reason)
-        if one.state == "stopped":
-            lines.append(
-                f"sink {name} is stopped: {why}; look at it, then `strandline sink resume {name}` tries it again; "
-                f"if the destination lost rows or holds others, `strandline sink recover {name}` says what can be done"
-            )
-        elif one.state == "waiting":
-            tries = f"{plural(one.retries, 'try')} failed" if one.retries else "waits"
-            lines.append(f"sink {name}: {tries}: {why}; {_next_try(one, now or datetime.now(UTC))}")
-        elif one.state == "paused" and one.sink_lag_rows != 0:
-            lines.append(
-                f"sink {name} is paused, and rows wait ({lag(one.sink_lag_rows, one.sink_lag_seconds).plain}); "
-                f"`strandline sink resume {name}` goes on" + (f"; before that: {why}" if one.reason else "")
-            )
-        elif one.reason:
-            lines.append(f"sink {name}: {why}; `strandline sink show {name}` tells more")
-        if one.held_since is not None:
-            lines.append(
-                f"sink {name} holds retention back: {_due(one.held_rows, 'is')} due and {_waiting(one.held_rows)}, "
-                f"since {age(one.held_since, now)}"
-            )
-        if one.lost_rows:
-            lines.append(
-                f"sink {name} will not get {plural(one.lost_rows, 'row')}, deleted before it had "
-                f"{'it' if one.lost_rows == 1 else 'them'}; `strandline audit` says when and why"
-            )
-        if one.unknown_losses:
-            lines.append(f"sink {name} may lack rows that were deleted; `strandline verify {name}` says what it has")
-    return lines
-
-
-def reason(name: str, stored: str | None) -> str:
-    """Without the sink's name at the start, which was just printed."""
-    return (stored or "nobody wrote down why").removeprefix(f"{name}: ")
-
-
-_LONG_SECONDS = 600
-
-
-def _next_try(one: SinkStatus, now: datetime) -> str:
-    again = "the next tick tries again"
-    if one.retry_at is not None and one.retry_at > now:
-        again = f"tried again in {duration((one.retry_at - now).total_seconds())}"
-    failing = 0.0 if one.failing_since is None else (now - one.failing_since).total_seconds()
-    if failing < _LONG_SECONDS:
-        return again
-    return (
-        f"it has failed for {duration(failing)} and is tried less and less often: {again}; "
-        f"`strandline tick --sink {one.name}` tries at once"
-    )
-
-
 def sink_list(found: Sequence[SinkStatus]) -> list[RenderableType]:
     if not found:
         return [dim("No sinks yet. `strandline sink add NAME --dataset D --kind files --option path=DIR` makes one.")]
-    return [table(found), *(Text.assemble(("! ", "yellow"), line) for line in problems(found))]
+    return [table(found), *map(attention, find_sink_problems(found))]
 
 
 def detail(
@@ -156,7 +97,7 @@ def detail(
     for name, given in sorted(record.options.items()):
         facts.add_row(Text(f"option {name}", "dim"), Text(given))
     parts: list[RenderableType] = [Text(record.name, "bold"), facts]
-    parts += [Text.assemble(("! ", "yellow"), line) for line in problems(lanes, moment)]
+    parts += map(attention, find_sink_problems(lanes, moment))
     parts += [Text(""), _lanes(lanes, moment)]
     if len(lanes) > LINES_MAX:
         parts.append(Text(f"… and {plural(len(lanes) - LINES_MAX, 'partition')} more; --json has all", "dim"))
@@ -169,20 +110,8 @@ def detail(
 def _held(one: SinkStatus, now: datetime) -> Text:
     if one.held_since is None:
         return Text("nothing", "dim")
-    due = f"{_due(one.held_rows)} that {agreeing(one.held_rows or 0, 'is')} due for deletion"
+    due = f"{due_text(one.held_rows)} that {agreeing(one.held_rows or 0, 'is')} due for deletion"
     return Text(f"{due}, since {age(one.held_since, now)}", "yellow")
-
-
-def _due(rows: int | None, verb: str = "") -> str:
-    if rows is None:
-        return f"{UNKNOWN} rows are" if verb else f"{UNKNOWN} rows"
-    return plural(rows, "row", verb)
-
-
-def _waiting(rows: int | None) -> str:
-    if rows == 0:
-        return "for it; others wait until it has come past them"
-    return f"{agreeing(rows or 0, 'waits')} for it"
 
 
 def _behind(one: SinkStatus) -> Text:

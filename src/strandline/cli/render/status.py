@@ -9,14 +9,13 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from strandline.cli.render import sinks
-from strandline.cli.render.elements import age, grid, number
-from strandline.core.reconcile_records import Doubt
+from strandline.cli.render.elements import attention, grid, number
 from strandline.core.types import BlockKind
-from strandline.core.wording import agreeing, plural
+from strandline.core.wording import age, plural
 from strandline.ledger.maintain.runs import Run
 from strandline.status.maintenance import MaintenanceStatus
+from strandline.status.problems import find_problems
 from strandline.status.receive import ReceiveStatus
-from strandline.status.reconcile import ReconcileStatus
 from strandline.status.report import DatasetStatus, LakeStatus, OpenBlockStatus
 
 
@@ -34,9 +33,8 @@ def status(found: LakeStatus, now: datetime | None = None) -> RenderableType:
         parts += [Text(""), Text("Received, not ingested yet", "bold"), _received(found.receive or (), now)]
     if found.maintenance is not None and any(d.last or d.floor for d in found.maintenance.datasets):
         parts += [Text(""), _maintenance(found.maintenance, now)]
-    if trouble := problems(found, now):
-        parts += [Text(""), Text("Needs attention", "bold yellow")]
-        parts += [Text.assemble(("! ", "yellow"), line) for line in trouble]
+    if trouble := find_problems(found, now):
+        parts += [Text(""), Text("Needs attention", "bold yellow"), *map(attention, trouble)]
     return Group(*parts)
 
 
@@ -142,110 +140,3 @@ def _last_run(run: Run | None, now: datetime | None) -> Text:
         return Text(f"under way, {age(run.started_at, now)}", style)
     said = "" if run.outcome == "done" else f"{run.outcome}, "
     return Text(f"{said}{age(run.started_at, now)} ago", style)
-
-
-def _maintenance_problems(found: MaintenanceStatus | None) -> list[str]:
-    if found is None:
-        return []
-    lines = [
-        f"the retention rule for {name} is for nothing: there is no such dataset"
-        for name in found.rules_without_dataset
-    ]
-    lines += [f"{key} was applied and does not count: the settings file has one, too" for key in found.overridden]
-    for d in found.datasets:
-        lines += [
-            f"{d.dataset}: {r.kind} {_WORDS.get(r.outcome or '', r.outcome)}: {r.reason}; "
-            f"`strandline maintenance show {r.id}` tells more"
-            for r in d.last
-            if r.outcome in _WORDS
-        ]
-    return lines
-
-
-_WORDS = {"failed": "failed", "died": "died", "refused": "was refused", "skipped": "skipped a run"}
-
-
-def _receive_problems(found: Sequence[ReceiveStatus]) -> list[str]:
-    lines = []
-    for r in found:
-        if r.dropped:
-            bodies, size = r.bodies + r.set_aside.bodies, r.bytes + r.set_aside.bytes
-            lines.append(
-                f"{r.dataset} was dropped, and the spool still holds {plural(bodies, 'body')} of "
-                f"{plural(size, 'byte')} that {agreeing(bodies, 'was')} received for it and that nobody ingests; "
-                f"`strandline spool clear {r.dataset}` gives up what is there"
-            )
-            continue
-        lines += [
-            f"{r.dataset}: {plural(b.rows, 'row')} that {agreeing(b.rows, 'was')} received cannot be ingested: "
-            f"{b.reason}; {'it is' if b.rows == 1 else 'they are'} kept, and it is tried again "
-            f"({plural(b.tries, 'time')} so far)"
-            for b in r.batches
-            if b.reason is not None
-        ]
-        if r.set_aside.bodies:
-            aside = r.set_aside
-            lines.append(
-                f"{r.dataset}: {plural(aside.bodies, 'body')} of {plural(aside.rows, 'row')} could not be ingested and "
-                f"{agreeing(aside.bodies, 'waits')} for you; `strandline spool list` says why"
-            )
-        if files := r.unrecorded.files:
-            why = "" if r.unrecorded.reason is None else f" ({r.unrecorded.reason})"
-            lines.append(
-                f"{r.dataset}: {plural(files, 'body', 'lies')} in the spool and cannot be recorded{why}, so the rows "
-                "are not ingested; `strandline spool list` names the files"
-            )
-    return lines
-
-
-def _drift(found: ReconcileStatus) -> list[str]:
-    lines = []
-    if found.aborted is not None:
-        before = ", before it had compared anything" if found.orphans is None else ""
-        lines.append(
-            f"run {found.last_run} of the reconciler ended early ({found.aborted}){before}; "
-            f"`strandline reconcile show {found.last_run}` tells more"
-        )
-    elif doubts := [doubt for doubt in found.doubts or () if doubt != Doubt.PARTIAL]:
-        lines.append(
-            f"what run {found.last_run} of the reconciler says is not the whole truth ({', '.join(doubts)}); "
-            f"`strandline reconcile show {found.last_run}` tells more"
-        )
-    seen = found.compared
-    if seen is not None and (seen.missing or seen.orphans or seen.partial):
-        part = " It could not look everywhere: there may be more." if seen.partial else ""
-        lines.append(
-            f"run {seen.run} of the reconciler left {plural(seen.missing, 'missing file')} and "
-            f"{plural(seen.orphans, 'orphan file')}; `strandline reconcile show {seen.run}` tells more.{part}"
-        )
-    return lines
-
-
-def problems(found: LakeStatus, now: datetime | None = None) -> list[str]:
-    """In plain words, each with what to do, if there is something to do."""
-    lines = [found.problem] if found.problem else []
-    for d in found.datasets:
-        if d.problem:
-            lines.append(f"{d.name}: {d.problem}")
-        if d.unnumbered:
-            lines.append(
-                f"{d.name}: {plural(d.unnumbered, 'row', 'has')} no sequence number, and will not be delivered; "
-                f"`strandline dataset adopt {d.name}` numbers them"
-            )
-        if d.foreign:
-            lines.append(
-                f"{d.name}: {plural(d.foreign, 'foreign row')}, written past Strandline with a sequence number that is "
-                "not theirs; nobody reads them and no sink gets them"
-            )
-        if d.number_twice is not None:
-            lines.append(
-                f"{d.name}: sequence number {d.number_twice:,} is on two rows, so reads and sinks that come to it "
-                "are refused; delete the row that does not belong there"
-            )
-    return [
-        *lines,
-        *_receive_problems(found.receive or ()),
-        *sinks.problems(found.sinks, now),
-        *_maintenance_problems(found.maintenance),
-        *_drift(found.reconcile),
-    ]

@@ -9,7 +9,8 @@ from rich.text import Text
 
 from strandline.cli.output import dumps
 from strandline.cli.render.audit import who
-from strandline.cli.render.elements import age, grid
+from strandline.cli.render.elements import grid
+from strandline.core.wording import age
 from strandline.ledger.tasks import Outcome
 
 if TYPE_CHECKING:

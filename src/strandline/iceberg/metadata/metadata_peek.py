@@ -61,22 +61,46 @@ def read_pointer(config: LakeConfig, name: str) -> TableGlance | None:
     missing: OSError | None = None
     for _ in range(_READ_ATTEMPTS):
         location = _location(catalog, parse_identifier(name))
-        if location is None or (path := _local_path(location)) is None:
+        if location is None or (path := local_path(location)) is None:
             return None
         try:
-            return glance_of(location, path.read_bytes())
+            return glance_at(name, location, path)
         except FileNotFoundError as e:
             # After another commit in between, the catalog names a newer file now.
             missing = e
-        except _DAMAGE as e:
-            raise StorageError(
-                f"{full_name(name)}: its metadata {path} cannot be read: {e}",
-                hint="The file is damaged. Restore the file, or an older copy of the catalog.",
-            ) from e
     raise StorageError(
         f"{full_name(name)}: the catalog names a metadata file that is not there: {location}",
         hint="Someone deleted it. Restore the file, or an older copy of the catalog.",
     ) from missing
+
+
+def glance_at(name: str, location: str, path: Path) -> TableGlance:
+    """From the table's metadata file. Raises FileNotFoundError, or StorageError for a damaged file."""
+    try:
+        return glance_of(location, path.read_bytes())
+    except FileNotFoundError:
+        raise
+    except _DAMAGE as e:
+        raise StorageError(
+            f"{full_name(name)}: its metadata {path} cannot be read: {e}",
+            hint="The file is damaged. Restore the file, or an older copy of the catalog.",
+        ) from e
+
+
+def read_locations(config: LakeConfig) -> dict[tuple[str, ...], str]:
+    """The metadata files of all tables of an embedded catalog, by identifier. Raises StorageError."""
+    catalog = config.path(config.settings.catalog.path)
+    if not catalog.is_file():
+        return {}
+    query = "SELECT table_namespace, table_name, metadata_location FROM iceberg_tables WHERE catalog_name = ?"
+    with _catalog_file(catalog) as connection:
+        try:
+            rows = connection.execute(query, (CATALOG,)).fetchall()
+        except sqlite3.OperationalError as e:
+            if "no such table" in str(e):
+                return {}
+            raise
+    return {(*str(namespace).split("."), name): location for namespace, name, location in rows if location is not None}
 
 
 def _location(catalog: Path, identifier: tuple[str, ...]) -> str | None:
@@ -137,7 +161,7 @@ def read_rows(config: LakeConfig) -> list[CatalogRow] | None:
     ]  # fmt: skip
 
 
-def _local_path(location: str) -> Path | None:
+def local_path(location: str) -> Path | None:
     if "://" in location and not location.startswith("file://"):
         return None
     # Iceberg's writers take a location literally: nothing in it is an escape.
@@ -147,7 +171,7 @@ def _local_path(location: str) -> Path | None:
 def earlier_links(view: TableView) -> Iterator[Links]:
     """The snapshots in earlier metadata files, newest file first, as long as those are local files."""
     for location in reversed(view.metadata_log):
-        if (path := _local_path(location)) is None:
+        if (path := local_path(location)) is None:
             return
         try:
             yield links_of(glance_of(location, path.read_bytes()).view)

@@ -158,11 +158,14 @@ class PyIcebergCatalog:
                 content = file.read()
             return metadata_document(content)
 
-    def glance(self, name: str) -> TableGlance | None:
-        """Like `metadata_peek.read_pointer`, for catalogs and warehouses that are not local files."""
+    def glance(self, name: str, known: Mapping[str, TableGlance] | None = None) -> TableGlance | None:
+        """Like `metadata_peek.read_pointer`, for catalogs and warehouses that are not local files. `known` are results
+        of earlier calls, by metadata file: such a file is not read again."""
         if not self.exists(name):
             return None
         table = self.load(name)
+        if known is not None and (same := known.get(table.metadata_location)) is not None:
+            return same
         with explained(full_name(name)):
             return glance_of(table.metadata_location, table.io.new_input(table.metadata_location).open().read())
 

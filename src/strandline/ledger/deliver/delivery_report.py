@@ -1,4 +1,5 @@
-"""What `status` shows about delivery. The queries need the ledger alone, and read only the end of the history."""
+"""What `status` shows about delivery, of all sinks at once or of one. Each function is one or two queries, however many
+sinks and lanes there are. They need the ledger alone, and read only the end of the history."""
 
 from __future__ import annotations
 
@@ -8,13 +9,14 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from strandline.core.delivery_types import LaneId, SinkRecord
+from strandline.core.delivery_types import LaneId, SinkId, SinkRecord
 from strandline.core.types import Seq, SeqRange
 from strandline.ledger.deliver import sinks
-from strandline.ledger.deliver.lanes import of_sink
-from strandline.ledger.deliver.sinks import seq_or_none
+from strandline.ledger.deliver.quarantine import NOT_DELIVERED
 from strandline.ledger.ingest import blocks
-from strandline.ledger.schema.core import block, chunk, dataset, intent, lane
+from strandline.ledger.schema.core import block, chunk, dataset, intent, lane, sink
+from strandline.ledger.schema.maintain import loss
+from strandline.ledger.schema.receive import quarantined
 
 # The databases use a partial index only if its condition is a literal in the query, not a parameter.
 _planned, _landed, _published = (
@@ -50,6 +52,34 @@ class Pace:
     settled: int
 
 
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What a sink lacks."""
+
+    unplanned_rows: int  # settled rows of all partitions that are in no intent yet
+    is_counted: bool  # False while a lane is below `planned` without an intent for the rest: only a plan counts those
+    since: datetime | None  # when the first settled row was published that the sink may lack
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Of the sink's current generation."""
+
+    rows: int  # counted ones
+    unknown: int  # ranges whose rows nobody can count
+
+
+NOTHING_LOST = Lost(0, 0)
+
+
+def _chosen(only: SinkId | None) -> tuple[sa.ColumnElement[bool], ...]:
+    live = sink.c.removed_at.is_(None)
+    return (live,) if only is None else (live, sink.c.id == only)
+
+
+_OF_GENERATION = (lane.c.sink_id == sink.c.id) & (lane.c.generation == sink.c.generation)
+
+
 def _range(after: int | None, until: int) -> SeqRange:
     return SeqRange(Seq((after or 0) + 1), Seq(until))
 
@@ -64,20 +94,61 @@ def dataset_name(connection: sa.Connection, sink: SinkRecord) -> str:
     return str(connection.execute(sa.select(dataset.c.name).where(dataset.c.id == sink.dataset)).scalar_one())
 
 
-def unplanned_rows(connection: sa.Connection, sink: SinkRecord) -> int:
-    """Settled rows of all partitions that are in no intent yet. Only a plan can tell how many each partition has."""
-    sealed = blocks.sealed(connection, sink.dataset)
-    if sealed is None:
-        return 0
-    bound = (sa.literal(v, sa.BigInteger) for v in (sink.dataset, sink.planned, sealed))
-    return int(connection.execute(sa.select(sinks.rows_above(*bound))).scalar_one())
+def dataset_names(connection: sa.Connection, only: SinkId | None = None) -> dict[SinkId, str]:
+    """The same of many sinks."""
+    query = sa.select(sink.c.id, dataset.c.name).join_from(sink, dataset, dataset.c.id == sink.c.dataset_id)
+    return {SinkId(row.id): row.name for row in connection.execute(query.where(*_chosen(only)))}
 
 
-def under_way(connection: sa.Connection, sink: SinkRecord) -> dict[LaneId, UnderWay]:
+def backlogs(connection: sa.Connection, only: SinkId | None = None) -> dict[SinkId, Backlog]:
+    """Of every sink."""
+    progress = (
+        sa.select(
+            sink.c.id,
+            sink.c.dataset_id,
+            sink.c.planned,
+            blocks.sealed_of(sink.c.dataset_id).scalar_subquery().label("sealed"),
+            sa.func.count(lane.c.id).label("lanes"),
+            sa.func.count(lane.c.mark).label("marked"),
+            sa.func.min(lane.c.mark).label("lowest"),
+            sa.func.min(sa.case((lane.c.id.is_not(None), sa.func.coalesce(intent.c.until, lane.c.mark, 0)))).label(
+                "promised"
+            ),
+        )
+        .join_from(sink, lane, _OF_GENERATION, isouter=True)
+        .join(intent, (intent.c.lane_id == lane.c.id) & intent.c.closed_at.is_(None), isouter=True)
+        .where(*_chosen(only))
+        .group_by(sink.c.id, sink.c.dataset_id, sink.c.planned)
+        .cte("progress")
+        .prefix_with("MATERIALIZED")  # the seal is used several times and computed once
+    )
+    at = progress.c
+    lowest = sa.case(
+        (sa.or_(at.lanes == 0, at.planned.is_(None)), at.planned),
+        (at.marked < at.lanes, sa.null()),
+        (at.lowest < at.planned, at.lowest),
+        else_=at.planned,
+    )
+    unknown = sa.and_(at.lanes > 0, at.planned.is_not(None), at.promised < at.planned)
+    query = sa.select(
+        at.id,
+        sa.case((unknown, 0), else_=1).label("is_counted"),
+        sinks.rows_above(at.dataset_id, at.planned, at.sealed).label("unplanned"),
+        sinks.first_published_above(at.dataset_id, lowest, at.sealed).label("since"),
+    )
+    return {
+        SinkId(row.id): Backlog(int(row.unplanned), bool(row.is_counted), row.since)
+        for row in connection.execute(query)
+    }
+
+
+def under_way(connection: sa.Connection, only: SinkId | None = None) -> dict[LaneId, UnderWay]:
+    """The open intents."""
     still_planned = chunk.c.state == _planned
     opened = (
         sa.select(
             intent.c.lane_id,
+            sink.c.dataset_id,
             intent.c.after,
             intent.c.until,
             sa.func.count().label("chunks"),
@@ -85,15 +156,14 @@ def under_way(connection: sa.Connection, sink: SinkRecord) -> dict[LaneId, Under
             _whole(sa.case((still_planned, chunk.c.expected), else_=0)).label("rows_left"),
             sa.func.min(sa.case((still_planned, chunk.c.lo))).label("first_left"),
         )
-        .join_from(lane, intent, (intent.c.lane_id == lane.c.id) & intent.c.closed_at.is_(None))
+        .join_from(intent, lane, (intent.c.lane_id == lane.c.id) & intent.c.closed_at.is_(None))
+        .join(sink, _OF_GENERATION)
         .join(chunk, chunk.c.intent_id == intent.c.id)
-        .where(*of_sink(sink))
-        .group_by(intent.c.lane_id, intent.c.after, intent.c.until)
+        .where(*_chosen(only))
+        .group_by(intent.c.lane_id, sink.c.dataset_id, intent.c.after, intent.c.until)
         .subquery("opened")
     )
-    since = sinks.first_published_above(
-        sa.literal(sink.dataset, sa.BigInteger), opened.c.first_left - 1, opened.c.until
-    )
+    since = sinks.first_published_above(opened.c.dataset_id, opened.c.first_left - 1, opened.c.until)
     return {
         LaneId(row.lane_id): UnderWay(
             _range(row.after, row.until),
@@ -106,7 +176,7 @@ def under_way(connection: sa.Connection, sink: SinkRecord) -> dict[LaneId, Under
     }
 
 
-def last_batches(connection: sa.Connection, sink: SinkRecord) -> dict[LaneId, ReportedIntent]:
+def last_batches(connection: sa.Connection, only: SinkId | None = None) -> dict[LaneId, ReportedIntent]:
     """The last closed intent of each lane that delivered rows. After a recovery its row count may be an estimate."""
     some, closed = chunk.alias(), intent.alias()
     last = (
@@ -123,6 +193,13 @@ def last_batches(connection: sa.Connection, sink: SinkRecord) -> dict[LaneId, Re
         .correlate(lane)
         .scalar_subquery()
     )
+    own = (
+        sa.select(last.label("intent"))
+        .join_from(lane, sink, _OF_GENERATION)
+        .where(*_chosen(only))
+        .cte("own")
+        .prefix_with("MATERIALIZED")
+    )
     query = (
         sa.select(
             intent.c.lane_id,
@@ -131,9 +208,8 @@ def last_batches(connection: sa.Connection, sink: SinkRecord) -> dict[LaneId, Re
             intent.c.closed_at,
             _whole(sa.func.coalesce(chunk.c.row_count, chunk.c.expected)).label("rows"),
         )
-        .join_from(lane, intent, intent.c.id == last)
+        .join_from(own, intent, intent.c.id == own.c.intent)
         .join(chunk, (chunk.c.intent_id == intent.c.id) & (chunk.c.state == _landed))
-        .where(*of_sink(sink))
         .group_by(intent.c.lane_id, intent.c.after, intent.c.until, intent.c.closed_at)
     )
     return {
@@ -142,7 +218,7 @@ def last_batches(connection: sa.Connection, sink: SinkRecord) -> dict[LaneId, Re
     }
 
 
-def pace(connection: sa.Connection, sink: SinkRecord, since: datetime) -> Pace:
+def paces(connection: sa.Connection, since: datetime, only: SinkId | None = None) -> dict[SinkId, Pace]:
     """Reads only recent intents: a lane's intents close in order, so none counts below the last one that closed before
     `since`. An intent never goes beyond the seal, so blocks published after `since` lie above all of those."""
     older, moment = intent.alias(), sa.literal(since, intent.c.closed_at.type)
@@ -154,20 +230,75 @@ def pace(connection: sa.Connection, sink: SinkRecord, since: datetime) -> Pace:
         .correlate(lane)
         .scalar_subquery()
     )
-    own = sa.select(lane.c.id, sa.func.coalesce(before, 0).label("before")).where(*of_sink(sink)).cte("own")
-    settled = connection.execute(
-        sa.select(_whole(sa.func.coalesce(chunk.c.row_count, chunk.c.expected) + sa.func.coalesce(chunk.c.withheld, 0)))
-        .join_from(own, intent, (intent.c.lane_id == own.c.id) & (intent.c.until > own.c.before))
+    own = (
+        sa.select(sink.c.id, sink.c.dataset_id, sink.c.start, lane.c.id.label("lane"), before.label("before"))
+        .join_from(sink, lane, _OF_GENERATION, isouter=True)
+        .where(*_chosen(only))
+        .cte("own")
+        .prefix_with("MATERIALIZED")
+    )
+    landed = (
+        sa.select(
+            own.c.id,
+            _whole(sa.func.coalesce(chunk.c.row_count, chunk.c.expected) + sa.func.coalesce(chunk.c.withheld, 0)).label(
+                "rows"
+            ),
+        )
+        .join_from(own, intent, (intent.c.lane_id == own.c.lane) & (intent.c.until > sa.func.coalesce(own.c.before, 0)))
         .join(chunk, chunk.c.intent_id == intent.c.id)
         .where(chunk.c.acked_at >= moment)
-    ).scalar_one()
-    floor = seq_or_none(connection.execute(sa.select(sa.func.max(own.c.before))).scalar()) or sink.start or 0
-    published = connection.execute(
-        sa.select(_whole(sa.func.coalesce(block.c.row_count, block.c.hi - block.c.lo + 1))).where(
-            block.c.dataset_id == sink.dataset,
+        .group_by(own.c.id)
+        .subquery("landed")
+    )
+    reached = (
+        sa.select(
+            own.c.id, own.c.dataset_id, sa.func.coalesce(sa.func.max(own.c.before), own.c.start, 0).label("floor")
+        )
+        .group_by(own.c.id, own.c.dataset_id, own.c.start)
+        .subquery("reached")
+    )
+    published = (
+        sa.select(_whole(sa.func.coalesce(block.c.row_count, block.c.hi - block.c.lo + 1)))
+        .where(
+            block.c.dataset_id == reached.c.dataset_id,
             block.c.state == _published,
-            block.c.hi > floor,
+            block.c.hi > reached.c.floor,
             block.c.changed_at >= moment,
         )
-    ).scalar_one()
-    return Pace(int(published), int(settled))
+        .correlate(reached)
+        .scalar_subquery()
+    )
+    query = sa.select(
+        reached.c.id, published.label("published"), sa.func.coalesce(landed.c.rows, 0).label("settled")
+    ).join_from(reached, landed, landed.c.id == reached.c.id, isouter=True)
+    return {SinkId(row.id): Pace(int(row.published), int(row.settled)) for row in connection.execute(query)}
+
+
+def quarantined_rows(connection: sa.Connection, only: SinkId | None = None) -> dict[LaneId, int]:
+    """Rows of each lane that the sink does not have, as far as we know; without lanes that have none."""
+    query = (
+        sa.select(quarantined.c.lane_id, sa.func.count().label("rows"))
+        .join_from(
+            quarantined,
+            sink,
+            (quarantined.c.sink_id == sink.c.id) & (quarantined.c.generation == sink.c.generation),
+        )
+        .where(*_chosen(only), quarantined.c.state.in_([state.value for state in NOT_DELIVERED]))
+        .group_by(quarantined.c.lane_id)
+    )
+    return {LaneId(row.lane_id): row.rows for row in connection.execute(query)}
+
+
+def losses(connection: sa.Connection, only: SinkId | None = None) -> dict[SinkId, Lost]:
+    """Without sinks that lost nothing."""
+    query = (
+        sa.select(
+            sink.c.id,
+            _whole(loss.c.rows).label("rows"),
+            (sa.func.count() - sa.func.count(loss.c.rows)).label("unknown"),
+        )
+        .join_from(loss, sink, (loss.c.sink_id == sink.c.id) & (loss.c.generation == sink.c.generation))
+        .where(*_chosen(only))
+        .group_by(sink.c.id)
+    )
+    return {SinkId(row.id): Lost(row.rows, row.unknown) for row in connection.execute(query)}

@@ -31,7 +31,6 @@ from strandline.core.types import Lease, Seq, SeqRange
 from strandline.ledger.deliver import plans, sinks
 from strandline.ledger.deliver.lanes import Token, of_sink
 from strandline.ledger.engine import Ledger, from_row, slices, utc_now
-from strandline.ledger.ingest import blocks
 from strandline.ledger.schema.core import chunk, intent, lane
 
 _ROWS_AT_ONCE_MAX = 1000
@@ -371,42 +370,3 @@ def _rows(
         for some in slices(ids)
         for row in connection.execute(sa.select(table).where(column.in_(some)))
     ]
-
-
-def lag(connection: sa.Connection, sink: SinkRecord) -> tuple[int | None, datetime | None]:
-    """Returns how many settled rows the sink does not have yet, and since when the oldest of them waits. The count is
-    None while a lane is below `planned` without an intent for the rest: only a plan counts those rows."""
-    promised = sa.func.coalesce(intent.c.until, lane.c.mark, 0)
-    lanes = connection.execute(
-        sa.select(
-            sa.func.count().label("lanes"),
-            sa.func.count(lane.c.mark).label("marked"),
-            sa.func.min(lane.c.mark).label("lowest"),
-            sa.func.min(promised).label("promised"),
-        )
-        .join_from(lane, intent, (intent.c.lane_id == lane.c.id) & intent.c.closed_at.is_(None), isouter=True)
-        .where(*of_sink(sink))
-    ).one()
-    under_way = (
-        sa.select(sa.cast(sa.func.coalesce(sa.func.sum(chunk.c.expected), 0), sa.BigInteger))
-        .join_from(intent, lane, lane.c.id == intent.c.lane_id)
-        .join(chunk, (chunk.c.intent_id == intent.c.id) & (chunk.c.state == sa.literal_column("'planned'")))
-        .where(*of_sink(sink), intent.c.closed_at.is_(None))
-        .scalar_subquery()
-    )
-    if lanes.lanes == 0 or sink.planned is None:
-        lowest = sink.planned
-    else:
-        lowest = None if lanes.marked < lanes.lanes else Seq(min(lanes.lowest, sink.planned))
-    dataset, planned, lowest_mark, sealed = (
-        sa.literal(v, sa.BigInteger)
-        for v in (sink.dataset, sink.planned, lowest, blocks.sealed(connection, sink.dataset))
-    )
-    rows, since = connection.execute(
-        sa.select(
-            sinks.rows_above(dataset, planned, sealed) + under_way,
-            sinks.first_published_above(dataset, lowest_mark, sealed),
-        )
-    ).one()
-    unknown = lanes.lanes > 0 and sink.planned is not None and lanes.promised < sink.planned
-    return (None if unknown else int(rows)), since

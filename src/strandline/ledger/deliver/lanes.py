@@ -41,7 +41,11 @@ def _find(connection: sa.Connection, sink: SinkRecord, partition: str) -> Lane |
 
 def list_lanes(connection: sa.Connection, sink: SinkRecord, *, lake: str, table_uuid: str) -> list[Lane]:
     """The lanes of the sink's current generation, by partition; `MarkUnreadable` if one contradicts itself."""
-    found = unchecked(connection, sink)
+    return check(unchecked(connection, sink), sink, lake=lake, table_uuid=table_uuid)
+
+
+def check(found: list[Lane], sink: SinkRecord, *, lake: str, table_uuid: str) -> list[Lane]:
+    """The same lanes of a sink; `MarkUnreadable` if one contradicts itself."""
     known: dict[str, Seq | None] = {}  # each token is decoded once: most lanes of a sink have the same watermark
     for one in found:
         if one.continuation not in known:
@@ -73,6 +77,18 @@ def unchecked(connection: sa.Connection, sink: SinkRecord) -> list[Lane]:
     # Sorted here, because the databases collate texts differently.
     rows = connection.execute(sa.select(lane).where(*of_sink(sink)))
     return sorted(map(_lane, rows), key=lambda found: found.partition)
+
+
+def unchecked_of_all(connection: sa.Connection) -> dict[SinkId, list[Lane]]:
+    """The same for every sink that was not removed, in one query. Sinks without lanes are left out."""
+    of_generation = (lane.c.sink_id == sink.c.id) & (lane.c.generation == sink.c.generation)
+    query = sa.select(lane).join_from(lane, sink, of_generation).where(sink.c.removed_at.is_(None))
+    found: dict[SinkId, list[Lane]] = {}
+    for one in map(_lane, connection.execute(query)):
+        found.setdefault(one.sink, []).append(one)
+    for of_one in found.values():
+        of_one.sort(key=lambda one: one.partition)
+    return found
 
 
 def highest_mark(connection: sa.Connection, dataset: DatasetId) -> Seq | None:

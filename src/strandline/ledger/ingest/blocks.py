@@ -6,7 +6,7 @@ says whether it made the change.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -35,7 +35,7 @@ from strandline.core.types import (
     Staged,
     merge_ranges,
 )
-from strandline.ledger.engine import Ledger, from_row, insert_into, utc_now
+from strandline.ledger.engine import Ledger, from_row, insert_into, slices, utc_now
 from strandline.ledger.ingest import datasets, reserve_sql, sequence, table_states
 from strandline.ledger.schema.core import block, input_file
 from strandline.ledger.witness import Witness
@@ -322,6 +322,11 @@ def open_blocks(connection: sa.Connection, dataset: DatasetId | None = None) -> 
     return [b for b in map(_block, connection.execute(query)) if isinstance(b, Reserved | Staged)]
 
 
+def read_blocks(connection: sa.Connection, query: sa.Select[Any]) -> list[Block]:
+    """Of a query for all columns of blocks."""
+    return list(map(_block, connection.execute(query)))
+
+
 def page(connection: sa.Connection, dataset: DatasetId, *, before: int | None, blocks_max: int) -> list[Block]:
     """Highest sequence numbers first; `before` is the `lo` of the last block of the previous page."""
     query = sa.select(block).where(block.c.dataset_id == dataset).order_by(block.c.lo.desc(), block.c.id.desc())
@@ -405,6 +410,29 @@ def last_settled(connection: sa.Connection, dataset: DatasetId) -> list[Publishe
         .limit(LAST_SETTLED_MAX)
     )
     return [b for b in map(_block, rows) if isinstance(b, Published)]
+
+
+def owned_ranges_of(
+    connection: sa.Connection, after: Mapping[DatasetId, Seq | None]
+) -> dict[DatasetId, list[SeqRange]]:
+    """The ranges of published blocks of many datasets, each above a sequence number of its own; not merged."""
+    found: dict[DatasetId, list[SeqRange]] = {id: [] for id in after}
+    for some in slices(after.items(), parameters_each=2):
+        wanted = (
+            sa.values(sa.column("dataset_id", sa.BigInteger), sa.column("after", sa.BigInteger), name="wanted")
+            .data([(id, low or 0) for id, low in some])
+            .cte("wanted")
+        )
+        query = sa.select(block.c.dataset_id, block.c.lo, block.c.hi).join_from(
+            wanted,
+            block,
+            (block.c.dataset_id == wanted.c.dataset_id)
+            & (block.c.state == sa.literal_column("'published'", sa.Text))
+            & (block.c.hi > wanted.c.after),
+        )
+        for r in connection.execute(query):
+            found[DatasetId(r.dataset_id)].append(SeqRange(Seq(r.lo), Seq(r.hi)))
+    return found
 
 
 def forget_snapshots(connection: sa.Connection, dataset: DatasetId) -> int:

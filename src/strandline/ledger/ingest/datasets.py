@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
 
 from strandline.core.errors import NoSuchDataset, RefusedError
 from strandline.core.types import Checked, Dataset, DatasetId, History, TableCounts
-from strandline.ledger.engine import from_row, upsert, utc_now
+from strandline.ledger.engine import from_row, insert_into, upsert, utc_now
 from strandline.ledger.schema.core import dataset, table_check, table_count
 
 
@@ -91,22 +92,37 @@ def mark_dropped(connection: sa.Connection, id: DatasetId) -> bool:
 
 def counts(connection: sa.Connection, id: DatasetId) -> TableCounts | None:
     row = connection.execute(sa.select(table_count).where(table_count.c.dataset_id == id)).one_or_none()
-    if row is None:
-        return None
+    return None if row is None else _counts(row)
+
+
+def counts_by_dataset(connection: sa.Connection) -> dict[DatasetId, TableCounts]:
+    """The stored counts."""
+    return {DatasetId(row.dataset_id): _counts(row) for row in connection.execute(sa.select(table_count))}
+
+
+def _counts(row: Any) -> TableCounts:
     return from_row(TableCounts, row, snapshot=row.snapshot_id, foreign=row.foreign_rows)
 
 
-def set_counts(connection: sa.Connection, id: DatasetId, found: TableCounts) -> None:
-    values = {
-        "snapshot_id": found.snapshot,
-        "unnumbered": found.unnumbered,
-        "foreign_rows": found.foreign,
-        "counted_at": found.counted_at,
-        "twice": found.twice,
-        "twice_first": found.twice_first,
-        "foreign_from": found.foreign_from,
-    }
-    upsert(connection, table_count, {"dataset_id": id}, **values)
+def set_counts(connection: sa.Connection, found: Mapping[DatasetId, TableCounts]) -> None:
+    new = insert_into(connection, table_count)
+    stored = {c.name: new.excluded[c.name] for c in table_count.c if c.name != "dataset_id"}
+    connection.execute(
+        new.on_conflict_do_update(index_elements=["dataset_id"], set_=stored),
+        [
+            {
+                "dataset_id": id,
+                "snapshot_id": counts.snapshot,
+                "unnumbered": counts.unnumbered,
+                "foreign_rows": counts.foreign,
+                "counted_at": counts.counted_at,
+                "twice": counts.twice,
+                "twice_first": counts.twice_first,
+                "foreign_from": counts.foreign_from,
+            }
+            for id, counts in found.items()
+        ],
+    )
 
 
 def forget_counts(connection: sa.Connection) -> None:

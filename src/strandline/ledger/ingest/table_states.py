@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -23,8 +24,15 @@ class TableState:
 
 def get(connection: sa.Connection, id: DatasetId) -> TableState:
     row = connection.execute(sa.select(table_state).where(table_state.c.dataset_id == id)).one_or_none()
-    if row is None:
-        return TableState()
+    return TableState() if row is None else _state(row)
+
+
+def by_dataset(connection: sa.Connection) -> dict[DatasetId, TableState]:
+    """Of the datasets that have one."""
+    return {DatasetId(row.dataset_id): _state(row) for row in connection.execute(sa.select(table_state))}
+
+
+def _state(row: Any) -> TableState:
     settled = None if row.settled_snapshot is None else Anchor(row.settled_snapshot, row.settled_sequence)
     return from_row(TableState, row, settled=settled)
 

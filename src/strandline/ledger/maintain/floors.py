@@ -35,6 +35,12 @@ def get(connection: sa.Connection, id: DatasetId) -> Seq | None:
     return None if not found else Seq(found)
 
 
+def by_dataset(connection: sa.Connection) -> dict[DatasetId, Seq]:
+    """The floors that there are."""
+    rows = connection.execute(sa.select(floor.c.dataset_id, floor.c.floor))
+    return {DatasetId(r.dataset_id): Seq(r.floor) for r in rows if r.floor}
+
+
 def lock(connection: sa.Connection, id: DatasetId) -> None:
     """Until the transaction ends, nobody else raises the floor, adds or resets a sink, or drops the dataset.
     `NoSuchDataset` if it was dropped."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -26,13 +27,27 @@ class Hold:
 
 def of_dataset(connection: sa.Connection, id: DatasetId) -> list[Hold]:
     """The holds of sinks that were not removed: a removed sink holds nothing."""
-    rows = connection.execute(
-        sa.select(hold, sink.c.name)
-        .join_from(hold, sink, sink.c.id == hold.c.sink_id)
-        .where(hold.c.dataset_id == id, sink.c.removed_at.is_(None))
-        .order_by(sink.c.name)
-    )
-    return [from_row(Hold, r, sink=r.sink_id) for r in rows]
+    return [_hold(r) for r in connection.execute(_HOLDS.where(hold.c.dataset_id == id))]
+
+
+def by_dataset(connection: sa.Connection) -> dict[DatasetId, list[Hold]]:
+    """The same for every dataset that has some."""
+    found: dict[DatasetId, list[Hold]] = {}
+    for r in connection.execute(_HOLDS):
+        found.setdefault(DatasetId(r.dataset_id), []).append(_hold(r))
+    return found
+
+
+_HOLDS = (
+    sa.select(hold, sink.c.name)
+    .join_from(hold, sink, sink.c.id == hold.c.sink_id)
+    .where(sink.c.removed_at.is_(None))
+    .order_by(sink.c.name)
+)
+
+
+def _hold(row: Any) -> Hold:
+    return from_row(Hold, row, sink=row.sink_id)
 
 
 def keep(

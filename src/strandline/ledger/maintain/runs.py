@@ -214,15 +214,19 @@ def latest(
     return _RUNS.latest(connection, *wanted, runs_max=runs_max)
 
 
-def last_of_each_kind(connection: sa.Connection, dataset: DatasetId) -> list[Run]:
-    """The newest run of each kind, under way or not, without dry runs."""
+def last_of_each_kind(connection: sa.Connection) -> dict[DatasetId, list[Run]]:
+    """By dataset, the newest run of each kind, under way or not, without dry runs."""
     newest = (
         sa.select(sa.func.max(maintenance_run.c.id))
-        .where(maintenance_run.c.dataset_id == dataset, maintenance_run.c.dry_run.is_(False))
-        .group_by(maintenance_run.c.kind)
+        .where(maintenance_run.c.dry_run.is_(False))
+        .group_by(maintenance_run.c.dataset_id, maintenance_run.c.kind)
     )
-    rows = connection.execute(_RUNS.rows.where(maintenance_run.c.id.in_(newest)).order_by(maintenance_run.c.kind))
-    return [_run(r) for r in rows]
+    live = dataset_table.c.dropped_at.is_(None)
+    query = _RUNS.rows.where(maintenance_run.c.id.in_(newest), live).order_by(maintenance_run.c.kind)
+    found: dict[DatasetId, list[Run]] = {}
+    for r in connection.execute(query):
+        found.setdefault(DatasetId(r.dataset_id), []).append(_run(r))
+    return found
 
 
 def last_scheduled(connection: sa.Connection, dataset: DatasetId, kind: Kind) -> Run | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from fastapi import APIRouter, Request, Response
 
 from strandline.core.roles import Role
@@ -12,35 +10,19 @@ from strandline.serve.auth.needs import needs
 from strandline.serve.context import context_of
 from strandline.serve.describe import documented
 from strandline.serve.schemas import LAKE_STATUS
-from strandline.status import documents
-from strandline.status.report import LakeStatus
 
 router = APIRouter(prefix="/status", tags=["status"])
 
 
 @router.get("", summary="Datasets, sinks, maintenance and drift", **documented(LAKE_STATUS))
 async def status(request: Request, caller: Caller = needs(Role.READ)) -> Response:
-    """What `strandline status --json` prints. What is not known is null, never 0."""
+    """What `strandline status --json` prints. What is not known is null, never 0. The header `Age` says for how many
+    seconds it has been so: the lake is not read for every request (`serve.refresh_seconds`)."""
     context = context_of(request)
-    return await context.read(caller, lambda: documents.lake_status(seen_by(caller, context.lake.status())))
-
-
-def seen_by(caller: Caller, found: LakeStatus) -> LakeStatus:
-    """Only what concerns the datasets that the caller may see."""
-    if caller.token.datasets is None:
-        return found
-    care = found.maintenance
-    return replace(
-        found,
-        datasets=tuple(d for d in found.datasets if caller.sees(d.name)),
-        sinks=tuple(s for s in found.sinks if caller.sees(s.dataset)),
-        receive=None if found.receive is None else tuple(r for r in found.receive if caller.sees(r.dataset)),
-        maintenance=None
-        if care is None
-        else replace(
-            care,
-            rules_without_dataset=(),
-            overridden=(),
-            datasets=tuple(d for d in care.datasets if caller.sees(d.dataset)),
-        ),
-    )
+    found = await context.status.newest()
+    datasets = None if caller.token.datasets is None else tuple(sorted(caller.token.datasets))
+    text = found.text if datasets is None else await context.in_thread(lambda: found.text_for(datasets))
+    headers = {"Age": str(int(context.status.age_seconds(found))), "Vary": "Accept-Encoding"}
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        return Response(text.packed, 200, headers | {"Content-Encoding": "gzip"}, "application/json")
+    return Response(text.plain, 200, headers, "application/json")

@@ -1,0 +1,99 @@
+"""What `status` shows about datasets, of all of them at once: a fixed number of queries, however many there are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from strandline.core.types import Dataset, DatasetId, OpenBlock, Published, Seq, TableCounts
+from strandline.ledger.deliver.sinks import seq_or_none
+from strandline.ledger.ingest import blocks, datasets, table_states
+from strandline.ledger.ingest.table_states import TableState
+from strandline.ledger.schema.core import block, dataset, table_state
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetFacts:
+    """What the ledger knows of a dataset and its table."""
+
+    dataset: Dataset
+    allocated: Seq | None  # the highest sequence number of its blocks
+    sealed: Seq | None
+    open_blocks: tuple[OpenBlock, ...]
+    state: TableState
+    # As `blocks.last_settled`, for a dataset whose settled snapshot is not on record; else nothing.
+    published: tuple[Published, ...]
+    counts: TableCounts | None
+
+
+def read_datasets(connection: sa.Connection) -> list[DatasetFacts]:
+    """By name, without dropped ones. `connection` must be one of `read_at_once`."""
+    known = datasets.list_datasets(connection)
+    numbers = _numbers(connection)
+    opened: dict[DatasetId, list[OpenBlock]] = {}
+    for b in blocks.open_blocks(connection):
+        opened.setdefault(b.head.dataset, []).append(b)
+    states = table_states.by_dataset(connection)
+    published = _last_settled(connection)
+    counts = datasets.counts_by_dataset(connection)
+    found = []
+    for d in known:
+        settled, sealed = numbers[d.id]
+        own = tuple(opened.get(d.id, ()))
+        allocated = seq_or_none(_highest(settled, *(b.head.rows.hi for b in own)))
+        state, last = states.get(d.id, TableState()), tuple(published.get(d.id, ()))
+        found.append(DatasetFacts(d, allocated, sealed, own, state, last, counts.get(d.id)))
+    return found
+
+
+def _numbers(connection: sa.Connection) -> dict[DatasetId, tuple[int | None, Seq | None]]:
+    """The highest sequence number of the settled blocks, and the seal."""
+    # One subquery per state: each state has an index by the highest sequence number.
+    highest = [
+        sa.select(sa.func.max(block.c.hi))
+        .where(block.c.dataset_id == dataset.c.id, block.c.state == sa.literal_column(f"'{state}'", sa.Text))
+        .correlate(dataset)
+        .scalar_subquery()
+        .label(state)
+        for state in ("published", "abandoned")
+    ]
+    sealed = blocks.sealed_of(dataset.c.id).scalar_subquery().label("sealed")
+    query = sa.select(dataset.c.id, sealed, *highest).where(dataset.c.dropped_at.is_(None))
+    return {
+        DatasetId(r.id): (_highest(r.published, r.abandoned), seq_or_none(r.sealed)) for r in connection.execute(query)
+    }
+
+
+def _highest(*numbers: int | None) -> int | None:
+    return max((n for n in numbers if n is not None), default=None)
+
+
+def _last_settled(connection: sa.Connection) -> dict[DatasetId, list[Published]]:
+    """Few datasets or none: those whose blocks a version of Strandline published that did not set its tag."""
+    place = sa.func.row_number().over(
+        partition_by=block.c.dataset_id, order_by=(block.c.changed_at.desc(), block.c.id.desc())
+    )
+    newest = (
+        sa.select(block.c.id, place.label("place"))
+        .join_from(dataset, block, block.c.dataset_id == dataset.c.id)
+        .join(table_state, table_state.c.dataset_id == dataset.c.id, isouter=True)
+        .where(
+            dataset.c.dropped_at.is_(None),
+            table_state.c.settled_snapshot.is_(None),
+            block.c.state == sa.literal_column("'published'", sa.Text),
+            block.c.snapshot_id.is_not(None),
+        )
+        .subquery("newest")
+    )
+    query = (
+        sa.select(block)
+        .join_from(newest, block, block.c.id == newest.c.id)
+        .where(newest.c.place <= blocks.LAST_SETTLED_MAX)
+        .order_by(block.c.changed_at.desc(), block.c.id.desc())
+    )
+    found: dict[DatasetId, list[Published]] = {}
+    for b in blocks.read_blocks(connection, query):
+        if isinstance(b, Published):
+            found.setdefault(b.head.dataset, []).append(b)
+    return found

@@ -1,0 +1,28 @@
+"""`/metrics` for Prometheus: what the ledger knows of the lake, and what this process has done."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
+from strandline.core.roles import Role
+from strandline.serve.auth.caller import Caller
+from strandline.serve.auth.needs import needs
+from strandline.serve.context import context_of
+from strandline.serve.describe import TEXT, documented
+
+router = APIRouter(tags=["metrics"])
+
+
+@router.get(
+    "/metrics",
+    summary="Metrics in the text format of Prometheus",
+    **documented(TEXT, kind="text/plain"),
+)
+async def metrics(request: Request, _: Caller = needs(Role.READ, whole_lake=True)) -> Response:
+    """How sinks, the receiver, maintenance and the reconciler fare, from the ledger; and counters of this process."""
+    context = context_of(request)
+    found = await context.status.newest()
+    body = await context.in_thread(lambda: found.gauges + context.metrics.text())
+    headers = {"Age": str(int(context.status.age_seconds(found)))}
+    return Response(body, 200, headers, CONTENT_TYPE_PLAIN_0_0_4)

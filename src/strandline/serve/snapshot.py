@@ -1,0 +1,148 @@
+"""The newest status of the lake, and its text, for all who ask.
+
+The lake is read only while somebody asks, by one reading at a time, and at most every `serve.refresh_seconds`."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from strandline.core.documents import json_text
+from strandline.status import documents
+from strandline.status.metrics import exposition, samples
+from strandline.status.report import LakeStatus
+
+_GZIP_LEVEL = 3  # a document of a megabyte in some 10 ms
+_CUTS_MAX = 64  # texts for limited tokens that are kept of one reading
+
+
+@dataclass(frozen=True, slots=True)
+class StatusText:
+    plain: bytes
+    packed: bytes  # the same with gzip
+
+
+@dataclass(frozen=True)
+class StatusSnapshot:
+    """What one reading found."""
+
+    status: LakeStatus
+    began: float  # by the clock of the snapshots: everything that was committed before is in it
+    _cuts: dict[tuple[str, ...], StatusText] = field(default_factory=dict, compare=False)
+
+    @cached_property
+    def text(self) -> StatusText:
+        return _text_of(self.status)
+
+    @cached_property
+    def gauges(self) -> bytes:
+        """For Prometheus."""
+        found = self.status
+        care = found.maintenance
+        return exposition(samples(found.sinks, care, found.reconcile, found.receive or ())).encode()
+
+    def text_for(self, datasets: tuple[str, ...] | None) -> StatusText:
+        """For a token that is limited to these datasets; None: for one that is not."""
+        if datasets is None:
+            return self.text
+        if (found := self._cuts.get(datasets)) is None:
+            found = _text_of(only_of(self.status, datasets))
+            if len(self._cuts) < _CUTS_MAX:
+                self._cuts[datasets] = found
+        return found
+
+
+def _text_of(status: LakeStatus) -> StatusText:
+    plain = json_text(documents.lake_status(status)).encode("utf-8", "replace")  # a stored name may be no valid text
+    return StatusText(plain, gzip.compress(plain, _GZIP_LEVEL, mtime=0))
+
+
+def only_of(found: LakeStatus, datasets: tuple[str, ...]) -> LakeStatus:
+    """Only what concerns these datasets."""
+    care, names = found.maintenance, frozenset(datasets)
+    return replace(
+        found,
+        datasets=tuple(d for d in found.datasets if d.name in names),
+        sinks=tuple(s for s in found.sinks if s.dataset in names),
+        receive=None if found.receive is None else tuple(r for r in found.receive if r.dataset in names),
+        maintenance=None
+        if care is None
+        else replace(
+            care,
+            rules_without_dataset=(),
+            overridden=(),
+            datasets=tuple(d for d in care.datasets if d.dataset in names),
+        ),
+    )
+
+
+class StatusSnapshots:
+    """For the one event loop of a server. `load` runs in a thread."""
+
+    def __init__(
+        self,
+        load: Callable[[], LakeStatus],
+        in_thread: Callable[[Callable[[], StatusSnapshot]], Awaitable[StatusSnapshot]],
+        *,
+        measured: Callable[[float], None] = lambda seconds: None,
+        refresh_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._load, self._in_thread, self._refresh_seconds, self._clock = load, in_thread, refresh_seconds, clock
+        self._measured = measured  # gets how long each reading took
+        self._newest: StatusSnapshot | None = None
+        self._changed_at = float("-inf")
+        self._reading: asyncio.Task[StatusSnapshot] | None = None
+
+    def age_seconds(self, snapshot: StatusSnapshot) -> float:
+        return max(0.0, self._clock() - snapshot.began)
+
+    def outdate(self) -> None:
+        """This process has changed something: whoever asks from now on sees it."""
+        self._changed_at = self._clock()
+
+    async def newest(self) -> StatusSnapshot:
+        """Not older than `refresh_seconds`; or up to twice as old, while a new reading is under way. Raises what the
+        reading raises, if there is none that is as young."""
+        wanted_from = self._changed_at
+        found = self._newest
+        if found is not None and found.began >= wanted_from:
+            age = self.age_seconds(found)
+            if age <= self._refresh_seconds:
+                return found
+            if age <= 2 * self._refresh_seconds:
+                self._start_reading()
+                return found
+        while True:
+            # One that began before the change does not show it; then another one follows.
+            found = await asyncio.shield(self._start_reading())
+            if found.began >= wanted_from:
+                return found
+
+    def _start_reading(self) -> asyncio.Task[StatusSnapshot]:
+        """The reading that is under way, or a new one."""
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read())
+            self._reading.add_done_callback(_retrieve)
+        return self._reading
+
+    async def _read(self) -> StatusSnapshot:
+        self._newest = await self._in_thread(self._load_all)
+        return self._newest
+
+    def _load_all(self) -> StatusSnapshot:
+        began = self._clock()
+        found = StatusSnapshot(self._load(), began)
+        _ = found.text  # here in the thread, not on the event loop
+        self._measured(self._clock() - began)
+        return found
+
+
+def _retrieve(reading: asyncio.Task[StatusSnapshot]) -> None:
+    """Nobody may wait for a reading that fails: the next one who asks learns of the failure by trying again."""
+    if not reading.cancelled():
+        reading.exception()

@@ -1,0 +1,272 @@
+"""Is anything wrong now? Each answer says what is wrong, with what, how bad it is, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from itertools import groupby
+
+from strandline.core.reconcile_records import Doubt
+from strandline.core.wording import age, agreeing, duration, plural
+from strandline.status.maintenance import MaintenanceStatus
+from strandline.status.receive import ReceiveStatus
+from strandline.status.reconcile import ReconcileStatus
+from strandline.status.report import DatasetStatus, LakeStatus
+from strandline.status.sinks import SinkStatus
+
+_UNKNOWN = "?"
+_LONG_SECONDS = 600
+
+
+class Severity(StrEnum):
+    ERROR = "error"  # rows do not arrive, or are lost, until a person does something
+    WARNING = "warning"  # a person should know; work goes on, or goes on by itself
+
+
+class Subject(StrEnum):
+    LAKE = "lake"
+    DATASET = "dataset"
+    SINK = "sink"
+    RECONCILER = "reconciler"
+
+
+@dataclass(frozen=True, slots=True)
+class StatusProblem:
+    severity: Severity
+    subject: Subject
+    name: str | None  # of the dataset or sink
+    dataset: str | None  # the dataset that it concerns; None: the whole lake
+    reason: str
+    next_step: str | None = None  # None if there is nothing to do, or the reason says it
+
+    @property
+    def line(self) -> str:
+        """In one sentence."""
+        return self.reason if self.next_step is None else f"{self.reason}; {self.next_step}"
+
+
+def find_problems(found: LakeStatus, now: datetime | None = None) -> tuple[StatusProblem, ...]:
+    """In the order of the lake's parts; `worst_first` sorts them."""
+    of_lake = [StatusProblem(Severity.WARNING, Subject.LAKE, None, None, found.problem)] if found.problem else []
+    return (
+        *of_lake,
+        *(problem for d in found.datasets for problem in _of_dataset(d)),
+        *(problem for r in found.receive or () for problem in _of_receiver(r)),
+        *find_sink_problems(found.sinks, now),
+        *_of_maintenance(found.maintenance),
+        *_of_reconciler(found.reconcile),
+    )
+
+
+def worst_first(found: Iterable[StatusProblem]) -> list[StatusProblem]:
+    return sorted(found, key=lambda problem: problem.severity is not Severity.ERROR)
+
+
+def _of_dataset(d: DatasetStatus) -> Iterator[StatusProblem]:
+    def problem(severity: Severity, reason: str, next_step: str | None = None) -> StatusProblem:
+        return StatusProblem(severity, Subject.DATASET, d.name, d.name, f"{d.name}: {reason}", next_step)
+
+    if d.problem:
+        yield problem(Severity.ERROR, d.problem)
+    if d.unnumbered:
+        yield problem(
+            Severity.WARNING,
+            f"{plural(d.unnumbered, 'row', 'has')} no sequence number, and will not be delivered",
+            f"`strandline dataset adopt {d.name}` numbers them",
+        )
+    if d.foreign:
+        yield problem(
+            Severity.WARNING,
+            f"{plural(d.foreign, 'foreign row')}, written past Strandline with a sequence number that is not theirs",
+            "nobody reads them and no sink gets them",
+        )
+    if d.number_twice is not None:
+        yield problem(
+            Severity.ERROR,
+            f"sequence number {d.number_twice:,} is on two rows, so reads and sinks that come to it are refused",
+            "delete the row that does not belong there",
+        )
+
+
+def _of_receiver(r: ReceiveStatus) -> Iterator[StatusProblem]:
+    def problem(severity: Severity, reason: str, next_step: str) -> StatusProblem:
+        return StatusProblem(severity, Subject.DATASET, r.dataset, r.dataset, reason, next_step)
+
+    if r.dropped:
+        bodies, size = r.bodies + r.set_aside.bodies, r.bytes + r.set_aside.bytes
+        yield problem(
+            Severity.WARNING,
+            f"{r.dataset} was dropped, and the spool still holds {plural(bodies, 'body')} of {plural(size, 'byte')} "
+            f"that {agreeing(bodies, 'was')} received for it and that nobody ingests",
+            f"`strandline spool clear {r.dataset}` gives up what is there",
+        )
+        return
+    for b in r.batches:
+        if b.reason is not None:
+            yield problem(
+                Severity.WARNING,
+                f"{r.dataset}: {plural(b.rows, 'row')} that {agreeing(b.rows, 'was')} received cannot be ingested: "
+                f"{b.reason}",
+                f"{'it is' if b.rows == 1 else 'they are'} kept, and it is tried again "
+                f"({plural(b.tries, 'time')} so far)",
+            )
+    if r.set_aside.bodies:
+        aside = r.set_aside
+        yield problem(
+            Severity.ERROR,
+            f"{r.dataset}: {plural(aside.bodies, 'body')} of {plural(aside.rows, 'row')} could not be ingested and "
+            f"{agreeing(aside.bodies, 'waits')} for you",
+            "`strandline spool list` says why",
+        )
+    if files := r.unrecorded.files:
+        why = "" if r.unrecorded.reason is None else f" ({r.unrecorded.reason})"
+        yield problem(
+            Severity.ERROR,
+            f"{r.dataset}: {plural(files, 'body', 'lies')} in the spool and cannot be recorded{why}, so the rows are "
+            "not ingested",
+            "`strandline spool list` names the files",
+        )
+
+
+def find_sink_problems(found: Iterable[SinkStatus], now: datetime | None = None) -> list[StatusProblem]:
+    """`found` is ordered by sink."""
+    moment = now or datetime.now(UTC)
+    return [p for _, lanes in groupby(found, key=lambda s: s.name) for p in _of_sink(next(lanes), moment)]
+
+
+def _of_sink(one: SinkStatus, now: datetime) -> Iterator[StatusProblem]:
+    def problem(severity: Severity, reason: str, next_step: str | None = None) -> StatusProblem:
+        return StatusProblem(severity, Subject.SINK, name, one.dataset, f"sink {name}{reason}", next_step)
+
+    name = one.name
+    why = reason_of(name, one.reason)
+    match one.state:
+        case "stopped":
+            yield problem(
+                Severity.ERROR,
+                f" is stopped: {why}",
+                f"look at it, then `strandline sink resume {name}` tries it again; if the destination lost rows or "
+                f"holds others, `strandline sink recover {name}` says what can be done",
+            )
+        case "waiting":
+            tries = f"{plural(one.retries, 'try')} failed" if one.retries else "waits"
+            yield problem(Severity.WARNING, f": {tries}: {why}", _next_try(one, now))
+        case "paused" if one.sink_lag_rows != 0:
+            yield problem(
+                Severity.WARNING,
+                f" is paused, and rows wait ({lag_text(one.sink_lag_rows, one.sink_lag_seconds)})",
+                f"`strandline sink resume {name}` goes on" + (f"; before that: {why}" if one.reason else ""),
+            )
+        case _ if one.reason:
+            yield problem(Severity.ERROR, f": {why}", f"`strandline sink show {name}` tells more")
+    if one.held_since is not None:
+        yield problem(
+            Severity.WARNING,
+            f" holds retention back: {due_text(one.held_rows, 'is')} due and {waiting_text(one.held_rows)}, since "
+            f"{age(one.held_since, now)}",
+        )
+    if one.lost_rows:
+        yield problem(
+            Severity.ERROR,
+            f" will not get {plural(one.lost_rows, 'row')}, deleted before it had "
+            f"{'it' if one.lost_rows == 1 else 'them'}",
+            "`strandline audit` says when and why",
+        )
+    if one.unknown_losses:
+        yield problem(
+            Severity.ERROR, " may lack rows that were deleted", f"`strandline verify {name}` says what it has"
+        )
+
+
+def reason_of(name: str, stored: str | None) -> str:
+    """The stored reason of a sink's state, without the sink's name at the start."""
+    return (stored or "nobody wrote down why").removeprefix(f"{name}: ")
+
+
+def lag_text(rows: int | None, seconds: float | None) -> str:
+    """How far a sink is behind, in rows and in time."""
+    if rows == 0:
+        return "nothing"
+    waits = "" if seconds is None else f", {duration(seconds)}"
+    return f"{_UNKNOWN if rows is None else f'{rows:,}'} {'row' if rows == 1 else 'rows'}{waits}"
+
+
+def due_text(rows: int | None, verb: str = "") -> str:
+    """Rows that retention would delete."""
+    if rows is None:
+        return f"{_UNKNOWN} rows are" if verb else f"{_UNKNOWN} rows"
+    return plural(rows, "row", verb)
+
+
+def waiting_text(rows: int | None) -> str:
+    """What such rows wait for."""
+    if rows == 0:
+        return "for it; others wait until it has come past them"
+    return f"{agreeing(rows or 0, 'waits')} for it"
+
+
+def _next_try(one: SinkStatus, now: datetime) -> str:
+    again = "the next tick tries again"
+    if one.retry_at is not None and one.retry_at > now:
+        again = f"tried again in {duration((one.retry_at - now).total_seconds())}"
+    failing = 0.0 if one.failing_since is None else (now - one.failing_since).total_seconds()
+    if failing < _LONG_SECONDS:
+        return again
+    return (
+        f"it has failed for {duration(failing)} and is tried less and less often: {again}; "
+        f"`strandline tick --sink {one.name}` tries at once"
+    )
+
+
+_OUTCOMES = {"failed": "failed", "died": "died", "refused": "was refused", "skipped": "skipped a run"}
+
+
+def _of_maintenance(found: MaintenanceStatus | None) -> Iterator[StatusProblem]:
+    if found is None:
+        return
+    for name in found.rules_without_dataset:
+        reason = f"the retention rule for {name} is for nothing: there is no such dataset"
+        yield StatusProblem(Severity.WARNING, Subject.LAKE, None, None, reason)
+    for key in found.overridden:
+        reason = f"{key} was applied and does not count: the settings file has one, too"
+        yield StatusProblem(Severity.WARNING, Subject.LAKE, None, None, reason)
+    for d in found.datasets:
+        for r in d.last:
+            if r.outcome in _OUTCOMES:
+                yield StatusProblem(
+                    Severity.WARNING,
+                    Subject.DATASET,
+                    d.dataset,
+                    d.dataset,
+                    f"{d.dataset}: {r.kind} {_OUTCOMES[r.outcome]}: {r.reason}",
+                    f"`strandline maintenance show {r.id}` tells more",
+                )
+
+
+def _of_reconciler(found: ReconcileStatus) -> Iterator[StatusProblem]:
+    def problem(reason: str, next_step: str, severity: Severity = Severity.WARNING) -> StatusProblem:
+        return StatusProblem(severity, Subject.RECONCILER, None, None, reason, next_step)
+
+    last = f"`strandline reconcile show {found.last_run}` tells more"
+    if found.aborted is not None:
+        before = ", before it had compared anything" if found.orphans is None else ""
+        yield problem(f"run {found.last_run} of the reconciler ended early ({found.aborted}){before}", last)
+    elif doubts := [doubt for doubt in found.doubts or () if doubt != Doubt.PARTIAL]:
+        yield problem(
+            f"what run {found.last_run} of the reconciler says is not the whole truth ({', '.join(doubts)})", last
+        )
+    seen = found.compared
+    if seen is not None and (seen.missing or seen.orphans or seen.partial):
+        part = ". It could not look everywhere: there may be more." if seen.partial else "."
+        yield problem(
+            f"run {seen.run} of the reconciler left {plural(seen.missing, 'missing file')} and "
+            f"{plural(seen.orphans, 'orphan file')}",
+            f"`strandline reconcile show {seen.run}` tells more{part}",
+            Severity.ERROR if seen.missing else Severity.WARNING,
+        )
+
+
+def lines_of(found: Sequence[StatusProblem]) -> list[str]:
+    return [problem.line for problem in found]

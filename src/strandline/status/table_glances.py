@@ -1,0 +1,95 @@
+"""The newest metadata of tables. A metadata file never changes, so a process reads one again only if the catalog names
+another."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from strandline.core.errors import StrandlineError
+from strandline.core.settings import LakeConfig
+from strandline.core.types import Dataset
+from strandline.iceberg.metadata.identifier import parse_identifier
+from strandline.iceberg.metadata.lineage import Memory
+from strandline.iceberg.metadata.metadata_peek import (
+    TableGlance,
+    glance_at,
+    is_glanceable,
+    local_path,
+    read_locations,
+    read_pointer,
+)
+from strandline.read import rollback
+
+Known = Mapping[str, TableGlance]  # by metadata file
+Found = Mapping[str, TableGlance | StrandlineError | None]  # by dataset; None: there is no such table
+
+
+class TableGlances:
+    """Keeps what it read of the tables that the last call asked for. Safe to use from several threads."""
+
+    def __init__(self, config: LakeConfig) -> None:
+        self._config = config
+        self._lock = threading.Lock()
+        self._by_location: dict[str, TableGlance] = {}
+        self._problems: dict[str, tuple[Memory, str | None]] = {}
+
+    def read(self, names: Sequence[str]) -> Found:
+        """An error is of one table; one of the whole catalog is that of every table."""
+        with self._lock:
+            known = self._by_location
+        read = self._local if is_glanceable(self._config) else self._remote
+        try:
+            found = dict(read(names, known))
+        except StrandlineError as e:
+            return dict.fromkeys(names, e)
+        with self._lock:
+            self._by_location = {g.metadata_location: g for g in found.values() if isinstance(g, TableGlance)}
+            self._problems = {at: p for at, p in self._problems.items() if at in self._by_location}
+        return found
+
+    def _local(self, names: Sequence[str], known: Known) -> Iterator[tuple[str, TableGlance | StrandlineError | None]]:
+        locations = read_locations(self._config)
+        for name in names:
+            location = locations.get(parse_identifier(name))
+            if location is None or (path := local_path(location)) is None:
+                yield name, None
+            elif (same := known.get(location)) is not None:
+                yield name, same
+            else:
+                yield name, self._read_file(name, location, path)
+
+    def _read_file(self, name: str, location: str, path: Path) -> TableGlance | StrandlineError | None:
+        try:
+            try:
+                return glance_at(name, location, path)
+            except FileNotFoundError:
+                return read_pointer(self._config, name)  # the catalog may name a newer file by now
+        except StrandlineError as e:
+            return e
+
+    def _remote(self, names: Sequence[str], known: Known) -> Iterator[tuple[str, TableGlance | StrandlineError | None]]:
+        """Slower: the catalog or the metadata is remote, so PyIceberg must be loaded."""
+        if not names:
+            return
+        from strandline.iceberg.pyiceberg.catalog import open_catalog
+
+        with closing(open_catalog(self._config)) as catalog:
+            for name in names:
+                try:
+                    yield name, catalog.glance(name, known)
+                except StrandlineError as e:
+                    yield name, e
+
+    def rollback_problem(self, dataset: Dataset, glance: TableGlance, memory: Memory) -> str | None:
+        """As `rollback.problem`. It may read many earlier metadata files, so the answer is kept, too."""
+        with self._lock:
+            known = self._problems.get(glance.metadata_location)
+        if known is not None and known[0] == memory:
+            return known[1]
+        found = rollback.problem(dataset, glance.view, memory)
+        with self._lock:
+            self._problems[glance.metadata_location] = memory, found
+        return found

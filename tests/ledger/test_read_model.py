@@ -1,0 +1,272 @@
+"""The read model reads all sinks and datasets at once: the values are those of one at a time, the queries few."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import event
+
+from strandline.core.delivery_types import ChunkState, LanePlan
+from strandline.core.types import Reserved, Seq, SnapshotId
+from strandline.ledger.deliver import losses, quarantine, sinks
+from strandline.ledger.deliver.losses import NewLoss
+from strandline.ledger.deliver.quarantine import SetAside
+from strandline.ledger.engine import Ledger, utc_now
+from strandline.ledger.ingest import blocks, dataset_report, datasets, table_states
+from strandline.ledger.maintain import floors, retention_holds, runs
+from strandline.ledger.maintain.runs import Kind, NewRun, Outcome
+from strandline.ledger.schema.core import block
+from strandline.status.maintenance import load_maintenance
+from strandline.status.report import load_status
+from strandline.status.sinks import load_sinks
+from tests.ledger.conftest import LAKE, Bench
+from tests.ledger.delivery_bench import Delivery, landed, new_delivery, one_chunk, open_shared, planned
+from tests.ledger.sink_by_sink import load_sinks_one_by_one
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def shared(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    yield from open_shared(request, request.param)
+
+
+@contextmanager
+def counted(ledger: Ledger) -> Iterator[list[str]]:
+    asked: list[str] = []
+
+    def note(_c: object, _cursor: object, statement: str, *_: object) -> None:
+        asked.append(statement)
+
+    event.listen(ledger.engine, "before_cursor_execute", note)
+    try:
+        yield asked
+    finally:
+        event.remove(ledger.engine, "before_cursor_execute", note)
+
+
+_RANDOM = settings(
+    max_examples=12,
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # an example is many transactions: shrinking takes minutes
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+
+# What may happen to a sink, in any order. Each takes the delivery and a number to vary by.
+
+
+def _settle(delivery: Delivery, n: int) -> None:
+    top = _top(delivery)
+    delivery.settle(top + 1 + n % 3, top + 10 + n)
+
+
+def _top(delivery: Delivery) -> int:
+    with delivery.ledger.read() as connection:
+        return blocks.highest(connection, delivery.dataset.id) or 0
+
+
+def _plan(delivery: Delivery, n: int) -> None:
+    with delivery.ledger.read() as connection:
+        sealed = blocks.sealed(connection, delivery.dataset.id)
+    after = delivery.sink.planned
+    if sealed is None or sealed <= (after or 0) or delivery.open():
+        return
+    names = [f"k={x}" for x in range(1 + n % 4)] if delivery.dataset.deliver_by else [""]
+    middle = ((after or 0) + sealed) // 2
+    plans = []
+    for name in names:
+        mark = delivery.marks().get(name, delivery.sink.start)
+        chunks = [planned((mark or 0) + 1, sealed, n % 7 + 1)]
+        if (mark or 0) < middle < sealed:
+            chunks = [planned((mark or 0) + 1, middle, n % 5 + 1), planned(middle + 1, sealed)]
+        plans.append(LanePlan(name, mark, sealed, tuple(chunks)))
+    delivery.plan(sealed, *plans)
+
+
+def _land_some(delivery: Delivery, n: int) -> None:
+    left = [c for i in delivery.open() for c in i.chunks if c.state is ChunkState.PLANNED]
+    delivery.acknowledge(*(landed(c, withheld=n % 3) for c in left[: 1 + n % 3]))
+
+
+def _close_some(delivery: Delivery, n: int) -> None:
+    done = [i for i in delivery.open() if all(c.state is not ChunkState.PLANNED for c in i.chunks)]
+    delivery.close(done[: 1 + n % 2])
+
+
+def _fail(delivery: Delivery, n: int) -> None:
+    with delivery.ledger.write() as connection:
+        sinks.failed(connection, delivery.sink.id, f"no answer {n}", utc_now() + timedelta(minutes=n), utc_now())
+
+
+def _pause(delivery: Delivery, _n: int) -> None:
+    with delivery.ledger.write() as connection:
+        sinks.pause(connection, delivery.sink.id)
+
+
+def _reset(delivery: Delivery, n: int) -> None:
+    delivery.reset(None if n % 2 else min(n, _top(delivery)) or None)
+
+
+def _quarantine(delivery: Delivery, n: int) -> None:
+    for lane in delivery.lanes().values():
+        row = SetAside(lane.id, Seq(n + 1), "too long", f"object-{lane.id}-{n}", 5, {}, "jsonl")
+        with delivery.ledger.write() as connection:
+            quarantine.add(connection, row)
+
+
+def _lose(delivery: Delivery, n: int) -> None:
+    with delivery.ledger.write() as connection:
+        losses.add(connection, delivery.sink, losses.Reason.DELETED, [NewLoss("", None, Seq(n + 1), n + 1)])
+        losses.add(connection, delivery.sink, losses.Reason.FORGOTTEN, [NewLoss("", Seq(n + 1), Seq(n + 5), None)])
+
+
+def _hold(delivery: Delivery, n: int) -> None:
+    with delivery.ledger.write() as connection:
+        rows = n if n % 2 else None
+        retention_holds.keep(
+            connection, delivery.dataset.id, delivery.sink.id, rows=rows, up_to=Seq(n + 1), now=utc_now()
+        )
+
+
+def _damage(delivery: Delivery, _n: int) -> None:
+    delivery.damage("UPDATE lane SET continuation = 'nonsense', version = version + 1 WHERE sink_id = :sink")
+
+
+def _drop(delivery: Delivery, _n: int) -> None:
+    with delivery.ledger.write() as connection:
+        datasets.mark_dropped(connection, delivery.dataset.id)
+
+
+Change = Callable[[Delivery, int], None]
+_OFTEN: list[Change] = [_settle, _plan, _land_some, _close_some]
+_CHANGES: list[Change] = [*_OFTEN * 4, _fail, _pause, _reset, _quarantine, _lose, _hold]
+_LAST: list[Change | None] = [None, None, None, _damage, _drop]
+
+_Life = tuple[bool, list[tuple[Change, int]], Change | None]
+_lives: st.SearchStrategy[_Life] = st.tuples(
+    st.booleans(),
+    st.lists(st.tuples(st.sampled_from(_CHANGES), st.integers(0, 9)), max_size=14),
+    st.sampled_from(_LAST),
+)
+
+
+@_RANDOM
+@given(st.lists(_lives, min_size=1, max_size=3))
+def test_all_sinks_at_once_are_the_same_as_one_at_a_time(shared: Bench, lives: list[_Life]) -> None:
+    made = []
+    for partitioned, changes, last in lives:
+        delivery = new_delivery(shared, partitioned=partitioned, settled=30)
+        made.append(delivery)
+        for change, n in changes:
+            change(delivery, n)
+        if last is not None:
+            last(delivery, 0)
+    now = utc_now()
+    at_once = load_sinks(shared.ledger, LAKE, now=now)
+    assert at_once == load_sinks_one_by_one(shared.ledger, LAKE, now)
+    names = sorted({s.name for s in at_once}, key=[s.name for s in at_once].index)
+    assert at_once == tuple(s for name in names for s in load_sinks(shared.ledger, LAKE, name, now=now))
+    with shared.ledger.write() as connection:  # the next example must not read these, too
+        for delivery in made[1:]:
+            sinks.remove(connection, delivery.sink.id)
+
+
+@_RANDOM
+@given(st.data())
+def test_all_datasets_at_once_are_the_same_as_one_at_a_time(shared: Bench, data: st.DataObject) -> None:
+    """Blocks in every state, with and without a remembered snapshot, many of them with the same time."""
+    made = [shared.add_dataset(f"default.of{_next(shared)}") for _ in range(data.draw(st.integers(1, 3)))]
+    for dataset in made:
+        for n in range(data.draw(st.integers(0, 20))):
+            what = data.draw(st.sampled_from(["publish", "publish", "publish", "reserve", "stage", "abandon"]))
+            reserved = shared.reserve(f"{dataset.name}-{n}", dataset=dataset)
+            if what == "publish":
+                shared.publish(reserved)
+            elif what == "stage":
+                assert blocks.mark_staged(shared.ledger, shared.witness, reserved, SnapshotId(n + 1))
+            elif what == "abandon":
+                assert blocks.abandon(shared.ledger, shared.witness, reserved, "gone")
+        with shared.ledger.write() as connection:
+            if data.draw(st.booleans()):
+                connection.execute(block.update().where(block.c.dataset_id == dataset.id).values(changed_at=utc_now()))
+            if data.draw(st.booleans()):
+                table_states.raise_settled(connection, dataset.id, blocks.Anchor(SnapshotId(7), 3))
+            if data.draw(st.booleans()):
+                floors.rise(connection, dataset.id, Seq(5))
+            for kind in data.draw(st.lists(st.sampled_from(Kind))):
+                dry = {"started_at": utc_now(), "outcome": Outcome.DONE, "reason": None, "result": {}}
+                if data.draw(st.booleans()):
+                    runs.record_rehearsal(connection, NewRun(dataset.id, kind, "here:1"), **dry)
+                else:
+                    run = runs.begin(connection, NewRun(dataset.id, kind, "here:1"), lease_seconds=60)
+                    assert run is not None
+                    runs.end(connection, run, Outcome.DONE, reason=None, result=None)
+    with shared.ledger.read() as connection:
+        facts = {f.dataset.id: f for f in dataset_report.read_datasets(connection)}
+        assert [f.dataset for f in facts.values()] == datasets.list_datasets(connection)
+        for dataset in datasets.list_datasets(connection):
+            found, state = facts[dataset.id], table_states.get(connection, dataset.id)
+            assert found.allocated == blocks.highest(connection, dataset.id)
+            assert found.sealed == blocks.sealed(connection, dataset.id)
+            assert list(found.open_blocks) == blocks.open_blocks(connection, dataset.id)
+            assert found.state == state
+            last = blocks.last_settled(connection, dataset.id) if state.settled is None else []
+            assert list(found.published) == last
+            assert found.counts == datasets.counts(connection, dataset.id)
+        shown = {m.dataset: m for m in load_maintenance(shared.config, shared.ledger).datasets}
+        for dataset in datasets.list_datasets(connection):
+            care = shown[dataset.name]
+            assert care.floor == floors.get(connection, dataset.id)
+            assert list(care.held_by) == retention_holds.of_dataset(connection, dataset.id)
+            newest: dict[str, int] = {}
+            for run in runs.latest(connection, datasets=[dataset.id], runs_max=1000):
+                if not run.dry_run:
+                    newest.setdefault(run.kind, run.id)
+            assert [(r.kind.value, r.id) for r in care.last] == sorted(newest.items())
+
+
+def _next(bench: Bench) -> int:
+    with bench.ledger.read() as connection:
+        return len(datasets.list_datasets(connection)) + 1
+
+
+def test_the_status_of_a_larger_lake_costs_no_more_queries(shared: Bench) -> None:
+    def queries() -> int:
+        with counted(shared.ledger) as asked:
+            load_status(shared.config, shared.ledger, shared.witness)
+        return len([text for text in asked if text.startswith(("SELECT", "WITH", "INSERT", "UPDATE"))])
+
+    few = new_delivery(shared)
+    few.deliver(100, one_chunk("k=a", None, 100))
+    before = queries()
+    for _ in range(20):
+        more = new_delivery(shared)
+        more.deliver(100, *(one_chunk(f"k={n}", None, 100) for n in range(30)))
+        more.settle(101, 150)
+        more.plan(150, *(one_chunk(f"k={n}", 100, 150) for n in range(30)))
+        with shared.ledger.write() as connection:
+            run = runs.begin(connection, NewRun(more.dataset.id, Kind.COMPACT, "here:1"), lease_seconds=60)
+            assert run is not None
+    assert queries() == before < 40
+
+
+def test_all_queries_of_one_reading_see_one_moment(shared: Bench) -> None:
+    delivery = new_delivery(shared, settled=None)
+    with shared.ledger.read_at_once() as connection:
+        assert blocks.sealed(connection, delivery.dataset.id) is None
+        if not shared.ledger.is_sqlite:  # SQLite lets nobody write meanwhile, except in WAL mode
+            delivery.settle(1, 10)
+        assert blocks.sealed(connection, delivery.dataset.id) is None
+
+
+def test_a_block_that_is_reserved_is_open_in_the_facts(sqlite_bench: Bench, tmp_path: Path) -> None:
+    reserved = sqlite_bench.reserve("b1")
+    with sqlite_bench.ledger.read() as connection:
+        [facts] = dataset_report.read_datasets(connection)
+    assert [type(b) for b in facts.open_blocks] == [Reserved]
+    assert facts.allocated == reserved.head.rows.hi and facts.sealed is None
