@@ -10,6 +10,7 @@ from bench.maintain import compaction
 from bench.measure import Measurement
 from bench.read import new_rows
 from bench.reconcile import orphans
+from bench.serve import requests
 
 GROUPS: dict[str, tuple[Measurement, ...]] = {
     "ingest": (
@@ -25,4 +26,5 @@ GROUPS: dict[str, tuple[Measurement, ...]] = {
     "forward": (forwarded.MEASUREMENT, alone.MEASUREMENT),
     "maintain": compaction.MEASUREMENTS,
     "reconcile": (orphans.FEWER, orphans.MANY),
+    "serve": requests.MEASUREMENTS,
 }

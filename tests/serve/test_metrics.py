@@ -59,7 +59,8 @@ def test_paths_that_clients_make_up_make_no_time_series(served: Served, admin: h
     assert "none" in routes and not any(re.search(r"\d{1,2}$", route) for route in routes)
 
 
-def test_a_token_for_some_datasets_gets_no_metrics_of_the_others(served: Served) -> None:
+def test_a_token_for_some_datasets_gets_no_metrics_of_the_others(served: Served, admin: httpx.Client) -> None:
+    assert admin.post(f"{API}/datasets", json={"name": "a", "columns": COLUMNS}).status_code == 201
     with served.client(served.token("limited", Role.ADMIN, ["default.a"])) as client:
         assert client.get("/metrics").status_code == 403
     with served.client() as nobody:

@@ -105,7 +105,7 @@ def create_app(lake: Lake, *, tls: bool = False) -> FastAPI:
     app.add_middleware(RequestLimits, settings=context.settings)
     app.add_middleware(_Unexpected)
     app.add_middleware(SecurityHeaders, tls=tls)
-    app.add_middleware(RequestMetrics, counted=context.metrics)
+    app.add_middleware(RequestMetrics, counted=context.metrics, list_paths=lambda: _paths(app))
     return app
 
 
@@ -151,6 +151,12 @@ def declared_routes(app: FastAPI) -> Iterator[tuple[str, str, Needs | Anyone | N
         declared = next((call for call in calls if isinstance(call, Needs | Anyone)), None)
         for method in sorted(route.methods or ("",)):
             yield route.path_format or route.path or "", method, declared
+
+
+def _paths(app: FastAPI) -> dict[object, str]:
+    """The path of each endpoint, as the description has it."""
+    routes = iter_route_contexts(app.routes)
+    return {route.endpoint: route.path_format or route.path or "" for route in routes if route.endpoint is not None}
 
 
 def _answer_errors(app: FastAPI, context: ServeContext) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, ProcessCollector
@@ -92,8 +93,12 @@ def _work_seconds(name: str, what: str, label: str, registry: CollectorRegistry)
 class RequestMetrics:
     """Counts every request, those that are refused before they reach a route, too."""
 
-    def __init__(self, app: ASGIApp, *, counted: ProcessMetrics) -> None:
-        self._app, self._counted = app, counted
+    def __init__(
+        self, app: ASGIApp, *, counted: ProcessMetrics, list_paths: Callable[[], Mapping[object, str]]
+    ) -> None:
+        """`list_paths` returns the path of each endpoint; it is called when the first request comes."""
+        self._app, self._counted, self._list_paths = app, counted, list_paths
+        self._paths: Mapping[object, str] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -113,7 +118,12 @@ class RequestMetrics:
         finally:
             self._counted.under_way.dec()
             # never the path itself: clients would make up as many time series as they like
-            route = getattr(scope.get("route"), "path", None) or "none"
+            route = self._path_of(scope.get("endpoint"))
             method = scope["method"] if scope["method"] in _METHODS else "other"
             self._counted.requests.labels(method, route, str(status)).inc()
             self._counted.request_seconds.labels(route).observe(time.perf_counter() - began)
+
+    def _path_of(self, endpoint: object) -> str:
+        if self._paths is None:
+            self._paths = self._list_paths()
+        return self._paths.get(endpoint, "none")

@@ -5,9 +5,11 @@ It reads only the ledger. What is unknown is None, never 0.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from strandline.core.settings import LakeConfig
+from strandline.core.types import Dataset
 from strandline.ledger import applied_settings
 from strandline.ledger.engine import Connection, Ledger
 from strandline.ledger.ingest import datasets
@@ -37,9 +39,11 @@ def load_maintenance(config: LakeConfig, ledger: Ledger) -> MaintenanceStatus:
         return read_maintenance(config, connection)
 
 
-def read_maintenance(config: LakeConfig, connection: Connection) -> MaintenanceStatus:
-    """In a fixed number of queries."""
-    known = datasets.list_datasets(connection)
+def read_maintenance(
+    config: LakeConfig, connection: Connection, given: Sequence[Dataset] | None = None
+) -> MaintenanceStatus:
+    """In a fixed number of queries. `given` are all datasets, if the caller has read them."""
+    known = datasets.list_datasets(connection) if given is None else given
     floor_of, held_by = floors.by_dataset(connection), retention_holds.by_dataset(connection)
     last = runs.last_of_each_kind(connection)
     effective = applied_settings.effective(connection, config)

@@ -74,9 +74,10 @@ def load_status(
         counter = sequence.read(connection)
         known = read_datasets(connection)
         holds = receive_holds.list_holds(connection)
-        sinks = read_sinks(connection, counter.lake)
+        datasets = [facts.dataset for facts in known]
+        sinks = read_sinks(connection, counter.lake, given=datasets)
         receive = read_receive(connection)
-        maintenance = read_maintenance(config, connection)
+        maintenance = read_maintenance(config, connection, datasets)
         reconcile = read_reconcile(connection, config)
     highest, problem = _witness(witness, counter.last)
     tables = _Tables(config, ledger, counter.lake, known, glances or TableGlances(config))

@@ -5,6 +5,7 @@ It reads only the ledger. What is unknown is None, never 0.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -62,23 +63,30 @@ def load_sinks(
 
 
 def read_sinks(
-    connection: Connection, lake: str, only: str | None = None, *, now: datetime | None = None
+    connection: Connection,
+    lake: str,
+    only: str | None = None,
+    *,
+    now: datetime | None = None,
+    given: Sequence[Dataset] | None = None,
 ) -> tuple[SinkStatus, ...]:
-    """The same in a fixed number of queries. `connection` must be one of `read_at_once`."""
+    """The same in a fixed number of queries. `connection` must be one of `read_at_once`; `given` are all datasets, if
+    the caller has read them."""
     moment = now or utc_now()
     chosen = sinks.list_sinks(connection) if only is None else [sinks.get(connection, only)]
     if not chosen:
         return ()
-    delivery = _Delivery(connection, None if only is None else chosen[0], moment)
+    known = datasets.list_datasets(connection) if given is None else given
+    delivery = _Delivery(connection, known, None if only is None else chosen[0], moment)
     return tuple(status for s in chosen for status in _SinkFacts(delivery, s, lake, moment).statuses())
 
 
 class _Delivery:
     """What the ledger says of all chosen sinks."""
 
-    def __init__(self, connection: Connection, one: SinkRecord | None, now: datetime) -> None:
+    def __init__(self, connection: Connection, known: Sequence[Dataset], one: SinkRecord | None, now: datetime) -> None:
         only = None if one is None else one.id
-        self.datasets = {d.id: d for d in datasets.list_datasets(connection)}
+        self.datasets = {d.id: d for d in known}
         self.dataset_names = delivery_report.dataset_names(connection, only)
         self.lanes = lanes.unchecked_of_all(connection) if one is None else {one.id: lanes.unchecked(connection, one)}
         self.under_way = delivery_report.under_way(connection, only)

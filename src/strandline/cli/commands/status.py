@@ -1,4 +1,4 @@
-"""status, recover, migrate, metrics."""
+"""status, top, recover, migrate, metrics."""
 
 from __future__ import annotations
 
@@ -44,6 +44,30 @@ def status(
         while True:
             time.sleep(WATCH_SECONDS)
             live.update(render_status.status(call.lake.status()), refresh=True)
+
+
+@command(app, panel=CARE)
+def top(
+    call: Call,
+    every: float = typer.Option(WATCH_SECONDS, min=0.5, max=3600, metavar="SECONDS", help="How often it is read anew."),
+) -> None:
+    """What is wrong now, the sinks that are furthest behind, and rows per second in and out; live, until Ctrl-C. Fits
+    the window. Starts no JVM."""
+    if call.as_json or not call.out.is_terminal:
+        raise UsageError("top is for a terminal", hint="In a script, call `strandline status --json` again.")
+    from rich.live import Live
+
+    from strandline.cli.render.top import frame
+    from strandline.status.throughput import throughput
+
+    before, read_at = None, time.monotonic()
+    with suppress(KeyboardInterrupt), Live(console=call.out, auto_refresh=False, screen=True) as live:
+        while True:
+            found, at = call.lake.status(), time.monotonic()
+            flow = throughput(before, found, at - read_at)
+            live.update(frame(found, flow, lines_max=call.out.size.height), refresh=True)
+            before, read_at = found, at
+            time.sleep(every)
 
 
 @command(app, panel=CARE)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from strandline.deliver.recover_sink import SinkRecovered
     from strandline.deliver.sink import Option
 
-_STYLES = {"active": "green", "paused": "yellow", "waiting": "yellow", "stopped": "bold red"}
+STYLES = {"active": "green", "paused": "yellow", "waiting": "yellow", "stopped": "bold red"}
 
 
 def table(found: Sequence[SinkStatus], now: datetime | None = None) -> RenderableType:
@@ -32,7 +32,7 @@ def table(found: Sequence[SinkStatus], now: datetime | None = None) -> Renderabl
         lines.add_row(
             Text(one.name, "bold"),
             Text(one.dataset),
-            Text(one.state, _STYLES.get(one.state, "")),
+            Text(one.state, STYLES.get(one.state, "")),
             _delivered(of_sink),
             lag(one.sink_lag_rows, one.sink_lag_seconds),
             Text(one.trend, {"growing": "yellow", "shrinking": "green"}.get(one.trend, "dim")),
@@ -87,7 +87,7 @@ def detail(
         ("delivers to", Text(record.destination, "cyan")),
         ("generation", Text(str(record.generation))),
         ("began", Text("at the beginning" if record.start is None else f"after {record.start:,}")),
-        ("state", Text(one.state, _STYLES.get(one.state, ""))),
+        ("state", Text(one.state, STYLES.get(one.state, ""))),
         ("behind", _behind(one)),
         ("trend", Text(one.trend)),
         ("held for it", _held(one, moment)),

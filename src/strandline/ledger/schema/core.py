@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import Any
 
 from sqlalchemy import BigInteger, Boolean, Column, Dialect, MetaData, Table, Text, TypeDecorator
 
 metadata = MetaData()
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def micros(moment: datetime) -> int:
@@ -41,10 +42,7 @@ class UtcMicros(TypeDecorator[datetime]):
         return micros(value)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
-        if value is None:
-            return None
-        seconds, micros = divmod(int(value), 1_000_000)
-        return datetime.fromtimestamp(seconds, UTC).replace(microsecond=micros)
+        return None if value is None else _EPOCH + timedelta(microseconds=value)
 
 
 def integers(*names: str) -> Iterable[Column[int]]:

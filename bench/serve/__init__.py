@@ -1,0 +1,1 @@
+"""What a server and the shell cost on a large lake."""
