@@ -8,13 +8,13 @@ import json
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import httpx
 import pytest
 
 from strandline.core.errors import LedgerBusy
 from strandline.core.roles import Role
+from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.serve.snapshot import StatusSnapshot, StatusSnapshots
 from strandline.status.report import LakeStatus
 from tests.serve.conftest import API, COLUMNS, Served
@@ -145,19 +145,13 @@ def test_the_api_answers_from_it_and_shows_its_own_changes_at_once(served: Serve
         made = admin.post(f"{API}/datasets", json={"name": name, "columns": COLUMNS})
         assert made.status_code == 201
         assert name in names()
-    served.lake.create_dataset("default.c", columns=_columns(), deliver_by=())
+    served.lake.create_dataset("default.c", parse_columns(COLUMNS))
     assert names() == ["default.a", "default.b"], "others' changes come with the next reading"
     assert admin.get(f"{API}/status").headers["age"].isdigit()
     limited = served.token("limited", Role.READ, ["default.b"])
     with served.client(limited) as client:
         assert names(client) == names(client) == ["default.b"]
     assert names() == ["default.a", "default.b"], "the cut for one token is not shown to another"
-
-
-def _columns() -> Any:
-    from strandline.iceberg.schema.columns import from_json
-
-    return from_json(COLUMNS)
 
 
 def test_a_client_that_takes_gzip_gets_it(served: Served) -> None:
