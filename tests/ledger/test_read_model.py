@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from sqlalchemy import event
 
 from strandline.core.delivery_types import ChunkState, LanePlan
-from strandline.core.types import Reserved, Seq, SnapshotId
+from strandline.core.types import Reserved, Seq, SnapshotId, TableCounts
+from strandline.iceberg.metadata.table_metadata import SnapshotView, TableView, WapId
 from strandline.ledger.deliver import losses, quarantine, sinks
 from strandline.ledger.deliver.losses import NewLoss
 from strandline.ledger.deliver.quarantine import SetAside
@@ -21,7 +22,8 @@ from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.ingest import blocks, dataset_report, datasets, table_states
 from strandline.ledger.maintain import floors, retention_holds, runs
 from strandline.ledger.maintain.runs import Kind, NewRun, Outcome
-from strandline.ledger.schema.core import block
+from strandline.ledger.schema.core import block, table_count
+from strandline.read import foreign_rows
 from strandline.status.maintenance import load_maintenance
 from strandline.status.report import load_status
 from strandline.status.sinks import load_sinks
@@ -270,3 +272,47 @@ def test_a_block_that_is_reserved_is_open_in_the_facts(sqlite_bench: Bench, tmp_
         [facts] = dataset_report.read_datasets(connection)
     assert [type(b) for b in facts.open_blocks] == [Reserved]
     assert facts.allocated == reserved.head.rows.hi and facts.sealed is None
+
+
+def test_counts_that_history_tells_are_those_of_one_table_at_a_time(
+    shared: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of ours on top of a count; a foreign commit; an open block, whose count is not stored; an empty table."""
+    monkeypatch.setattr(foreign_rows, "_count_anew", lambda *_: None)
+    stored = TableCounts(SnapshotId(1), 0, 3, utc_now(), 0)
+    tables, reserved = [], {}
+    for name in ("ours", "foreign", "open", "empty", "never"):
+        dataset = shared.add_dataset(f"default.{name}{_next(shared)}")
+        block = reserved[name] = shared.reserve(f"batch of {dataset.name}", dataset=dataset)
+        if name != "open":
+            shared.publish(block)
+        wap = None if name == "foreign" else str(WapId(LAKE, block.head.rows, None, "b"))
+        chain = [
+            SnapshotView(SnapshotId(1), None, "append", None, 0, {}, 1),
+            SnapshotView(SnapshotId(2), SnapshotId(1), "append", wap, 0, {}, 2),
+        ]
+        refs = {} if name == "empty" else {"main": SnapshotId(2)}
+        view = TableView("u", "file:/t", 2, {}, refs, {s.id: s for s in chain}, {"fields": []}, 0)
+        tables.append((dataset, view))
+        if name not in ("empty", "never"):
+            with shared.ledger.write() as connection:
+                datasets.set_counts(connection, {dataset.id: stored})
+    one_by_one = {d.id: foreign_rows.count(shared.config, shared.ledger, d, view, LAKE) for d, view in tables}
+    with shared.ledger.read() as connection:
+        kept = {d.id: datasets.counts(connection, d.id) for d, _ in tables}
+    with shared.ledger.write() as connection:  # as it was before
+        connection.execute(table_count.delete())
+        datasets.set_counts(connection, {d.id: stored for d, _ in tables[:3]})
+    at_once = foreign_rows.counts_from_history(shared.ledger, LAKE, tables)
+    ours, foreign, opened, empty, never = (d.id for d, _ in tables)
+    assert set(at_once) == {ours, opened, empty}
+    assert {id: at_once.get(id) for id in (ours, foreign, opened, never)} == {
+        id: one_by_one[id] for id in (ours, foreign, opened, never)
+    }
+    assert (at_once[empty].snapshot, at_once[empty].foreign) == (None, 0)
+    with shared.ledger.read() as connection:
+        assert datasets.counts(connection, ours) == kept[ours] == at_once[ours]
+        assert datasets.counts(connection, opened) == kept[opened] == stored, "settling decides whose rows those are"
+    with counted(shared.ledger) as asked:
+        again = foreign_rows.counts_from_history(shared.ledger, LAKE, [tables[0]])
+    assert again == {ours: at_once[ours]} and not any("INSERT" in text for text in asked)
