@@ -10,6 +10,8 @@ from strandline.serve.auth.needs import needs
 from strandline.serve.context import context_of
 from strandline.serve.describe import documented
 from strandline.serve.schemas import LAKE_STATUS
+from strandline.serve.snapshot import only_of
+from strandline.status.report import LakeStatus
 
 router = APIRouter(prefix="/status", tags=["status"])
 
@@ -26,3 +28,8 @@ async def status(request: Request, caller: Caller = needs(Role.READ)) -> Respons
     if "gzip" in request.headers.get("accept-encoding", ""):
         return Response(text.packed, 200, headers | {"Content-Encoding": "gzip"}, "application/json")
     return Response(text.plain, 200, headers, "application/json")
+
+
+def seen_by(caller: Caller, found: LakeStatus) -> LakeStatus:
+    """Only what concerns the datasets that the caller may see."""
+    return found if caller.token.datasets is None else only_of(found, tuple(caller.token.datasets))
