@@ -42,7 +42,7 @@ def line_chart(lines: Sequence[Line], label: str, *, start: str, end: str) -> Ma
 
     The drawing stretches to the width that it gets; words stand beside it, in the size of other words."""
     everything = [p for line in lines for p in line.points]
-    if sum(p.value is not None for p in everything) < 2:
+    if max((sum(p.value is not None for p in line.points) for line in lines), default=0) < 2:
         return Markup("")
     frame = _Frame(everything, _WIDTH, _HEIGHT, _PAD)
     drawn = [
