@@ -15,7 +15,7 @@ from strandline.serve.auth.caller import Caller
 from strandline.serve.auth.needs import needs
 from strandline.serve.context import ServeContext, context_of
 from strandline.serve.pages.render import PageRoute, source_of
-from strandline.serve.pages.source import REFRESH_SECONDS, Source
+from strandline.serve.pages.source import Source
 from strandline.serve.problems import Problem, too_many
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
@@ -55,7 +55,7 @@ async def _events(context: ServeContext, source: Source, request: Request) -> As
             elif monotonic() >= beat_at:
                 beat_at = monotonic() + BEAT_SECONDS
                 yield _event("beat", version)
-            for _ in range(int(REFRESH_SECONDS / _LOOKS_SECONDS)):
+            for _ in range(max(1, int(context.settings.refresh_seconds / _LOOKS_SECONDS))):
                 await asyncio.sleep(_LOOKS_SECONDS)
                 if context.ending.is_set():
                     return

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from hashlib import sha256
 
-from strandline.core.documents import json_text
 from strandline.ledger.engine import utc_now
 from strandline.serve.api.status import seen_by
 from strandline.serve.auth.caller import Caller
 from strandline.serve.context import ServeContext
 from strandline.serve.pages.history import History, sample_of
+from strandline.serve.snapshot import StatusSnapshot
 from strandline.status.report import LakeStatus
-
-REFRESH_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,23 +26,20 @@ class Look:
 
 
 class Source:
-    """Reads the lake at most every few seconds, however many pages are open, and only while one is."""
+    """Shares the readings of the API: the lake is read for all who ask, and only while somebody does."""
 
     def __init__(self, context: ServeContext) -> None:
         self._context = context
-        self._reading = asyncio.Lock()
-        self._newest: Look | None = None
+        self._newest: tuple[StatusSnapshot, Look] | None = None
         self.history = History()
 
     async def newest(self) -> Look:
         """Raises StrandlineError if the lake cannot be read."""
-        async with self._reading:
-            found = self._newest
-            if found is None or (utc_now() - found.at).total_seconds() >= REFRESH_SECONDS:
-                found = self._newest = await self._context.in_thread(self._load)
-                self.history.add(sample_of(found.status, found.at))
-            return found
-
-    def _load(self) -> Look:
-        status = self._context.lake.status()
-        return Look(status, utc_now(), sha256(json_text(status).encode("utf-8", "replace")).hexdigest()[:16])
+        status = self._context.status
+        found = await status.newest()
+        if self._newest is None or self._newest[0] is not found:
+            at = utc_now() - timedelta(seconds=status.age_seconds(found))
+            look = Look(found.status, at, sha256(found.text.plain).hexdigest()[:16])
+            self.history.add(sample_of(found.status, at))
+            self._newest = found, look
+        return self._newest[1]
