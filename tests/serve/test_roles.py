@@ -64,7 +64,9 @@ def test_every_route_refuses_who_has_no_token_and_every_role_that_is_not_enough(
         if declared.whole_lake:
             with served.client(limited) as client:
                 answer = client.request(method, at, json={})
-                assert (answer.status_code, answer.json()["type"]) == (403, "urn:strandline:problem:wrong-scope")
+                assert answer.status_code == 403, f"{method} {path} with a limited token"
+                if not answer.headers["content-type"].startswith("text/html"):  # a page says it in words
+                    assert answer.json()["type"] == "urn:strandline:problem:wrong-scope", f"{method} {path}"
     assert refused > 60
 
 

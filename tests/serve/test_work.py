@@ -207,7 +207,7 @@ def test_a_run_whose_process_died_is_told_and_settled_by_the_next_one(served: Se
     run = admin.post(TRIGGER).json()["run"]
     eventually(lambda: admin.get(f"{API}/reconciliation/runs/{run}").json()["ended_at"])
     found = admin.get(f"{API}/reconciliation/runs/{dead}").json()
-    assert (found["aborted"], found["why"]) == ("unknown", "it ended without a word")
+    assert (found["aborted"], found["why"]) == ("unknown", "its process ended without recording why")
 
 
 def test_two_processes_serve_one_ledger(served: Served, admin: httpx.Client) -> None:
