@@ -6,7 +6,6 @@ import re
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -17,13 +16,12 @@ from strandline.serve.app import create_app, declared_routes
 from strandline.serve.auth.needs import Needs
 from strandline.serve.auth.sessions import COOKIE
 from strandline.serve.pages import actions, spelling
-from strandline.serve.pages.attention import Severity, concerns
 from strandline.serve.pages.charts import Line, Point, line_chart, share_bar, sparkline
 from strandline.serve.pages.history import APART_SECONDS_MIN, GAP_SECONDS, History, Sample
 from strandline.serve.pages.login import _own_path
+from strandline.serve.pages.views import place_of
 from strandline.serve.server import serve_lake
-from strandline.status.reconcile import Compared, ReconcileStatus
-from strandline.status.report import DatasetStatus, LakeStatus
+from strandline.status.problems import Severity, StatusProblem, Subject
 from tests.serve.conftest import API, Served
 
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -282,17 +280,29 @@ def test_figures_are_short_and_moments_relative() -> None:
     assert spelling.ago("2026-03-01T14:00:00Z", AT) == "in 2 h"
 
 
-def lake_status(**more: Any) -> LakeStatus:
-    dataset = DatasetStatus("default.a", 10, 10, 10, 0, 0, 0, False, (), more.pop("problem", None))
-    return LakeStatus("lake", 10, 10, 1, None, (dataset,), **more)
+@pytest.mark.parametrize(
+    ("subject", "leads_to"),
+    [
+        (Subject.DATASET, "/datasets/a%2Fb"),
+        (Subject.SINK, "/sinks/a%2Fb"),
+        (Subject.QUARANTINE, "/quarantine/rows?sink=a%2Fb"),
+        (Subject.RECONCILER, "/drift"),
+        (Subject.LAKE, None),
+    ],
+)
+def test_a_problem_leads_to_the_page_where_something_can_be_done(subject: Subject, leads_to: str | None) -> None:
+    place = place_of(StatusProblem(Severity.ERROR, subject, "a/b", "d", "it is so"))
+    assert (None if place is None else place[0]) == leads_to
 
 
-def test_nothing_wrong_is_nothing_and_the_worst_comes_first() -> None:
-    assert concerns(lake_status()) == []
-    partial = ReconcileStatus(last_run=1, compared=Compared(1, AT, 0, 0, partial=True))
-    found = concerns(lake_status(problem="its table was rolled back", reconcile=partial))
-    assert [c.severity for c in found] == [Severity.BROKEN, Severity.WARNING]
-    assert found[0].subject == "default.a" and "could not read everything" in found[1].reason
-    assert all(c.next_step for c in found)
-    clean = ReconcileStatus(last_run=1, compared=Compared(1, AT, 0, 0, partial=False))
-    assert concerns(lake_status(reconcile=clean)) == []
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("sink a is stopped: no", "Sink a is stopped: no."),
+        ("default.a: it was rolled back", "default.a: it was rolled back."),
+        ("`strandline status` tells more", "`strandline status` tells more."),
+        ("look at it. There may be more.", "Look at it. There may be more."),
+    ],
+)
+def test_a_reason_is_a_sentence_that_leaves_names_as_they_are(text: str, said: str) -> None:
+    assert spelling.sentence(text) == said

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from strandline.status import documents
 from strandline.status.problems import Severity, Subject, find_problems, worst_first
 from strandline.status.reconcile import Compared, ReconcileStatus
 from strandline.status.report import DatasetStatus, LakeStatus
@@ -43,6 +44,24 @@ def test_lanes_of_a_sink_are_one_problem() -> None:
     assert len(find_problems(lake(replace(stopped, partition="k=a"), replace(stopped, partition="k=b")), NOW)) == 1
 
 
+def test_quarantined_rows_of_all_lanes_are_one_problem_beside_the_state_of_the_sink() -> None:
+    held = replace(WELL, quarantined=2, state="stopped", reason="no")
+    found = find_problems(lake(replace(held, partition="k=a"), replace(held, partition="k=b", quarantined=1)), NOW)
+    assert [(p.severity, p.subject, p.name) for p in found] == [
+        (Severity.ERROR, Subject.SINK, "partner"), (Severity.WARNING, Subject.QUARANTINE, "partner"),
+    ]  # fmt: skip
+    assert found[1].reason == "sink partner refused 3 rows that wait in quarantine"
+    assert "sink quarantine list partner" in (found[1].next_step or "")
+
+
+def test_the_document_of_the_status_names_the_problems_the_worst_first() -> None:
+    waits = replace(WELL, name="a", state="waiting", reason="no answer", retries=2)
+    shown = documents.lake_status(lake(waits, problem="it was rolled back"))["problems"]
+    assert [(p["severity"], p["subject"], p["name"]) for p in shown] == [
+        ("error", "dataset", "default.d"), ("warning", "sink", "a"),
+    ]  # fmt: skip
+
+
 def test_missing_files_are_worse_than_orphans_and_partial_never_looks_like_clean() -> None:
     def of(orphans: int, missing: int, *, partial: bool = False) -> list[tuple[Severity, str]]:
         seen = ReconcileStatus(last_run=3, compared=Compared(3, NOW, orphans, missing, partial))
@@ -56,6 +75,5 @@ def test_missing_files_are_worse_than_orphans_and_partial_never_looks_like_clean
 
 def test_a_table_that_cannot_be_used_is_an_error_of_its_dataset() -> None:
     [found] = find_problems(lake(problem="it was rolled back"), NOW)
-    assert (found.severity, found.subject, found.line) == (
-        Severity.ERROR, Subject.DATASET, "default.d: it was rolled back",
-    )  # fmt: skip
+    assert (found.severity, found.subject) == (Severity.ERROR, Subject.DATASET)
+    assert found.line == "default.d: it was rolled back; `strandline dataset show default.d` tells more"

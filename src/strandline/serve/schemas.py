@@ -27,6 +27,7 @@ from strandline.serve.describe import (
     or_null,
     without,
 )
+from strandline.status.problems import StatusProblem
 from strandline.status.reconciliation import Reconciliation
 from strandline.status.report import LakeStatus
 from strandline.status.sinks import SinkStatus
@@ -35,7 +36,13 @@ _WHO: dict[str, Schema] = {"actor": or_null(TEXT), "trigger": or_null(TEXT)}
 _SPAN = fields(**{"from": or_null(NUMBER), "to": or_null(NUMBER)})
 
 SINK_LANE = also(of_value(SinkStatus), open_intent=or_null(OPEN), last_batch=or_null(OPEN))
-LAKE_STATUS = also(of_value(LakeStatus), sinks=list_of(SINK_LANE), followers=list_of(ANY), maintenance=or_null(OPEN))
+LAKE_STATUS = also(
+    of_value(LakeStatus),
+    problems=list_of(of_value(StatusProblem)),
+    sinks=list_of(SINK_LANE),
+    followers=list_of(ANY),
+    maintenance=or_null(OPEN),
+)
 DATASET = without(of_value(Dataset), "id")
 DATASET_IN_FULL = also(DATASET, columns=list_of(OPEN), problem=or_null(TEXT))
 BLOCK = fields(

@@ -60,7 +60,12 @@ def _from_to(rows: SeqRange | None) -> Document:
 
 
 def lake_status(found: LakeStatus) -> Document:
-    document = fields_of(found) | {"sinks": list(map(sink_status, found.sinks)), "followers": []}
+    from strandline.status.problems import find_problems, worst_first  # only `status` pays for its imports
+
+    problems = [fields_of(p) for p in worst_first(find_problems(found))]
+    document = fields_of(found) | {
+        "problems": problems, "sinks": list(map(sink_status, found.sinks)), "followers": [],
+    }  # fmt: skip
     if (care := found.maintenance) is not None:
         document["maintenance"] = fields_of(care) | {"datasets": list(map(_dataset_maintenance, care.datasets))}
     return document

@@ -29,6 +29,7 @@ class Subject(StrEnum):
     LAKE = "lake"
     DATASET = "dataset"
     SINK = "sink"
+    QUARANTINE = "quarantine"  # of rows that a sink refused; `name` is the sink's
     RECONCILER = "reconciler"
 
 
@@ -69,7 +70,7 @@ def _of_dataset(d: DatasetStatus) -> Iterator[StatusProblem]:
         return StatusProblem(severity, Subject.DATASET, d.name, d.name, f"{d.name}: {reason}", next_step)
 
     if d.problem:
-        yield problem(Severity.ERROR, d.problem)
+        yield problem(Severity.ERROR, d.problem, f"`strandline dataset show {d.name}` tells more")
     if d.unnumbered:
         yield problem(
             Severity.WARNING,
@@ -133,7 +134,21 @@ def _of_receiver(r: ReceiveStatus) -> Iterator[StatusProblem]:
 def find_sink_problems(found: Iterable[SinkStatus], now: datetime | None = None) -> list[StatusProblem]:
     """`found` is ordered by sink."""
     moment = now or datetime.now(UTC)
-    return [p for _, lanes in groupby(found, key=lambda s: s.name) for p in _of_sink(next(lanes), moment)]
+    grouped = (list(lanes) for _, lanes in groupby(found, key=lambda s: s.name))
+    return [p for lanes in grouped for p in (*_of_sink(lanes[0], moment), *_of_quarantine(lanes))]
+
+
+def _of_quarantine(lanes: Sequence[SinkStatus]) -> Iterator[StatusProblem]:
+    if rows := sum(lane.quarantined for lane in lanes):
+        name = lanes[0].name
+        yield StatusProblem(
+            Severity.WARNING,
+            Subject.QUARANTINE,
+            name,
+            lanes[0].dataset,
+            f"sink {name} refused {plural(rows, 'row')} that {agreeing(rows, 'waits')} in quarantine",
+            f"`strandline sink quarantine list {name}` says why; replay or discard {'it' if rows == 1 else 'them'}",
+        )
 
 
 def _of_sink(one: SinkStatus, now: datetime) -> Iterator[StatusProblem]:
@@ -166,6 +181,7 @@ def _of_sink(one: SinkStatus, now: datetime) -> Iterator[StatusProblem]:
             Severity.WARNING,
             f" holds retention back: {due_text(one.held_rows, 'is')} due and {waiting_text(one.held_rows)}, since "
             f"{age(one.held_since, now)}",
+            f"`strandline sink show {name}` says how far it is",
         )
     if one.lost_rows:
         yield problem(

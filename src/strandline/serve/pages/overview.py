@@ -9,18 +9,18 @@ from strandline.core.roles import Role
 from strandline.serve.auth.caller import Caller
 from strandline.serve.auth.needs import needs
 from strandline.serve.pages import actions
-from strandline.serve.pages.attention import concerns
 from strandline.serve.pages.charts import Line, Point, line_chart, sparkline
 from strandline.serve.pages.history import History
 from strandline.serve.pages.render import PageRoute, page, source_of
 from strandline.serve.pages.spelling import clock
-from strandline.serve.pages.views import SinkView, held_views, sink_views, sum_known, unsealed_first
+from strandline.serve.pages.views import SinkView, held_views, place_of, sink_views, sum_known, unsealed_first
+from strandline.status.problems import find_problems, worst_first
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 SINKS_MAX = 12
 DATASETS_MAX = 8
-CONCERNS_MAX = 6
+PROBLEMS_MAX = 6
 
 
 @router.get("/")
@@ -28,7 +28,7 @@ async def overview(request: Request, caller: Caller = needs(Role.READ)) -> Respo
     source = source_of(request)
     look = await source.newest()
     status = look.seen_by(caller)
-    found = concerns(status)
+    found = worst_first(find_problems(status))
     sinks = sink_views(status.sinks)
     history = source.history
     is_limited = caller.token.datasets is not None
@@ -39,8 +39,8 @@ async def overview(request: Request, caller: Caller = needs(Role.READ)) -> Respo
         at="/",
         look=look,
         lake=status,
-        concerns=found[:CONCERNS_MAX],
-        more_concerns=max(0, len(found) - CONCERNS_MAX),
+        problems=[(p, place_of(p)) for p in found[:PROBLEMS_MAX]],
+        more_problems=max(0, len(found) - PROBLEMS_MAX),
         sinks=sinks[:SINKS_MAX],
         sinks_total=len(sinks),
         sparks={s.name: spark(history, s) for s in sinks[:SINKS_MAX]},

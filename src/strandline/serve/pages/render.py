@@ -68,6 +68,7 @@ def _environment() -> Environment:
         "stamp": spelling.stamp,
         "clock": spelling.clock,
         "prose": spelling.prose,
+        "sentence": spelling.sentence,
         "words": spelling.words,
     }
     made.globals |= {"share_bar": charts.share_bar, "static_url": static_url}

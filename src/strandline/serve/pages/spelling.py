@@ -80,3 +80,10 @@ def prose(text: str) -> Markup:
 def words(name: str) -> str:
     """`held_by` as `held by`."""
     return name.replace("_", " ")
+
+
+def sentence(text: str) -> str:
+    """With a capital at its start, unless that is the name of something, and a full stop."""
+    first = text.partition(" ")[0]
+    started = text if first[:1] == "`" or "." in first or first.endswith(":") else text[:1].upper() + text[1:]
+    return started if started[-1:] in ".?!" else f"{started}."

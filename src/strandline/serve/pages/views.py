@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from urllib.parse import quote
 
+from strandline.status.problems import StatusProblem, Subject
 from strandline.status.report import DatasetStatus, LakeStatus
 from strandline.status.sinks import SinkStatus
 
@@ -82,3 +84,19 @@ def sum_known(values: Iterable[int | None]) -> int | None:
     """None if one of them is unknown."""
     found = list(values)
     return None if any(v is None for v in found) else sum(v for v in found if v is not None)
+
+
+def place_of(problem: StatusProblem) -> tuple[str, str] | None:
+    """The page where something can be done about it, and its name; None for what concerns the lake as a whole."""
+    name = quote(problem.name or "", safe="")
+    match problem.subject:
+        case Subject.DATASET:
+            return f"/datasets/{name}", f"Dataset {problem.name}"
+        case Subject.SINK:
+            return f"/sinks/{name}", f"Sink {problem.name}"
+        case Subject.QUARANTINE:
+            return f"/quarantine/rows?sink={name}", f"Quarantined rows of {problem.name}"
+        case Subject.RECONCILER:
+            return "/drift", "Drift"
+        case Subject.LAKE:
+            return None
