@@ -20,6 +20,7 @@ CLIENTS = 50
 STATUS = Figure(
     f"GET /api/v1/status with {CLIENTS} clients, 99th percentile", "s", None, Goal(0.05, "at most", of="ours")
 )
+PAGE = Figure("the overview of the dashboard, 200 sinks, 1,000 datasets", "s", None, Goal(0.2, "at most", of="ours"))
 METRICS = Figure("GET /metrics, 200 sinks of 50 lanes, read anew", "s", None, Goal(0.2, "at most", of="ours"))
 SHELL = Figure("`strandline status` from the shell, 1,000 datasets", "s", None, Goal(1.0, "at most", of="ours"))
 _STRANDLINE = Path(sys.executable).with_name("strandline")
@@ -33,9 +34,11 @@ def measure_status(bench: Bench) -> dict[str, Samples]:
     with served(home) as url:
         asked = bench.sized(20, 3)
         (found,) = in_turn(bench, 5, lambda n: _slowest(url, "/api/v1/status", secret, CLIENTS, asked))
+        (page,) = in_turn(bench, 5, lambda n: _slowest(url, "/", secret, 1, asked))
     command = [str(_STRANDLINE), "status", "--config", str(home)]
     (shown,) = in_turn(bench, 5, lambda n: seconds_of(lambda: _quietly(command)))
-    return {STATUS.name: Samples(found, None, size), SHELL.name: Samples(shown, None, size)}
+    times = {STATUS.name: found, PAGE.name: page, SHELL.name: shown}
+    return {name: Samples(seconds, None, size) for name, seconds in times.items()}
 
 
 def measure_metrics(bench: Bench) -> dict[str, Samples]:
@@ -110,4 +113,4 @@ def _quietly(command: list[str]) -> None:
     subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True)
 
 
-MEASUREMENTS = (Measurement((STATUS, SHELL), measure_status), Measurement((METRICS,), measure_metrics))
+MEASUREMENTS = (Measurement((STATUS, PAGE, SHELL), measure_status), Measurement((METRICS,), measure_metrics))

@@ -111,7 +111,7 @@ def _maintain(lake: Lake) -> None:
 
 
 def _reconcile(lake: Lake) -> None:
-    sample = {"kind": "orphan", "path": "data/00003-7.parquet", "bytes": 48_211}
+    sample = {"kind": "orphan", "path": "data/00003-7.parquet", "table": "default.orders", "size": 48_211}
     found = Counts(orphans=3, bytes=144_633)
     ends = (
         Outcome(listed=212, referenced=209, found=found, samples=(sample,)),

@@ -16,7 +16,7 @@ from strandline.serve.app import create_app, declared_routes
 from strandline.serve.auth.needs import Needs
 from strandline.serve.auth.sessions import COOKIE
 from strandline.serve.pages import actions, spelling
-from strandline.serve.pages.charts import Line, Point, line_chart, share_bar, sparkline
+from strandline.serve.pages.charts import Line, Point, line_chart, share_bar, sparkline, thinned
 from strandline.serve.pages.history import APART_SECONDS_MIN, GAP_SECONDS, History, Sample
 from strandline.serve.pages.login import _own_path
 from strandline.serve.pages.views import place_of
@@ -254,8 +254,16 @@ def test_a_line_has_a_gap_where_nothing_is_known_and_no_chart_is_drawn_of_nothin
     drawn = line_chart([Line("in", "in", points)], "In", start="12:00", end="12:01 UTC")
     assert drawn.count('class="line"') == 2 and 'role="img"' in drawn and "12:01 UTC" in drawn
     assert sparkline([Point(0, 1), Point(1, None)], "x") == "" == line_chart([], "x", start="", end="")
-    assert sparkline([Point(0, 0), Point(1, 0)], "x").count("<path") == 2, "zero is drawn; it is not unknown"
+    assert sparkline([Point(0, 0), Point(1, 0)], "x").count("<path") == 1, "zero is drawn; it is not unknown"
     assert 'width="50"' in share_bar(1, 2, "half") and 'class="full"' in share_bar(0, 0, "nothing to do")
+
+
+def test_a_long_history_is_thinned_to_its_peaks_and_keeps_its_gaps() -> None:
+    points = [Point(n, None if n == 13 else n % 7) for n in range(100)]
+    shown = thinned(points, 25)
+    assert len(shown) == 25 and [p.at for p in shown[:2]] == [3, 7] and [p.value for p in shown[:2]] == [3, 6]
+    assert [n for n, p in enumerate(shown) if p.value is None] == [3]
+    assert thinned(points, 100) == points
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 _API = "/api/v1"
+_CHOICES_MAX = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +68,13 @@ def resume(name: str) -> Action:
 
 
 def sink_actions(name: str, state: str) -> list[Action]:
+    tick, *others = _sink_work(name)
+    return [tick, pause(name), *others] if state == "active" else [resume(name), tick, *others]
+
+
+def _sink_work(name: str) -> list[Action]:
     at = _sink(name)
     return [
-        resume(name) if state != "active" else pause(name),
         Action(
             "tick", "Deliver now", "POST", f"{at}/tick",
             f"Every settled row that {name} does not have yet is sent to it, once. A dry run says what would be sent.",
@@ -113,13 +118,20 @@ def sink_actions(name: str, state: str) -> list[Action]:
     ]  # fmt: skip
 
 
-def add_sink(datasets: Sequence[str], kinds: Sequence[str], dataset: str | None = None) -> Action:
+def _dataset_field(datasets: Sequence[str]) -> Field:
+    """A list to choose from, unless it were too long."""
+    if len(datasets) > _CHOICES_MAX:
+        return Field("dataset", "Dataset", hint="NAMESPACE.TABLE", required=True)
+    return Field("dataset", "Dataset", "choice", "", datasets, required=True)
+
+
+def add_sink(datasets: Sequence[str], kinds: Sequence[str]) -> Action:
     return Action(
         "add-sink", "Add a sink", "POST", f"{_API}/sinks",
         "The destination is looked at and claimed; then the sink gets the dataset's rows, each exactly once.",
         [
             Field("name", "Name", required=True),
-            Field("dataset", "Dataset", "choice", dataset or "", datasets, required=True),
+            _dataset_field(datasets),
             Field("kind", "Kind", "choice", "", kinds, required=True),
             Field("options", "Options", "pairs", hint="One per line: name=value. A secret is named as env:NAME."),
             Field("start", "Rows", "choice", "beginning", ("beginning", "now"), "All settled rows, or new ones only."),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from markupsafe import Markup, escape
 
@@ -11,6 +11,7 @@ from strandline.serve.pages.spelling import short_number
 
 _PAD = 2.0
 _WIDTH, _HEIGHT = 640, 160
+_SPARK_POINTS_MAX, _CHART_POINTS_MAX = 32, 120  # more would weigh more than they show
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,19 +29,23 @@ class Line:
 
 def sparkline(points: Sequence[Point], label: str, *, width: int = 120, height: int = 28) -> Markup:
     """A small line without axes; empty if fewer than two values are known."""
-    if sum(p.value is not None for p in points) < 2:
+    shown = thinned(points, _SPARK_POINTS_MAX)
+    if sum(p.value is not None for p in shown) < 2:
         return Markup("")
-    drawn = "".join(_curves(points, _Frame(points, width, height, _PAD)))
+    drawn = "".join(_curves(shown, _Frame(shown, width, height, _PAD), with_area=False))
     return Markup(
         f'<svg class="spark" role="img" aria-label="{escape(label)}" viewBox="0 0 {width} {height}" '
         f'width="{width}" height="{height}" focusable="false">{drawn}</svg>'
     )
 
 
-def line_chart(lines: Sequence[Line], label: str, *, start: str, end: str) -> Markup:
+def line_chart(
+    lines: Sequence[Line], label: str, *, start: str, end: str, unit: Callable[[float], str] = short_number
+) -> Markup:
     """Lines over one time axis, from zero to the highest value. `start` and `end` name the ends of the axis.
 
     The drawing stretches to the width that it gets; words stand beside it, in the size of other words."""
+    lines = [replace(line, points=thinned(line.points, _CHART_POINTS_MAX)) for line in lines]
     everything = [p for line in lines for p in line.points]
     if max((sum(p.value is not None for p in line.points) for line in lines), default=0) < 2:
         return Markup("")
@@ -51,7 +56,7 @@ def line_chart(lines: Sequence[Line], label: str, *, start: str, end: str) -> Ma
     ]
     for line in lines:
         drawn.append(f'<g class="{escape(line.style)}">{"".join(_curves(line.points, frame))}</g>')
-    heights = "".join(f"<span>{escape(short_number(v))}</span>" for v in (frame.high, frame.high / 2, 0.0))
+    heights = "".join(f"<span>{escape(unit(v))}</span>" for v in (frame.high, frame.high / 2, 0.0))
     return Markup(
         f'<figure class="plot"><div class="heights">{heights}</div>'
         f'<svg class="chart" role="img" aria-label="{escape(label)}" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
@@ -86,7 +91,20 @@ class _Frame:
         return self.low_y - value / self.high * (self.low_y - self.high_y)
 
 
-def _curves(points: Sequence[Point], frame: _Frame) -> Iterator[str]:
+def thinned(points: Sequence[Point], points_max: int) -> list[Point]:
+    """At most so many: of neighbours, the highest counts. A gap stays a gap."""
+    size = -(-len(points) // points_max)
+    if size <= 1:
+        return list(points)
+    return [_one_of(points[at : at + size]) for at in range(0, len(points), size)]
+
+
+def _one_of(neighbours: Sequence[Point]) -> Point:
+    known = [p.value for p in neighbours if p.value is not None]
+    return Point(neighbours[-1].at, max(known) if len(known) == len(neighbours) else None)
+
+
+def _curves(points: Sequence[Point], frame: _Frame, *, with_area: bool = True) -> Iterator[str]:
     """One curve for each run of known values; a single one is a dot."""
     for run in _runs(points):
         at = [f"{_n(frame.x(p.at))} {_n(frame.y(p.value or 0.0))}" for p in run]
@@ -96,7 +114,8 @@ def _curves(points: Sequence[Point], frame: _Frame) -> Iterator[str]:
             continue
         line = " L".join(at)
         low = _n(frame.low_y)
-        yield f'<path class="area" d="M{line} L{_n(frame.x(run[-1].at))} {low} L{_n(frame.x(run[0].at))} {low}Z"/>'
+        if with_area:
+            yield f'<path class="area" d="M{line} L{_n(frame.x(run[-1].at))} {low} L{_n(frame.x(run[0].at))} {low}Z"/>'
         yield f'<path class="line" d="M{line}"/>'
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
 
 from strandline.core.errors import StrandlineError
 from strandline.core.roles import Role
 from strandline.serve.api import datasets as api
 from strandline.serve.api import maintenance
-from strandline.serve.api.inputs import AfterName, BeforeId, NamePath
+from strandline.serve.api.inputs import AfterName, BeforeId, NamePath, Text
 from strandline.serve.auth.caller import Caller
 from strandline.serve.auth.needs import needs
 from strandline.serve.pages import actions
@@ -16,16 +18,22 @@ from strandline.serve.pages.render import PageRoute, document_of, page, source_o
 from strandline.serve.pages.views import sink_views
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
-PAGE = 100
-BLOCKS = 25
+PAGE = 50
+BLOCKS = 12
 RUNS = 8
 
 
 @router.get("/datasets")
-async def list_datasets(request: Request, caller: Caller = needs(Role.READ), after: AfterName = None) -> Response:
+async def list_datasets(
+    request: Request,
+    caller: Caller = needs(Role.READ),
+    after: AfterName = None,
+    search: Annotated[Text, Query()] = "",
+) -> Response:
     look = await source_of(request).newest()
     known = sorted(look.seen_by(caller).datasets, key=lambda d: d.name)
-    found = [d for d in known if after is None or d.name > after]
+    matching = [d for d in known if search.lower() in d.name.lower()]
+    found = [d for d in matching if after is None or d.name > after]
     return page(
         request,
         "datasets.html",
@@ -33,7 +41,9 @@ async def list_datasets(request: Request, caller: Caller = needs(Role.READ), aft
         at="/datasets",
         look=look,
         datasets=found[:PAGE],
-        total=len(known),
+        total=len(matching),
+        known_total=len(known),
+        search=search,
         next=found[PAGE - 1].name if len(found) > PAGE else None,
         create=actions.create_dataset(),
     )

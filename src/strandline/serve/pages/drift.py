@@ -15,6 +15,24 @@ from strandline.serve.pages.render import PageRoute, document_of, is_admin, page
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 RUNS = 20
 FILES = 50
+FOUND_WORDS = {
+    "missing": "Missing files",
+    "orphans": "Orphan files",
+    "foreign": "Foreign files",
+    "bytes": "Size of all but missing files",
+    "superseded": "Superseded metadata files",
+}
+DONE_WORDS = {
+    "missing": "Entries of missing files dropped",
+    "orphans": "Orphan files moved aside or deleted",
+    "foreign": "Foreign files moved aside or deleted",
+    "bytes": "Size",
+    "restored": "Missing files brought back",
+    "skipped_recheck": "Left, because they had changed",
+    "failed": "Failed",
+    "recheck_failed": "Left, because they could not be checked again",
+    "superseded": "Superseded metadata files moved aside or deleted",
+}
 
 
 @router.get("/drift")
@@ -56,5 +74,8 @@ async def show_run(request: Request, run: IdPath, caller: Caller = needs(Role.AD
         at="/drift",
         beats=found["ended_at"] is None,
         run=found,
+        found_words=FOUND_WORDS,
+        done_words=DONE_WORDS,
         cancel=actions.call_off(f"reconciliation/runs/{run}"),
+        file_actions=actions.quarantined_file_actions(),
     )

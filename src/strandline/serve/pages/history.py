@@ -79,6 +79,10 @@ class History:
         return _rates((s.at, _sum(s.delivered.get(name) for name in named)) for s in self._samples)
 
 
+def last_value(points: list[Point]) -> float | None:
+    return points[-1].value if points else None
+
+
 def _sum(values: Iterable[int | None]) -> int | None:
     found = list(values)
     return None if any(v is None for v in found) else sum(v for v in found if v is not None)

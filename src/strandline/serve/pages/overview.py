@@ -9,8 +9,8 @@ from strandline.core.roles import Role
 from strandline.serve.auth.caller import Caller
 from strandline.serve.auth.needs import needs
 from strandline.serve.pages import actions
-from strandline.serve.pages.charts import Line, Point, line_chart, sparkline
-from strandline.serve.pages.history import History
+from strandline.serve.pages.charts import Line, line_chart, sparkline
+from strandline.serve.pages.history import History, last_value
 from strandline.serve.pages.render import PageRoute, page, source_of
 from strandline.serve.pages.spelling import clock
 from strandline.serve.pages.views import SinkView, held_views, place_of, sink_views, sum_known, unsealed_first
@@ -54,8 +54,8 @@ async def overview(request: Request, caller: Caller = needs(Role.READ)) -> Respo
         quarantined=sum(s.quarantined for s in sinks),
         history=history,
         chart=throughput(history, sinks, with_in=not is_limited),
-        rate_in=None if is_limited else _last(history.rows_in()),
-        rate_out=_last(history.rows_out(s.name for s in sinks)),
+        rate_in=None if is_limited else last_value(history.rows_in()),
+        rate_out=last_value(history.rows_out(s.name for s in sinks)),
         create=actions.create_dataset(),
     )
 
@@ -71,7 +71,3 @@ def throughput(history: History, sinks: list[SinkView], *, with_in: bool) -> Mar
     lines.append(Line("out", "out", history.rows_out(s.name for s in sinks)))
     start, end = clock(history.since), f"{clock(history.until)} UTC"
     return line_chart(lines, f"Rows per second, in and out, {start} to {end}", start=start, end=end)
-
-
-def _last(points: list[Point]) -> float | None:
-    return points[-1].value if points else None

@@ -16,7 +16,7 @@ from strandline.serve.pages.render import PageRoute, document_of, page, source_o
 from strandline.serve.pages.views import sink_views
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
-PAGE = 50
+PAGE = 25
 
 
 @router.get("/quarantine/rows")

@@ -70,6 +70,8 @@ def _environment() -> Environment:
         "prose": spelling.prose,
         "sentence": spelling.sentence,
         "words": spelling.words,
+        "label": spelling.label,
+        "spelled": spelling.spelled,
     }
     made.globals |= {"share_bar": charts.share_bar, "static_url": static_url}
     return made

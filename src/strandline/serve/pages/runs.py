@@ -1,19 +1,21 @@
-"""Runs of maintenance, and tasks: what was begun, by whom, and what came of it."""
+"""Runs of maintenance and of the reconciler, and tasks: what was begun, by whom, and what came of it."""
 
 from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
 from strandline.core.roles import Role
-from strandline.serve.api import maintenance, tasks
+from strandline.serve.api import maintenance, reconciliation, tasks
 from strandline.serve.api.inputs import BeforeId, IdPath
 from strandline.serve.auth.caller import Caller
 from strandline.serve.auth.needs import needs
 from strandline.serve.pages import actions
 from strandline.serve.pages.render import PageRoute, document_of, is_admin, page
+from strandline.serve.pages.spelling import label
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
-PAGE = 25
+PAGE = 20
+SWEEPS = 8
 
 
 @router.get("/runs")
@@ -27,6 +29,9 @@ async def list_runs(
     begun = {"tasks": None, "next": None}
     if is_admin(caller):
         begun = document_of(await tasks.list_tasks(request, caller, limit=PAGE, before=before_task))
+    sweeps = {"runs": None, "next": None}
+    if is_admin(caller, whole_lake=True):
+        sweeps = document_of(await reconciliation.list_runs(request, caller, limit=SWEEPS))
     return page(
         request,
         "runs.html",
@@ -35,6 +40,8 @@ async def list_runs(
         beats=True,
         runs=runs["runs"],
         runs_next=runs["next"],
+        sweeps=sweeps["runs"],
+        more_sweeps=sweeps["next"],
         tasks=begun["tasks"],
         tasks_next=begun["next"],
     )
@@ -61,6 +68,6 @@ def _one(request: Request, caller: Caller, found: dict[str, object], title: str,
         at="/runs",
         beats=found["ended_at"] is None,
         run=found,
-        title=title.replace("_", " "),
+        title=label(title),
         cancel=actions.call_off(place),
     )

@@ -2,31 +2,44 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from collections.abc import Callable
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+from markupsafe import Markup
 
 from strandline.core.roles import Role
 from strandline.serve.api import sinks as api
-from strandline.serve.api.inputs import NamePath
+from strandline.serve.api import tasks
+from strandline.serve.api.inputs import NamePath, Text
 from strandline.serve.auth.caller import Caller
 from strandline.serve.auth.needs import needs
 from strandline.serve.pages import actions
-from strandline.serve.pages.charts import Line, line_chart
+from strandline.serve.pages.charts import Line, Point, line_chart
+from strandline.serve.pages.history import History, last_value
 from strandline.serve.pages.overview import spark
-from strandline.serve.pages.render import PageRoute, document_of, page, source_of
-from strandline.serve.pages.spelling import clock
-from strandline.serve.pages.views import sink_views
+from strandline.serve.pages.render import PageRoute, document_of, is_admin, page, source_of
+from strandline.serve.pages.spelling import clock, seconds, short_number
+from strandline.serve.pages.views import sink_views, sum_known
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
-PAGE = 50
-LANES_MAX = 200
+PAGE = 40
+LANES_MAX = 60
+TASKS = 8
 
 
 @router.get("/sinks")
-async def list_sinks(request: Request, caller: Caller = needs(Role.READ), page_number: int = 1) -> Response:
+async def list_sinks(
+    request: Request,
+    caller: Caller = needs(Role.READ),
+    page_number: int = 1,
+    search: Annotated[Text, Query()] = "",
+) -> Response:
     source = source_of(request)
     look = await source.newest()
     status = look.seen_by(caller)
-    sinks = sink_views(status.sinks)
+    known = sink_views(status.sinks)
+    sinks = [s for s in known if search.lower() in s.name.lower() or search.lower() in s.dataset.lower()]
     number = min(max(1, page_number), max(1, -(-len(sinks) // PAGE)))
     shown = sinks[(number - 1) * PAGE : number * PAGE]
     return page(
@@ -37,6 +50,8 @@ async def list_sinks(request: Request, caller: Caller = needs(Role.READ), page_n
         look=look,
         sinks=shown,
         total=len(sinks),
+        known_total=len(known),
+        search=search,
         number=number,
         is_last=number * PAGE >= len(sinks),
         sparks={s.name: spark(source.history, s) for s in shown},
@@ -56,15 +71,12 @@ def _kinds() -> list[str]:
 async def show_sink(request: Request, name: NamePath, caller: Caller = needs(Role.READ)) -> Response:
     source = source_of(request)
     sink = document_of(await api.show_sink(request, name, caller))
+    known = sink["name"]
+    begun = None
+    if is_admin(caller):
+        begun = document_of(await tasks.list_tasks(request, caller, subject=known, limit=TASKS))["tasks"]
     look = await source.newest()
     history = source.history
-    points = history.lag_rows(sink["name"])
-    chart = ""
-    if history.since is not None and history.until is not None:
-        start, end = clock(history.since), f"{clock(history.until)} UTC"
-        chart = line_chart(
-            [Line("lag", "lag", points)], f"Lag of {sink['name']} in rows, {start} to {end}", start=start, end=end
-        )
     return page(
         request,
         "sink.html",
@@ -73,10 +85,22 @@ async def show_sink(request: Request, name: NamePath, caller: Caller = needs(Rol
         beats=True,
         look=look,
         sink=sink,
+        one=sink["lanes"][0],  # what is of the whole sink stands in each lane
         lanes=sink["lanes"][:LANES_MAX],
         lanes_total=len(sink["lanes"]),
         quarantined=sum(lane["quarantined"] for lane in sink["lanes"]),
-        chart=chart,
+        delivered=sum_known(lane["exported"] for lane in sink["lanes"]),
+        rate=last_value(history.rows_out([known])),
+        rows_chart=_chart(history, history.lag_rows(known), f"Lag of {known} in rows"),
+        seconds_chart=_chart(history, history.lag_seconds(known), f"Lag of {known} in seconds", seconds),
         history=history,
-        actions=actions.sink_actions(sink["name"], sink["state"]),
+        tasks=begun,
+        actions=actions.sink_actions(known, sink["state"]),
     )
+
+
+def _chart(history: History, points: list[Point], label: str, unit: Callable[[float], str] = short_number) -> Markup:
+    if history.since is None or history.until is None:
+        return Markup("")
+    start, end = clock(history.since), f"{clock(history.until)} UTC"
+    return line_chart([Line("lag", "lag", points)], f"{label}, {start} to {end}", start=start, end=end, unit=unit)

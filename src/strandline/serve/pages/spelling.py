@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 
 from markupsafe import Markup, escape
 
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 
 
@@ -80,6 +82,16 @@ def prose(text: str) -> Markup:
 def words(name: str) -> str:
     """`held_by` as `held by`."""
     return name.replace("_", " ")
+
+
+def label(name: str) -> str:
+    """`held_by` as `Held by`."""
+    return words(name[:1].upper() + name[1:])
+
+
+def spelled(value: object) -> object:
+    """A moment in the form of others on the page; anything else as it is."""
+    return stamp(value) if isinstance(value, str) and _MOMENT.fullmatch(value) else value
 
 
 def sentence(text: str) -> str:

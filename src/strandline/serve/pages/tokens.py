@@ -13,7 +13,7 @@ from strandline.serve.pages import actions
 from strandline.serve.pages.render import PageRoute, document_of, page, source_of
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
-PAGE = 100
+PAGE = 30
 
 
 @router.get("/tokens")

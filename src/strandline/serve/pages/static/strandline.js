@@ -26,12 +26,14 @@
     }
   }
   // Somebody has chosen something there: what is under their hands stays.
-  const isUsed = (part) => part.querySelector("input[data-row]:checked, details[open], dialog[open], input:focus, select:focus") !== null;
+  const isUsed = (part) => part.querySelector("input[data-row]:checked, dialog[open], input:focus, select:focus") !== null;
   function replace(part, other) {
     const focused = part.contains(document.activeElement) ? document.activeElement : null;
-    const at = focused && [...part.querySelectorAll("a, button")].indexOf(focused);
+    const at = focused && [...part.querySelectorAll("a, button, summary")].indexOf(focused);
+    const open = [...part.querySelectorAll("details[open]")].map((one) => one.id);
     part.replaceChildren(...[...other.childNodes].map((node) => document.importNode(node, true)));
-    if (focused) part.querySelectorAll("a, button")[at]?.focus();
+    for (const one of part.querySelectorAll("details")) one.open = open.includes(one.id);
+    if (focused) part.querySelectorAll("a, button, summary")[at]?.focus();
   }
   function say(state, words) {
     if (live && live.dataset.state + live.textContent !== state + words) {
@@ -125,7 +127,7 @@
       for (const [name, one] of Object.entries(value)) {
         const detail = element("dd");
         detail.append(show(one));
-        made.append(element("dt", name.replaceAll("_", " ")), detail);
+        made.append(element("dt", name.charAt(0).toUpperCase() + name.slice(1).replaceAll("_", " ")), detail);
       }
       return made;
     }
