@@ -82,11 +82,13 @@ def attach(*_: object) -> Any:
 
 
 def use_the_jvm_of_the_test_run() -> None:
-    """From now on, starting Spark means attaching to it, and nothing stops it."""
+    """From now on, starting Spark means attaching to it, and nothing stops it. Modules that a fork was born with have
+    names of their own for both; importing them here would load Spark for whoever does not need it."""
     from strandline.iceberg.session import launch
 
-    launch.start_context = attach
-    launch.stop_context = lambda: None
+    for room in (launch, sys.modules.get("strandline.iceberg.session.lake_session")):
+        if room is not None:
+            room.start_context, room.stop_context = attach, lambda: None  # type: ignore[attr-defined]
 
 
 def run_module(module: str) -> None:

@@ -84,6 +84,12 @@ def points(*stages: str) -> list[Any]:
     return [pytest.param(p, marks=[] if p in KILLED else pytest.mark.torture) for p in of_these]
 
 
+def test_a_process_of_these_tests_attaches_to_the_jvm_of_the_test_run(lake: Lake) -> None:
+    """Or each has one of its own, and takes ten times as long."""
+    out, err = start(lake, "application").communicate()
+    assert json.loads(out) == {"application": lake.spark.sparkContext.applicationId}, err
+
+
 @pytest.mark.parametrize("point", points("reserve", "stage", "publish", "settle"))
 def test_a_writer_killed_at_any_step_of_ingest_loses_and_doubles_nothing(lake: Lake, point: str) -> None:
     killed_at(lake, point, "append", "a", "0", "10")

@@ -31,6 +31,8 @@ def main(home: str, what: str, *arguments: str) -> int:
             case "recover":
                 report = lake.recover()
                 answer = {"published": [str(r) for r in report.published]}
+            case "application":
+                answer = {"application": lake.spark.sparkContext.applicationId}
             case "adopt":
                 answer = {"numbered": lake.adopt_dataset(arguments[0]).rows}
             case _:

@@ -25,13 +25,18 @@ def without_archives(path: list[str]) -> list[str]:
     return [p for p in jarless if not Path(p).is_relative_to(installed)]
 
 
-if __name__ == "__main__":
+def fork_workers(*more: str) -> None:
+    """Until Spark ends. `more` are modules to import beside what every task needs."""
     sys.path[:] = without_archives(sys.path)
     sys.path_importer_cache.clear()
 
-    for needed in ("numpy", "pyarrow.compute", "pyarrow.parquet", "pyspark.sql.types"):
+    for needed in ("numpy", "pyarrow.compute", "pyarrow.parquet", "pyspark.sql.types", *more):
         import_module(needed)
     from pyspark.daemon import manager
 
     gc.freeze()
     manager()  # type: ignore[no-untyped-call]
+
+
+if __name__ == "__main__":
+    fork_workers()
