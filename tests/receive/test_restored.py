@@ -272,7 +272,7 @@ def test_a_receiver_takes_and_says_nothing_while_its_ledger_is_behind_the_witnes
 ) -> None:
     """Also one that does not ingest. It asks for the ledger to be opened."""
     monkeypatch.setattr(ledger_watch, "CHECK_AGAIN_SECONDS", 0.0)
-    monkeypatch.setattr("strandline.receive.http.caches._KEPT_SECONDS", 0.0)
+    monkeypatch.setattr("strandline.http.verified_callers.VERIFIED_SECONDS", 0.0)
     asked: list[int] = []
     client = bench.serve(on_behind=lambda: asked.append(1))
     assert _said(client.send(some(1), "before")) == ACCEPTED

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from datetime import UTC, date, datetime, timedelta
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,13 @@ Document = dict[str, Any]
 
 def fields_of(value: Any, *without: str) -> Document:
     """A dataclass's fields by name; `json_text` turns what is in them into JSON."""
-    return {f.name: getattr(value, f.name) for f in fields(value) if f.name not in without}
+    return {name: getattr(value, name) for name in field_names(value.__class__) if name not in without}
+
+
+@cache
+def field_names(kind: Any) -> tuple[str, ...]:
+    """Of a dataclass, in order."""
+    return tuple(field.name for field in fields(kind))
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:

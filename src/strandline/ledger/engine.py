@@ -8,9 +8,8 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -19,6 +18,7 @@ from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.pool import QueuePool
 
+from strandline.core.documents import field_names
 from strandline.core.errors import (
     LedgerBusy,
     LedgerMissing,
@@ -381,9 +381,4 @@ def lock_row(connection: sa.Connection, table: sa.Table, id: Any) -> None:
 def from_row(kind: Callable[..., _T], row: Any, /, **given: Any) -> _T:
     """A dataclass whose fields have the values of the columns with the same names, except for those that are given."""
     columns = row._mapping
-    return kind(**{name: columns[name] for name in _field_names(kind) if name not in given}, **given)
-
-
-@cache
-def _field_names(kind: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(kind))
+    return kind(**{name: columns[name] for name in field_names(kind) if name not in given}, **given)

@@ -12,9 +12,11 @@ from collections.abc import Callable
 from time import monotonic
 
 from starlette.datastructures import Headers
+from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from strandline.core.settings_serve import ServeSettings
+from strandline.http.verified_callers import bearer_secret
 from strandline.serve.auth.sessions import COOKIE
 from strandline.serve.problems import TOO_LARGE, TOO_SLOW, Problem, of_problem, too_many
 
@@ -115,12 +117,11 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
 
 
 def _caller(scope: Scope) -> bytes:
-    """A token or a session by its hash, else the address. Nothing is checked here: whoever makes tokens up gets new
-    requests to spend, and each is refused after one look into the ledger."""
+    """A token or a session by its hash, else the address; other headers do not make another caller. Nothing is verified
+    here: whoever makes tokens up gets new requests to spend, and each is refused after one look into the ledger."""
     headers = Headers(scope=scope)
-    named = headers.get("authorization")
-    if named is None and COOKIE in headers.get("cookie", ""):
-        named = headers.get("cookie")
+    header = headers.get("authorization")
+    named = bearer_secret(header) if header is not None else cookie_parser(headers.get("cookie", "")).get(COOKIE)
     if named is None:
         client = scope.get("client")
         return b"address:" + (b"" if client is None else str(client[0]).encode())

@@ -36,7 +36,16 @@ class StatusSnapshot:
 
     @cached_property
     def text(self) -> StatusText:
+        """Takes a while when it is first asked for: `StatusSnapshots.text_of` does that in a thread."""
         return _text_of(self.status)
+
+    @property
+    def is_spelled(self) -> bool:
+        return "text" in self.__dict__
+
+    def spelled(self) -> StatusSnapshot:
+        _ = self.text
+        return self
 
     @cached_property
     def gauges(self) -> bytes:
@@ -123,6 +132,11 @@ class StatusSnapshots:
             if found.began >= wanted_from:
                 return found
 
+    async def text_of(self, snapshot: StatusSnapshot) -> StatusText:
+        if not snapshot.is_spelled:
+            await self._in_thread(snapshot.spelled)
+        return snapshot.text
+
     def _start_reading(self) -> asyncio.Task[StatusSnapshot]:
         """The reading that is under way, or a new one."""
         if self._reading is None or self._reading.done():
@@ -137,7 +151,8 @@ class StatusSnapshots:
     def _load_all(self) -> StatusSnapshot:
         began = self._clock()
         found = StatusSnapshot(self._load(), began)
-        _ = found.text  # here in the thread, not on the event loop
+        if self._newest is not None and self._newest.is_spelled:
+            found.spelled()  # whoever asked for the text of the last one will ask again
         self._measured(self._clock() - began)
         return found
 

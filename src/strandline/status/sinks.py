@@ -102,7 +102,7 @@ class _SinkFacts:
     """What is the same for all partitions of a sink."""
 
     def __init__(self, all_sinks: _Delivery, sink: SinkRecord, lake: str, now: datetime) -> None:
-        self.sink, self.now = sink, now
+        self.sink, self.now, self.state = sink, now, state_of(sink)
         dataset = all_sinks.datasets.get(sink.dataset)
         self.dataset_name = dataset.name if dataset else all_sinks.dataset_names[sink.id]
         own = all_sinks.lanes.get(sink.id, [])
@@ -116,24 +116,22 @@ class _SinkFacts:
         self.since, self.unplanned_rows = backlog.since, backlog.unplanned_rows
         promised = sum(u.rows_left for found in own if (u := all_sinks.under_way.get(found.id)) is not None)
         self.lag_rows = backlog.unplanned_rows + promised if backlog.is_counted else None
+        self.whole_lag_seconds = 0.0 if self.since is None else self._seconds(self.since)
         self.trend = trend(all_sinks.paces[sink.id], self.lag_rows)
 
     def statuses(self) -> list[SinkStatus]:
         if self.lanes is None:  # a stored watermark contradicts itself
             return [self._status(None, None, None, None, None)]
         if not self.lanes:
-            return [self._status(None, self.sink.planned, self.lag_rows, self._whole_lag_seconds(), None)]
+            return [self._status(None, self.sink.planned, self.lag_rows, self.whole_lag_seconds, None)]
         return [self._status(found.partition or None, found.mark, *self._lag(found), found) for found in self.lanes]
-
-    def _whole_lag_seconds(self) -> float | None:
-        return 0.0 if self.since is None else self._seconds(self.since)
 
     def _seconds(self, since: datetime) -> float:
         return max(0.0, round((self.now - since).total_seconds(), 3))
 
     def _lag(self, found: Lane) -> tuple[int | None, float | None]:
         if found.partition == NOT_PARTITIONED:
-            return self.lag_rows, self._whole_lag_seconds()
+            return self.lag_rows, self.whole_lag_seconds
         opened = self.under_way.get(found.id)
         since = None if opened is None else opened.waiting_since
         promised = found.mark if opened is None else opened.rows.hi
@@ -160,7 +158,7 @@ class _SinkFacts:
             watermark,
             lag_rows,
             lag_seconds,
-            state_of(sink),
+            self.state,
             self.problem or sink.reason,
             None if found is None else self.under_way.get(found.id),
             self.quarantined_rows if found is None else self.quarantined.get(found.id, 0),
@@ -172,7 +170,7 @@ class _SinkFacts:
             self.trend,
             self.unplanned_rows,
             None if unread else self.lag_rows,
-            None if unread else self._whole_lag_seconds(),
+            None if unread else self.whole_lag_seconds,
             0 if self.hold is None else self.hold.rows,
             None if self.hold is None else self.hold.since,
             self.lost.rows,

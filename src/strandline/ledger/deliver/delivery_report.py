@@ -214,7 +214,7 @@ def last_batches(connection: sa.Connection, only: SinkId | None = None) -> dict[
     )
     return {
         LaneId(row.lane_id): ReportedIntent(_range(row.after, row.until), row.rows, row.closed_at)
-        for row in connection.execute(query)
+        for row in connection.execute(query).all()
     }
 
 

@@ -17,7 +17,7 @@ from strandline.core.errors import MarkUnreadable, TokenError
 from strandline.core.read_token import decode
 from strandline.core.types import DatasetId, Seq, SeqRange
 from strandline.ledger.deliver.sinks import seq_or_none
-from strandline.ledger.engine import from_row, lock_row, utc_now
+from strandline.ledger.engine import lock_row, utc_now
 from strandline.ledger.schema.core import intent, lane, partition_hash, sink
 
 Token = Callable[[Seq | None], str]  # makes the continuation token of a watermark
@@ -25,7 +25,21 @@ Token = Callable[[Seq | None], str]  # makes the continuation token of a waterma
 
 def _lane(row: Any) -> Lane:
     last = None if row.last_lo is None else SeqRange(Seq(row.last_lo), Seq(row.last_hi))
-    return from_row(Lane, row, sink=row.sink_id, last=last)
+    # By position: a status has ten thousand of them.
+    return Lane(
+        row.id,
+        row.sink_id,
+        row.generation,
+        row.partition,
+        row.continuation,
+        row.mark,
+        row.exported,
+        row.withheld,
+        last,
+        row.version,
+        row.updated_at,
+        row.builds_on,
+    )
 
 
 def of_sink(sink: SinkRecord) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[bool]]:
@@ -84,7 +98,7 @@ def unchecked_of_all(connection: sa.Connection) -> dict[SinkId, list[Lane]]:
     of_generation = (lane.c.sink_id == sink.c.id) & (lane.c.generation == sink.c.generation)
     query = sa.select(lane).join_from(lane, sink, of_generation).where(sink.c.removed_at.is_(None))
     found: dict[SinkId, list[Lane]] = {}
-    for one in map(_lane, connection.execute(query)):
+    for one in map(_lane, connection.execute(query).all()):
         found.setdefault(one.sink, []).append(one)
     for of_one in found.values():
         of_one.sort(key=lambda one: one.partition)

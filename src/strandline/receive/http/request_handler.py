@@ -23,6 +23,7 @@ from strandline.core.bounded_text import check_text
 from strandline.core.errors import BadRow, NoSuchDataset, ResyncNeeded, SchemaError, StrandlineError, UsageError
 from strandline.core.roles import Role, allows
 from strandline.core.types import Dataset, DatasetId
+from strandline.http.verified_callers import VerifiedCallers, bearer_secret
 from strandline.iceberg.metadata.identifier import full_name
 from strandline.ledger.ingest import datasets
 from strandline.ledger.receive import receive_holds, received, tokens
@@ -35,7 +36,7 @@ from strandline.receive.context import ReceiverContext
 from strandline.receive.http import answers
 from strandline.receive.http.admission import AdmissionGate
 from strandline.receive.http.answers import EarlyReply, Reply
-from strandline.receive.http.caches import AuthCache, Caller, DatasetSchema, SchemaCache
+from strandline.receive.http.caches import Caller, DatasetSchema, SchemaCache
 from strandline.receive.ledger_watch import LedgerWatch
 from strandline.receive.record_found import FoundBodies
 from strandline.receive.sqlite_lock import LedgerAccess
@@ -71,7 +72,7 @@ class RequestHandler:
         self.ledger = LedgerAccess(parts.ledger)
         self.committer = Committer(self.ledger, parts.spool)
         self._targets = SchemaCache(parts.schema_of)
-        self._callers = AuthCache()
+        self._callers = VerifiedCallers[Caller]()
         adoption = FoundBodies(parts.ledger, parts.spool, parts.receipts)
         self.watch = LedgerWatch(self.ledger, parts.witness, adoption, parts.on_behind)
         threads = max(_WORKING_THREADS_MIN, 2 * (os.cpu_count() or 1))
@@ -87,17 +88,18 @@ class RequestHandler:
     async def caller(self, request: Request, name: str, *, recently: bool = False) -> Caller:
         """Raises EarlyReply unless the token may use the dataset. With `recently`, a cached caller is enough: only for
         requests that the ledger decides in the end."""
-        secret = _bearer(request.headers.get("authorization"))
+        secret = bearer_secret(request.headers.get("authorization"))
         if secret is None:
             raise EarlyReply(answers.NO_TOKEN)
         measure = self.gate.wants_measure
-        found = self._callers.find(secret, name) if recently and not measure else None
+        found = self._callers.find((secret, name)) if recently and not measure else None
         if found is not None:
             return found
+        asked_at = monotonic()
         caller, waiting_bytes = await self.in_thread(lambda: self._find(secret, name, measure))
         if waiting_bytes is not None:
             self.gate.measured(waiting_bytes)
-        self._callers.keep(secret, name, caller)
+        self._callers.keep((secret, name), caller, asked_at)
         return caller
 
     def _find(self, secret: str, name: str, measure: bool) -> tuple[Caller, dict[DatasetId, int] | None]:
@@ -254,11 +256,6 @@ class RequestHandler:
         elif isinstance(decision, received.BodyGone | received.OnHold):
             self._callers.forget(caller)
         return answers.decided(decision, body.rows, body.digest)
-
-
-def _bearer(header: str | None) -> str | None:
-    scheme, _, secret = (header or "").strip().partition(" ")
-    return secret.strip() or None if scheme.lower() == "bearer" else None
 
 
 def _headers(request: Request) -> dict[str, str]:

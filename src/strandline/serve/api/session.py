@@ -46,7 +46,7 @@ async def log_in(context: ServeContext, request: Request, secret: str) -> NewSes
     made = await context.identify(lambda: context.sessions.start(secret))
     if made is None:
         raise no_token("this is not the secret of a valid token")
-    context.logins.forget(address)
+    context.logins.forget_last(address)
     return made
 
 

@@ -23,7 +23,9 @@ async def status(request: Request, caller: Caller = needs(Role.READ)) -> Respons
     context = context_of(request)
     found = await context.status.newest()
     datasets = None if caller.token.datasets is None else tuple(sorted(caller.token.datasets))
-    text = found.text if datasets is None else await context.in_thread(lambda: found.text_for(datasets))
+    text = await (
+        context.status.text_of(found) if datasets is None else context.in_thread(lambda: found.text_for(datasets))
+    )
     headers = {"Age": str(int(context.status.age_seconds(found))), "Vary": "Accept-Encoding"}
     if "gzip" in request.headers.get("accept-encoding", ""):
         return Response(text.packed, 200, headers | {"Content-Encoding": "gzip"}, "application/json")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from fastapi import APIRouter, Request, Response
 
+from strandline.core.actor import Trigger
 from strandline.core.documents import Document
 from strandline.core.errors import CalledOff, NoSuchRun
 from strandline.core.roles import Role
@@ -48,7 +49,9 @@ async def start_task(
 
 def _sees(caller: Caller, task: Task) -> bool:
     """A token that is limited to some datasets sees what it has begun itself."""
-    return caller.token.datasets is None or task.actor.name == caller.token.name
+    # A command-line user may have the token's name.
+    is_own = task.actor.name == caller.token.name and task.actor.trigger in (Trigger.API, Trigger.PAGE)
+    return caller.token.datasets is None or is_own
 
 
 def _check_sees(caller: Caller, task: Task) -> Task:

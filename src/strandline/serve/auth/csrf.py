@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import hmac
+from urllib.parse import parse_qs
 
 from fastapi import Request
 
 from strandline.serve.problems import CROSS_SITE, Problem
 
 HEADER = "X-CSRF-Token"
+FIELD = "csrf"
+_FORM = "application/x-www-form-urlencoded"
+_FIELDS_MAX = 64
 
 
 def check_own_page(request: Request) -> None:
@@ -23,12 +27,25 @@ def check_own_page(request: Request) -> None:
         raise Problem(CROSS_SITE, "the browser says that another site sent this request")
 
 
-def check_token(request: Request, expected: str, given: str | None = None) -> None:
-    """`given` is the hidden field of a form; without one, the token must be in the header."""
-    found = given if given is not None else request.headers.get(HEADER, "")
+async def check_token(request: Request, expected: str) -> None:
+    """The token must be in the header, or in the hidden field of a form. Raises Problem."""
+    found = request.headers.get(HEADER)
+    if found is None:
+        found = (await read_form(request)).get(FIELD, "")
     if not hmac.compare_digest(found.encode("utf-8", "replace"), expected.encode()):
         raise Problem(
             CROSS_SITE,
             "the request lacks the token of its session",
             f"`GET /api/v1/session` has it as `csrf`; send it as {HEADER}.",
         )
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """The fields of a form, each with its first value; none of a body that is no form or cannot be read as one."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM:
+        return {}
+    try:
+        found = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=_FIELDS_MAX)
+    except ValueError:
+        return {}
+    return {name: values[0] for name, values in found.items()}

@@ -35,8 +35,11 @@ class LoginLimit:
         self._all.append(now)
         return None
 
-    def forget(self, address: str) -> None:
-        """After a log-in that succeeded: whoever has a valid token is not guessing."""
-        for moment in self._by_address.pop(address, ()):
+    def forget_last(self, address: str) -> None:
+        """The attempt that has just succeeded. Those that failed before count on: whoever has one valid token must not
+        guess others."""
+        attempts = self._by_address.get(address)
+        if attempts:
+            moment = attempts.pop()
             if moment in self._all:
                 self._all.remove(moment)

@@ -9,10 +9,8 @@ from fastapi import Depends, Request
 from strandline.core.roles import Role, allows
 from strandline.serve.auth.caller import Caller
 from strandline.serve.auth.csrf import check_own_page, check_token
-from strandline.serve.context import context_of
+from strandline.serve.context import SAFE_METHODS, context_of
 from strandline.serve.problems import WRONG_ROLE, WRONG_SCOPE, Problem, no_token
-
-_SAFE_METHODS = ("GET", "HEAD")
 
 
 class Needs:
@@ -28,9 +26,9 @@ class Needs:
         caller = await context.find_caller(request)
         if caller is None:
             raise no_token()
-        if caller.session is not None and request.method not in _SAFE_METHODS:
+        if caller.session is not None and request.method not in SAFE_METHODS:
             check_own_page(request)
-            check_token(request, context.keys.csrf_token(caller.session))
+            await check_token(request, context.keys.csrf_token(caller.session))
         if not allows(caller.token.role, self.role):
             raise Problem(
                 WRONG_ROLE,

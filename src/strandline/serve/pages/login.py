@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from urllib.parse import parse_qs
-
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
-from strandline.serve.api.session import log_in
-from strandline.serve.auth.csrf import check_own_page, check_token
+from strandline.serve.api.session import end_session, log_in
+from strandline.serve.auth.csrf import check_own_page, check_token, read_form
 from strandline.serve.auth.needs import anyone
 from strandline.serve.context import context_of
 from strandline.serve.pages.render import PageRoute, html
 from strandline.serve.problems import CROSS_SITE, Problem, of_problem
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
-_FIELDS_MAX = 8
 
 
 @router.get("/login")
@@ -27,7 +24,7 @@ async def show_log_in(request: Request, next: str = "/", out: bool = False, _: N
 @router.post("/login")
 async def submit_log_in(request: Request, _: None = anyone()) -> Response:
     context = context_of(request)
-    form = await _form(request)
+    form = await read_form(request)
     then = _own_path(form.get("next", "/"))
     secret = form.get("token", "").strip()
     try:
@@ -58,19 +55,12 @@ async def submit_log_out(request: Request, _: None = anyone()) -> Response:
     response = RedirectResponse("/login?out=true", 303)
     if session is not None:
         check_own_page(request)
-        check_token(request, context.keys.csrf_token(session), (await _form(request)).get("csrf", ""))
-        await context.identify(lambda: context.sessions.end(session))
+        await check_token(request, context.keys.csrf_token(session))
+        caller = await context.find_caller(request)
+        if caller is not None:
+            await end_session(request, caller)
     context.sessions.clear_cookie(response, secure=context.tls)
     return response
-
-
-async def _form(request: Request) -> dict[str, str]:
-    """The fields of a form. Raises nothing: what cannot be read is left out."""
-    try:
-        found = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=_FIELDS_MAX)
-    except ValueError:
-        return {}
-    return {name: values[0] for name, values in found.items()}
 
 
 def _own_path(path: str) -> str:

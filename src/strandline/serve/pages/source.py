@@ -37,9 +37,10 @@ class Source:
         """Raises StrandlineError if the lake cannot be read."""
         status = self._context.status
         found = await status.newest()
+        text = await status.text_of(found)
         if self._newest is None or self._newest[0] is not found:
             at = utc_now() - timedelta(seconds=status.age_seconds(found))
-            look = Look(found.status, at, sha256(found.text.plain).hexdigest()[:16])
+            look = Look(found.status, at, sha256(text.plain).hexdigest()[:16])
             self.history.add(sample_of(found.status, at))
             self._newest = found, look
         return self._newest[1]

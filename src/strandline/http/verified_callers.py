@@ -1,0 +1,83 @@
+"""Who sends a request: the secret in its header, and callers whom the ledger has verified a moment ago."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
+from time import monotonic
+from typing import Generic, TypeVar
+
+_V = TypeVar("_V")
+
+# How long a caller that was verified need not be verified again: where a cached caller is enough, a token that somebody
+# revokes in another process can be used for so long.
+VERIFIED_SECONDS = 1.0
+_CALLERS_MAX = 1024
+_SECRET_CHARS_MAX = 1024
+
+
+def bearer_secret(header: str | None) -> str | None:
+    """The secret in an Authorization header; None if it holds none that can be one of ours."""
+    scheme, _, secret = (header or "").strip().partition(" ")
+    secret = secret.strip()
+    return secret if scheme.lower() == "bearer" and 0 < len(secret) <= _SECRET_CHARS_MAX else None
+
+
+class VerifiedCallers(Generic[_V]):
+    """Used from one event loop only, so it needs no locks."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[Hashable, tuple[_V, float]] = OrderedDict()
+        self._asking: dict[Hashable, asyncio.Task[_V | None]] = {}
+        self._cleared_at = float("-inf")
+
+    async def find_or_ask(self, key: Hashable, ask: Callable[[], Awaitable[_V | None]]) -> _V | None:
+        """A cached caller, or what `ask` returns. However many wait for the same caller, the ledger is asked once."""
+        found = self.find(key)
+        if found is not None:
+            return found
+        asking = self._asking.get(key)
+        if asking is None:
+            asking = self._asking[key] = asyncio.create_task(self._ask(key, ask))
+            asking.add_done_callback(lambda done: self._answered(key, done))
+        return await asyncio.shield(asking)
+
+    async def _ask(self, key: Hashable, ask: Callable[[], Awaitable[_V | None]]) -> _V | None:
+        asked_at = monotonic()
+        found = await ask()
+        if found is not None:
+            self.keep(key, found, asked_at)
+        return found
+
+    def _answered(self, key: Hashable, done: asyncio.Task[_V | None]) -> None:
+        if self._asking.get(key) is done:
+            del self._asking[key]
+        if not done.cancelled():
+            done.exception()  # those who wait for it get it; there may be none any more
+
+    def find(self, key: Hashable) -> _V | None:
+        found = self._kept.get(key)
+        if found is not None and monotonic() - found[1] > VERIFIED_SECONDS:
+            del self._kept[key]
+            return None
+        return None if found is None else found[0]
+
+    def keep(self, key: Hashable, caller: _V, asked_at: float) -> None:
+        """`asked_at` is when the ledger was asked, by the monotonic clock: what changed since is not in its answer."""
+        if asked_at <= self._cleared_at:
+            return
+        self._kept.pop(key, None)
+        self._kept[key] = (caller, asked_at)
+        if len(self._kept) > _CALLERS_MAX:
+            self._kept.popitem(last=False)
+
+    def forget(self, caller: _V) -> None:
+        for key in [key for key, (kept, _) in self._kept.items() if kept == caller]:
+            del self._kept[key]
+
+    def clear(self) -> None:
+        """Also of answers of the ledger that are still on their way."""
+        self._kept.clear()
+        self._asking.clear()
+        self._cleared_at = monotonic()
