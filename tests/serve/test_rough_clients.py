@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -55,6 +56,16 @@ def test_a_slow_head_is_closed_and_a_slow_body_is_told(served: Served, admin: ht
     assert admin.get(f"{API}/status").status_code == 200
 
 
+@pytest.fixture
+def files() -> Iterator[None]:
+    """Room for more than a thousand connections, both ends of which are open in this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("files")
 @pytest.mark.parametrize("settings", [QUICK])
 def test_silent_connections_shut_nobody_out(served: Served, admin: httpx.Client) -> None:
     with ExitStack() as stack:
@@ -140,6 +151,7 @@ def test_a_caller_that_asks_too_often_is_turned_away_and_others_are_not(served: 
         assert other.get(f"{API}/session").status_code == 200
 
 
+@pytest.mark.usefixtures("files")
 @pytest.mark.parametrize("settings", [{"serve": {"requests_at_once_max": limit}} for limit in (4, 256)])
 def test_many_at_once_are_answered_or_asked_to_come_again(served: Served) -> None:
     """A thousand connections: each is answered, and nobody who is turned away does not know when to come again."""
