@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from strandline.lake import Lake
 
 _LOOKS_SECONDS = 0.1
-# One thread answers all requests. While another one computes (reads the status of a large lake), Python lets it wait for
-# 5 ms whenever it has sent or received something; with many clients that adds up.
+# One thread answers all requests. While another one computes (reads the status of a large lake), Python lets it wait
+# for 5 ms whenever it has sent or received something; with many clients that adds up.
 _SWITCH_SECONDS = 0.0005
 
 
