@@ -260,7 +260,8 @@ def check_last(run: SinkRun, partition: str, landed: Sequence[SeqRange], held: H
 
 
 def read_back(sink: Sink, run: SinkRun, partition: str, listed: Sequence[HeldRange]) -> list[HeldRange]:
-    """The listed ranges with count and digest; the sink is read where its record does not have them."""
+    """The listed ranges with count and digest; the sink is read where its record does not have them. Raises SinkStopped
+    for a range whose content is damaged: taken for delivered, its rows would never be sent."""
     if all(r.count is not None and r.digest is not None for r in listed):
         return list(listed)
     inspector = sink.inspector()
@@ -268,6 +269,12 @@ def read_back(sink: Sink, run: SinkRun, partition: str, listed: Sequence[HeldRan
         result = []
         for r in listed:
             seen = inspector.inspect(run.address(partition), r.rows)
+            if seen.problem is not None:
+                raise SinkStopped(
+                    f"{run.record.name}: its destination holds {r.rows}, which is damaged: {seen.problem}",
+                    hint="Take the damaged content away, and its rows are sent again; "
+                    f"`strandline verify {run.record.name}` shows what is there.",
+                )
             result.append(HeldRange(r.rows, seen.count, seen.digest, r.size))
         return result
     finally:
