@@ -86,7 +86,7 @@ def _command(path: tuple[str, ...], command: Any) -> str:
     own = [o for o in options if o.name not in EVERYWHERE]
     usage = [*path, *(_usage(a) for a in arguments), *(f"{_spelled(o)}" for o in own if o.required)]
     usage += ["[OPTIONS]"] if any(not o.required for o in options) else []
-    said = _cell(inspect.cleandoc(command.help or ""))
+    said = _cell(inspect.cleandoc(command.help or "").replace("\\[", "["))
     lines = [f"## `{' '.join(path)}`", "", said, "", f"    {' '.join(usage)}", ""]
     described = [*arguments, *own]
     if described:

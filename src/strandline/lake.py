@@ -17,14 +17,14 @@ from strandline.core import failpoints
 from strandline.core import read_token as tokens
 from strandline.core.actor import Trigger
 from strandline.core.audit_events import Event
-from strandline.core.errors import UsageError, WitnessUnreadable, WrongLake
+from strandline.core.errors import UsageError, WitnessUnreadable
 from strandline.core.reconcile_records import Asked, Run
 from strandline.core.settings import LakeConfig, find_config, load_config
 from strandline.core.types import Dataset, History, Numbered, Seq
 from strandline.iceberg.metadata.identifier import full_name
 from strandline.ledger import audit
 from strandline.ledger.engine import Ledger
-from strandline.ledger.ingest import blocks, datasets, sequence, table_states
+from strandline.ledger.ingest import blocks, datasets, published_blocks, sequence, table_states
 from strandline.ledger.receive.receipts import open_receipts
 from strandline.ledger.witness import Witness, open_witness
 from strandline.read.seal import SealedWatermark, SealWatches
@@ -91,11 +91,7 @@ class Lake:
             mark = self.witness.read()
         except WitnessUnreadable:
             return  # reading goes on; stamping is refused where it happens
-        if mark.lake != self.id:
-            raise WrongLake(
-                f"the ledger is of lake {self.id}, the warehouse of lake {mark.lake}",
-                hint="Check ledger.url and warehouse.url in the settings.",
-            )
+        mark.check_lake(self.id)
 
     def close(self) -> None:
         if "tasks" in self.__dict__:
@@ -126,6 +122,9 @@ class Lake:
     def work(self) -> IngestContext:
         """What the stages work with. Before it is used for the first time, what dead writers left is settled."""
         return self.ingestion.context
+
+    def _settled_tables(self) -> SparkTables:
+        return self.work.tables
 
     @property
     def catalog(self) -> PyIcebergCatalog:
@@ -160,12 +159,10 @@ class Lake:
     # Datasets.
 
     def dataset(self, name: str) -> Dataset:
-        with self.ledger.read() as connection:
-            return datasets.get(connection, full_name(name))
+        return self.ledger.query(datasets.get, full_name(name))
 
     def datasets(self) -> list[Dataset]:
-        with self.ledger.read() as connection:
-            return datasets.list_datasets(connection)
+        return self.ledger.query(datasets.list_datasets)
 
     def create_dataset(
         self, name: str, columns: Sequence[Column], *, deliver_by: Sequence[str] = (), partition_by: str | None = None
@@ -279,7 +276,7 @@ class Lake:
         from strandline.deliver.context import DeliverContext
         from strandline.deliver.facade import Delivery
 
-        context = DeliverContext(self.id, self.config, self.ledger, lambda: self.work.tables)
+        context = DeliverContext(self.id, self.config, self.ledger, self._settled_tables)
         return Delivery(context, lambda: self.catalog, self.ingestion)
 
     @cached_property
@@ -289,14 +286,9 @@ class Lake:
         from strandline.receive.intake import IntakeContext
         from strandline.receive.spool import open_spool
 
+        spool, receipts = open_spool(self.config), open_receipts(self.config)
         context = IntakeContext(
-            self.config,
-            self.ledger,
-            open_spool(self.config),
-            lambda: self.work.tables,
-            self.ingestion,
-            open_receipts(self.config),
-            self.witness,
+            self.config, self.ledger, spool, self._settled_tables, self.ingestion, receipts, self.witness
         )
         return Receiver(context, lambda: self.catalog, _read_lines)
 
@@ -307,16 +299,11 @@ class Lake:
         from strandline.maintain.context import MaintainContext
         from strandline.maintain.facade import Maintenance
 
+        ways_in = (self.ingestion, self.receiver)
         context = MaintainContext(
-            self.id,
-            self.config,
-            self.ledger,
-            lambda: self.work.tables,
-            self.witness,
-            self.ingestion,
-            self.receiver,
+            self.id, self.config, self.ledger, self._settled_tables, self.witness, *ways_in,
             QuarantineForPurge(self.delivery.context),
-        )
+        )  # fmt: skip
         return Maintenance(context)
 
     @cached_property
@@ -352,8 +339,7 @@ class Lake:
 
     def sealed(self, dataset: str) -> Seq | None:
         target = self.dataset(dataset)
-        with self.ledger.read() as connection:
-            return blocks.sealed(connection, target.id)
+        return self.ledger.query(blocks.sealed, target.id)
 
     def watch(self, dataset: str) -> SealedWatermark:
         """One watch per dataset and process."""
@@ -408,6 +394,6 @@ class Lake:
         anchor = accept(self.tables(), dataset.name)  # the table first: a crash in between leaves it refused
         with self.ledger.write() as connection:
             table_states.accept(connection, dataset.id, anchor)
-            forgotten = blocks.forget_snapshots(connection, dataset.id)
+            forgotten = published_blocks.forget_snapshots(connection, dataset.id)
             datasets.forget_counts(connection)
             audit.record(connection, Event.TABLE_ACCEPTED, dataset=dataset.name, reason=reason, blocks=forgotten)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -46,11 +47,12 @@ class _SinkFacts:
         self.lanes, self.problem = _lanes(connection, sink, dataset, lake)
         self.under_way = under_way(connection, sink)
         self.last = last_batches(connection, sink)
-        self.quarantined = quarantine.counts(connection, sink)
+        found = quarantine.list_quarantined(connection, sink, quarantine.NOT_DELIVERED)
+        self.quarantined = Counter(q.lane for q in found if q.generation == sink.generation)
         held = () if dataset is None else retention_holds.of_dataset(connection, dataset.id)
         self.hold = next((h for h in held if h.sink == sink.id), None)
-        self.lost_rows = losses.lost_rows(connection, sink)
-        self.unknown_losses = losses.unknown_losses(connection, sink)
+        self.lost_rows = sum(x.rows or 0 for x in losses.of_sink(connection, sink))
+        self.unknown_losses = sum(x.rows is None for x in losses.of_sink(connection, sink))
         self.unplanned_rows = unplanned_rows(connection, sink)
         self.lag_rows, self.since = lag(connection, sink)
         since = now - timedelta(minutes=TREND_MINUTES)

@@ -65,7 +65,8 @@ def look(delivery: Delivery, states: tuple[QuarantineState, ...] | None = None) 
 
 def counted(delivery: Delivery) -> int:
     with delivery.ledger.read() as connection:
-        return quarantine.count(connection, delivery.sink)
+        found = quarantine.list_quarantined(connection, delivery.sink, quarantine.NOT_DELIVERED)
+        return sum(q.generation == delivery.sink.generation for q in found)
 
 
 def test_a_row_is_set_aside_together_with_its_chunk_and_the_lane_goes_on(delivery: Delivery) -> None:
@@ -112,7 +113,7 @@ def test_replays_have_numbers_of_their_own_and_one_that_began_keeps_its_number(d
         quarantine.refused_again(ledger, second.id, "422: still not")
         and quarantine.start_replay(ledger, second.id) == 1
     )
-    assert quarantine.start_replay(ledger, third.id, above=40) == 41, "the sink holds 40 that this ledger forgot"
+    assert quarantine.start_replay(ledger, third.id) == 3
     assert quarantine.replayed(ledger, third.id) and quarantine.start_replay(ledger, third.id) is None
     assert quarantine.start_replay(ledger, QuarantinedId(10**9)) is None
     assert [(q.seq, q.state.value, q.replay_number) for q in look(delivery)] == [

@@ -19,12 +19,12 @@ from strandline.ledger.deliver import losses, quarantine, sinks
 from strandline.ledger.deliver.losses import NewLoss
 from strandline.ledger.deliver.quarantine import SetAside
 from strandline.ledger.engine import Ledger, utc_now
-from strandline.ledger.ingest import blocks, dataset_report, datasets, table_states
+from strandline.ledger.ingest import blocks, dataset_report, datasets, published_blocks, table_states
 from strandline.ledger.maintain import floors, retention_holds, runs
 from strandline.ledger.maintain.runs import Kind, NewRun, Outcome
 from strandline.ledger.schema.core import block, table_count
 from strandline.read import foreign_rows
-from strandline.status.maintenance import load_maintenance
+from strandline.status.maintenance import read_maintenance
 from strandline.status.report import load_status
 from strandline.status.sinks import load_sinks
 from tests.ledger.conftest import LAKE, Bench
@@ -217,10 +217,10 @@ def test_all_datasets_at_once_are_the_same_as_one_at_a_time(shared: Bench, data:
             assert found.sealed == blocks.sealed(connection, dataset.id)
             assert list(found.open_blocks) == blocks.open_blocks(connection, dataset.id)
             assert found.state == state
-            last = blocks.last_settled(connection, dataset.id) if state.settled is None else []
+            last = published_blocks.last_settled(connection, dataset.id) if state.settled is None else []
             assert list(found.published) == last
             assert found.counts == datasets.counts(connection, dataset.id)
-        shown = {m.dataset: m for m in load_maintenance(shared.config, shared.ledger).datasets}
+        shown = {m.dataset: m for m in read_maintenance(shared.config, connection).datasets}
         for dataset in datasets.list_datasets(connection):
             care = shown[dataset.name]
             assert care.floor == floors.get(connection, dataset.id)

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from strandline.cli.main import run as cli
-from strandline.reconcile.compare.findings import gathered, in_memory, orphan_finding, partition_of
-from strandline.reconcile.compare.spill import Spill
+from strandline.reconcile.compare.findings import Spill, gathered, in_memory, orphan_finding, partition_of
 from strandline.reconcile.model import Content, FindingKind, Protection
 from strandline.reconcile.rendering import document
 from tests.reconcile.whole_lakes import WholeLake

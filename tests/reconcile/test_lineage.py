@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from strandline.core.types import SEQ_COLUMN, Reserved, Seq, SnapshotId, Staged
-from strandline.ledger.ingest import blocks
+from strandline.ledger.ingest import blocks, published_blocks
 from strandline.reconcile.compare import guard
 from strandline.reconcile.model import LastPublished, Lineage, Protection, TableSeal
 from tests.reconcile.conftest import SomeLake, acted_on, by_path
@@ -106,7 +106,7 @@ def test_a_catalog_that_lacks_what_the_ledger_published_stops_the_table_without_
     run = lake.run(ACT)
     assert run.outcome.done.orphans == 0 and run.outcome.protected["rolled_back"] > 0
     with lake.lake.ledger.write() as connection:  # a person takes it as it is
-        blocks.forget_snapshots(connection, lake.dataset.id)
+        published_blocks.forget_snapshots(connection, lake.dataset.id)
     assert "rolled_back" not in lake.run(REPORT).outcome.protected
 
 

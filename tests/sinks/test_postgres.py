@@ -1190,7 +1190,7 @@ def test_rows_that_are_gone_or_stand_twice_are_counted_and_named(bench: Bench) -
     assert numbers == [1, 2, 3, 4, 6, 8, 9, 10, 10, 11, 12]
     bench.ask("INSERT INTO events (_ingest_seq) VALUES (7)")
     assert inspector.inspect(ADDRESS, rng(1, 8)).problem == (
-        "1 of 7 rows is missing: 5; 1 row with a number in 1..8 was not delivered"
+        "1 of 7 rows is missing: 5; 1 row with a sequence number in 1..8 was not delivered"
     )
     inspector.close()
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import strandline
 from strandline.iceberg.schema.schema_file import parse_columns
-from strandline.ledger.ingest import blocks, sequence
+from strandline.ledger.ingest import blocks, published_blocks, sequence
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -66,7 +66,7 @@ def open_blocks(lake: Lake, name: str) -> list[OpenBlock]:
 
 def owned(lake: Lake, name: str) -> list[SeqRange]:
     with lake.ledger.read() as connection:
-        return blocks.owned_ranges(connection, lake.dataset(name).id)
+        return published_blocks.owned_ranges(connection, lake.dataset(name).id)
 
 
 def batch(lake: Lake, name: str, batch_id: str) -> Block | None:

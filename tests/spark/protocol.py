@@ -13,7 +13,7 @@ from strandline.core import failpoints
 from strandline.core.settings import LakeConfig
 from strandline.core.types import Abandoned, Block, Published, Reserved, Staged
 from strandline.iceberg.schema.schema_file import parse_columns
-from strandline.ledger.ingest import blocks
+from strandline.ledger.ingest import blocks, published_blocks
 from tests.spark.lakes import in_order
 
 COLUMNS = [{"name": "id", "type": "long", "required": True}, {"name": "text", "type": "string"}]
@@ -132,7 +132,7 @@ def assert_sound(lake: strandline.Lake, expected_ids: list[int], dataset: str = 
     assert len(numbers) == len(set(numbers))
     target = lake.dataset(dataset)
     with lake.ledger.read() as connection:
-        owned = blocks.owned_ranges(connection, target.id)
+        owned = published_blocks.owned_ranges(connection, target.id)
         assert blocks.open_blocks(connection, target.id) == []
     assert all(any(n in r for r in owned) for n in numbers), "a row's number belongs to no block"
     assert branches(lake, dataset) == []

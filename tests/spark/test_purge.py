@@ -22,7 +22,7 @@ from strandline.iceberg.spark import row_delete
 from strandline.ledger import audit
 from strandline.ledger.deliver import losses, quarantine, sinks
 from strandline.ledger.deliver.losses import Reason
-from strandline.maintain import sink_lease
+from strandline.maintain import context as maintain_context
 from strandline.maintain.purge.plan import MEANWHILE, SENT_AGAIN, UNDER_WAY, PurgeResult
 from strandline.maintain.purge.sinks import SinkSearch
 from strandline.receive.drain import drain
@@ -102,7 +102,7 @@ def test_rows_go_everywhere_and_whoever_has_them_is_named(
     assert data_files_hold(lake, b"alice") == [], "no older snapshot shows them either"
     with lake.ledger.read() as connection:
         told = audit.latest(connection)
-        assert losses.lost_rows(connection, lake.delivery.get("lacks")) == 8
+        assert sum(x.rows or 0 for x in losses.of_sink(connection, lake.delivery.get("lacks"))) == 8
     assert not any("alice" in json.dumps(e.detail) for e in told), "who asked is not kept"
 
     lake.tick()
@@ -161,7 +161,7 @@ def test_every_sink_that_was_ever_sent_such_rows_is_named_also_removed_and_reset
     [rejected] = (tmp_path / "aside" / "default.events").glob("*.jsonl")
     busy = sinks.leases.take(lake.ledger, lake.delivery.get("picky").id, seconds=600)
     assert busy is not None, "somebody delivers, and goes on"
-    monkeypatch.setattr(sink_lease, "_WAIT_FOR_DELIVERER_SECONDS", 0.5)
+    monkeypatch.setattr(maintain_context, "_WAIT_FOR_DELIVERER_SECONDS", 0.5)
     add("erratic")
     with lake.ledger.write() as connection:  # an older version accepted such conditions
         erratic = sinks.get(connection, "erratic")
@@ -213,8 +213,8 @@ def test_a_sink_that_is_added_meanwhile_is_counted_or_named(
             purge(lake, "n = 7")
     monkeypatch.setattr(SinkSearch, "find_exposed", add_first("before_it_is_recorded", look))
     monkeypatch.setattr(table_floor, "delete", add_first("while_rows_go", delete))
-    monkeypatch.setattr(sink_lease.sinks.leases, "release", _storage_fails)
-    monkeypatch.setattr(sink_lease, "_WAIT_FOR_DELIVERER_SECONDS", 0.1)
+    monkeypatch.setattr(maintain_context.sinks.leases, "release", _storage_fails)
+    monkeypatch.setattr(maintain_context, "_WAIT_FOR_DELIVERER_SECONDS", 0.1)
     done = purge(lake)
     assert [(x.sink, x.rows) for x in done.undelivered] == [("before_a_run_died", 2), ("before_it_is_recorded", 2)]
     assert [(x.sink, x.rows, x.why) for x in done.may_hold] == [("while_rows_go", None, (MEANWHILE,))]

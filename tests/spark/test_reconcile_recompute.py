@@ -9,7 +9,8 @@ import pytest
 from pyspark.sql import DataFrame
 
 from strandline.iceberg.session.lake_session import open_session
-from strandline.iceberg.spark.tables import JAVA_ERRORS, SparkTables
+from strandline.iceberg.spark.java_errors import JAVA_ERRORS
+from strandline.iceberg.spark.tables import SparkTables
 from strandline.reconcile.model import Protection
 from strandline.reconcile.on_spark.references import SparkReferenceReader, _readable
 from strandline.reconcile.on_spark.survey import SparkSurveyor

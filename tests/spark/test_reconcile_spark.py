@@ -18,7 +18,7 @@ from strandline.core.reconcile_records import AbortReason
 from strandline.core.types import SEQ_COLUMN
 from strandline.iceberg.session.lake_session import open_session
 from strandline.iceberg.spark.tables import SparkTables
-from strandline.reconcile.compare import spill
+from strandline.reconcile.compare import findings
 from strandline.reconcile.model import LedgerContext, Protection, Survey
 from strandline.reconcile.on_spark import compare as spark_compare
 from strandline.reconcile.on_spark import listing as spark_listing
@@ -171,7 +171,7 @@ def test_random_lakes_have_the_same_findings_in_both_ways(some_lake: SomeLake, m
     some_lake.create("ns.empty")
     # Pieces of a size that these lakes have.
     monkeypatch.setattr(spark_compare, "MISSING_AT_ONCE", 2)
-    monkeypatch.setattr(spill, "SORTED_AT_ONCE", 3)
+    monkeypatch.setattr(findings, "SORTED_AT_ONCE", 3)
     seen: dict[str, int] = {}
     wanted = {"missing data None", "orphan data None", "orphan spool not_a_dataset"}
     for seed in range(12):  # what is chosen depends on names that are different each time

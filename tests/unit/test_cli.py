@@ -437,6 +437,12 @@ def test_light_commands_load_no_engine(home: Path, arguments: list[str]) -> None
     assert done.stderr.splitlines()[-1] == "[]"
 
 
+def test_help_shows_the_names_of_sections_in_brackets(capsys: pytest.CaptureFixture[str]) -> None:
+    for command, section in (("compact", "[maintain.compact]"), ("retain", "[maintain.retain.<dataset>]")):
+        assert run([command, "--help"]) == 0
+        assert section in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_file_that_is_in_already_is_recognised_without_an_engine(home: Path) -> None:
     source = home / "day.jsonl"
     source.write_text(ROW)

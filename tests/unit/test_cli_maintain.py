@@ -27,7 +27,7 @@ from strandline.maintain.compact import Compacted
 from strandline.maintain.compact_plan import SkippedFiles as LeftAlone
 from strandline.maintain.expire import Expired
 from strandline.maintain.purge.plan import PurgeResult
-from strandline.maintain.retain_result import HeldRows, LostRows, Retained
+from strandline.maintain.retain import HeldRows, LostRows, Retained
 from strandline.maintain.runs import StillAlive, plain, recorded
 from strandline.status.metrics import Sample, exposition
 from tests.unit.test_cli import document, error, plain_error

@@ -12,7 +12,7 @@ import pytest
 
 from strandline.core import forward_protocol
 from strandline.core.errors import ConfigError, UsageError
-from strandline.core.settings import read_secret
+from strandline.core.secrets import read_secret
 from strandline.core.types import Seq, SeqRange
 from strandline.deliver.plan.chunking import retry_wait_seconds
 from strandline.deliver.sink import Conflict, Landed, Outcome, Refused, SinkContext, TryLater, Unknown

@@ -15,7 +15,7 @@ from strandline.ledger.receive.batches import BatchBody
 from strandline.ledger.receive.senders import PlacedBody
 from strandline.receive.batch_frame import ROWS_PER_TASK_MIN, Load, cut, in_order
 from strandline.receive.count_received import ReceivedCounter, describe
-from strandline.receive.intake import explained
+from strandline.receive.failed_batches import explained
 from strandline.receive.schema_adapt import BodyUnfit, SchemaAdapter
 
 

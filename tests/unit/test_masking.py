@@ -6,7 +6,7 @@ import pytest
 
 from strandline.core import masking
 from strandline.core.errors import FailedError
-from strandline.core.settings import read_secret, resolve_catalog_options, resolve_key
+from strandline.core.secrets import read_secret, resolve_catalog_options, resolve_key
 
 
 def test_an_error_repeats_no_secret_that_was_read_however_it_is_spelled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 import zstandard
 
 from strandline.core.errors import InputError, UsageError
-from strandline.iceberg.schema.infer import infer_schema
+from strandline.iceberg.schema.infer import infer
 from strandline.ingest.sources.identify import file_batch_id, identify
 
 
@@ -139,7 +139,7 @@ def test_packed_text_that_is_not_read_here_is_known_by_its_first_bytes(tmp_path:
         ):
             path = tmp_path / name
             path.write_bytes(packed)
-            for look in (identify, infer_schema):
+            for look in (identify, infer):
                 with pytest.raises(InputError, match=said) as e:
                     look(path)
                 packer = "gzip" if name.endswith(".gz") else "zstd"

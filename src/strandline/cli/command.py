@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from strandline.cli.output import Output
 from strandline.cli.render.progress import OneBar, one_bar
@@ -126,6 +127,7 @@ def with_call(
         for name, (kind, default) in shared.items()
     ]
     signature = inspect.Signature([*own, *added])
+    run.__doc__ = escape(run.__doc__ or "")  # Rich would take `[maintain.compact]` for markup, and show nothing
     run.__signature__ = signature  # type: ignore[attr-defined]
     run.__annotations__ = {name: p.annotation for name, p in signature.parameters.items()}
     return run

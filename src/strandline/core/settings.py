@@ -8,7 +8,6 @@ else, `file:PATH` is read, too.
 from __future__ import annotations
 
 import os
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,8 +19,9 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from strandline.core.errors import ConfigError, UnsafeCatalog
-from strandline.core.masking import note_secret
+from strandline.core.secrets import resolve_secret
 from strandline.core.settings_maintain import MaintainSettings
+from strandline.core.settings_receive import ReceiveSettings
 from strandline.core.settings_reconcile import ReconcileSettings
 from strandline.core.settings_section import Section
 from strandline.core.settings_serve import ServeSettings
@@ -193,49 +193,6 @@ class ForwardSettings(Section):
     """A longer `Retry-After` is not believed: it is cut to this."""
 
 
-class ReceiveSettings(Section):
-    """The other end of `forward`, and a way in for any HTTP client: `strandline receive`."""
-
-    host: str = "127.0.0.1"
-    """The address to listen on."""
-    port: int = Field(default=8420, ge=0, le=65_535)
-    """The port to listen on; 0 is any that is free."""
-    tls_certificate: str | None = None
-    """A PEM file; with it, only HTTPS is spoken."""
-    tls_key: str | None = None
-    """The certificate's key, a PEM file."""
-    body_bytes_max: int = Field(default=16 << 20, ge=1024)
-    """Bytes of one body, as it is sent."""
-    rows_bytes_max: int = Field(default=64 << 20, ge=1024)
-    """Bytes of one body after decompression, and of its rows; a line of JSON has a third of it."""
-    body_seconds_max: float = Field(default=120, gt=0, le=3600)
-    """How long a client may take to send one body; it holds a place until then."""
-    requests_at_once_max: int = Field(default=32, ge=1, le=4096)
-    """Bodies and questions of senders that are taken in side by side; more are asked to come again."""
-    connections_max: int = Field(default=1024, ge=1)
-    """Connections at once; beyond it, the one that was idle for longest is closed."""
-    head_seconds_max: float = Field(default=20, gt=0, le=3600)
-    """How long a client may take to send the head of a request; then its connection is closed."""
-    spool_bytes_max: int = Field(default=4 << 30, ge=1)
-    """Bytes that wait for ingest, of all datasets; beyond it clients are asked to come again."""
-    spool_dataset_bytes_max: int = Field(default=2 << 30, ge=1)
-    """Bytes that wait for ingest into one dataset, so that one that is stuck leaves room for others."""
-    spool_reserve_bytes: int = Field(default=64 << 20, ge=0)
-    """Bytes that may wait for each dataset however many wait for others: beyond `spool_bytes_max`, too."""
-    retry_after_seconds: int = Field(default=2, ge=1, le=3600)
-    """When a client that was turned away is asked to come again."""
-    batch_rows_max: int = Field(default=1_000_000, ge=1)
-    """Rows that are ingested as one batch, about."""
-    batch_wait_seconds_max: float = Field(default=5.0, ge=0, le=3600)
-    """How long rows wait for others before they are ingested."""
-    keys_kept_days: int = Field(default=30, ge=1)
-    """How long an `Idempotency-Key` is remembered after its rows were ingested: longer than any client retries. Ranges
-    of Strandline's own senders are kept forever."""
-    receipts_kept_days: int = Field(default=30, ge=1)
-    """How long the warehouse keeps the receipts of ingested batches. A ledger that is restored from a copy takes back
-    from them what it has forgotten; with an older copy, the receiver holds until a person looks."""
-
-
 class Settings(BaseSettings):
     """All settings of a lake."""
 
@@ -363,13 +320,8 @@ def _named_settings(values: Mapping[str, Any], environ: Mapping[str, str]) -> fr
         v.removeprefix("STRANDLINE_").lower().replace("__", ".") for v in environ if v.startswith("STRANDLINE_")
     }
     # A variable may hold a whole section as JSON. Then all its settings count as named.
-    whole = {f"{v}.{name}" for v in in_environment & set(Settings.model_fields) for name in _section_fields(v)}
+    whole = {name for name in _setting_names(Settings) if name.partition(".")[0] in in_environment}
     return frozenset(in_file | in_environment | whole)
-
-
-def _section_fields(section: str) -> list[str]:
-    model = Settings.model_fields[section].annotation
-    return list(model.model_fields) if isinstance(model, type) and issubclass(model, BaseModel) else []
 
 
 def unknown_setting(location: Sequence[int | str]) -> str:
@@ -407,66 +359,3 @@ def _check_environment(environ: Mapping[str, str]) -> None:
                 f"{variable} in the environment: {unknown_setting([section.lower(), rest.lower().replace('__', '.')])}",
                 hint="`docs/settings.md` explains every setting.",
             )
-
-
-def resolve_secret(value: str | None) -> str | None:
-    """The value itself, or what `env:NAME` names right now."""
-    if value is None or not value.startswith("env:"):
-        return value
-    name = value.removeprefix("env:")
-    found = os.environ.get(name)
-    if found is None:
-        raise ConfigError(f"the environment variable {name} is not set", hint=f"A setting says env:{name}.")
-    return found
-
-
-def resolve_key(value: str | None) -> str | None:
-    """A setting that is a secret, resolved; no error repeats it."""
-    found = resolve_secret(value)
-    if found:
-        note_secret(found)
-    return found
-
-
-_OPEN_OPTIONS = ("warehouse", "uri", "prefix", "scope", "oauth2-server-uri")
-"""Of a REST client. Everything else that it is given from the environment, or that sounds like a secret, is one."""
-_SOUNDS_SECRET = re.compile(r"(?i)token|credential|secret|password|key|auth|cookie")
-
-
-def resolve_catalog_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Options of the REST client with what `env:NAME` names right now."""
-    found = {key: resolve_secret(value) or "" for key, value in options.items()}
-    for key, value in found.items():
-        if key not in _OPEN_OPTIONS and (options[key].startswith("env:") or _SOUNDS_SECRET.search(key)):
-            note_secret(value)
-    return found
-
-
-_SECRET_BYTES_MAX = 64 << 10
-
-
-def read_secret(source: str) -> str:
-    """What `env:NAME` or `file:PATH` holds right now. A file can be replaced while a process runs; its variables
-    cannot. Nothing that is raised repeats what was read."""
-    if not source.startswith("file:"):
-        found = resolve_secret(source)
-        if not found:
-            raise ConfigError(f"{source} is empty", hint="It is to hold a secret.")
-        note_secret(found)
-        return found
-    path = Path(source.removeprefix("file:")).expanduser()
-    hint = "A secret says file:PATH: an absolute path of a file that holds the secret and nothing else."
-    if not path.is_absolute():
-        raise ConfigError(f"{path} is not an absolute path", hint=hint)
-    try:
-        with path.open("rb") as file:
-            content = file.read(_SECRET_BYTES_MAX + 1)
-        text = content.decode("utf-8").strip()
-    except OSError as e:
-        raise ConfigError(f"{path} cannot be read: {e.strerror}", hint=hint) from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not text", hint=hint) from None
-    if not text or len(content) > _SECRET_BYTES_MAX:
-        raise ConfigError(f"{path} is empty, or too long for a secret", hint=hint)
-    note_secret(text)
-    return text

@@ -180,10 +180,6 @@ class TableCounts:
     twice_first: Seq | None = None  # the lowest such sequence number
     foreign_from: Seq | None = None  # the lowest foreign sequence number that a block reserved since could get
 
-    @property
-    def all_ours(self) -> bool:
-        return self.foreign == 0 and self.twice == 0
-
 
 @dataclass(frozen=True, slots=True)
 class Numbered:

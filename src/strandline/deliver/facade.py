@@ -50,7 +50,7 @@ class Delivery:
     def add(
         self, name: str, dataset: str, kind: str, options: Mapping[str, str], *, from_now: bool = False
     ) -> SinkRecord:
-        target = self._dataset(dataset)
+        target = self.context.ledger.query(datasets.get, full_name(dataset))
         self._check_where(target, options.get("where"))
         columns = self.catalog().columns(target.name)
         return add_sink(self.context, target, columns, name=name, kind=kind, options=options, from_now=from_now)
@@ -240,9 +240,6 @@ class Delivery:
 
     def _chosen(self, only: str | None) -> list[SinkRecord]:
         return self.list_sinks() if only is None else [self.get(only)]
-
-    def _dataset(self, name: str) -> Dataset:
-        return self.context.ledger.query(datasets.get, full_name(name))
 
     def _of_sink(self, name: str) -> Dataset:
         return self._dataset_of(self.get(name))

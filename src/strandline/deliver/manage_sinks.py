@@ -27,7 +27,7 @@ from strandline.ledger import audit
 from strandline.ledger.deliver import intents, lanes, losses, sinks
 from strandline.ledger.deliver.losses import NewLoss, Reason
 from strandline.ledger.engine import Connection, utc_now
-from strandline.ledger.ingest import blocks
+from strandline.ledger.ingest import blocks, published_blocks
 from strandline.ledger.maintain import floors, retention_holds
 
 _DESTINATION_BYTES_MAX = 2048
@@ -196,7 +196,7 @@ def _start(connection: Connection, dataset: Dataset, *, from_now: bool) -> Seq |
                 f"the rows that {dataset.name} held before are still being numbered",
                 hint=f"`strandline dataset adopt {dataset.name}` goes on with it; then add the sink.",
             )
-        return blocks.end_of_history(connection, dataset.id)
+        return published_blocks.end_of_history(connection, dataset.id)
     return None
 
 

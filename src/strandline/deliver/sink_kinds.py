@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 
 from strandline.core.errors import UsageError
-from strandline.core.settings import read_secret, resolve_secret
+from strandline.core.secrets import read_secret, resolve_secret
 from strandline.deliver.sink import ENTRY_POINTS, SinkKind
 
 # Also declared as entry points. They are repeated here because an editable install keeps the metadata of the day it was

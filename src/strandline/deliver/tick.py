@@ -118,8 +118,7 @@ class Deliverer:
     def _retry_now(self, name: str) -> None:
         record = self.context.ledger.query(sinks.find, name)
         if record is not None and record.retry_at is not None:
-            with self.context.ledger.write() as connection:
-                sinks.retry_now(connection, record.id)
+            self.context.ledger.change(sinks.retry_now, record.id)
 
     def keep_delivering(self) -> TickReport:
         """One poll of the daemon: start every sink that has work and is not running, and report those that ended since

@@ -156,7 +156,7 @@ def _settle_other(work: IngestContext, dataset: Dataset, block: Block) -> Publis
             return block
         case Staged():
             return publish_staged(work, dataset, block)
-        case Reserved() if blocks.lease_left_seconds(block, utc_now()) > 0:
+        case Reserved() if block.lease_until > utc_now():
             time.sleep(0.2)  # its writer is alive: its outcome will be ours
         case Reserved():
             with_resync(work, lambda: recover_reserved(work, dataset, block, Recovered()))

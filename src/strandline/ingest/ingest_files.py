@@ -222,8 +222,7 @@ def _read_and_append(
 
     from strandline.ingest.append import column_fields, commit, prepare
     from strandline.ingest.sources.blocks import LINE, RAW, REJECT
-    from strandline.ingest.sources.narrow import fit_values
-    from strandline.ingest.sources.read import absent_columns, read_source
+    from strandline.ingest.sources.read import absent_columns, fit_values, read_source
     from strandline.ingest.stamp import Rejects
 
     began = time.monotonic()
@@ -276,7 +275,7 @@ def _read_and_append(
 
 
 def _explained(error: Exception, batch: _Batch) -> StrandlineError:
-    from strandline.iceberg.spark.tables import explain
+    from strandline.iceberg.spark.java_errors import explain
     from strandline.ingest.sources.failures import translate
 
     if isinstance(error, StrandlineError) and type(error) is not FailedError:

@@ -11,15 +11,9 @@ from strandline.core import failpoints
 from strandline.core.audit_events import Event
 from strandline.core.errors import BlockHeld, ResyncNeeded, StrandlineError, TableRolledBack
 from strandline.core.types import BRANCH_PREFIX, SEQ_COLUMN, BlockKind, Dataset, Reserved, SeqRange, SnapshotId, Staged
-from strandline.iceberg.metadata.table_metadata import (
-    Abandon,
-    RollForward,
-    SettlePublished,
-    TableView,
-    WapId,
-    plan_recovery,
-)
-from strandline.iceberg.spark.tables import explain
+from strandline.iceberg.metadata.block_plans import Abandon, RollForward, SettlePublished, plan_recovery
+from strandline.iceberg.metadata.table_metadata import TableView, WapId
+from strandline.iceberg.spark.java_errors import explain
 from strandline.ingest.context import IngestContext
 from strandline.ingest.settle import publish_staged
 from strandline.ingest.stamp import staged_exactly
@@ -99,16 +93,14 @@ def _record_trouble(work: IngestContext, dataset: Dataset, error: Exception, rep
         log.warning("recovery of %s failed in a way that nobody foresaw", dataset.name, exc_info=error)
     report.held.append(f"{dataset.name}: {reason}")
     report.troubled.append(dataset.name)
-    with work.ledger.write() as connection:
-        table_states.record_trouble(connection, dataset.id, reason)
+    work.ledger.change(table_states.record_trouble, dataset.id, reason)
 
 
 def _clear_trouble(work: IngestContext, dataset: Dataset) -> None:
     with work.ledger.read() as connection:
         known = table_states.get(connection, dataset.id).trouble
     if known is not None:
-        with work.ledger.write() as connection:
-            table_states.clear_trouble(connection, dataset.id)
+        work.ledger.change(table_states.clear_trouble, dataset.id)
 
 
 def _recover_block(work: IngestContext, dataset: Dataset, found: Reserved | Staged, report: Recovered) -> None:
@@ -178,6 +170,5 @@ def remove_strays(work: IngestContext, dataset: Dataset) -> int:
             continue
         work.tables.remove_branch(dataset.name, branch)
         removed += 1
-        with work.ledger.write() as connection:
-            audit.record(connection, Event.STRAY_BRANCH_REMOVED, dataset=dataset.name, branch=branch)
+        work.ledger.change(audit.record, Event.STRAY_BRANCH_REMOVED, dataset=dataset.name, branch=branch)
     return removed

@@ -19,7 +19,7 @@ from typing import TypeVar
 from strandline.core import failpoints
 from strandline.core.audit_events import Event
 from strandline.core.batch_names import wholes_of
-from strandline.core.errors import NoSuchDataset, ResyncNeeded, WrongLake
+from strandline.core.errors import NoSuchDataset, ResyncNeeded
 from strandline.core.types import (
     BRANCH_PREFIX,
     BlockKind,
@@ -31,19 +31,18 @@ from strandline.core.types import (
     SeqRange,
     SnapshotId,
 )
+from strandline.iceberg.metadata.block_plans import AlreadyPublished, batch_elsewhere
 from strandline.iceberg.metadata.table_metadata import (
     ADOPTED_PROPERTY,
     DELIVER_BY_PROPERTY,
     HISTORY_PROPERTY,
     LAKE_PROPERTY,
-    AlreadyPublished,
     RecordedPurge,
     TableView,
     WapId,
-    batch_elsewhere,
     check_fit,
 )
-from strandline.iceberg.spark.tables import explain
+from strandline.iceberg.spark.java_errors import explain
 from strandline.ingest.context import IngestContext
 from strandline.ingest.recover import branch_complete
 from strandline.ingest.resync_received import (
@@ -91,11 +90,7 @@ def resync_ledger(work: IngestContext, *, rebuild: bool = False) -> Resynced | N
         with work.ledger.write() as connection:
             counter = sequence.lock(connection)
             mark = work.witness.read()
-            if mark.lake != counter.lake:
-                raise WrongLake(
-                    f"the ledger is of lake {counter.lake}, the warehouse of lake {mark.lake}",
-                    hint="Check ledger.url and warehouse.url in the settings.",
-                )
+            mark.check_lake(counter.lake)
             if mark.highest == counter.last and not rebuild:
                 return None
             if unreadable is not None:
@@ -183,21 +178,12 @@ def _open(
     failpoints.hit("open.before_commit")
     work.witness.raise_to(last, expected=highest)
     sequence.move(connection, last=last, epoch=epoch)
+    event = Event.LEDGER_REBUILT if rebuild else Event.LEDGER_RESYNCED
     audit.record(
-        connection,
-        Event.LEDGER_REBUILT if rebuild else Event.LEDGER_RESYNCED,
-        counter=counter.last,
-        witness=highest,
-        epoch=epoch,
-        rolled_forward=[str(r) for r in rolled],
-        batches=batches,
-        fenced=fenced,
-        datasets_found=found,
-        unreadable=sorted(unreadable),
-        sinks_below_the_floor=below,
-        sinks_below_a_purge=purged,
-        receivers_on_hold=holding,
-    )
+        connection, event, counter=counter.last, witness=highest, epoch=epoch, rolled_forward=[str(r) for r in rolled],
+        batches=batches, fenced=fenced, datasets_found=found, unreadable=sorted(unreadable),
+        sinks_below_the_floor=below, sinks_below_a_purge=purged, receivers_on_hold=holding,
+    )  # fmt: skip
     return Resynced(gap, epoch, tuple(rolled), batches, tuple(found))
 
 
@@ -280,8 +266,7 @@ def resync_postponed(work: IngestContext) -> list[str]:
         except Exception as e:
             work.backoff.failed(dataset.id, started_at)
             reason = explain(e, "it cannot be read").message
-            with work.ledger.write() as connection:
-                table_states.record_trouble(connection, dataset.id, reason)
+            work.ledger.change(table_states.record_trouble, dataset.id, reason)
             left.append(f"{dataset.name}: {reason}")
     return left
 

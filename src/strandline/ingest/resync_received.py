@@ -11,7 +11,7 @@ from strandline.core.types import Dataset, SeqRange
 from strandline.iceberg.metadata.table_metadata import TableView, WapId
 from strandline.ingest.context import IngestContext
 from strandline.ledger.engine import Connection
-from strandline.ledger.ingest import blocks, table_states
+from strandline.ledger.ingest import published_blocks, table_states
 from strandline.ledger.receive import batch_receipts, receive_holds, tokens
 from strandline.ledger.receive.receipts import BATCH_PREFIX
 
@@ -70,7 +70,7 @@ def _take_back(work: IngestContext, connection: Connection, dataset: Dataset, wa
 def is_after_the_copy(connection: Connection, dataset: Dataset, view: TableView) -> bool:
     """Whether the table's history has everything that was published since the copy. What the copy knows as published
     was published before it, and so was everything before that. Call this before the ledger learns from the table."""
-    known = {block.snapshot for block in blocks.last_settled(connection, dataset.id)}
+    known = {block.snapshot for block in published_blocks.last_settled(connection, dataset.id)}
     if (settled := table_states.get(connection, dataset.id).settled) is not None:
         known.add(settled.snapshot)
     return view.chain_reaches(None) or any(s.id in known for s in view.ancestors(view.main))

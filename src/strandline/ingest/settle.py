@@ -5,7 +5,7 @@ from __future__ import annotations
 from strandline.core.audit_events import Event
 from strandline.core.errors import BlockHeld, BlockLost, RefusedError
 from strandline.core.types import Abandoned, BlockHead, Dataset, Published, Reserved, Staged
-from strandline.iceberg.metadata.table_metadata import AlreadyPublished, PublishHeld
+from strandline.iceberg.metadata.block_plans import AlreadyPublished, PublishHeld
 from strandline.ingest.context import IngestContext
 from strandline.ledger import audit
 from strandline.ledger.ingest import blocks, sequence

@@ -27,8 +27,8 @@ from strandline.core.types import PARTITION_COLUMN, SEQ_COLUMN, SeqRange
 from strandline.core.wording import plural
 from strandline.iceberg.metadata.identifier import quoted
 from strandline.iceberg.session import spark_internals
+from strandline.iceberg.spark.java_errors import explaining
 from strandline.iceberg.spark.number_bounds import NewFile
-from strandline.iceberg.spark.tables import explaining
 
 _PLACE_BITS = (1 << 33) - 1  # monotonically_increasing_id keeps the row's place in its partition below this bit
 

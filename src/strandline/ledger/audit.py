@@ -31,7 +31,7 @@ class AuditEvent:
     detail: dict[str, Any]
 
 
-def record(connection: sa.Connection, event: Event, **detail: Any) -> None:
+def record(connection: sa.Connection, event: Event, /, **detail: Any) -> None:
     """Stores the event with the current actor."""
     _insert(connection, event, utc_now(), json.dumps(detail, default=str))
 
@@ -76,6 +76,5 @@ def followed_since(ledger: Ledger, crons: Mapping[str, str], now: datetime) -> d
         found = connection.execute(first).scalar()
     if isinstance(found, datetime):
         return found
-    with ledger.write() as connection:
-        _insert(connection, Event.SCHEDULE_FOLLOWED, now, detail)
+    ledger.change(_insert, Event.SCHEDULE_FOLLOWED, now, detail)
     return now

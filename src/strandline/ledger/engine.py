@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -65,6 +66,14 @@ def slices(items: Iterable[_T], parameters_each: int = 1) -> Iterator[list[_T]]:
     """Cuts the items into lists that fit the number of parameters of one statement."""
     listed, step = list(items), _PARAMETERS_AT_ONCE_MAX // parameters_each
     return (listed[i : i + step] for i in range(0, len(listed), step))
+
+
+def rows_with(
+    connection: sa.Connection, query: sa.Select[Any], column: sa.ColumnElement[Any], values: Iterable[Any]
+) -> Iterator[Any]:
+    """The rows of the query in which the column has one of the values, however many these are."""
+    for some in slices(values):
+        yield from connection.execute(query.where(column.in_(some)))
 
 
 def one_of(connection: sa.Connection, values: Iterable[str]) -> sa.Select[tuple[str]]:
@@ -155,6 +164,13 @@ class Ledger:
         with self.read() as connection:
             return ask(connection, *args, **kwargs)
 
+    def change(
+        self, make: Callable[Concatenate[sa.Connection, _Asked], _T], *args: _Asked.args, **kwargs: _Asked.kwargs
+    ) -> _T:
+        """The result of one change in a transaction of its own."""
+        with self.write() as connection:
+            return make(connection, *args, **kwargs)
+
     @contextmanager
     def write(self) -> Iterator[sa.Connection]:
         """A transaction: it commits at the end of the block, or rolls back on an exception."""
@@ -167,12 +183,10 @@ class Ledger:
     def _translated(self) -> Iterator[None]:
         try:
             yield
-        except IntegrityError:
+        except (IntegrityError, sqlite3.IntegrityError):
             raise  # the database refused an illegal transition: the caller must see it
         except DBAPIError as e:
             raise self._explain(e.orig or e, answered=_is_answer(e)) from e
-        except sqlite3.IntegrityError:
-            raise
         except sqlite3.Error as e:
             raise self._explain(e, answered=not isinstance(e, sqlite3.OperationalError)) from e
 
@@ -360,11 +374,7 @@ def _begin_writing(connection: sqlite3.Connection, busy_seconds: float) -> None:
 
 def insert_into(connection: sa.Connection, table: sa.Table) -> Any:
     """An INSERT that supports ON CONFLICT. SQLAlchemy has one class per database; both have the same syntax."""
-    if connection.dialect.name == "sqlite":
-        from sqlalchemy.dialects.sqlite import insert
-    else:
-        from sqlalchemy.dialects.postgresql import insert  # type: ignore[assignment]
-    return insert(table)
+    return import_module(f"sqlalchemy.dialects.{connection.dialect.name}").insert(table)
 
 
 def upsert(connection: sa.Connection, table: sa.Table, key: Mapping[str, object], **values: object) -> None:

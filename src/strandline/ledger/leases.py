@@ -45,13 +45,11 @@ class LeaseColumns:
 
     def take(self, ledger: Ledger, row: int, *, seconds: float) -> Lease | None:
         """Returns None while another process's lease runs. Taking over an expired lease fences off its holder."""
-        with ledger.write() as connection:
-            return self._give(connection, row, self.is_free(utc_now()), seconds=seconds)
+        return ledger.change(self._give, row, self.is_free(utc_now()), seconds=seconds)
 
     def seize(self, ledger: Ledger, row: int, *, seconds: float) -> Lease | None:
         """Takes the lease from whoever has it, which fences off its holder. None if the row can have no lease."""
-        with ledger.write() as connection:
-            return self._give(connection, row, seconds=seconds)
+        return ledger.change(self._give, row, seconds=seconds)
 
     def _give(
         self, connection: sa.Connection, row: int, *where: sa.ColumnElement[bool], seconds: float
@@ -74,12 +72,10 @@ class LeaseColumns:
 
     def renew(self, ledger: Ledger, lease: Lease, *, seconds: float) -> bool:
         """Extends the lease, even an expired one, as long as nobody has taken it over."""
-        with ledger.write() as connection:
-            return self._change(connection, lease, {self._until.name: _in(seconds)})
+        return ledger.change(self._change, lease, {self._until.name: _in(seconds)})
 
     def release(self, ledger: Ledger, lease: Lease) -> bool:
-        with ledger.write() as connection:
-            return self._change(connection, lease, self.no_lease)
+        return ledger.change(self._change, lease, self.no_lease)
 
     def _change(self, connection: sa.Connection, lease: Lease, values: dict[str, Any]) -> bool:
         own = (self._id == lease.row, *self._leasable, self._token == lease.token)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from strandline.core.errors import LedgerBusy, ResyncNeeded, StorageError, WitnessUnreadable
+from strandline.core.errors import LedgerBusy, ResyncNeeded, StorageError, WitnessUnreadable, WrongLake
 from strandline.core.settings import LakeConfig
 from strandline.ledger.lock_holder import find_holder
 from strandline.storage.durable import make_folders, sync_data, write_file
@@ -37,6 +37,14 @@ WITNESS_HINT = (
 class Mark:
     lake: str
     highest: int
+
+    def check_lake(self, of_ledger: str) -> None:
+        """`WrongLake` if ledger and warehouse belong to different lakes."""
+        if self.lake != of_ledger:
+            raise WrongLake(
+                f"the ledger is of lake {of_ledger}, the warehouse of lake {self.lake}",
+                hint="Check ledger.url and warehouse.url in the settings.",
+            )
 
 
 class Witness(Protocol):

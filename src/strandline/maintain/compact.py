@@ -6,9 +6,9 @@ refused. Files of a refused commit are planned again, a bounded number of times.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from strandline.core import failpoints
 from strandline.core.audit_events import Event
@@ -31,48 +31,39 @@ SKIPPED_SHOWN_MAX = 20
 ROW_GROUP_BYTES = 16 << 20  # unless the table sets it: small, so that reading a few rows of a large file reads little
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Compacted:
     """Files are data files of main. A dry run counts the files that would be rewritten and written."""
 
-    files_before: int
-    files_after: int
-    files_rewritten: int
-    files_written: int
-    bytes_rewritten: int
-    bytes_written: int
-    rows_written: int
-    delete_files_before: int
-    delete_files_after: int
-    manifests_before: int
-    manifests_after: int
-    commits: int
-    lost: int  # commits that were refused because others had changed the same files
-    left: int  # files that should have been rewritten and that others changed every time
-    skipped: tuple[SkippedFiles, ...]  # a few of them
-    skipped_files: int
-    manifests_left: bool = False  # manifests or dangling deletes were not rewritten: not safe with this catalog
-
-
-@dataclass(slots=True)
-class _Tally:
+    files_before: int = 0
+    files_after: int = 0
     files_rewritten: int = 0
     files_written: int = 0
     bytes_rewritten: int = 0
     bytes_written: int = 0
     rows_written: int = 0
+    delete_files_before: int = 0
+    delete_files_after: int = 0
+    manifests_before: int = 0
+    manifests_after: int = 0
     commits: int = 0
-    lost: int = 0
-    left: int = 0
-    manifests_left: bool = False
+    lost: int = 0  # commits that were refused because others had changed the same files
+    left: int = 0  # files that should have been rewritten and that others changed every time
+    skipped: tuple[SkippedFiles, ...] = ()  # a few of them
+    skipped_files: int = 0
+    manifests_left: bool = False  # manifests or dangling deletes were not rewritten: not safe with this catalog
 
-    def add(self, pieces: Iterable[FilePart], new: Sequence[NewFile]) -> None:
-        for piece in pieces:
-            self.files_rewritten += len(piece.files)
-            self.bytes_rewritten += piece.bytes
-        self.files_written += len(new)
-        self.bytes_written += sum(f.bytes for f in new)
-        self.rows_written += sum(f.rows for f in new)
+    def add(self, pieces: Sequence[FilePart], *, files: int, size: int, rows: int) -> None:
+        """Counts the files that were replaced, and what was written in their place."""
+        self.files_rewritten += sum(len(p.files) for p in pieces)
+        self.bytes_rewritten += sum(p.bytes for p in pieces)
+        self.files_written += files
+        self.bytes_written += size
+        self.rows_written += rows
+
+    def skip(self, skipped: Sequence[SkippedFiles]) -> None:
+        self.skipped = tuple(skipped[:SKIPPED_SHOWN_MAX])
+        self.skipped_files = sum(s.files for s in skipped)
 
 
 def compact(
@@ -93,25 +84,42 @@ def compact(
     progress("looking at files", 0, None)
     context.check(dataset)
     if (first := upkeep.list_main(tables, dataset.name)) is None:
-        return Compacted(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, (), 0)
-    tally = _Tally()
+        return Compacted()
+    files, deletes, manifests = len(first.files), first.delete_files, first.manifests
+    done = Compacted(
+        files, files, delete_files_before=deletes, delete_files_after=deletes, manifests_before=manifests,
+        manifests_after=manifests,
+    )  # fmt: skip
     chosen = plan(first.files, options, options.file_bytes_target or first.file_bytes_target)
     if dry_run:
-        return _planned(first, chosen)
+        pieces = list(chosen.pieces)
+        done.add(
+            pieces,
+            files=sum(p.outputs for p in pieces),
+            size=sum(p.bytes for p in pieces),
+            rows=sum(p.rows for p in pieces),
+        )
+        done.files_after += done.files_written - done.files_rewritten
+        done.skip(chosen.skipped)
+        return done
     now = first
     for n in range(ROUNDS_MAX):
-        if not chosen.steps or not _round(tables, now, chosen, tally, options, progress, alive):
+        if not chosen.steps or not _round(tables, now, chosen, done, options, progress, alive):
             break
         if (found := upkeep.list_main(tables, dataset.name)) is None:
             break
         now = found
         chosen = plan(now.files, options, options.file_bytes_target or now.file_bytes_target)
         if n == ROUNDS_MAX - 1:
-            tally.left = sum(len(p.files) for p in chosen.pieces)
+            done.left = sum(len(p.files) for p in chosen.pieces)
     alive()
-    _tidy(tables, first, tally, options, progress)
+    _tidy(tables, first, done, options, progress)
     rollback.move_tag(context.ledger, tables, dataset)
-    done = _result(tables, first, chosen, tally)
+    summary = tables.load(dataset.name).currentSnapshot().summary()
+    done.files_after = int(summary.get("total-data-files") or 0)
+    done.delete_files_after = int(summary.get("total-delete-files") or 0)
+    done.manifests_after = _manifests(tables, dataset.name)
+    done.skip(chosen.skipped)
     if done.commits or done.manifests_after != done.manifests_before:
         with context.ledger.write() as connection:
             audit.record(
@@ -130,7 +138,7 @@ def _round(
     tables: SparkTables,
     main: Main,
     chosen: CompactPlan,
-    tally: _Tally,
+    done: Compacted,
     options: CompactOptions,
     progress: Progress,
     alive: Callable[[], None],
@@ -142,9 +150,9 @@ def _round(
         tables.set_properties(main.name, {upkeep.ROW_GROUP_PROPERTY: str(ROW_GROUP_BYTES)})
         main.table.refresh()
     total = sum(len(p.files) for p in chosen.pieces)
-    done, lost = 0, False
+    seen, lost = 0, False
     for step in chosen.steps:
-        progress("rewriting files", done, total)
+        progress("rewriting files", seen, total)
         rewrite = upkeep.Rewrite(tables, main, step, options.file_bytes_target or main.file_bytes_target)
         failpoints.hit("compact.before_rewrite")
         new = rewrite.write()
@@ -155,14 +163,14 @@ def _round(
         try:
             rewrite.commit(alive)
         except upkeep.CommitLost:
-            tally.lost += 1
+            done.lost += 1
             lost = True
         else:
             failpoints.hit("compact.after_rewrite")
-            tally.commits += 1
-            tally.add(step, new)
-        done += sum(len(p.files) for p in step)
-    progress("rewriting files", done, total)
+            done.commits += 1
+            done.add(step, files=len(new), size=sum(f.bytes for f in new), rows=sum(f.rows for f in new))
+        seen += sum(len(p.files) for p in step)
+    progress("rewriting files", seen, total)
     return lost
 
 
@@ -178,66 +186,30 @@ def wrong(step: Sequence[FilePart], new: Sequence[NewFile], *, read: int) -> str
     return None
 
 
-def _tidy(tables: SparkTables, before: Main, tally: _Tally, options: CompactOptions, progress: Progress) -> None:
+def _tidy(tables: SparkTables, before: Main, done: Compacted, options: CompactOptions, progress: Progress) -> None:
     """Removes dangling deletes and rewrites manifests. If another commit wins, that is left for the next run."""
     from strandline.iceberg.spark import maintenance as upkeep
 
     if tables.may_destroy:
         if before.delete_files or _manifests(tables, before.name) > options.manifests_max:
             progress("leaving manifests as they are: REST catalog, warehouse in a folder", 0, None)
-            tally.manifests_left = True
+            done.manifests_left = True
         return
     if before.delete_files:
         progress("removing deletes that apply to nothing", 0, None)
         try:
             upkeep.remove_dangling_deletes(tables, before.name)
         except (RefusedError, CommitUnknown):
-            tally.lost += 1
+            done.lost += 1
     if _manifests(tables, before.name) > options.manifests_max:
         progress("rewriting manifests", 0, None)
         try:
             upkeep.rewrite_manifests(tables, before.name)
         except (RefusedError, CommitUnknown):
-            tally.lost += 1
+            done.lost += 1
         failpoints.hit("compact.after_manifests")
 
 
 def _manifests(tables: SparkTables, name: str) -> int:
     table = tables.load(name)
     return int(table.currentSnapshot().dataManifests(table.io()).size())
-
-
-def _result(tables: SparkTables, first: Main, chosen: CompactPlan, tally: _Tally) -> Compacted:
-    table = tables.load(first.name)
-    current = table.currentSnapshot()
-    summary = current.summary()
-    return Compacted(
-        **asdict(tally),
-        files_before=len(first.files),
-        files_after=int(summary.get("total-data-files") or 0),
-        delete_files_before=first.delete_files,
-        delete_files_after=int(summary.get("total-delete-files") or 0),
-        manifests_before=first.manifests,
-        manifests_after=int(current.dataManifests(table.io()).size()),
-        **_skipped(chosen),
-    )
-
-
-def _planned(main: Main, chosen: CompactPlan) -> Compacted:
-    pieces = list(chosen.pieces)
-    old, new = sum(len(p.files) for p in pieces), sum(p.outputs for p in pieces)
-    size, rows = sum(p.bytes for p in pieces), sum(p.rows for p in pieces)
-    return Compacted(
-        **asdict(_Tally(old, new, size, size, rows)),
-        files_before=len(main.files),
-        files_after=len(main.files) - old + new,
-        delete_files_before=main.delete_files,
-        delete_files_after=main.delete_files,
-        manifests_before=main.manifests,
-        manifests_after=main.manifests,
-        **_skipped(chosen),
-    )
-
-
-def _skipped(chosen: CompactPlan) -> dict[str, Any]:
-    return {"skipped": chosen.skipped[:SKIPPED_SHOWN_MAX], "skipped_files": sum(s.files for s in chosen.skipped)}

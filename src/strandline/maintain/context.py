@@ -7,15 +7,19 @@ now, for example after a jump of the clock: `skipped`), another `RefusedError` (
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from strandline.core.delivery_types import RefusedRow
+from strandline.core.delivery_types import RefusedRow, SinkRecord
 from strandline.core.errors import LeaseLost, MarkMoved, ResyncNeeded
 from strandline.core.read_token import Bounds
 from strandline.core.settings import LakeConfig
-from strandline.core.types import Dataset, Numbered
+from strandline.core.types import Dataset, Lease, Numbered
+from strandline.jobs.heartbeat import holding_lease
+from strandline.ledger.deliver import sinks
 from strandline.ledger.engine import Ledger
 from strandline.ledger.recovery import Recovery
 from strandline.ledger.witness import Witness
@@ -23,6 +27,7 @@ from strandline.read.settled_view import SettledView, check_table, open_settled
 
 if TYPE_CHECKING:
     from strandline.iceberg.spark.tables import SparkTables
+
 
 _ATTEMPTS_MAX = 5
 R = TypeVar("R")
@@ -83,3 +88,22 @@ class MaintainContext:
 
     def settled(self, dataset: Dataset, bounds: Bounds) -> SettledView:
         return open_settled(self.config, self.ledger, self.tables(), self.lake_id, dataset, bounds)
+
+
+_WAIT_FOR_DELIVERER_SECONDS = 10.0  # then we seize the lease, and the deliverer can record nothing more
+
+
+@contextmanager
+def alone(context: MaintainContext, record: SinkRecord) -> Iterator[Lease]:
+    """Nobody delivers meanwhile, so that the counted losses are exact."""
+    seconds = context.config.settings.deliver.lease_seconds
+    deadline = time.monotonic() + _WAIT_FOR_DELIVERER_SECONDS
+    while (lease := sinks.leases.take(context.ledger, record.id, seconds=seconds)) is None:
+        if time.monotonic() > deadline:
+            lease = sinks.leases.seize(context.ledger, record.id, seconds=seconds)
+            break
+        time.sleep(0.2)
+    if lease is None:
+        raise LeaseLost(f"sink {record.name} was removed meanwhile", hint="Try again.")
+    with holding_lease(context.ledger, sinks.leases, lease, seconds=seconds):
+        yield lease

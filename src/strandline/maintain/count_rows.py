@@ -11,13 +11,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from strandline.core.delivery_types import NOT_PARTITIONED, SinkRecord
+from strandline.core.delivery_types import SinkRecord
 from strandline.core.errors import DuplicateNumbers, FailedError, RefusedError, StrandlineError, UsageError
 from strandline.core.read_token import Bounds
 from strandline.core.types import PARTITION_COLUMN, SEQ_COLUMN, Dataset, Seq, SeqRange
 from strandline.core.wording import plural
 from strandline.iceberg.spark.conditions import find_instability
-from strandline.iceberg.spark.tables import explain, explaining
+from strandline.iceberg.spark.java_errors import explain, explaining
+from strandline.iceberg.spark.row_text import lane_of
 from strandline.ledger.maintain.skipped_rows import LanePosition
 from strandline.maintain.context import MaintainContext
 from strandline.maintain.retain_plan import RANGES_MAX, owed, range_or_none
@@ -66,12 +67,6 @@ def _not_told_apart(dataset: Dataset, ranges: int, *, counted: bool) -> RefusedE
         "another engine deleted rows by their values, and what is left cannot be counted",
         hint=f"`strandline compact {dataset.name}` applies such deletes.",
     )
-
-
-def lane_of(df: DataFrame) -> Column:
-    if PARTITION_COLUMN not in df.columns:
-        return F.lit(NOT_PARTITIONED)
-    return F.coalesce(F.col(PARTITION_COLUMN), F.lit(NOT_PARTITIONED))
 
 
 @dataclass(frozen=True, slots=True)

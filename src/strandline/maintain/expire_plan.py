@@ -31,7 +31,6 @@ class ExpireOptions:
 class ExpirePlan:
     cutoff: datetime
     expired: tuple[SnapshotView, ...]  # oldest first
-    kept: int
 
 
 def refusal(table: TableView) -> str | None:
@@ -75,11 +74,8 @@ def plan(table: TableView, options: ExpireOptions, now: datetime) -> ExpirePlan:
             kept.update(_of_branch(table, ref, options, _millis(now), cutoff))
     kept.update(s.id for s in table.snapshots.values() if s.id not in reached and s.at_ms >= cutoff)
     expired = [s for s in table.snapshots.values() if s.id not in kept]
-    return ExpirePlan(
-        datetime.fromtimestamp(cutoff / 1000, UTC),
-        tuple(sorted(expired, key=lambda s: (s.at_ms, s.id))),
-        len(table.snapshots) - len(expired),
-    )
+    oldest_first = tuple(sorted(expired, key=lambda s: (s.at_ms, s.id)))
+    return ExpirePlan(datetime.fromtimestamp(cutoff / 1000, UTC), oldest_first)
 
 
 def _settled_ms(table: TableView, now: datetime) -> int:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from strandline.maintain.compact import Compacted
     from strandline.maintain.expire import Expired
     from strandline.maintain.purge.plan import PurgeResult
-    from strandline.maintain.retain_result import Retained
+    from strandline.maintain.retain import Retained
 
 log = logging.getLogger(__name__)
 

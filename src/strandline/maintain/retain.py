@@ -21,7 +21,7 @@ from strandline.core.read_token import Continuation
 from strandline.core.settings_maintain import RetainSettings
 from strandline.core.types import SEQ_COLUMN, Dataset, Lease, Seq
 from strandline.iceberg.spark import floor as table_floor
-from strandline.iceberg.spark.tables import check_epoch
+from strandline.iceberg.spark.table_change import check_epoch
 from strandline.ledger import audit
 from strandline.ledger.deliver import losses, sinks
 from strandline.ledger.deliver.losses import NewLoss, Reason
@@ -33,7 +33,7 @@ from strandline.ledger.maintain.floors import SinkProgress
 from strandline.ledger.maintain.skipped_rows import LaneDrop, LanePosition
 from strandline.maintain import clock
 from strandline.maintain import count_rows as rows
-from strandline.maintain.context import MaintainContext, Progress, quiet
+from strandline.maintain.context import MaintainContext, Progress, alone, quiet
 from strandline.maintain.retain_plan import (
     Verdict,
     cutoff,
@@ -43,10 +43,37 @@ from strandline.maintain.retain_plan import (
     numbers_condition,
     settle_point,
 )
-from strandline.maintain.retain_result import HeldRows, LostRows, Retained
-from strandline.maintain.sink_lease import alone
 from strandline.read import rollback
 from strandline.read.settled_view import SettledView
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRows:
+    sink: str
+    rows: int  # 0: the sink lacks none of the due rows, but its watermark is still below them
+    since: datetime  # when retention first wanted to delete rows above this sink's watermark
+
+
+@dataclass(frozen=True, slots=True)
+class LostRows:
+    sink: str
+    rows: int
+    lanes: int  # the number of partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Retained:
+    cutoff: datetime
+    column: str | None
+    sealed: int | None
+    due_up_to: int | None  # the highest sequence number that is old enough; None if there is none
+    deleted_up_to: int | None
+    deleted_rows: int
+    floor_before: int | None
+    floor: int | None
+    held: tuple[HeldRows, ...]  # due rows that stay, because a sink's watermark is below them
+    lost: tuple[LostRows, ...]  # due rows that a sink lacks and that were deleted, because the rule says so
+    released: tuple[str, ...]  # sinks for which nothing is held any more
 
 
 def retain(

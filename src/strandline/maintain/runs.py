@@ -92,22 +92,15 @@ def recorded(
 
 
 def take_turn(
-    context: MaintainContext,
-    dataset: Dataset,
-    kind: Kind,
-    work: Work[T],
-    control: RunControl | None = None,
-    *,
-    after: RunId | None,
+    context: MaintainContext, dataset: Dataset, kind: Kind, work: Work[T], *, after: RunId | None
 ) -> RunResult[T] | None:
     """A scheduled run. None if another daemon has taken this turn, or a run of this kind is under way."""
     run = _begin(context, NewRun(dataset.id, kind, node(), by_schedule=True), after)
-    return None if run is None else _work(context, dataset, kind, run, work, control or RunControl())
+    return None if run is None else _work(context, dataset, kind, run, work, RunControl())
 
 
 def _begin(context: MaintainContext, new: NewRun, after: RunId | None) -> RunId | None:
-    with context.ledger.write() as connection:
-        run = runs.begin(connection, new, lease_seconds=_lease_seconds(context), after=after)
+    run = context.ledger.change(runs.begin, new, lease_seconds=_lease_seconds(context), after=after)
     failpoints.hit("maintain.after_begin")
     return run
 
@@ -116,8 +109,7 @@ def _work(
     context: MaintainContext, dataset: Dataset, kind: Kind, run: RunId, work: Work[T], control: RunControl
 ) -> RunResult[T]:
     def beat() -> bool:
-        with context.ledger.write() as connection:
-            return runs.beat(connection, run)
+        return context.ledger.change(runs.beat, run)
 
     def check_alive() -> None:
         control.check()

@@ -16,7 +16,7 @@ from strandline.core.settings import LakeConfig
 from strandline.core.types import Dataset, DatasetId, Seq, SeqRange, SnapshotId, TableCounts, merge_ranges
 from strandline.iceberg.metadata.table_metadata import TableView, WapId
 from strandline.ledger.engine import Connection, Ledger, utc_now
-from strandline.ledger.ingest import blocks, datasets, sequence
+from strandline.ledger.ingest import blocks, datasets, published_blocks, sequence
 
 IsTrusted = Callable[[SnapshotId, int], bool]
 
@@ -69,7 +69,7 @@ def counts_from_history(
         for b in blocks.open_blocks(connection):
             opened.setdefault(b.head.dataset, []).append(b.head.rows)
         since = {id: _lowest_since(known, view) for id, (known, view) in changed.items()}
-        owned = blocks.owned_ranges_of(connection, since)
+        owned = published_blocks.owned_ranges_of(connection, since)
     found = {d.id: stored[d.id] for d, _ in tables if d.id not in changed}
     new: dict[DatasetId, TableCounts] = {}
     for id, (known, view) in changed.items():
@@ -79,8 +79,7 @@ def counts_from_history(
         elif view.main is None:
             new[id] = TableCounts(None, 0, 0, utc_now())
     if to_store := {id: counts for id, counts in new.items() if id not in opened}:
-        with ledger.write() as connection:
-            datasets.set_counts(connection, to_store)
+        ledger.change(datasets.set_counts, to_store)
     return found | new
 
 
@@ -103,8 +102,7 @@ def count(config: LakeConfig, ledger: Ledger, dataset: Dataset, view: TableView,
         found, unsettled = counted
     # Rows of open blocks may be in main already, and are ours then. Settling decides, and makes no new snapshot.
     if not unsettled:
-        with ledger.write() as connection:
-            datasets.set_counts(connection, {dataset.id: found})
+        ledger.change(datasets.set_counts, {dataset.id: found})
     return found if found.snapshot == view.main else None
 
 
@@ -121,7 +119,9 @@ def _lowest_since(stored: TableCounts | None, view: TableView) -> Seq | None:
 
 def _ours(connection: Connection, dataset: Dataset, after: Seq | None) -> tuple[list[SeqRange], bool]:
     unsettled = [b.head.rows for b in blocks.open_blocks(connection, dataset.id)]
-    return merge_ranges([*blocks.owned_ranges(connection, dataset.id, after=after), *unsettled]), bool(unsettled)
+    return merge_ranges([*published_blocks.owned_ranges(connection, dataset.id, after=after), *unsettled]), bool(
+        unsettled
+    )
 
 
 def trusted_snapshots(stored: TableCounts | None, view: TableView, lake: str) -> IsTrusted:

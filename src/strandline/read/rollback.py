@@ -20,7 +20,7 @@ from strandline.iceberg.metadata.table_metadata import TableView
 from strandline.ledger import audit
 from strandline.ledger.deliver import losses
 from strandline.ledger.engine import Connection, Ledger
-from strandline.ledger.ingest import blocks, table_states
+from strandline.ledger.ingest import blocks, published_blocks, table_states
 
 if TYPE_CHECKING:
     from strandline.iceberg.spark.tables import SparkTables
@@ -30,7 +30,7 @@ def recall(connection: Connection, dataset: Dataset) -> Memory:
     """What the ledger knows. Read this first, then the table."""
     return Memory(
         table_states.get(connection, dataset.id).settled,
-        blocks.last_settled(connection, dataset.id),
+        published_blocks.last_settled(connection, dataset.id),
         losses.purged(connection, dataset.id),
     )
 
@@ -40,8 +40,7 @@ def check(ledger: Ledger, tables: SparkTables, dataset: Dataset, view: TableView
     `view`."""
     from strandline.iceberg.spark.settled_tag import judge_table
 
-    with ledger.read() as connection:
-        blocks.check_resynced(connection, dataset.id)
+    ledger.query(blocks.check_resynced, dataset.id)
     settle_verdict(ledger, dataset, judge_table(tables, dataset.name, view, memory))
 
 
@@ -112,5 +111,4 @@ def move_tag(ledger: Ledger, tables: SparkTables, dataset: Dataset) -> None:
     memory = ledger.query(recall, dataset)
     at = move(tables, dataset.name, memory, lambda verdict: settle_verdict(ledger, dataset, verdict))
     if at is not None and at != memory.anchor:
-        with ledger.write() as connection:
-            table_states.raise_settled(connection, dataset.id, at)
+        ledger.change(table_states.raise_settled, dataset.id, at)

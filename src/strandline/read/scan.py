@@ -20,8 +20,9 @@ from strandline.core.read_token import Bounds, Continuation
 from strandline.core.types import INTERNAL_COLUMNS, PARTITION_COLUMN, SEQ_COLUMN, Dataset, Seq, SeqRange, SnapshotId
 from strandline.iceberg.metadata.identifier import in_spark, quoted
 from strandline.iceberg.metadata.table_metadata import TableView
+from strandline.iceberg.spark.java_errors import explaining
 from strandline.iceberg.spark.row_text import line
-from strandline.iceberg.spark.tables import SparkTables, explaining
+from strandline.iceberg.spark.tables import SparkTables
 from strandline.read.settled_view import SettledView
 
 if TYPE_CHECKING:

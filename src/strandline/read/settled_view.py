@@ -15,7 +15,7 @@ from strandline.core.settings import LakeConfig
 from strandline.core.types import Dataset, Seq, SeqRange, TableCounts
 from strandline.iceberg.metadata.table_metadata import TableView, check_fit
 from strandline.ledger.engine import Ledger
-from strandline.ledger.ingest import blocks
+from strandline.ledger.ingest import published_blocks
 from strandline.read import foreign_rows, rollback
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def open_settled(
     """The table, checked by `check_table`, and our rows between the bounds."""
     from strandline.read import scan
 
-    owned = ledger.query(blocks.owned_ranges, dataset.id, after=bounds.after, until=bounds.until)
+    owned = ledger.query(published_blocks.owned_ranges, dataset.id, after=bounds.after, until=bounds.until)
     view = check_table(ledger, tables, lake, dataset)
     counts = foreign_rows.count(config, ledger, dataset, view, lake)
     needs_no_filter = counts is not None and counts.foreign == 0 and view.main_has_current_schema

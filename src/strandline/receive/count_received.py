@@ -187,7 +187,7 @@ def _between(numbers: DataFrame, bodies: Sequence[PlacedBody]) -> DataFrame:
 
 
 def _collected(df: DataFrame) -> list[Any]:
-    from strandline.iceberg.spark.tables import explaining
+    from strandline.iceberg.spark.java_errors import explaining
 
     with explaining("the rows that were received cannot be counted"):
         return df.collect()

@@ -227,8 +227,7 @@ class Receiver:
     def _adopt_at_start(self) -> None:
         """For receivers without an intake, which does this itself. If the ledger needs a resync, that does it."""
         try:
-            with self.context.ledger.write() as connection:
-                sequence.check(connection, self.context.witness)
+            self.context.ledger.change(sequence.check, self.context.witness)
             self.adopt()
         except StrandlineError as e:
             log.warning("bodies in the spool that the ledger does not know were not looked for: %s", e.message)

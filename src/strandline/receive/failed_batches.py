@@ -5,11 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from strandline.core.errors import SchemaError, StrandlineError
 from strandline.ledger.receive.ended_batches import FailedBatchFacts
+from strandline.receive.schema_adapt import MARK
 
 TRIES = 3  # before any conclusion: a failure may be temporary
 # if nothing else was ingested either, the disk, the catalog or the server may be at fault: parts would fail as well
 TRIES_WITHOUT_PROOF = 6
+
+_UNFIT_HINT = (
+    "Nothing is lost: the rows are in the spool. Give the table a column of that name and type again (`strandline "
+    "dataset alter`), and they are ingested; those that were set aside meanwhile after `strandline spool replay`."
+)
 
 Step = Literal["wait", "divide", "set_aside"]
 
@@ -34,3 +41,9 @@ def next_step(failure: Failure, facts: FailedBatchFacts) -> Step:
     if proven or (failure.times >= TRIES_WITHOUT_PROOF and not facts.smaller_under_trial):
         return "divide"
     return "wait"
+
+
+def explained(error: StrandlineError) -> StrandlineError:
+    """Finds, in a Spark error, what a task said of rows that no longer fit the table."""
+    _, found, said = error.message.partition(MARK)
+    return SchemaError(said, hint=_UNFIT_HINT) if found else error

@@ -24,11 +24,11 @@ from strandline.core.errors import (
     FailedError,
     ReceiverHolds,
     RefusedError,
-    SchemaError,
     StrandlineError,
     as_strandline_error,
 )
-from strandline.core.settings import LakeConfig, ReceiveSettings
+from strandline.core.settings import LakeConfig
+from strandline.core.settings_receive import ReceiveSettings
 from strandline.core.types import INTERNAL_COLUMNS, Dataset, DatasetId, Published, SeqRange
 from strandline.core.wording import plural
 from strandline.jobs.backoff import backoff_seconds
@@ -41,9 +41,8 @@ from strandline.ledger.receive.batches import Batch
 from strandline.ledger.receive.receipts import Receipts
 from strandline.ledger.receive.received import ReceivedId
 from strandline.ledger.witness import Witness
-from strandline.receive.failed_batches import TRIES_WITHOUT_PROOF, Failure, next_step
+from strandline.receive.failed_batches import TRIES_WITHOUT_PROOF, Failure, explained, next_step
 from strandline.receive.record_found import FoundBodies
-from strandline.receive.schema_adapt import MARK
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -58,10 +57,6 @@ _DATASETS_AT_ONCE_MAX = 4
 _RETRY_SECONDS_MAX = 60.0
 _OPEN_AGAIN_SECONDS = 60.0  # how often datasets whose resync was postponed are tried again
 _TIDY_SECONDS = 600.0  # how often expired keys, old receipts and leftover files are removed
-_UNFIT_HINT = (
-    "Nothing is lost: the rows are in the spool. Give the table a column of that name and type again (`strandline "
-    "dataset alter`), and they are ingested; those that were set aside meanwhile after `strandline spool replay`."
-)
 _ASIDE_HINT = (
     "It was answered, and nothing is lost: it is in the spool. `strandline spool list` shows it, `strandline spool "
     "replay` tries it again, `strandline spool discard` gives it up."
@@ -387,12 +382,6 @@ def check_hold(ledger: Ledger, dataset: DatasetId) -> None:
             f"nothing that was received is ingested: {reason}",
             hint="See `strandline dataset accept-received --help`, and docs/receive.md.",
         )
-
-
-def explained(error: StrandlineError) -> StrandlineError:
-    """Finds, in a Spark error, what a task said of rows that no longer fit the table."""
-    _, found, said = error.message.partition(MARK)
-    return SchemaError(said, hint=_UNFIT_HINT) if found else error
 
 
 def _as_known(error: Exception) -> StrandlineError:

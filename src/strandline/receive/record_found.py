@@ -135,8 +135,7 @@ class FoundBodies:
                 found.bodies,
                 found.rows,
             )
-            with self.ledger.write() as connection:
-                audit.record(connection, Event.BODIES_FOUND, bodies=found.bodies, rows=found.rows)
+            self.ledger.change(audit.record, Event.BODIES_FOUND, bodies=found.bodies, rows=found.rows)
         return found
 
     def _take(self, name: str, dataset: Dataset, doubtful: Doubtful | None, found: RecordedBodies) -> str | None:
@@ -166,8 +165,7 @@ class FoundBodies:
         be gone: if another copy of the ledger was in use meanwhile, its receiver has recorded a copy, as we do, and
         removed the original. Then this file replaces it, unless a person has set the other file aside. Otherwise this
         file stays, and the reason is returned."""
-        with self.ledger.write() as connection:
-            needed = files_of(connection, dataset.id, note)
+        needed = self.ledger.change(files_of, dataset.id, note)
         if name in needed:
             return None
         gone = [spool for spool in needed if not self.spool.exists(spool)]

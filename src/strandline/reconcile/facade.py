@@ -274,7 +274,7 @@ class Reconciler:
         warehouse = self._config.warehouse_folder
         if self._loader.own_origin or warehouse is None:
             return None
-        from strandline.reconcile.storage.folder_id import take_folder_id
+        from strandline.reconcile.storage.local_store import take_folder_id
 
         return take_folder_id(warehouse)
 

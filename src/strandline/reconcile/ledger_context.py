@@ -14,7 +14,7 @@ from strandline.core.settings import LakeConfig
 from strandline.core.types import Dataset, Published
 from strandline.ledger.deliver import lanes
 from strandline.ledger.engine import Connection, Ledger, utc_now
-from strandline.ledger.ingest import blocks, datasets, sequence
+from strandline.ledger.ingest import blocks, datasets, published_blocks, sequence
 from strandline.ledger.maintain import runs
 from strandline.ledger.receive import received, spool_files
 from strandline.ledger.reconcile import reconcile_runs, suspect_files
@@ -114,8 +114,7 @@ class LedgerContextLoader:
         """Why the ledger cannot be trusted: it was restored from an older copy, or nobody can tell. None if it can."""
         try:
             # in a write transaction, so that nobody reserves sequence numbers between the two reads
-            with self._ledger.write() as connection:
-                sequence.check(connection, self._witness)
+            self._ledger.change(sequence.check, self._witness)
         except (ResyncNeeded, WitnessUnreadable) as e:
             return e.message
         return None
@@ -131,7 +130,7 @@ class LedgerContextLoader:
 def _seal(connection: Connection, dataset: Dataset) -> TableSeal:
     last = [
         LastPublished(block.snapshot, _reserved_ns(block))
-        for block in blocks.last_settled(connection, dataset.id)
+        for block in published_blocks.last_settled(connection, dataset.id)
         if block.snapshot is not None
     ]
     sealed, holds = blocks.sealed(connection, dataset.id), lanes.certain(connection, dataset.id)

@@ -73,8 +73,7 @@ def restore(context: SweepContext, run: int, on_progress: OnFiles = silent) -> R
 def purge(context: SweepContext, run: int | None = None, on_progress: OnFiles = silent) -> PurgedFiles:
     """Checks and deletes the files that were quarantined long enough ago."""
     if run is not None:
-        with context.ledger.read() as connection:
-            reconcile_runs.get(connection, run)
+        context.ledger.query(reconcile_runs.get, run)
     chosen = None if run is None else RunId(run)
     return _with_lease(context, lambda watch: _purge(context, chosen, watch, on_progress))
 
@@ -95,8 +94,7 @@ def _restore(context: SweepContext, run: RunId, watch: RunWatch, on_progress: On
     done = 0
     on_progress(0, len(files))
     while some := list(islice(waiting, context.settings.batch_size)):
-        with context.ledger.write() as connection:
-            watch.fence(connection)
+        context.ledger.change(watch.fence)
         ends: dict[str, list[Swept]] = {}
         for seen in look_at_both(context, some):
             ends.setdefault(_bring_back(context, seen, watch), []).append(seen.file)

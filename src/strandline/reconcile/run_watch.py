@@ -134,5 +134,4 @@ class RunWatch:
         self.check()
         if self._heartbeat.is_fresh:
             return
-        with self._ledger.write() as connection:
-            self.fence(connection)
+        self._ledger.change(self.fence)

@@ -144,14 +144,9 @@ class LakeSurveyor:
 
     def _reader(self, pool: Pool, watch: Watch, on_found: OnFound = lambda more: None) -> ReferenceReader:
         s = self._settings
-        reading = ManifestReading(
-            pool,
-            timeout_seconds=s.prefix_timeout_seconds,
-            check=watch.check,
-            memory=self._memory,
-            on_found=on_found,
-        )
-        return ReferenceReader(self.catalog, reading, references_max=s.references_max, check=watch.check)
+        seconds, check = s.prefix_timeout_seconds, watch.check
+        reading = ManifestReading(pool, timeout_seconds=seconds, check=check, memory=self._memory, on_found=on_found)
+        return ReferenceReader(self.catalog, reading, references_max=s.references_max, check=check)
 
     def known(self) -> Known:
         known = Known()

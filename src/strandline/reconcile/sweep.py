@@ -123,8 +123,7 @@ class _Sweep:
         if not self._asked.act and not is_empty:  # a new lake has nothing that a guard could refuse
             refusals = (self._gate_refusal(survey), self._share_refusal(survey, quarantined))
             self._counters.refusals = [why for why in refusals if why is not None]
-        with self._context.ledger.write() as connection:
-            reconcile_runs.progress(connection, self._run, self._counters.outcome())
+        self._context.ledger.change(reconcile_runs.progress, self._run, self._counters.outcome())
         if not self._asked.act:
             return
         _check(self._gate_refusal(survey))

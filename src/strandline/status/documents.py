@@ -245,18 +245,14 @@ def recovered_sink(found: SinkRecovered) -> Document:
 
 
 def sink_kinds(kinds: Mapping[str, Sequence[Option] | str], common: Sequence[Option]) -> Document:
-    def options(found: Sequence[Option]) -> list[Document]:
-        return [fields_of(o, "check", "pinned") for o in found]
+    def options(found: Sequence[Option] | str) -> list[Document]:
+        return [] if isinstance(found, str) else [fields_of(o, "check", "pinned") for o in found]
 
-    return {
-        "kinds": [
-            {"name": name, "options": [], "problem": found}
-            if isinstance(found, str)
-            else {"name": name, "options": options(found), "problem": None}
-            for name, found in kinds.items()
-        ],
-        "common": options(common),
-    }
+    described = [
+        {"name": name, "options": options(found), "problem": found if isinstance(found, str) else None}
+        for name, found in kinds.items()
+    ]
+    return {"kinds": described, "common": options(common)}
 
 
 def tick(report: TickReport, seconds: float) -> Document:
@@ -278,12 +274,7 @@ def tick_preview(found: Sequence[SinkPreview]) -> Document:
 
 def _lane_preview(lane: LanePreview) -> Document:
     chunks = [_from_to(c.rows) | {"rows": c.expected} for c in lane.chunks]
-    return {
-        "partition": lane.partition or None,
-        "under_way": lane.under_way,
-        "rows": lane.rows,
-        "chunks": chunks,
-    }
+    return fields_of(lane, "sink") | {"partition": lane.partition or None, "rows": lane.rows, "chunks": chunks}
 
 
 def verify(report: VerifyReport) -> Document:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from strandline.core.settings import LakeConfig
 from strandline.core.types import Dataset
 from strandline.ledger import applied_settings
-from strandline.ledger.engine import Connection, Ledger
+from strandline.ledger.engine import Connection
 from strandline.ledger.ingest import datasets
 from strandline.ledger.maintain import floors, retention_holds, runs
 from strandline.ledger.maintain.retention_holds import Hold
@@ -32,11 +32,6 @@ class MaintenanceStatus:
     rules_without_dataset: tuple[str, ...]  # rules of retention whose dataset does not exist
     overridden: tuple[str, ...]  # rules and schedules that were applied and that the settings file has, too
     datasets: tuple[DatasetMaintenance, ...]
-
-
-def load_maintenance(config: LakeConfig, ledger: Ledger) -> MaintenanceStatus:
-    with ledger.read_at_once() as connection:
-        return read_maintenance(config, connection)
 
 
 def read_maintenance(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from strandline.ledger.engine import Connection, Ledger
+from strandline.ledger.engine import Connection
 from strandline.ledger.receive import received, spool_files
 from strandline.ledger.receive.receive_report import Waiting, WaitingBatch, report
 
@@ -43,11 +43,6 @@ class ReceiveStatus:
     set_aside: SetAside
     dropped: bool  # the dataset was dropped, so nobody ingests them any more
     unrecorded: Unrecorded = Unrecorded(0, None)
-
-
-def load_receive(ledger: Ledger) -> tuple[ReceiveStatus, ...] | None:
-    with ledger.read_at_once() as connection:
-        return read_receive(connection)
 
 
 def read_receive(connection: Connection) -> tuple[ReceiveStatus, ...] | None:

@@ -12,7 +12,7 @@ from datetime import datetime
 from strandline.core.documents import fields_of
 from strandline.core.reconcile_records import Run
 from strandline.core.settings import LakeConfig
-from strandline.ledger.engine import Connection, Ledger
+from strandline.ledger.engine import Connection
 from strandline.ledger.reconcile import reconcile_runs
 
 
@@ -46,10 +46,6 @@ class ReconcileStatus:
 _RUNS_AT_FIRST = 20  # among these there is nearly always one that compared
 
 NOT_YET = ReconcileStatus()  # before the first run
-
-
-def load_reconcile(config: LakeConfig, ledger: Ledger) -> ReconcileStatus:
-    return ledger.query(read_reconcile, config)
 
 
 def read_reconcile(connection: Connection, config: LakeConfig) -> ReconcileStatus:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from strandline.core.errors import ConfigError
-from strandline.core.settings import WarehouseSettings, resolve_key
+from strandline.core.secrets import resolve_key
+from strandline.core.settings import WarehouseSettings
 
 TABLE_CONNECT_SECONDS_MAX = 10
 # for the files of tables; pyarrow's own limits, 1 s to connect and 3 s for an answer, are too short for a busy store

@@ -18,7 +18,6 @@ from strandline.status import documents
 
 if TYPE_CHECKING:
     from strandline.ledger.maintain.runs import Run
-    from strandline.maintain.context import Progress
     from strandline.maintain.runs import RunResult
 
 app = typer.Typer()
@@ -36,7 +35,7 @@ def compact(call: Call, dataset: NameArgument, dry_run: DryRunOption = False) ->
     Readers, ingest and delivery go on. Only where there is something to gain; says what it left alone, and why.
     `[maintain.compact]` says what is small.
     """
-    _run(call, lambda progress: call.lake.maintenance.compact(dataset, dry_run=dry_run, progress=progress))
+    _run(call, partial(call.lake.maintenance.compact, dataset, dry_run=dry_run))
 
 
 @command(app, panel=CARE)
@@ -69,20 +68,17 @@ def retain(
     What is left out is as `[maintain.retain.<dataset>]` says it. Rows that are due and wait for a sink are held: they
     are counted here and in `status`.
     """
-    _run(
-        call,
-        lambda progress: call.lake.maintenance.retain(
-            dataset,
-            older_than=older_than,
-            column=column,
-            on_lag=on_lag,
-            drop_after=drop_after,
-            paused_sinks=paused_sinks,
-            accept_clock=accept_clock,
-            dry_run=dry_run,
-            progress=progress,
-        ),
+    retention = partial(
+        call.lake.maintenance.retain,
+        dataset,
+        older_than=older_than,
+        column=column,
+        on_lag=on_lag,
+        drop_after=drop_after,
+        paused_sinks=paused_sinks,
+        accept_clock=accept_clock,
     )
+    _run(call, partial(retention, dry_run=dry_run))
 
 
 @command(app, panel=CARE)
@@ -102,16 +98,8 @@ def expire(
     Batches that are committed and not visible yet are published first. What is left out is as `[maintain.expire]` says
     it.
     """
-    _run(
-        call,
-        lambda progress: call.lake.maintenance.expire(
-            dataset,
-            older_than=older_than,
-            keep_min=keep_min,
-            dry_run=dry_run,
-            progress=progress,
-        ),
-    )
+    expiry = partial(call.lake.maintenance.expire, dataset, older_than=older_than, keep_min=keep_min)
+    _run(call, partial(expiry, dry_run=dry_run))
 
 
 @command(app, panel=CARE, asks=True)
@@ -134,18 +122,14 @@ def purge(
     if not dry_run:
         question = f"Delete every row of {target} that fits? It cannot be undone."
         call.confirm(question, refusal=f"nothing of {target} is purged")
-    run = _run(
-        call,
-        lambda progress: call.lake.maintenance.purge(
-            dataset, where, keep_snapshots=keep_snapshots, dry_run=dry_run, progress=progress
-        ),
-    )
+    deletion = partial(call.lake.maintenance.purge, dataset, where, keep_snapshots=keep_snapshots)
+    run = _run(call, partial(deletion, dry_run=dry_run))
     call.exit(FailedError.exit_code if run.result is not None and run.result["left"] else 0)
 
 
-def _run(call: Call, work: Callable[[Progress], RunResult[Any]]) -> Run:
+def _run(call: Call, work: Callable[..., RunResult[Any]]) -> Run:
     with call.bar() as bar:
-        run = work(bar.step).run
+        run = work(progress=bar.step).run
     call.show(documents.maintenance_run(run), *maintain.render_run(run))
     return run
 

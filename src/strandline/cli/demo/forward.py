@@ -44,10 +44,10 @@ def forward(demo: Demo) -> None:
 
 
 def _set_up(demo: Demo, collector: Lake) -> None:
-    from strandline.iceberg.schema.infer import infer_schema
+    from strandline.iceberg.schema.infer import infer
 
     with demo.step("A second lake, which receives over HTTP"):
-        collector.create_dataset(DATASET, infer_schema(demo.home / "sample.jsonl"))
+        collector.create_dataset(DATASET, infer(demo.home / "sample.jsonl").columns)
         _, secret = collector.receiver.create_token("demo")
         os.environ[TOKEN] = secret
         demo.tell(f"a lake of its own in {SINK}, with its own ledger; a token lets the first lake in", "dim")

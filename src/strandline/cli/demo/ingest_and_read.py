@@ -89,11 +89,11 @@ def _verdict(demo: Demo, seconds: float, *, kept: bool) -> None:
 
 
 def make_dataset(demo: Demo) -> None:
-    from strandline.iceberg.schema.infer import infer_schema
+    from strandline.iceberg.schema.infer import infer
 
     with demo.step("A dataset, its columns read off a sample"):
         sample = write(demo.home / "sample.jsonl", events(1, 5))
-        columns = infer_schema(sample)
+        columns = infer(sample).columns
         made = demo.lake.create_dataset(DATASET, columns)
         names = ", ".join(c.name for c in columns)
         demo.tell(f"{made.name} with {names}; ledger and catalog are SQLite files, no server runs", "dim")

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from strandline.cli.output import shown
 from strandline.cli.render.elements import BAD, NOTHING, OK, grid, rate
+from strandline.core.errors import RefusedError
 from strandline.core.wording import plural
 from strandline.status.documents import new_rows
 
@@ -28,7 +29,8 @@ def outcomes(found: Sequence[FileOutcome], seconds: float) -> list[RenderableTyp
     for o in found:
         name = Text(_name(o.paths), "bold")
         if o.error is not None:
-            table.add_row(Text(*BAD), name, "", Text(_failed(o), "red"), "")
+            outcome = "refused" if o.error.exit_code == RefusedError.exit_code else "failed"
+            table.add_row(Text(*BAD), name, "", Text(outcome, "red"), "")
             after.append(Text.assemble(BAD, " ", (_name(o.paths), "bold"), f": {_message(o)}"))
             if o.error.hint:
                 after.append(Text(f"  {o.error.hint}", "dim"))
@@ -56,10 +58,6 @@ def _message(o: FileOutcome) -> str:
     for start in (f"{o.path}: ", f"{o.path} "):
         said = said.removeprefix(start)
     return said
-
-
-def _failed(o: FileOutcome) -> str:
-    return "refused" if o.error is not None and o.error.exit_code == 3 else "failed"
 
 
 def _rejects(o: FileOutcome, count: int, path: Path) -> Text:

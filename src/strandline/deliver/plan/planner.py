@@ -32,7 +32,7 @@ from strandline.deliver.sink_options import parse_common
 from strandline.deliver.sink_session import SinkRun
 from strandline.iceberg.schema.columns import from_iceberg
 from strandline.ledger.deliver import intents, lanes, quarantine
-from strandline.ledger.ingest import blocks
+from strandline.ledger.ingest import blocks, published_blocks
 from strandline.read.settled_view import SettledView
 
 
@@ -67,7 +67,7 @@ def load_position(run: SinkRun) -> SinkPosition | None:
         sealed = blocks.sealed(connection, run.dataset.id)
         if sealed is None:
             return None
-        until = blocks.cut(
+        until = published_blocks.cut(
             connection,
             run.dataset.id,
             after=record.planned,

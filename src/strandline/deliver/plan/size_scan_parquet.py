@@ -18,7 +18,8 @@ from strandline.deliver.plan.size_scan_spark import PIECES_PER_CHUNK, piece_rows
 from strandline.deliver.send import data_files
 from strandline.deliver.send.data_files import one_after_the_other
 from strandline.deliver.sink_options import DeliveryOptions
-from strandline.iceberg.spark.tables import DataFile, explaining
+from strandline.iceberg.spark.java_errors import explaining
+from strandline.iceberg.spark.tables import DataFile
 from strandline.storage.s3_settings import S3Settings
 
 if TYPE_CHECKING:

@@ -15,12 +15,12 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from strandline.core.delivery_types import NOT_PARTITIONED
 from strandline.core.types import PARTITION_COLUMN, SEQ_COLUMN, Seq, SeqRange
 from strandline.deliver.plan.chunking import Found, Piece, segments
 from strandline.deliver.sink_options import DeliveryOptions
 from strandline.iceberg.metadata.identifier import quoted
-from strandline.iceberg.spark.tables import explaining
+from strandline.iceberg.spark.java_errors import explaining
+from strandline.iceberg.spark.row_text import lane_of
 
 # A chunk is filled to at least fifteen sixteenths, and a plan of a thousand chunks is 16,000 results for the driver.
 PIECES_PER_CHUNK = 16
@@ -39,13 +39,6 @@ class LaneBounds:
         """The watermark below which no lane of the plan has anything new."""
         marks = [self.default, *self.exceptions.values()]
         return None if any(m is None for m in marks) else min(m for m in marks if m is not None)
-
-
-def lane_of(df: DataFrame) -> Column:
-    """The lane of each row. Rows without a partition (from before adoption) have a lane of their own."""
-    if PARTITION_COLUMN not in df.columns:
-        return F.lit(NOT_PARTITIONED)
-    return F.coalesce(F.col(PARTITION_COLUMN), F.lit(NOT_PARTITIONED))
 
 
 def beyond_marks(df: DataFrame, bounds: LaneBounds) -> DataFrame:

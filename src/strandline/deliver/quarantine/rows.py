@@ -51,8 +51,7 @@ def list_page(
     """Rows of these sinks with their content, by id; `after` is the last id of the previous page."""
     objects, names = open_objects(context.config), {record.id: record.name for record in records}
     states = None if settled_too else NOT_DELIVERED
-    with context.ledger.read() as connection:
-        rows = quarantine.page(connection, list(names), states=states, after=after, rows_max=rows_max)
+    rows = context.ledger.query(quarantine.page, list(names), states=states, after=after, rows_max=rows_max)
     return [QuarantinedRow(names[r.sink], r, objects.place(r.object), *_content(objects, r)) for r in rows]
 
 
@@ -95,8 +94,7 @@ def discard(context: DeliverContext, name: str, numbers: Sequence[int] | None) -
             if row.state is QuarantineState.REPLAYING:
                 raise _may_have_landed(name, row)
         if rows:
-            with context.ledger.write() as connection:
-                _record_discard(connection, name, rows)
+            context.ledger.change(_record_discard, name, rows)
         for row in rows:
             if not quarantine.discard(context.ledger, row.id):
                 raise _may_have_landed(name, row)

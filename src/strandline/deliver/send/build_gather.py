@@ -31,7 +31,8 @@ from strandline.deliver.send.build_spark import (
     twice,
 )
 from strandline.deliver.sink import Sender
-from strandline.iceberg.spark.tables import DataFile, explaining
+from strandline.iceberg.spark.java_errors import explaining
+from strandline.iceberg.spark.tables import DataFile
 from strandline.storage.s3_settings import S3Settings
 
 if TYPE_CHECKING:

@@ -39,7 +39,8 @@ from strandline.deliver.send.build_spark import (
 from strandline.deliver.send.concurrent_send import sent
 from strandline.deliver.send.data_files import one_after_the_other, plain_files
 from strandline.deliver.sink import Sender
-from strandline.iceberg.spark.tables import DataFile, explaining
+from strandline.iceberg.spark.java_errors import explaining
+from strandline.iceberg.spark.tables import DataFile
 from strandline.read.settled_view import SettledView
 from strandline.storage.s3_settings import S3Settings
 

@@ -23,7 +23,7 @@ from pyspark.sql import types as T
 
 from strandline.core import failpoints
 from strandline.core.types import SEQ_COLUMN, SeqRange, merge_ranges
-from strandline.deliver.plan.size_scan_spark import lane_of, selected
+from strandline.deliver.plan.size_scan_spark import selected
 from strandline.deliver.quarantine.content import packed
 from strandline.deliver.send.concurrent_send import sent
 from strandline.deliver.send.patience import patience_of
@@ -31,8 +31,8 @@ from strandline.deliver.send.rejection import Halves, Single
 from strandline.deliver.sink import Address, Conflict, Landed, Outcome, Parcel, Refused, Sender, TryLater, Unknown
 from strandline.deliver.sink_options import DeliveryOptions
 from strandline.iceberg.spark.conditions import check_condition
-from strandline.iceberg.spark.row_text import line
-from strandline.iceberg.spark.tables import explaining
+from strandline.iceberg.spark.java_errors import explaining
+from strandline.iceberg.spark.row_text import lane_of, line
 
 if TYPE_CHECKING:
     import numpy as np
@@ -110,8 +110,9 @@ def prepare_rows(df: DataFrame, cargo: Cargo, *marks: Column) -> DataFrame:
     which is null for a row that does not meet it. So each row is evaluated once and is delivered completely or not at
     all, whatever the condition does. Withheld rows cost little to move, and are counted where they are dropped."""
     columns = selected(cargo.fields) if cargo.form == "rows" else [line(cargo.form, cargo.fields).alias("line")]
-    keep = _condition(df, cargo.where)
-    if keep is not None:
+    if cargo.where is not None:
+        check_condition(df, cargo.where, "the rows", hint=_OTHERWISE)
+        keep = F.coalesce(F.expr(cargo.where), F.lit(False))
         columns = [F.when(keep, F.struct(*columns)).alias(KEPT)]
     return df.select(*marks, F.col(SEQ_COLUMN).alias("_sl_number"), *columns)
 
@@ -127,13 +128,6 @@ def owned_rows(rows: pa.Table) -> pa.Table:
     parts = [struct.flatten() for struct in structs]
     columns = [pa.chunked_array([part[n] for part in parts], field.type) for n, field in enumerate(kind)]
     return pa.table([rows["_sl_number"], *columns], names=["_sl_number", *(field.name for field in kind)])
-
-
-def _condition(df: DataFrame, where: str | None) -> Column | None:
-    if where is None:
-        return None
-    check_condition(df, where, "the rows", hint=_OTHERWISE)
-    return F.coalesce(F.expr(where), F.lit(False))
 
 
 def ship(

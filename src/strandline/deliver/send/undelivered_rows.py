@@ -12,11 +12,11 @@ from pyspark.sql import functions as F
 from strandline.core.types import SEQ_COLUMN, Seq, SeqRange, before
 from strandline.deliver.context import settled
 from strandline.deliver.plan.planner import prepare
-from strandline.deliver.plan.size_scan_spark import lane_of
 from strandline.deliver.send.build_spark import KEPT, cargo_of, owned_rows, prepare_rows
 from strandline.deliver.sink_options import parse_common
 from strandline.deliver.sink_session import SinkRun
-from strandline.iceberg.spark.tables import explaining
+from strandline.iceberg.spark.java_errors import explaining
+from strandline.iceberg.spark.row_text import lane_of
 from strandline.ledger.ingest import blocks
 
 if TYPE_CHECKING:

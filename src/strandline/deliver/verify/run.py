@@ -26,7 +26,7 @@ from strandline.deliver.verify.replayed_rows import Replays, prove_replays
 from strandline.deliver.verify.single_rows import KnowsNumbers, NumberComparison, in_rows, unsent_rows
 from strandline.deliver.verify.undelivered import foreign_rows, forgotten, passed_over
 from strandline.deliver.verify.verdict import Proved, SinkVerdict, VerifyProgress, VerifyReport, add_up
-from strandline.iceberg.spark.tables import explaining
+from strandline.iceberg.spark.java_errors import explaining
 from strandline.ledger.deliver import intents, lanes, losses, quarantine
 from strandline.ledger.deliver.losses import Loss, Reason
 from strandline.ledger.deliver.quarantine import NOT_DELIVERED, QuarantineState

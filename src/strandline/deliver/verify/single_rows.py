@@ -13,12 +13,12 @@ from pyspark.sql import functions as F
 from strandline.core.delivery_types import NOT_PARTITIONED, SinkRecord
 from strandline.core.types import PARTITION_COLUMN, SEQ_COLUMN, SeqRange
 from strandline.core.wording import plural
-from strandline.deliver.plan import size_scan_spark
 from strandline.deliver.sink import Address, Outcome, Parcel
 from strandline.deliver.verify.compare import LakeRows
 from strandline.deliver.verify.ranges import Fault, LaneRanges, VerifyFinding
 from strandline.deliver.verify.rebuild import WantedChunk
-from strandline.iceberg.spark.tables import explaining
+from strandline.iceberg.spark.java_errors import explaining
+from strandline.iceberg.spark.row_text import lane_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -161,7 +161,7 @@ def rows_by_lane(df: DataFrame, spans: Sequence[LaneSpan], others: LaneSpan) -> 
         only = spans[0] if spans else others
         rows = df.where((number > only.floor) & (number <= only.mark))
         return _counts(rows.agg(F.lit(NOT_PARTITIONED).alias("_lane"), F.count("*").alias("rows")))
-    laned = df.select(size_scan_spark.lane_of(df).alias("_lane"), number)
+    laned = df.select(lane_of(df).alias("_lane"), number)
     floor, mark = F.lit(others.floor), F.lit(others.mark)
     if spans:
         known = df.sparkSession.createDataFrame(
@@ -195,7 +195,7 @@ def strays(df: DataFrame, holes: Sequence[tuple[str, SeqRange]]) -> list[Stray]:
         [(p, int(r.lo), int(r.hi)) for p, r in holes], "_lane string, _from long, _to long"
     )
     number = F.col(SEQ_COLUMN)
-    laned = df.select(size_scan_spark.lane_of(df).alias("_lane"), number).join(F.broadcast(known), "_lane")
+    laned = df.select(lane_of(df).alias("_lane"), number).join(F.broadcast(known), "_lane")
     inside = laned.where(number.between(F.col("_from"), F.col("_to")))
     grouped = inside.groupBy("_lane", "_from").agg(
         F.count("*").alias("rows"), F.min(number).alias("first"), F.max(number).alias("last")

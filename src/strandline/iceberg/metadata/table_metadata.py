@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from strandline.core.batch_names import can_share_rows
 from strandline.core.errors import TableUnfit
 from strandline.core.types import (
     BRANCH_PREFIX,
@@ -27,7 +26,6 @@ from strandline.core.types import (
     SnapshotId,
     is_reserved,
 )
-from strandline.core.wording import plural
 
 LAKE_PROPERTY = "strandline.lake"
 EPOCH_PROPERTY = "strandline.epoch"
@@ -265,127 +263,6 @@ def _snapshot(data: Mapping[str, Any]) -> SnapshotView:
         data.get("sequence-number", 0),
         data.get("timestamp-ms", 0),
     )
-
-
-# What to do with a staged block, decided on the metadata that the commit will replace.
-
-
-@dataclass(frozen=True, slots=True)
-class CherryPick:
-    snapshot: SnapshotId
-
-
-@dataclass(frozen=True, slots=True)
-class RemoveBranch:
-    """Main has the rows already; only the branch is left over."""
-
-    published: SnapshotId | None
-
-
-@dataclass(frozen=True, slots=True)
-class AlreadyPublished:
-    published: SnapshotId | None
-    settled: Anchor | None = None  # the tag's position at that time
-
-
-@dataclass(frozen=True, slots=True)
-class CountRows:
-    """History does not tell whether main has the rows: count them, and decide again."""
-
-
-@dataclass(frozen=True, slots=True)
-class PublishHeld:
-    why: str
-
-
-PublishPlan = CherryPick | RemoveBranch | AlreadyPublished | CountRows | PublishHeld
-
-
-def plan_publish(
-    view: TableView, branch: str, snapshot: SnapshotId, wap: WapId, *, rows_in_main: int | None
-) -> PublishPlan:
-    """`rows_in_main` is how many rows of the block's range main has; None if not counted yet. If main has some rows but
-    not all, that proves nothing: others can write any sequence number, and rows can be deleted."""
-    head = view.refs.get(branch)
-    published = view.published_as(str(wap))
-    if published is None and any(s.id == snapshot for s in view.ancestors(view.main)):
-        published = snapshot
-    if head is not None and head != snapshot:
-        return PublishHeld(f"branch {branch} was moved by someone else, from snapshot {snapshot} to {head}")
-    if published is not None:
-        return AlreadyPublished(published, view.settled) if head is None else RemoveBranch(published)
-    staged = view.snapshots.get(snapshot)
-    if staged is not None and view.chain_reaches(staged.parent):
-        if head is None:
-            return PublishHeld(f"branch {branch} is gone and main never had its rows")
-        return CherryPick(snapshot)
-    if rows_in_main is None:
-        return CountRows()
-    if 0 < rows_in_main < len(wap.rows):
-        rows = plural(len(wap.rows), "sequence number")
-        return PublishHeld(f"main has {rows_in_main:,} of its {rows}, and no history that tells why")
-    if rows_in_main > 0:
-        return AlreadyPublished(None, view.settled) if head is None else RemoveBranch(None)
-    if head is None:
-        return PublishHeld(f"branch {branch} is gone and main has none of its rows")
-    return CherryPick(snapshot)
-
-
-# What to do with a reserved block whose writer is gone.
-
-
-@dataclass(frozen=True, slots=True)
-class RollForward:
-    snapshot: SnapshotId
-
-
-@dataclass(frozen=True, slots=True)
-class SettlePublished:
-    published: SnapshotId | None
-
-
-@dataclass(frozen=True, slots=True)
-class Abandon:
-    why: str
-
-
-RecoveryPlan = RollForward | SettlePublished | Abandon
-
-
-def plan_recovery(
-    view: TableView,
-    branch: str,
-    wap: WapId,
-    *,
-    branch_complete: bool,
-    rows_in_main: int,
-    passed: Seq | None = None,
-) -> RecoveryPlan:
-    """Checks the branch first, then main; rows in neither were never acknowledged. `passed` is the highest watermark of
-    any sink: that sink would never get rows that appear at or below it."""
-    elsewhere = batch_elsewhere(view, wap)
-    head = view.refs.get(branch)
-    published = view.published_as(str(wap))
-    # Others can write any sequence number, so rows decide only if history is incomplete.
-    landed = rows_in_main > 0 and not view.chain_reaches(None)
-    if published is not None or landed:
-        return SettlePublished(published)
-    if elsewhere is not None:
-        return Abandon(f"the batch is in main under {elsewhere}")
-    if passed is not None and wap.rows.lo <= passed:
-        return Abandon(f"the watermark of a sink is already past it, at {passed}")
-    if head is not None and branch_complete:
-        return RollForward(head)
-    return Abandon("its writer is gone and staged nothing" if head is None else "its writer left the branch incomplete")
-
-
-def batch_elsewhere(view: TableView, wap: WapId) -> SeqRange | None:
-    """The range under which main already has the same batch, a part of it, or one that contains it, by history."""
-    for snapshot in view.ancestors(view.main):
-        other = snapshot.block_of(wap.lake)
-        if other is not None and other.rows != wap.rows and can_share_rows(other.batch_id, wap.batch_id):
-            return other.rows
-    return None
 
 
 def check_fit(view: TableView, dataset: Dataset, lake: str) -> None:

@@ -37,7 +37,8 @@ from strandline.core.errors import (
     UsageError,
     WrongLake,
 )
-from strandline.core.settings import LakeConfig, resolve_catalog_options
+from strandline.core.secrets import resolve_catalog_options
+from strandline.core.settings import LakeConfig
 from strandline.core.types import INTERNAL_COLUMNS, PARTITION_COLUMN, RESERVED_PREFIX, SEQ_COLUMN, is_reserved
 from strandline.core.wording import plural
 from strandline.iceberg.metadata.identifier import CATALOG, check_new_name, full_name, name_of, parse_identifier

@@ -171,16 +171,6 @@ def type_text(kind: ColumnType) -> str:
             return f"struct<{inner}>"
 
 
-def describe(columns: Sequence[Column]) -> list[str]:
-    """One line per column, aligned."""
-    names = max((len(c.name) for c in columns), default=0)
-    types = max((len(type_text(c.type)) for c in columns), default=0)
-    return [
-        f"{c.name:<{names}}  {type_text(c.type):<{types}}  {'required' if c.required else ''}  {c.doc or ''}".rstrip()
-        for c in columns
-    ]
-
-
 def to_json(columns: Iterable[Column]) -> list[dict[str, Any]]:
     """The content of a schema file; parsing it gives the same columns."""
     out = []

@@ -13,13 +13,14 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import IO, Any
 
 import zstandard
 
@@ -35,9 +36,7 @@ from strandline.iceberg.schema.input_files import (
     unpacked,
     wrong_delimiter,
 )
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from strandline.iceberg.schema.parquet_columns import parquet_columns
 
 SAMPLE_ROWS_MAX = 10_000
 LINE_BYTES_MAX = 64 << 20  # a longer line is not a row but a file without line ends
@@ -71,11 +70,7 @@ class Inferred:
     sampled_rows: int | None = None  # how many rows were sampled, if the file has more
 
 
-def infer_schema(path: Path) -> tuple[Column, ...]:
-    return infer(path, {}).columns
-
-
-def infer(path: Path, types: Mapping[str, ColumnType]) -> Inferred:
+def infer(path: Path, types: Mapping[str, ColumnType] = MappingProxyType({})) -> Inferred:
     """The file's columns. Columns in `types` get that type, whatever their values. Every column is optional: a sample
     cannot promise what later rows have. Raises InputError and SchemaError."""
     if path.is_dir():
@@ -83,7 +78,7 @@ def infer(path: Path, types: Mapping[str, ColumnType]) -> Inferred:
     kind = _kind(path)
     try:
         if kind == "parquet":
-            found = Inferred(_from_parquet(path))
+            found = Inferred(parquet_columns(path))
         else:
             with path.open("rb") as file:
                 check_text(path, kind, unpacked(path, file.read(HEAD_BYTES)))
@@ -358,65 +353,3 @@ def _cell_kind(text: str) -> str:
     if _NUMBER.fullmatch(text) and math.isfinite(float(text)) and (float(text) or not re.match("-?[0.]*[1-9]", text)):
         return "double"
     return "special" if text in _SPECIAL else _text_kind(text)
-
-
-# ---- Parquet -------------------------------------------------------------------------------------------------------
-
-
-def _from_parquet(path: Path) -> tuple[Column, ...]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        schema = pq.read_schema(path)
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as e:
-        raise InputError(f"{path} is not Parquet: {e}") from e
-    return _arrow_columns(schema)
-
-
-def _arrow_columns(fields: Iterable[pa.Field[Any]], where: str = "") -> tuple[Column, ...]:
-    return tuple(Column(f.name, _arrow_type(f.type, f"{where}{f.name}")) for f in fields)
-
-
-def _arrow_type(kind: pa.DataType, where: str) -> ColumnType:
-    import pyarrow as pa
-
-    if isinstance(kind, pa.BaseExtensionType):
-        return Primitive("uuid") if kind.extension_name == "arrow.uuid" else _arrow_type(kind.storage_type, where)
-    if isinstance(kind, pa.DictionaryType):
-        return _arrow_type(kind.value_type, where)
-    if isinstance(kind, pa.MapType):
-        return MapOf(_arrow_type(kind.key_type, f"{where}.key"), _arrow_type(kind.item_type, f"{where}.value"))
-    if isinstance(kind, (pa.ListType, pa.LargeListType, pa.FixedSizeListType)):
-        return ListOf(_arrow_type(kind.value_type, f"{where}.element"))
-    if isinstance(kind, pa.StructType):
-        return Struct(_arrow_columns([kind.field(i) for i in range(kind.num_fields)], f"{where}."))
-    if isinstance(kind, (pa.Decimal32Type, pa.Decimal64Type, pa.Decimal128Type, pa.Decimal256Type)):
-        if kind.precision <= 38 and 0 <= kind.scale <= kind.precision:
-            return Primitive(f"decimal({kind.precision},{kind.scale})")
-        raise SchemaError(f"column {where}: {kind} has more digits than Iceberg's 38")
-    if isinstance(kind, pa.TimestampType):
-        return Primitive("timestamptz" if kind.tz else "timestamp")
-    if isinstance(kind, pa.FixedSizeBinaryType):
-        return Primitive(f"fixed[{kind.byte_width}]")
-    for test, name in _arrow_tests():
-        if test(kind):
-            return Primitive(name)
-    raise SchemaError(f"column {where}: there is no type in Iceberg for {kind}", hint="Leave it out, or convert it.")
-
-
-def _arrow_tests() -> list[tuple[Any, str]]:
-    from pyarrow import types as t
-
-    return [
-        (t.is_boolean, "boolean"),
-        (t.is_uint64, "decimal(20,0)"),
-        (lambda k: t.is_int64(k) or t.is_uint32(k), "long"),
-        (t.is_integer, "int"),
-        (t.is_float64, "double"),
-        (t.is_floating, "float"),
-        (t.is_date, "date"),
-        (t.is_time, "time"),
-        (lambda k: t.is_string(k) or t.is_large_string(k) or t.is_string_view(k) or t.is_null(k), "string"),
-        (lambda k: t.is_binary(k) or t.is_large_binary(k) or t.is_binary_view(k), "binary"),
-    ]

@@ -16,7 +16,8 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from strandline.core.errors import ConfigError, RuntimeMissing
-from strandline.core.settings import LakeConfig, resolve_catalog_options, resolve_secret
+from strandline.core.secrets import resolve_catalog_options, resolve_secret
+from strandline.core.settings import LakeConfig
 from strandline.iceberg.metadata.identifier import CATALOG
 from strandline.iceberg.session import spark_internals
 from strandline.iceberg.session.class_archive import use_flags

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from strandline.core.errors import UsageError
 from strandline.iceberg.session.spark_internals import catalyst_of, query_execution
-from strandline.iceberg.spark.tables import explain
+from strandline.iceberg.spark.java_errors import explain
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

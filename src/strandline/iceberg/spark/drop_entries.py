@@ -13,7 +13,8 @@ from pyspark.sql import functions as f
 
 from strandline.iceberg.metadata.identifier import in_spark
 from strandline.iceberg.metadata.table_metadata import BATCH_SUMMARY, DROPPED_SUMMARY
-from strandline.iceberg.spark.tables import SparkTables, TableChange, iterate
+from strandline.iceberg.spark.table_change import TableChange
+from strandline.iceberg.spark.tables import SparkTables, iterate
 
 
 def drop_data_files(

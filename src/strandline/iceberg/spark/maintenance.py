@@ -23,17 +23,10 @@ from strandline.iceberg.metadata.live_files import FilePart, LiveFile
 from strandline.iceberg.metadata.table_metadata import BLOCK_SUMMARY, VOID_PREFIX, WapId
 from strandline.iceberg.session.spark_internals import set_active
 from strandline.iceberg.spark import java
+from strandline.iceberg.spark.java_errors import JAVA_ERRORS, explain, java_class, root_cause
 from strandline.iceberg.spark.number_bounds import NewFile, NumberBounds, new_files
 from strandline.iceberg.spark.rewrite import discard, replace_files, staged, write_files
-from strandline.iceberg.spark.tables import (
-    JAVA_ERRORS,
-    SparkTables,
-    explain,
-    iterate,
-    java_class,
-    planned_files,
-    root_cause,
-)
+from strandline.iceberg.spark.tables import SparkTables, iterate, planned_files
 
 # in the summary of a snapshot that replaced files: identifies the commit, so that one whose answer was lost is found
 COMPACTION_SUMMARY = "strandline.compaction"

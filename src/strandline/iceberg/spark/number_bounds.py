@@ -46,6 +46,6 @@ def new_files(java: IcebergJava, table: Any, files: Iterable[Any]) -> list[NewFi
     bounds, found = NumberBounds(java, table), []
     for file in files:
         if (numbers := bounds.of_all_rows(file)) is None:
-            raise FailedError(f"{table.name()}: a new file has no bounds of {SEQ_COLUMN}")
+            raise FailedError(f"{table.name()}: a new file has no bounds of {SEQ_COLUMN}", hint="Nothing was changed.")
         found.append(NewFile(int(file.recordCount()), int(file.fileSizeInBytes()), *numbers))
     return found

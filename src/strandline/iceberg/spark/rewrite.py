@@ -23,16 +23,9 @@ from strandline.iceberg.metadata.identifier import in_spark
 from strandline.iceberg.metadata.table_metadata import BLOCK_SUMMARY, TableView, WapId
 from strandline.iceberg.session.spark_internals import set_active
 from strandline.iceberg.spark import java
-from strandline.iceberg.spark.tables import (
-    JAVA_ERRORS,
-    SparkTables,
-    check_epoch,
-    explain,
-    explaining,
-    java_class,
-    planned_files,
-    root_cause,
-)
+from strandline.iceberg.spark.java_errors import JAVA_ERRORS, explain, explaining, java_class, root_cause
+from strandline.iceberg.spark.table_change import check_epoch
+from strandline.iceberg.spark.tables import SparkTables, planned_files
 
 
 @dataclass(frozen=True, slots=True)

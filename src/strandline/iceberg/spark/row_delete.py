@@ -21,15 +21,9 @@ from strandline.core.types import SEQ_COLUMN, SnapshotId
 from strandline.core.wording import plural
 from strandline.iceberg.metadata.identifier import in_spark
 from strandline.iceberg.spark.java import NOT_LANDED
+from strandline.iceberg.spark.java_errors import JAVA_ERRORS, explain, java_class, root_cause
 from strandline.iceberg.spark.rewrite import check_rows, discard, group_of, reading, write
-from strandline.iceberg.spark.tables import (
-    JAVA_ERRORS,
-    SparkTables,
-    explain,
-    java_class,
-    planned_files,
-    root_cause,
-)
+from strandline.iceberg.spark.tables import SparkTables, planned_files
 
 _LOST = (
     "CommitFailedException",

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from strandline.core.delivery_types import NOT_PARTITIONED
+from strandline.core.types import PARTITION_COLUMN
 from strandline.iceberg.metadata.identifier import quoted
 
 _JSON = {"ignoreNullFields": "false"}
@@ -135,3 +137,10 @@ def _copy_text(field: T.StructField) -> Column:
     for raw, escaped in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r")):
         text = F.replace(text, F.lit(raw), F.lit(escaped))
     return text
+
+
+def lane_of(df: DataFrame) -> Column:
+    """The lane of each row. Rows without a partition (from before adoption) have a lane of their own."""
+    if PARTITION_COLUMN not in df.columns:
+        return F.lit(NOT_PARTITIONED)
+    return F.coalesce(F.col(PARTITION_COLUMN), F.lit(NOT_PARTITIONED))

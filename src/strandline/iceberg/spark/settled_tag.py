@@ -11,7 +11,8 @@ from strandline.core.errors import StrandlineError
 from strandline.core.types import SEQ_COLUMN, Anchor, SeqRange
 from strandline.iceberg.metadata.lineage import Links, Memory, RolledBack, Verdict, judge, links_of
 from strandline.iceberg.metadata.table_metadata import SETTLED_TAG, TableView
-from strandline.iceberg.spark.tables import JAVA_ERRORS, SparkTables
+from strandline.iceberg.spark.java_errors import JAVA_ERRORS
+from strandline.iceberg.spark.tables import SparkTables
 
 
 def judge_table(tables: SparkTables, name: str, view: TableView, memory: Memory) -> Verdict:

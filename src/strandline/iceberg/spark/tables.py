@@ -19,34 +19,29 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from strandline.core import failpoints
-from strandline.core.errors import CommitUnknown, FailedError, NoSuchDataset, StorageError, StrandlineError, Superseded
+from strandline.core.errors import CommitUnknown, NoSuchDataset, StorageError
 from strandline.core.types import SEQ_COLUMN, SEQ_MAX, SeqRange, SnapshotId
 from strandline.core.wording import plural
 from strandline.iceberg.metadata.block_placement import NumberSpan
+from strandline.iceberg.metadata.block_plans import CherryPick, CountRows, PublishPlan, RemoveBranch, plan_publish
 from strandline.iceberg.metadata.identifier import CATALOG, in_spark
-from strandline.iceberg.metadata.table_metadata import (
-    EPOCH_PROPERTY,
-    SETTLED_TAG,
-    CherryPick,
-    CountRows,
-    PublishPlan,
-    RemoveBranch,
-    TableView,
-    WapId,
-    parse_view,
-    plan_publish,
-)
+from strandline.iceberg.metadata.table_metadata import EPOCH_PROPERTY, TableView, WapId, parse_view
 from strandline.iceberg.spark import java
 from strandline.iceberg.spark.java import IcebergJava
+from strandline.iceberg.spark.java_errors import (
+    JAVA_ERRORS,
+    explain,
+    explaining,
+    is_missing_table,
+    java_class,
+    root_cause,
+)
 from strandline.iceberg.spark.number_bounds import NewFile, NumberBounds, new_files
-
-JAVA_ERRORS = (Py4JJavaError, PySparkException)
+from strandline.iceberg.spark.table_change import TableChange, check_epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,77 +52,6 @@ class DataFile:
     hi: int
     is_parquet: bool
     has_deletes: bool
-
-
-_TOUCHED_MS = 3_650 * 86_400_000  # ten years: our branches do not expire
-
-
-class TableChange:
-    """A change on the present metadata of a table, which Iceberg computes and writes files for. What we send ourselves
-    is sent once. Whatever the outcome, its files stay; after a refusal the reconciler finds them."""
-
-    def __init__(self, table: Any, *, is_remote: bool) -> None:
-        self.table = table
-        self._is_remote = is_remote
-        self._operations = table.operations()
-        self.transaction = table.newTransaction()
-        self._base = self._operations.current()
-
-    def _require(self, branch: str) -> None:
-        """The commit is refused if the branch is gone, or has another head. A REST catalog compares the refs that a
-        commit sets, but not those that it removes: so this sets the branch to what it is, before it is removed."""
-        touch = self.transaction.manageSnapshots()
-        touch.setMaxRefAgeMs(branch, _TOUCHED_MS)
-        touch.commit()
-
-    def send(self) -> None:
-        self._operations.commit(self._base, self.transaction.table().operations().current())
-
-    def commit(
-        self,
-        *,
-        create: str | None = None,
-        pick: SnapshotId | None = None,
-        remove: str | None = None,
-        settle: bool = False,
-    ) -> None:
-        """Also changes branches and main. `settle` puts our tag on main, as this very commit leaves it."""
-        if self._is_remote and remove is not None:
-            self._require(remove)
-        manage = self.transaction.manageSnapshots()
-        if create is not None:
-            manage.createBranch(create)
-        if pick is not None:
-            manage.cherrypick(pick)
-        if remove is not None:
-            manage.removeBranch(remove)
-        manage.commit()
-        if settle:
-            self._tag_main()
-        if self._is_remote:
-            self.send()
-        else:
-            # A change of refs is refused on any other metadata than it was planned on, and Iceberg cleans up.
-            self.transaction.commitTransaction()
-
-    def _tag_main(self) -> None:
-        table = self.transaction.table()
-        main, tag = table.currentSnapshot(), table.refs().get(SETTLED_TAG)
-        if main is None or (tag is not None and tag.snapshotId() == main.snapshotId()):
-            return
-        manage = self.transaction.manageSnapshots()
-        (manage.createTag if tag is None else manage.replaceTag)(SETTLED_TAG, main.snapshotId())
-        manage.commit()
-
-
-def check_epoch(
-    view: TableView, epoch: int, outcome: str = "the rows that it staged were rolled forward or dropped"
-) -> None:
-    if view.epoch > epoch:
-        raise Superseded(
-            f"another ledger took this lake over (epoch {view.epoch}, ours is {epoch})",
-            hint=f"Stop using this copy of the ledger; {outcome}.",
-        )
 
 
 class _LookAgain(Exception):
@@ -177,7 +101,7 @@ class SparkTables:
         try:
             return self.java.load_table(in_spark(name))
         except JAVA_ERRORS as e:
-            if _is_missing_table(e):
+            if is_missing_table(e):
                 raise NoSuchDataset(f"the catalog has no table {name}") from e
             raise explain(e, f"table {name} cannot be loaded") from e
 
@@ -450,62 +374,3 @@ _STALE = (  # Iceberg has no classes for these
 def _worth_another_look(error: Exception) -> bool:
     kind, text = java_class(error), root_cause(error)
     return kind in java.LOST_OR_UNKNOWN or any(words in text for words in _STALE)
-
-
-def _is_missing_table(error: Exception) -> bool:
-    if isinstance(error, PySparkException):
-        return error.getCondition() in ("TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND")
-    return java_class(error) in java.NO_SUCH_TABLE
-
-
-def java_class(error: Exception) -> str:
-    """PySpark translates the Java errors that it knows, and leaves the others as they are."""
-    if isinstance(error, Py4JJavaError):
-        return str(error.java_exception.getClass().getName())
-    return type(error).__name__
-
-
-def root_cause(error: Exception) -> str:
-    if not isinstance(error, Py4JJavaError):
-        return str(error)
-    cause = error.java_exception
-    while cause.getCause() is not None:
-        cause = cause.getCause()
-    return f"{cause.getClass().getSimpleName()}: {cause.getMessage()}"
-
-
-@contextmanager
-def explaining(what: str) -> Iterator[None]:
-    """Raises what `explain` makes of an error."""
-    try:
-        yield
-    except Exception as e:
-        raise explain(e, what) from e
-
-
-def explain(error: Exception, what: str) -> StrandlineError:
-    """The root cause of a Java error in one line; the stack trace stays in the cause."""
-    if isinstance(error, StrandlineError):
-        return error
-    text = root_cause(error)
-    lines = [line for line in text.splitlines() if line.strip()] or [type(error).__name__]
-    # For a Python failure on an executor, the exception is below its traceback.
-    said = [line for line in lines if not line[0].isspace()] if "Traceback (most recent call last)" in text else []
-    first = (said[-1] if said else lines[0]).strip()
-    if "No space left" in text:
-        return StorageError(
-            f"{what}: the disk is full", hint="Free some space and run it again; nothing is visible yet."
-        )
-    kind = java_class(error)
-    if kind in java.REST_DENIED:
-        return StorageError(
-            f"{what}: the catalog refuses it: {first[:500]}",
-            hint="Look at the credentials in catalog.options, and at what the catalog lets them do.",
-        )
-    if kind in java.REST_AWAY:
-        return StorageError(
-            f"{what}: the catalog does not answer: {first[:500]}",
-            hint="Look whether the REST catalog at catalog.uri is up and can be reached from here. What was under way "
-            "is settled by the next run.",
-        )
-    return FailedError(f"{what}: {first[:500]}")

@@ -21,7 +21,6 @@ from strandline.core.delivery_types import (
     ChunkId,
     ChunkState,
     Intent,
-    IntentId,
     LaneId,
     LanePlan,
     SinkRecord,
@@ -30,7 +29,7 @@ from strandline.core.errors import MarkMoved
 from strandline.core.types import Lease, Seq, SeqRange
 from strandline.ledger.deliver import plans, sinks
 from strandline.ledger.deliver.lanes import Token, of_sink
-from strandline.ledger.engine import Ledger, from_row, slices, utc_now
+from strandline.ledger.engine import Ledger, from_row, rows_with, slices, utc_now
 from strandline.ledger.schema.core import chunk, intent, lane
 
 _ROWS_AT_ONCE_MAX = 1000
@@ -111,8 +110,7 @@ def _check_lease(lease: Lease, sink: SinkRecord) -> None:
 
 def acknowledge(ledger: Ledger, lease: Lease, acks: Sequence[Acknowledged]) -> bool:
     """Records the outcomes of chunks; False if the lease is lost. Idempotent; another outcome raises `MarkMoved`."""
-    with ledger.write() as connection:
-        return acknowledge_in(connection, lease, acks)
+    return ledger.change(acknowledge_in, lease, acks)
 
 
 def acknowledge_in(connection: sa.Connection, lease: Lease, acks: Sequence[Acknowledged]) -> bool:
@@ -134,8 +132,7 @@ def _chunks(connection: sa.Connection, lease: Lease, ids: Iterable[ChunkId]) -> 
         .join_from(chunk, lane, lane.c.id == chunk.c.lane_id)
         .where(lane.c.sink_id == lease.row)
     )
-    for some in slices(ids):
-        yield from map(chunk_of, connection.execute(query.where(chunk.c.id.in_(some))))
+    return map(chunk_of, rows_with(connection, query, chunk.c.id, ids))
 
 
 def _is_same(known: Chunk | None, ack: Acknowledged) -> bool:
@@ -217,10 +214,8 @@ def _moved(sink: SinkRecord, promised: Intent) -> MarkMoved:
 
 
 def _still_open(connection: sa.Connection, sink: SinkRecord, intents: Sequence[Intent]) -> list[Intent]:
-    stored: dict[int, Any] = {}
     query = sa.select(intent, lane.c.mark).join_from(intent, lane, lane.c.id == intent.c.lane_id).where(*of_sink(sink))
-    for some in slices(i.id for i in intents):
-        stored.update((row.id, row) for row in connection.execute(query.where(intent.c.id.in_(some))))
+    stored = {row.id: row for row in rows_with(connection, query, intent.c.id, (i.id for i in intents))}
     still_open = []
     for promised in intents:
         row = stored.get(promised.id)
@@ -257,9 +252,8 @@ def _moves(
 ) -> list[dict[str, Any]]:
     chunks: dict[int, list[Chunk]] = {}
     query = sa.select(chunk.c.intent_id, *CHUNK_COLUMNS).order_by(chunk.c.lo)
-    for some in slices(i.id for i in intents):
-        for row in connection.execute(query.where(chunk.c.intent_id.in_(some))):
-            chunks.setdefault(row.intent_id, []).append(chunk_of(row))
+    for row in rows_with(connection, query, chunk.c.intent_id, (i.id for i in intents)):
+        chunks.setdefault(row.intent_id, []).append(chunk_of(row))
     tokens = {until: token(until) for until in {i.until for i in intents}}
     moves = []
     for promised in intents:
@@ -344,14 +338,18 @@ def drop_open(connection: sa.Connection, sink: SinkRecord, *, keep: Collection[L
     dropped and how many kept."""
     found = open_of(connection, sink)
     begun = {i.id: until for i in found if i.lane in keep and (until := _begun_until(i)) is not None}
-    intent_rows = _rows(connection, intent, intent.c.id, begun)
-    chunk_rows = [r for r in _rows(connection, chunk, chunk.c.intent_id, begun) if r["hi"] <= begun[r["intent_id"]]]
+    intent_rows = [r._mapping for r in rows_with(connection, sa.select(intent), intent.c.id, begun)]
+    chunk_rows = [
+        dict(r._mapping)
+        for r in rows_with(connection, sa.select(chunk), chunk.c.intent_id, begun)
+        if r.hi <= begun[r.intent_id]
+    ]
     for some in slices(i.id for i in found):
         connection.execute(chunk.delete().where(chunk.c.intent_id.in_(some)))
         connection.execute(intent.delete().where(intent.c.id.in_(some)))
     if begun:
         now = {"options": sinks.options_text(sink.options)}
-        connection.execute(intent.insert(), [r | now | {"until": begun[r["id"]]} for r in intent_rows])
+        connection.execute(intent.insert(), [{**r, **now, "until": begun[r["id"]]} for r in intent_rows])
         connection.execute(chunk.insert(), chunk_rows)
     return len(found) - len(begun), len(begun)
 
@@ -360,13 +358,3 @@ def _begun_until(promised: Intent) -> Seq | None:
     """The end of the last chunk that was settled or may have been sent; None if there is none."""
     begun = [c.rows.hi for c in promised.chunks if c.offered or c.state is not ChunkState.PLANNED]
     return begun[-1] if begun else None
-
-
-def _rows(
-    connection: sa.Connection, table: sa.Table, column: sa.ColumnElement[int], ids: Iterable[IntentId]
-) -> list[dict[str, Any]]:
-    return [
-        dict(row._mapping)
-        for some in slices(ids)
-        for row in connection.execute(sa.select(table).where(column.in_(some)))
-    ]

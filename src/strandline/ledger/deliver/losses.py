@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -74,22 +73,6 @@ def of_sink(connection: sa.Connection, record: SinkRecord) -> list[Loss]:
         .order_by(loss.c.until, loss.c.id)
     )
     return [from_row(Loss, r, sink=r.sink_id, reason=Reason(r.reason)) for r in rows]
-
-
-def lost_rows(connection: sa.Connection, record: SinkRecord) -> int:
-    """The counted lost rows of the sink's current generation."""
-    return int(connection.execute(_of(record, sa.func.coalesce(sa.func.sum(loss.c.rows), 0))).scalar_one())
-
-
-def unknown_losses(connection: sa.Connection, record: SinkRecord) -> int:
-    """How many ranges of the current generation were lost whose rows nobody can count."""
-    return int(connection.execute(_of(record, sa.func.count() - sa.func.count(loss.c.rows))).scalar_one())
-
-
-def _of(record: SinkRecord, what: sa.ColumnElement[Any]) -> sa.Select[Any]:
-    return sa.select(sa.cast(what, sa.BigInteger)).where(
-        loss.c.sink_id == record.id, loss.c.generation == record.generation
-    )
 
 
 def add_purge(connection: sa.Connection, id: DatasetId, rows: SeqRange, count: int) -> None:

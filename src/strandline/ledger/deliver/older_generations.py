@@ -13,7 +13,7 @@ from strandline.core.types import Seq, SeqRange
 from strandline.ledger.deliver import intents
 from strandline.ledger.deliver.lanes import of_sink
 from strandline.ledger.deliver.sinks import seq_or_none
-from strandline.ledger.engine import slices
+from strandline.ledger.engine import rows_with
 from strandline.ledger.schema.core import chunk, intent, lane, partition_hash
 from strandline.ledger.schema.core import sink as sink_table
 
@@ -67,13 +67,10 @@ def _began(connection: sa.Connection, of: Collection[LaneId]) -> int | None:
 def foundations(connection: sa.Connection, sink: SinkRecord, partitions: Collection[str]) -> list[Foundation]:
     """The foundations of lanes that build on an older generation and have delivered no rows themselves."""
     landed = intents.last_landed(connection, sink)
-    mine: list[Any] = []
-    for some in slices(partition_hash(p) for p in partitions):
-        mine += connection.execute(
-            sa.select(lane.c.id, lane.c.partition, lane.c.builds_on).where(
-                *of_sink(sink), lane.c.builds_on.is_not(None), lane.c.partition_hash.in_(some)
-            )
-        ).all()
+    builds = sa.select(lane.c.id, lane.c.partition, lane.c.builds_on).where(
+        *of_sink(sink), lane.c.builds_on.is_not(None)
+    )
+    mine = list(rows_with(connection, builds, lane.c.partition_hash, map(partition_hash, partitions)))
     found = [_foundation(connection, sink, r.partition, r.builds_on) for r in mine if r.id not in landed]
     return sorted((f for f in found if f is not None), key=lambda f: f.partition)
 

@@ -163,30 +163,10 @@ def get(connection: sa.Connection, id: QuarantinedId) -> Quarantined | None:
     return found[0] if found else None
 
 
-def count(connection: sa.Connection, sink: SinkRecord) -> int:
-    """How many rows of the current generation the sink does not have, as far as we know."""
-    return sum(counts(connection, sink).values())
-
-
-def counts(connection: sa.Connection, sink: SinkRecord) -> dict[LaneId, int]:
-    """The same per lane, without lanes that have none."""
-    rows = connection.execute(
-        sa.select(quarantined.c.lane_id, sa.func.count())
-        .where(
-            quarantined.c.sink_id == sink.id,
-            quarantined.c.generation == sink.generation,
-            quarantined.c.state.in_([state.value for state in NOT_DELIVERED]),
-        )
-        .group_by(quarantined.c.lane_id)
-    )
-    return {LaneId(id): found for id, found in rows}
-
-
-def start_replay(ledger: Ledger, id: QuarantinedId, *, above: int = 0) -> int | None:
+def start_replay(ledger: Ledger, id: QuarantinedId) -> int | None:
     """Returns the row's number in the replay lane of its sink and generation; None if there is nothing to replay.
 
-    A row keeps its number, because it may have landed under it. A new number is also above `above`, the highest that
-    the sink was found to hold: a restored ledger may have forgotten numbers."""
+    A row keeps its number, because it may have landed under it."""
     with ledger.write() as connection:
         # The lock gives two concurrent replays two numbers.
         of = sa.select(quarantined.c.sink_id).where(quarantined.c.id == id).scalar_subquery()
@@ -201,14 +181,14 @@ def start_replay(ledger: Ledger, id: QuarantinedId, *, above: int = 0) -> int | 
                     quarantined.c.sink_id == found.sink, quarantined.c.generation == found.generation
                 )
             ).scalar()
-            number = max(highest or 0, above) + 1
+            number = (highest or 0) + 1
         if found.state is QuarantineState.HELD:
             _move(connection, id, QuarantineState.HELD, QuarantineState.REPLAYING, replay_number=number)
         return number
 
 
 def _move(
-    connection: sa.Connection, id: QuarantinedId, before: QuarantineState, after: QuarantineState, **values: Any
+    connection: sa.Connection, id: QuarantinedId, before: QuarantineState, after: QuarantineState, /, **values: Any
 ) -> bool:
     """True also if the row is in the new state already."""
     connection.execute(
@@ -221,18 +201,15 @@ def _move(
 
 def replayed(ledger: Ledger, id: QuarantinedId) -> bool:
     """The row landed. False if it was not being replayed."""
-    with ledger.write() as connection:
-        return _move(connection, id, QuarantineState.REPLAYING, QuarantineState.REPLAYED)
+    return ledger.change(_move, id, QuarantineState.REPLAYING, QuarantineState.REPLAYED)
 
 
 def refused_again(ledger: Ledger, id: QuarantinedId, reason: str) -> bool:
     """The sink refused the row for good, so nothing landed: the row is held again, with the new reason and its old
     number. Never call this after an unknown outcome. False if the row landed or was discarded."""
-    with ledger.write() as connection:
-        return _move(connection, id, QuarantineState.REPLAYING, QuarantineState.HELD, reason=reason)
+    return ledger.change(_move, id, QuarantineState.REPLAYING, QuarantineState.HELD, reason=reason)
 
 
 def discard(ledger: Ledger, id: QuarantinedId) -> bool:
     """False if the row is not held: it landed, or may have."""
-    with ledger.write() as connection:
-        return _move(connection, id, QuarantineState.HELD, QuarantineState.DISCARDED)
+    return ledger.change(_move, id, QuarantineState.HELD, QuarantineState.DISCARDED)

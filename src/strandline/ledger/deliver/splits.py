@@ -13,7 +13,7 @@ from strandline.core.errors import MarkMoved
 from strandline.core.types import Lease, Seq
 from strandline.ledger.deliver import sinks
 from strandline.ledger.deliver.intents import CHUNK_COLUMNS, chunk_of
-from strandline.ledger.engine import Ledger, slices
+from strandline.ledger.engine import Ledger, rows_with, slices
 from strandline.ledger.schema.core import chunk, intent, lane
 
 
@@ -58,7 +58,7 @@ def _open_chunks(connection: sa.Connection, lease: Lease, ids: Iterable[ChunkId]
         .join(intent, (intent.c.id == chunk.c.intent_id) & intent.c.closed_at.is_(None))
         .where(lane.c.sink_id == lease.row)
     )
-    return [row for some in slices(ids) for row in connection.execute(query.where(chunk.c.id.in_(some)))]
+    return list(rows_with(connection, query, chunk.c.id, ids))
 
 
 def _part(whole: Any, lo: int, hi: int, expected: int) -> dict[str, Any]:
@@ -84,9 +84,8 @@ def _parts(connection: sa.Connection, lease: Lease, wanted: Iterable[Split]) -> 
         .order_by(chunk.c.lo)
     )
     found: dict[int, list[Chunk]] = {}
-    for some in slices(one.chunk for one in splits):
-        for row in connection.execute(query.where(chunk.c.split_from.in_(some))):
-            found.setdefault(row.split_from, []).append(chunk_of(row))
+    for row in rows_with(connection, query, chunk.c.split_from, (one.chunk for one in splits)):
+        found.setdefault(row.split_from, []).append(chunk_of(row))
     parts: dict[ChunkId, tuple[Chunk, Chunk]] = {}
     for one in splits:
         match found.get(one.chunk, []):

@@ -6,9 +6,9 @@ says whether it made the change.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -33,9 +33,8 @@ from strandline.core.types import (
     SeqRange,
     SnapshotId,
     Staged,
-    merge_ranges,
 )
-from strandline.ledger.engine import Ledger, from_row, insert_into, slices, utc_now
+from strandline.ledger.engine import Ledger, from_row, insert_into, utc_now
 from strandline.ledger.ingest import datasets, reserve_sql, sequence, table_states
 from strandline.ledger.schema.core import block, input_file
 from strandline.ledger.witness import Witness
@@ -146,16 +145,21 @@ def _same_batch(known: Block, wanted: NewBlock) -> Block:
 
 
 def of_batch(connection: sa.Connection, dataset: DatasetId, batch_id: str) -> Block | None:
-    row = connection.execute(
-        sa.select(block).where(
-            block.c.dataset_id == dataset, block.c.batch_id == batch_id, block.c.state != "abandoned"
-        )
-    ).one_or_none()
-    return None if row is None else _block(row)
+    own = (block.c.dataset_id == dataset, block.c.batch_id == batch_id)
+    return _find(connection, *own, block.c.state != "abandoned")
 
 
 def get(connection: sa.Connection, id: BlockId) -> Block | None:
-    row = connection.execute(sa.select(block).where(block.c.id == id)).one_or_none()
+    return _find(connection, block.c.id == id)
+
+
+def of_number(connection: sa.Connection, lo: int) -> Block | None:
+    """The block whose `lo` this is; recovered ranges do not count."""
+    return _find(connection, block.c.lo == lo, block.c.kind != BlockKind.RECOVERED.value)
+
+
+def _find(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> Block | None:
+    row = connection.execute(sa.select(block).where(*where)).one_or_none()
     return None if row is None else _block(row)
 
 
@@ -188,9 +192,8 @@ def _change(connection: sa.Connection, head: BlockHead, expected: str, fence: Fe
 
 
 def renew(ledger: Ledger, reserved: Reserved, *, lease_seconds: float) -> bool:
-    with ledger.write() as connection:
-        until = utc_now() + timedelta(seconds=lease_seconds)
-        return _change(connection, reserved.head, "reserved", reserved.fence, lease_until=until)
+    until = utc_now() + timedelta(seconds=lease_seconds)
+    return ledger.change(_change, reserved.head, "reserved", reserved.fence, lease_until=until)
 
 
 def mark_staged(ledger: Ledger, witness: Witness, reserved: Reserved, snapshot: SnapshotId) -> bool:
@@ -264,16 +267,14 @@ def abandon(ledger: Ledger, witness: Witness, reserved: Reserved, reason: str) -
 
 def forget_reserved(connection: sa.Connection, reserved: Reserved, reason: str) -> bool:
     """Only for a resync, which takes a sequence number itself."""
-    return _change(
-        connection, reserved.head, "reserved", reserved.fence, state="abandoned", reason=reason, lease_until=None
-    )
+    values = {"state": "abandoned", "reason": reason, "lease_until": None}
+    return _change(connection, reserved.head, "reserved", reserved.fence, **values)
 
 
 def void(connection: sa.Connection, staged: Staged, reason: str) -> bool:
     """Abandons a staged block that cannot be published, by a person's decision."""
-    return _change(
-        connection, staged.head, "staged", staged.fence, state="abandoned", reason=f"voided: {reason}", snapshot_id=None
-    )
+    values = {"state": "abandoned", "reason": f"voided: {reason}", "snapshot_id": None}
+    return _change(connection, staged.head, "staged", staged.fence, **values)
 
 
 def fence_open_blocks(connection: sa.Connection) -> int:
@@ -332,7 +333,7 @@ def page(connection: sa.Connection, dataset: DatasetId, *, before: int | None, b
     query = sa.select(block).where(block.c.dataset_id == dataset).order_by(block.c.lo.desc(), block.c.id.desc())
     if before is not None:
         query = query.where(block.c.lo < before)
-    return list(map(_block, connection.execute(query.limit(blocks_max))))
+    return read_blocks(connection, query.limit(blocks_max))
 
 
 def postpone(connection: sa.Connection, dataset: DatasetId, rows: SeqRange, batch_id: str) -> None:
@@ -364,14 +365,6 @@ def settle_postponed(connection: sa.Connection, found: Reserved) -> None:
     _change(connection, found.head, "reserved", None, state="published", lease_until=None)
 
 
-def of_number(connection: sa.Connection, lo: int) -> Block | None:
-    """The block whose `lo` this is; recovered ranges do not count."""
-    row = connection.execute(
-        sa.select(block).where(block.c.lo == lo, block.c.kind != BlockKind.RECOVERED.value)
-    ).one_or_none()
-    return None if row is None else _block(row)
-
-
 def sealed(connection: sa.Connection, dataset: DatasetId) -> Seq | None:
     """The highest sequence number up to which every block of the dataset is settled."""
     found = connection.execute(_SEALED, {"dataset": dataset}).scalar()
@@ -397,110 +390,10 @@ def sealed_of(dataset: sa.ColumnElement[int]) -> sa.Select[Any]:
 _SEALED = sealed_of(sa.bindparam("dataset", type_=sa.BigInteger))
 
 
-LAST_SETTLED_MAX = 16
-
-
-def last_settled(connection: sa.Connection, dataset: DatasetId) -> list[Published]:
-    """The last published blocks that know their snapshot, newest first. Several, because two writers may mark their
-    blocks in another order than they committed them."""
-    rows = connection.execute(
-        sa.select(block)
-        .where(block.c.dataset_id == dataset, block.c.state == "published", block.c.snapshot_id.is_not(None))
-        .order_by(block.c.changed_at.desc(), block.c.id.desc())
-        .limit(LAST_SETTLED_MAX)
-    )
-    return [b for b in map(_block, rows) if isinstance(b, Published)]
-
-
-def owned_ranges_of(
-    connection: sa.Connection, after: Mapping[DatasetId, Seq | None]
-) -> dict[DatasetId, list[SeqRange]]:
-    """The ranges of published blocks of many datasets, each above a sequence number of its own; not merged."""
-    found: dict[DatasetId, list[SeqRange]] = {id: [] for id in after}
-    for some in slices(after.items(), parameters_each=2):
-        wanted = (
-            sa.values(sa.column("dataset_id", sa.BigInteger), sa.column("after", sa.BigInteger), name="wanted")
-            .data([(id, low or 0) for id, low in some])
-            .cte("wanted")
-        )
-        query = sa.select(block.c.dataset_id, block.c.lo, block.c.hi).join_from(
-            wanted,
-            block,
-            (block.c.dataset_id == wanted.c.dataset_id)
-            & (block.c.state == sa.literal_column("'published'", sa.Text))
-            & (block.c.hi > wanted.c.after),
-        )
-        for r in connection.execute(query):
-            found[DatasetId(r.dataset_id)].append(SeqRange(Seq(r.lo), Seq(r.hi)))
-    return found
-
-
-def forget_snapshots(connection: sa.Connection, dataset: DatasetId) -> int:
-    """Accepts the table as it is, whatever was published before, by a person's decision."""
-    changed = connection.execute(
-        block.update()
-        .where(block.c.dataset_id == dataset, block.c.state == "published", block.c.snapshot_id.is_not(None))
-        .values(snapshot_id=None)
-    )
-    return int(changed.rowcount)
-
-
-def owned_ranges(
-    connection: sa.Connection, dataset: DatasetId, *, after: Seq | None = None, until: Seq | None = None
-) -> list[SeqRange]:
-    """The merged ranges of published blocks that touch the given bounds. Rows outside of them are foreign."""
-    query = sa.select(block.c.lo, block.c.hi).where(block.c.dataset_id == dataset, block.c.state == "published")
-    if after is not None:
-        query = query.where(block.c.hi > after)
-    if until is not None:
-        query = query.where(block.c.lo <= until)
-    return merge_ranges(SeqRange(Seq(r.lo), Seq(r.hi)) for r in connection.execute(query))
-
-
-def cut(connection: sa.Connection, dataset: DatasetId, *, after: Seq | None, sealed: Seq, rows_max: int) -> Seq:
-    """Returns the end of about `rows_max` rows after `after`: the end of a block, or a point within a larger one."""
-    query = (
-        sa.select(block.c.lo, block.c.hi)
-        .where(block.c.dataset_id == dataset, block.c.state == "published", block.c.hi > (after or 0))
-        .where(block.c.lo <= sealed)
-        .order_by(block.c.lo)
-    )
-    rows, reached = 0, after or 0
-    for r in connection.execute(query):
-        first, last = max(r.lo, reached + 1), min(r.hi, sealed)
-        if last <= reached:  # a recovered range covers the blocks that were found again
-            continue
-        if rows + last - first + 1 > rows_max:
-            return Seq(reached) if rows else Seq(first + rows_max - 1)
-        rows, reached = rows + last - first + 1, last
-    return sealed
-
-
 def highest(connection: sa.Connection, dataset: DatasetId) -> Seq | None:
     found = connection.execute(sa.select(sa.func.max(block.c.hi)).where(block.c.dataset_id == dataset)).scalar()
     return None if found is None else Seq(int(found))
 
 
-def end_of_history(connection: sa.Connection, dataset: DatasetId) -> Seq | None:
-    """The last sequence number of the rows that the table held when it was adopted: those numbered before the first
-    batch. Rows that others appended later, and a later pass numbered, are new."""
-    published = (block.c.dataset_id == dataset, block.c.state == "published")
-    first_batch = (
-        sa.select(sa.func.min(block.c.lo)).where(*published, block.c.kind == BlockKind.BATCH.value).scalar_subquery()
-    )
-    found = connection.execute(
-        sa.select(sa.func.max(block.c.hi)).where(
-            *published,
-            block.c.kind == BlockKind.ADOPTED.value,
-            block.c.lo < sa.func.coalesce(first_batch, SEQ_MAX),
-        )
-    ).scalar()
-    return None if found is None else Seq(int(found))
-
-
 def input_files(connection: sa.Connection, id: BlockId) -> Sequence[str]:
     return list(connection.execute(sa.select(input_file.c.path).where(input_file.c.block_id == id)).scalars())
-
-
-def lease_left_seconds(reserved: Reserved, now: datetime) -> float:
-    return (reserved.lease_until - now).total_seconds()

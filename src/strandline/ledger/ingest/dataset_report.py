@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from strandline.core.types import Dataset, DatasetId, OpenBlock, Published, Seq, TableCounts
 from strandline.ledger.deliver.sinks import seq_or_none
-from strandline.ledger.ingest import blocks, datasets, table_states
+from strandline.ledger.ingest import blocks, datasets, published_blocks, table_states
 from strandline.ledger.ingest.table_states import TableState
 from strandline.ledger.schema.core import block, dataset, table_state
 
@@ -22,7 +22,7 @@ class DatasetFacts:
     sealed: Seq | None
     open_blocks: tuple[OpenBlock, ...]
     state: TableState
-    # As `blocks.last_settled`, for a dataset whose settled snapshot is not on record; else nothing.
+    # As `published_blocks.last_settled`, for a dataset whose settled snapshot is not on record; else nothing.
     published: tuple[Published, ...]
     counts: TableCounts | None
 
@@ -89,7 +89,7 @@ def _last_settled(connection: sa.Connection) -> dict[DatasetId, list[Published]]
     query = (
         sa.select(block)
         .join_from(newest, block, block.c.id == newest.c.id)
-        .where(newest.c.place <= blocks.LAST_SETTLED_MAX)
+        .where(newest.c.place <= published_blocks.LAST_SETTLED_MAX)
         .order_by(block.c.changed_at.desc(), block.c.id.desc())
     )
     found: dict[DatasetId, list[Published]] = {}

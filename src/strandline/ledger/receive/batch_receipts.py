@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from strandline.core.forward_protocol import Identity, KeyIdentity, LaneName, RangeIdentity
 from strandline.core.types import DatasetId, Seq, SeqRange
-from strandline.ledger.engine import slices, utc_now
+from strandline.ledger.engine import rows_with, utc_now
 from strandline.ledger.receive import tokens
 from strandline.ledger.receive.batches import Batch, published_as
 from strandline.ledger.receive.ranges import keep_lanes, lane_key
@@ -160,11 +160,6 @@ def has_ended(connection: sa.Connection, batch_id: str) -> bool:
 _FINISHED = sa.or_(receive_batch.c.published_at.is_not(None), receive_batch.c.ended_at.is_not(None))
 
 
-def finished_batches(connection: sa.Connection, batch_ids: Sequence[str]) -> set[str]:
-    """The batches that are published, or have ended and never will be."""
-    return _finished(connection, batch_ids)
-
-
 def settled_batches(connection: sa.Connection, dataset: DatasetId, batch_ids: Sequence[str]) -> set[str]:
     """The finished batches whose files are all noted as removed: nothing needs their receipts any more."""
     files_left = (
@@ -173,12 +168,10 @@ def settled_batches(connection: sa.Connection, dataset: DatasetId, batch_ids: Se
         .correlate(receive_batch)
         .exists()
     )
-    return _finished(connection, batch_ids, receive_batch.c.dataset_id == dataset, ~files_left)
+    return finished_batches(connection, batch_ids, receive_batch.c.dataset_id == dataset, ~files_left)
 
 
-def _finished(connection: sa.Connection, batch_ids: Sequence[str], *where: sa.ColumnElement[bool]) -> set[str]:
-    found: set[str] = set()
-    for some in slices(batch_ids):
-        query = sa.select(receive_batch.c.batch_id).where(receive_batch.c.batch_id.in_(some), _FINISHED, *where)
-        found.update(connection.execute(query).scalars())
-    return found
+def finished_batches(connection: sa.Connection, batch_ids: Sequence[str], *where: sa.ColumnElement[bool]) -> set[str]:
+    """The batches that are published, or have ended and never will be."""
+    query = sa.select(receive_batch.c.batch_id).where(_FINISHED, *where)
+    return {row.batch_id for row in rows_with(connection, query, receive_batch.c.batch_id, batch_ids)}

@@ -88,13 +88,12 @@ def set_aside(ledger: Ledger, witness: Witness, batch: Batch, reason: str) -> bo
     """The batch's only body waits for a person, with the reason. False as in `divide`."""
     if len(batch.bodies) != 1:
         raise ValueError("only a body that was tried alone is set aside")
-    with ledger.write() as connection:
-        done = _end(connection, witness, batch, "set_aside", reason=reason, failures=receive_batch.c.failures + 1)
+    done = ledger.change(_end, witness, batch, "set_aside", reason=reason, failures=receive_batch.c.failures + 1)
     failpoints.hit("receive.after_set_aside")
     return done
 
 
-def _end(connection: sa.Connection, witness: Witness, batch: Batch, ending: str, **values: Any) -> bool:
+def _end(connection: sa.Connection, witness: Witness, batch: Batch, ending: str, /, **values: Any) -> bool:
     try:
         sequence.check(connection, witness)  # under this lock nobody can reserve a block for the batch
         blocks.check_resynced(connection, batch.dataset)

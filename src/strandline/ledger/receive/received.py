@@ -18,7 +18,7 @@ from strandline.core.errors import LedgerRefused, LedgerUnreadable
 from strandline.core.forward_protocol import Identity, KeyIdentity, RangeIdentity
 from strandline.core.roles import Role, roles_that_allow
 from strandline.core.types import DatasetId, SeqRange, merge_ranges
-from strandline.ledger.engine import Ledger, insert_into, slices, utc_now
+from strandline.ledger.engine import Ledger, insert_into, rows_with, slices, utc_now
 from strandline.ledger.receive.ranges import HeldBody, holding, keep_lanes, lane_key, lanes_of
 from strandline.ledger.receive.receipts import Note
 from strandline.ledger.receive.senders import NotClaimed, NotOwner, SourceKey, find_sources, judge, owner_of
@@ -386,11 +386,5 @@ def any_known(connection: sa.Connection) -> bool:
 def spooled(connection: sa.Connection, names: Iterable[str]) -> set[str]:
     """Which of these files belong to a recorded body and are not removed. Any other file belongs to a body that is
     about to be recorded, or was left by a process that was killed before that."""
-    found: set[str] = set()
-    for some in slices(names):
-        found.update(
-            connection.execute(
-                sa.select(received.c.spool).where(received.c.spool.in_(some), received.c.spool_removed_at.is_(None))
-            ).scalars()
-        )
-    return found
+    left = sa.select(received.c.spool).where(received.c.spool_removed_at.is_(None))
+    return {row.spool for row in rows_with(connection, left, received.c.spool, names)}

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from strandline.core.bounded_text import check_text
 from strandline.core.errors import RefusedError, UsageError
 from strandline.core.roles import Role
-from strandline.ledger.engine import insert_into, utc_now
+from strandline.ledger.engine import from_row, insert_into, utc_now
 from strandline.ledger.receive.receipts import TokenMark
 from strandline.ledger.schema.core import UtcMicros
 from strandline.ledger.schema.receive import api_token
@@ -54,16 +54,7 @@ def read_token(row: Any) -> Token:
     """A row with all columns of `api_token`."""
     datasets = None if row.datasets is None else tuple(json.loads(row.datasets))
     owner = TokenId(row.id if row.owner_id is None else row.owner_id)
-    return Token(
-        TokenId(row.id),
-        row.name,
-        datasets,
-        row.created_at,
-        row.revoked_at,
-        owner,
-        Role(row.role),
-        row.expires_at,
-    )
+    return from_row(Token, row, datasets=datasets, owner=owner, role=Role(row.role))
 
 
 def _hash(secret: str) -> str:

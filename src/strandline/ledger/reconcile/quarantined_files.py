@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from strandline.core.reconcile_records import FindingKind, RunId, Swept, SweptId, SweptState
-from strandline.ledger.engine import from_row, slices, utc_now
+from strandline.ledger.engine import from_row, rows_with, slices, utc_now
 from strandline.ledger.schema.reconcile import swept_file
 
 # The states of files that may be in quarantine; only storage can tell.
@@ -91,14 +91,9 @@ def of_paths(connection: sa.Connection, paths: Iterable[str]) -> dict[str, list[
     """The files of these paths that may still be in quarantine, newest first."""
     found: dict[str, list[Swept]] = {}
     states = [s.value for s in IN_QUARANTINE]
-    for some in slices(paths):
-        rows = connection.execute(
-            sa.select(swept_file)
-            .where(swept_file.c.path.in_(some), swept_file.c.state.in_(states))
-            .order_by(swept_file.c.id.desc())
-        )
-        for row in rows:
-            found.setdefault(row.path, []).append(_swept(row))
+    query = sa.select(swept_file).where(swept_file.c.state.in_(states)).order_by(swept_file.c.id.desc())
+    for row in rows_with(connection, query, swept_file.c.path, paths):
+        found.setdefault(row.path, []).append(_swept(row))
     return found
 
 

@@ -19,7 +19,7 @@ from strandline.core.reconcile_records import AbortReason, Asked, Counts, Done, 
 from strandline.core.types import Lease
 from strandline.ledger import audit
 from strandline.ledger.actor_columns import read_actor
-from strandline.ledger.engine import Ledger, from_row, slices, utc_now
+from strandline.ledger.engine import Ledger, from_row, rows_with, slices, utc_now
 from strandline.ledger.leases import LeaseColumns
 from strandline.ledger.run_records import RunTable
 from strandline.ledger.schema.reconcile import dropped_batch, reconcile_run, sweep_lease, swept_file
@@ -193,15 +193,12 @@ def forget_old(connection: sa.Connection, *, runs_max: int, left_days: int = _LE
 
 
 def _held(connection: sa.Connection, runs: Sequence[int]) -> dict[int, int]:
-    found: dict[int, int] = {}
-    for some in slices(runs):
-        rows = connection.execute(
-            sa.select(swept_file.c.run_id, sa.func.count().label("files"))
-            .where(swept_file.c.run_id.in_(some), swept_file.c.state.in_(("held", "purging")))
-            .group_by(swept_file.c.run_id)
-        )
-        found |= {row.run_id: row.files for row in rows}
-    return found
+    query = (
+        sa.select(swept_file.c.run_id, sa.func.count().label("files"))
+        .where(swept_file.c.state.in_(("held", "purging")))
+        .group_by(swept_file.c.run_id)
+    )
+    return {row.run_id: row.files for row in rows_with(connection, query, swept_file.c.run_id, runs)}
 
 
 def _read_all(connection: sa.Connection, rows: Sequence[Any]) -> list[Run]:

@@ -8,12 +8,12 @@ import base64
 import json
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import BinaryIO, TextIO
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -22,7 +22,7 @@ from pyspark.sql import types as T
 from strandline.core.delivery_types import RefusedRow
 from strandline.core.errors import StorageError
 from strandline.core.types import SEQ_COLUMN, Dataset
-from strandline.iceberg.spark.tables import explain
+from strandline.iceberg.spark.java_errors import explain
 from strandline.ledger.ingest import reject_folders
 from strandline.maintain.context import MaintainContext, Progress
 from strandline.maintain.purge.table_rows import is_about_values
@@ -51,7 +51,8 @@ def judge_refused(main: DataFrame, where: str, kept: Sequence[RefusedRow]) -> Re
     by_number: dict[int, bool] = {r[0]: r[1] for r in there.select(SEQ_COLUMN, fits).collect()}  # a line per refused
     verdicts: dict[int, bool | None] = {q.id: by_number[int(q.number)] for q in kept if int(q.number) in by_number}
     for some in _portions([q for q in kept if q.id not in verdicts]):
-        texts = [_as_json(q.read()) for q in some]
+        contents = [q.read() for q in some]
+        texts = [None if content is None else json.dumps(content, default=_plain) for content in contents]
         verdicts.update(zip((q.id for q in some), judge(main, where, texts), strict=True))
     chosen = tuple(q for q in kept if verdicts[q.id])
     in_table = tuple(q for q in chosen if int(q.number) in by_number)
@@ -69,10 +70,6 @@ def _portions(rows: Sequence[RefusedRow]) -> Iterator[list[RefusedRow]]:
         size += row.size
     if some:
         yield some
-
-
-def _as_json(content: Mapping[str, Any] | None) -> str | None:
-    return None if content is None else json.dumps(content, default=_plain)
 
 
 def _plain(value: object) -> str:

@@ -33,7 +33,8 @@ from strandline.core.wording import agreeing, plural
 from strandline.iceberg.metadata.table_metadata import RecordedPurge
 from strandline.iceberg.spark import floor as table_floor
 from strandline.iceberg.spark.conditions import find_instability
-from strandline.iceberg.spark.tables import JAVA_ERRORS, check_epoch, explain
+from strandline.iceberg.spark.java_errors import JAVA_ERRORS, explain
+from strandline.iceberg.spark.table_change import check_epoch
 from strandline.ledger import audit
 from strandline.ledger.deliver import losses, sink_exposure, sinks
 from strandline.ledger.deliver.losses import NewLoss, Reason
@@ -44,7 +45,7 @@ from strandline.ledger.maintain import floors
 from strandline.ledger.maintain import runs as maintenance
 from strandline.ledger.maintain.runs import Kind, Outcome
 from strandline.maintain.compact import compact
-from strandline.maintain.context import MaintainContext, Progress, quiet
+from strandline.maintain.context import MaintainContext, Progress, alone, quiet
 from strandline.maintain.expire import check as check_expirable
 from strandline.maintain.expire import expire
 from strandline.maintain.expire_plan import ExpireOptions
@@ -68,7 +69,6 @@ from strandline.maintain.purge.plan import (
 from strandline.maintain.purge.remaining_snapshots import still_shown
 from strandline.maintain.purge.sinks import SinkExposure, SinkSearch
 from strandline.maintain.purge.table_rows import RowSearch, ours_above
-from strandline.maintain.sink_lease import alone
 from strandline.read import rollback
 
 R = TypeVar("R")

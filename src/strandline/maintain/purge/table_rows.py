@@ -16,9 +16,9 @@ from strandline.core.errors import StrandlineError, UsageError
 from strandline.core.read_token import Bounds
 from strandline.core.types import SEQ_COLUMN, Dataset, Seq, SeqRange, merge_ranges
 from strandline.iceberg.metadata.identifier import in_spark
-from strandline.iceberg.spark.tables import explain
+from strandline.iceberg.spark.java_errors import explain
 from strandline.ledger.engine import Connection
-from strandline.ledger.ingest import blocks, sequence
+from strandline.ledger.ingest import blocks, published_blocks, sequence
 from strandline.maintain.context import MaintainContext
 from strandline.maintain.purge.plan import OUT_OF_REACH, MatchingRows
 from strandline.maintain.retain_plan import RANGES_MAX
@@ -28,7 +28,7 @@ from strandline.read.settled_view import SettledView
 def ours_above(connection: Connection, dataset: Dataset, sealed: Seq | None) -> list[SeqRange]:
     """Sequence numbers above the seal that are ours or will be. Under the counter's lock, they are complete."""
     staged = [b.head.rows for b in blocks.open_blocks(connection, dataset.id)]
-    return merge_ranges([*blocks.owned_ranges(connection, dataset.id, after=sealed), *staged])
+    return merge_ranges([*published_blocks.owned_ranges(connection, dataset.id, after=sealed), *staged])
 
 
 @dataclass(frozen=True)

@@ -201,7 +201,8 @@ def _cast(array: Array, kind: ColumnType) -> Array:
     match kind:
         case ListOf(element):
             inner = _cast(array.values, element)
-            return _list_class(array.type).from_arrays(array.offsets, inner, mask=_mask(array)).cast(wanted)
+            kind_of_list: Any = pa.LargeListArray if t.is_large_list(array.type) else pa.ListArray
+            return kind_of_list.from_arrays(array.offsets, inner, mask=_mask(array)).cast(wanted)
         case MapOf(key, value):
             keys, items = _cast(array.keys, key), _cast(array.items, value)
             return pa.MapArray.from_arrays(array.offsets, keys, items, mask=_mask(array)).cast(wanted)
@@ -218,10 +219,6 @@ def _cast(array: Array, kind: ColumnType) -> Array:
             return _narrowed(array, wanted)
         case _:
             return array.cast(wanted, safe=True)
-
-
-def _list_class(kind: Any) -> Any:
-    return pa.LargeListArray if t.is_large_list(kind) else pa.ListArray
 
 
 def _mask(array: Array) -> Array | None:

@@ -19,7 +19,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from strandline.core.errors import NoSuchDataset
-from strandline.iceberg.spark.tables import JAVA_ERRORS
+from strandline.iceberg.spark.java_errors import JAVA_ERRORS
 from strandline.reconcile.model import Content
 from strandline.reconcile.on_spark.listing import ROWS_AT_ONCE, TASKS_PER_CORE, pieces
 from strandline.reconcile.on_spark.paths import decoded, decoded_column, encoded, spelled, with_keys

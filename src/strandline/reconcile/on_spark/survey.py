@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from strandline.core.errors import StrandlineError
 from strandline.iceberg.session.job_watch import watched
 from strandline.iceberg.session.lake_session import open_session
-from strandline.iceberg.spark.tables import JAVA_ERRORS, SparkTables, explain
+from strandline.iceberg.spark.java_errors import JAVA_ERRORS, explain
+from strandline.iceberg.spark.tables import SparkTables
 from strandline.reconcile.compare.compared import Comparison
+from strandline.reconcile.compare.findings import Spill
 from strandline.reconcile.compare.places import Places, Unclaimed
-from strandline.reconcile.compare.spill import Spill
 from strandline.reconcile.model import LedgerContext, Phase, PrefixFailure, Survey, Watch
 from strandline.reconcile.on_spark.compare import Comparing
 from strandline.reconcile.on_spark.listing import (
@@ -169,7 +169,5 @@ class _Rooting:
 def _explained() -> Iterator[None]:
     try:
         yield
-    except StrandlineError:
-        raise
     except JAVA_ERRORS as e:
         raise explain(e, "comparing on Spark failed") from e

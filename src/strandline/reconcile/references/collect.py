@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import repeat
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 from strandline.core.errors import (
@@ -161,7 +161,9 @@ class ReferenceReader:
         links: Sequence[str],
     ) -> LakeReferences:
         """Returns `known` itself if nothing changed since."""
-        if known is not None and _is_known(known, read, unread, links):
+        before = {} if known is None else known.by_name
+        is_same = read.keys() == before.keys() and all(table is before[name] for name, table in read.items())
+        if known is not None and is_same and not unread and not known.unread and tuple(links) == known.links:
             return known
         real = RealPaths([folder for table in read.values() for folder in table.folders], links)
         also = real.also(part for table in read.values() for part in _spelled(table))
@@ -270,8 +272,7 @@ class Parts:
 
     def listed(self) -> Iterator[ListedManifest]:
         """Of every snapshot: a manifest as often as it is listed."""
-        for manifests in self.lists.values():
-            yield from manifests
+        return chain.from_iterable(self.lists.values())
 
     def lacks(self, path: str, why: str, gone: Content | None) -> None:
         self.problem = self.problem or f"{canonical(path)} cannot be read: {why}"
@@ -314,22 +315,10 @@ def references_from(name: str, table: Table, parts: Parts, *, damage: str | None
             first_ms = snapshot.timestamp_ms if before is None else min(before.first_ms, snapshot.timestamp_ms)
             places[listed.path] = ManifestPlace(listed, first_ms, is_main or (before is not None and before.in_main))
     files |= {key(path): NamedFile(Content.MANIFEST, canonical(path)) for path in places}
-    keys: set[str] = set()
-    for manifest in parts.manifests:
-        keys.update(manifest.data)
-        keys.update(manifest.others)
-    keys.update(files)
+    keys = set(files).union(*(named for manifest in parts.manifests for named in (manifest.data, manifest.others)))
     problem = damage or parts.problem or not_understood(keys)
-    return TableReferences(
-        head_of(name, table),
-        folders_of(table),
-        files,
-        tuple(parts.manifests),
-        places,
-        keys,
-        parts.gone,
-        problem,
-    )
+    manifests = tuple(parts.manifests)
+    return TableReferences(head_of(name, table), folders_of(table), files, manifests, places, keys, parts.gone, problem)
 
 
 def not_understood(keys: Collection[str]) -> str | None:
@@ -400,14 +389,6 @@ def metadata_files(table: Table) -> dict[str, NamedFile]:
         # A path that is not valid text is damage, which `metadata_checks` reports; nobody can check such a file.
         if first_that_is_no_text((path, key(path))) is None
     }
-
-
-def _is_known(
-    known: LakeReferences, read: Mapping[str, TableReferences], unread: Mapping[str, str], links: Sequence[str]
-) -> bool:
-    """Nothing changed, so what was derived from it can be reused."""
-    same = read.keys() == known.by_name.keys() and all(table is known.by_name[name] for name, table in read.items())
-    return same and not unread and not known.unread and tuple(links) == known.links
 
 
 def _is_same(head: TableHead, table: Table) -> bool:

@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from strandline.core.errors import ConfigError
-from strandline.core.settings import LakeConfig, read_secret
+from strandline.core.secrets import read_secret
+from strandline.core.settings import LakeConfig
 from strandline.storage.durable import whole_file
 
 KEY_FILE = "serve.key"  # in the lake's folder

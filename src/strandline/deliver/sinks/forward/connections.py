@@ -20,7 +20,7 @@ from typing import Any
 import httpcore
 
 from strandline.deliver.send.interruption import stopping_event
-from strandline.deliver.sinks.forward.address import Address, AllowList, refusal
+from strandline.deliver.sinks.forward.address import AllowList, refusal
 
 _LOOKS_SECONDS = 0.5
 KEPT_SECONDS_MAX = 30.0
@@ -56,7 +56,7 @@ class CheckedBackend(httpcore.NetworkBackend):
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError as e:
             raise httpcore.ConnectError(f"{host} cannot be resolved: {e.strerror or e}") from None
-        addresses = [_address(sockaddr) for *_, sockaddr in found]
+        addresses = [ipaddress.ip_address(sockaddr[0]) for *_, sockaddr in found]
         permitted = [f for f, a in zip(found, addresses, strict=True) if self._allow.permits(host, a)]
         if not permitted:
             raise refusal(host, addresses)
@@ -72,10 +72,6 @@ class CheckedBackend(httpcore.NetworkBackend):
             except OSError as e:
                 last = httpcore.ConnectError(f"no connection to {host}: {e.strerror or e}")
         raise last
-
-
-def _address(sockaddr: Any) -> Address:
-    return ipaddress.ip_address(sockaddr[0])
 
 
 def _connect(family: int, kind: int, protocol: int, sockaddr: Any, seconds: float | None) -> Stream:

@@ -14,7 +14,7 @@ import httpx
 
 from strandline.core import forward_protocol
 from strandline.core.errors import ConfigError, UsageError
-from strandline.core.settings import read_secret
+from strandline.core.secrets import read_secret
 from strandline.deliver.sinks.forward import connections
 from strandline.deliver.sinks.forward.connections import ConnectionRules
 

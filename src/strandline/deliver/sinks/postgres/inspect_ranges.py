@@ -133,7 +133,9 @@ def describe_rows(rows: SeqRange, given: int, missing: Sequence[int], twice: Seq
     if twice:
         problems.append(f"{plural(len(twice), 'sequence number', 'is')} there more than once: {_named(twice)}")
     if foreign:
-        problems.append(f"{plural(foreign, 'row')} with a number in {rows} {agreeing(foreign, 'was')} not delivered")
+        problems.append(
+            f"{plural(foreign, 'row')} with a sequence number in {rows} {agreeing(foreign, 'was')} not delivered"
+        )
     return "; ".join(problems)
 
 

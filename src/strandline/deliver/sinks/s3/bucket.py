@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import IO, Any
+from urllib.parse import urlsplit
 
+from strandline.core.errors import UsageError
 from strandline.core.types import Seq
 from strandline.deliver.sinks.blobs import names
 from strandline.deliver.sinks.blobs.blob_sink import LaneListing, lane_listing
@@ -92,3 +94,34 @@ class Bucket:
 
     def remove(self, name: str) -> None:
         self.retry("delete_object", Key=self.key(name))
+
+
+def parse_url(url: str) -> tuple[str, str]:
+    scheme, _, rest = url.partition("://")
+    bucket, _, prefix = rest.partition("/")
+    prefix = prefix.strip("/")
+    if scheme != "s3" or not bucket or "@" in bucket:
+        raise UsageError("url is not the address of a bucket", hint="Write it as s3://bucket or s3://bucket/prefix.")
+    if prefix and any(part in ("", ".", "..") for part in prefix.split("/")):
+        raise UsageError(f"the prefix of {url} has an empty part, `.` or `..` in it")
+    if names.names_a_generation(prefix):
+        raise UsageError(
+            f"{url} lies inside a prefix `generation=N`", hint="Sinks keep their later generations under such prefixes."
+        )
+    return bucket, prefix
+
+
+def parse_endpoint(endpoint: str | None) -> str | None:
+    if endpoint is None:
+        return None
+    hint = "Write it as https://host or http://host:port."
+    try:
+        parts = urlsplit(endpoint)
+        host = parts.hostname
+    except ValueError:
+        raise UsageError("endpoint is not the address of a store", hint=hint) from None
+    if parts.scheme not in ("http", "https") or not host:
+        raise UsageError("endpoint is not the address of a store", hint=hint)
+    if parts.username is not None or parts.password is not None or parts.query:
+        raise UsageError("endpoint holds more than an address", hint="Credentials go into access_key and secret_key.")
+    return endpoint.rstrip("/")

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
-from urllib.parse import urlsplit
 
 from strandline.core import failpoints
 from strandline.core.errors import RefusedError, StorageError, UsageError
@@ -49,7 +48,7 @@ from strandline.deliver.sinks.blobs.blob_sink import (
 )
 from strandline.deliver.sinks.blobs.encode import Encoded, Format, encode, identity_of
 from strandline.deliver.sinks.parcels import check_rows
-from strandline.deliver.sinks.s3.bucket import Bucket
+from strandline.deliver.sinks.s3.bucket import Bucket, parse_endpoint, parse_url
 from strandline.storage.s3_client import Failure, RequestFailed
 from strandline.storage.s3_settings import S3Settings
 
@@ -349,45 +348,14 @@ class S3Inspector:
 
 def _open(context: SinkContext) -> Sink:
     options = context.options
-    bucket, prefix = _parse_url(options["url"])
+    bucket, prefix = parse_url(options["url"])
     access_key, secret_key = options.get("access_key"), options.get("secret_key")
     if (access_key is None) != (secret_key is None):
         raise UsageError(
             "access_key and secret_key go together", hint="Give both, or neither: then AWS's usual chain is asked."
         )
-    settings = S3Settings(_parse_endpoint(options.get("endpoint")), options.get("region"), access_key, secret_key)
+    settings = S3Settings(parse_endpoint(options.get("endpoint")), options.get("region"), access_key, secret_key)
     return S3Sink(Bucket(bucket, prefix, settings), context)
-
-
-def _parse_url(url: str) -> tuple[str, str]:
-    scheme, _, rest = url.partition("://")
-    bucket, _, prefix = rest.partition("/")
-    prefix = prefix.strip("/")
-    if scheme != "s3" or not bucket or "@" in bucket:
-        raise UsageError("url is not the address of a bucket", hint="Write it as s3://bucket or s3://bucket/prefix.")
-    if prefix and any(part in ("", ".", "..") for part in prefix.split("/")):
-        raise UsageError(f"the prefix of {url} has an empty part, `.` or `..` in it")
-    if names.names_a_generation(prefix):
-        raise UsageError(
-            f"{url} lies inside a prefix `generation=N`", hint="Sinks keep their later generations under such prefixes."
-        )
-    return bucket, prefix
-
-
-def _parse_endpoint(endpoint: str | None) -> str | None:
-    if endpoint is None:
-        return None
-    hint = "Write it as https://host or http://host:port."
-    try:
-        parts = urlsplit(endpoint)
-        host = parts.hostname
-    except ValueError:
-        raise UsageError("endpoint is not the address of a store", hint=hint) from None
-    if parts.scheme not in ("http", "https") or not host:
-        raise UsageError("endpoint is not the address of a store", hint=hint)
-    if parts.username is not None or parts.password is not None or parts.query:
-        raise UsageError("endpoint holds more than an address", hint="Credentials go into access_key and secret_key.")
-    return endpoint.rstrip("/")
 
 
 def _parse_bytes(text: str) -> int:
@@ -406,11 +374,7 @@ KIND = SinkKind(
         Option("region", "The bucket's region. Without: what AWS's usual chain says, or `us-east-1`."),
         Option("access_key", "`env:NAME`. Without both keys AWS's usual chain is asked.", secret=True),
         Option("secret_key", "`env:NAME`.", secret=True),
-        Option(
-            "multipart_bytes",
-            "Objects larger than this are sent in parts.",
-            default=str(_MULTIPART_BYTES),
-        ),
+        Option("multipart_bytes", "Objects larger than this are sent in parts.", default=str(_MULTIPART_BYTES)),
         *FORMAT_OPTIONS,
     ),
     open=_open,

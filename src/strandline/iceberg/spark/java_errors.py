@@ -1,0 +1,73 @@
+"""Errors of Spark and of Iceberg's Java library: told apart by class, and explained in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+from strandline.core.errors import FailedError, StorageError, StrandlineError
+from strandline.iceberg.spark import java
+
+JAVA_ERRORS = (Py4JJavaError, PySparkException)
+
+
+def is_missing_table(error: Exception) -> bool:
+    if isinstance(error, PySparkException):
+        return error.getCondition() in ("TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND")
+    return java_class(error) in java.NO_SUCH_TABLE
+
+
+def java_class(error: Exception) -> str:
+    """PySpark translates the Java errors that it knows, and leaves the others as they are."""
+    if isinstance(error, Py4JJavaError):
+        return str(error.java_exception.getClass().getName())
+    return type(error).__name__
+
+
+def root_cause(error: Exception) -> str:
+    if not isinstance(error, Py4JJavaError):
+        return str(error)
+    cause = error.java_exception
+    while cause.getCause() is not None:
+        cause = cause.getCause()
+    return f"{cause.getClass().getSimpleName()}: {cause.getMessage()}"
+
+
+@contextmanager
+def explaining(what: str) -> Iterator[None]:
+    """Raises what `explain` makes of an error."""
+    try:
+        yield
+    except Exception as e:
+        raise explain(e, what) from e
+
+
+def explain(error: Exception, what: str) -> StrandlineError:
+    """The root cause of a Java error in one line; the stack trace stays in the cause."""
+    if isinstance(error, StrandlineError):
+        return error
+    text = root_cause(error)
+    lines = [line for line in text.splitlines() if line.strip()] or [type(error).__name__]
+    # For a Python failure on an executor, the exception is below its traceback.
+    said = [line for line in lines if not line[0].isspace()] if "Traceback (most recent call last)" in text else []
+    first = (said[-1] if said else lines[0]).strip()
+    if "No space left" in text:
+        return StorageError(
+            f"{what}: the disk is full", hint="Free some space and run it again; nothing is visible yet."
+        )
+    kind = java_class(error)
+    if kind in java.REST_DENIED:
+        return StorageError(
+            f"{what}: the catalog refuses it: {first[:500]}",
+            hint="Look at the credentials in catalog.options, and at what the catalog lets them do.",
+        )
+    if kind in java.REST_AWAY:
+        return StorageError(
+            f"{what}: the catalog does not answer: {first[:500]}",
+            hint="Look whether the REST catalog at catalog.uri is up and can be reached from here. What was under way "
+            "is settled by the next run.",
+        )
+    return FailedError(f"{what}: {first[:500]}")

@@ -1,0 +1,79 @@
+"""A commit that we prepare on the present metadata of a table, and send ourselves if the catalog is remote."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strandline.core.errors import Superseded
+from strandline.core.types import SnapshotId
+from strandline.iceberg.metadata.table_metadata import SETTLED_TAG, TableView
+
+_TOUCHED_MS = 3_650 * 86_400_000  # ten years: our branches do not expire
+
+
+class TableChange:
+    """A change on the present metadata of a table, which Iceberg computes and writes files for. What we send ourselves
+    is sent once. Whatever the outcome, its files stay; after a refusal the reconciler finds them."""
+
+    def __init__(self, table: Any, *, is_remote: bool) -> None:
+        self.table = table
+        self._is_remote = is_remote
+        self._operations = table.operations()
+        self.transaction = table.newTransaction()
+        self._base = self._operations.current()
+
+    def _require(self, branch: str) -> None:
+        """The commit is refused if the branch is gone, or has another head. A REST catalog compares the refs that a
+        commit sets, but not those that it removes: so this sets the branch to what it is, before it is removed."""
+        touch = self.transaction.manageSnapshots()
+        touch.setMaxRefAgeMs(branch, _TOUCHED_MS)
+        touch.commit()
+
+    def send(self) -> None:
+        self._operations.commit(self._base, self.transaction.table().operations().current())
+
+    def commit(
+        self,
+        *,
+        create: str | None = None,
+        pick: SnapshotId | None = None,
+        remove: str | None = None,
+        settle: bool = False,
+    ) -> None:
+        """Also changes branches and main. `settle` puts our tag on main, as this very commit leaves it."""
+        if self._is_remote and remove is not None:
+            self._require(remove)
+        manage = self.transaction.manageSnapshots()
+        if create is not None:
+            manage.createBranch(create)
+        if pick is not None:
+            manage.cherrypick(pick)
+        if remove is not None:
+            manage.removeBranch(remove)
+        manage.commit()
+        if settle:
+            self._tag_main()
+        if self._is_remote:
+            self.send()
+        else:
+            # A change of refs is refused on any other metadata than it was planned on, and Iceberg cleans up.
+            self.transaction.commitTransaction()
+
+    def _tag_main(self) -> None:
+        table = self.transaction.table()
+        main, tag = table.currentSnapshot(), table.refs().get(SETTLED_TAG)
+        if main is None or (tag is not None and tag.snapshotId() == main.snapshotId()):
+            return
+        manage = self.transaction.manageSnapshots()
+        (manage.createTag if tag is None else manage.replaceTag)(SETTLED_TAG, main.snapshotId())
+        manage.commit()
+
+
+def check_epoch(
+    view: TableView, epoch: int, outcome: str = "the rows that it staged were rolled forward or dropped"
+) -> None:
+    if view.epoch > epoch:
+        raise Superseded(
+            f"another ledger took this lake over (epoch {view.epoch}, ours is {epoch})",
+            hint=f"Stop using this copy of the ledger; {outcome}.",
+        )
