@@ -14,15 +14,16 @@ unexport PYTHONDONTWRITEBYTECODE
 
 REPORT := .cache/test-report.xml
 
-.PHONY: help install install-s3 demo test test-times torture test-parts check bench docs lock clean
+.PHONY: help install install-s3 demo screenshots test test-times torture test-parts check bench docs lock clean
 
 help:
-	@echo 'make demo      set everything up and run the main job, start to end'
+	@echo 'make demo      set everything up and run the main job, start to end; SERVE=1 then serves its dashboard'
 	@echo 'make test      set everything up, real servers too, and run all tests (PYTEST_ARGS=… is passed on)'
 	@echo 'make torture   the long campaigns at full length: kills, random histories, fuzzing (an hour or more)'
 	@echo 'make check     lint, types, layers, and the tests that need no Spark'
 	@echo 'make install   make the environment: .venv, Java, the Iceberg runtime'
 	@echo 'make bench     measure; ONLY=ingest,read picks groups'
+	@echo 'make screenshots  make the pictures of README.md again'
 	@echo 'make docs      write docs/settings.md, cli.md and sinks-options.md from the code'
 	@echo 'make lock      resolve the dependencies again and write the lock files'
 	@echo 'make clean     remove what was built here; .venv and .cache too'
@@ -43,8 +44,17 @@ $(STAMP)/bytecode: $(STAMP)/venv $(SOURCES)
 	@$(PYTHON) -m compileall -q src
 	@touch $@
 
+# The lake stays in .cache/demo; SERVE=1 also serves its dashboard, until Ctrl-C.
 demo: install
-	@.venv/bin/strandline demo
+	@rm -rf .cache/demo
+	@.venv/bin/strandline demo --dir .cache/demo $(if $(SERVE),--serve)
+
+# The two pictures of README.md.
+screenshots: test-parts
+	@$(PYTHON) -m pytest -q tests/browser -k readme
+	@mkdir -p docs/images
+	@cp .cache/screenshots/readme-overview.png docs/images/overview.png
+	@cp .cache/screenshots/readme-sink.png docs/images/sink.png
 
 test-parts: install-s3
 	@scripts/test_parts.sh

@@ -15,14 +15,15 @@ from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 from strandline.core.roles import Role
 from strandline.lake import Lake, open_lake
 from strandline.lake_admin import init_lake
-from tests.browser.shown_lake import fill
+from strandline.serve.pages import source
+from tests.browser.shown_lake import fill, past
 from tests.serve.conftest import serving
 
 ROOT = Path(__file__).resolve().parents[2]
 AXE = ROOT / ".cache/axe-core/axe.min.js"
 PICTURES = ROOT / ".cache/screenshots"
 PHONE = {"width": 390, "height": 844}
-DESKTOP = {"width": 1280, "height": 900}
+DESKTOP = {"width": 1280, "height": 860}
 PATIENCE_MILLISECONDS = 60_000
 
 
@@ -71,15 +72,18 @@ class Visitor:
         return self.page
 
     def log_in(self, secret: str) -> None:
+        """With the form, as a person does."""
         self.go("/login")
         self.page.fill("#token", secret)
         self.page.get_by_role("button", name="Log in").click()
         self.page.get_by_role("heading", name="Overview").wait_for()
 
-    def picture(self, name: str) -> None:
+    def picture(self, name: str, *, whole: bool = True) -> Path:
         """Build output: nothing is compared with it."""
         PICTURES.mkdir(parents=True, exist_ok=True)
-        self.page.screenshot(path=str(PICTURES / f"{name}.png"), full_page=True)
+        path = PICTURES / f"{name}.png"
+        self.page.screenshot(path=str(path), full_page=whole)
+        return path
 
 
 @pytest.fixture(scope="session")
@@ -98,11 +102,23 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     folder = tmp_path_factory.mktemp("shown")
     with init_lake(folder):
         pass
-    with open_lake(folder / "strandline.toml") as lake:
+    with open_lake(folder / "strandline.toml") as lake, pytest.MonkeyPatch.context() as patch:
         fill(lake, folder / "out")
         secrets = {role: lake.receiver.create_token(f"the {role}", role=role)[1] for role in Role}
+        patch.setattr(source, "History", lambda: past(lake.status()))
         with serving(lake) as url:
+            patch.undo()
             yield Shown(lake, url, secrets, folder)
+
+
+@pytest.fixture(scope="module")
+def session(browser: Browser, shown: Shown) -> Any:
+    """The cookies of an admin who has logged in once, for all tests that are not about logging in."""
+    context = browser.new_context()
+    Visitor(context.new_page(), shown.url).log_in(shown.secrets[Role.ADMIN])
+    state = context.storage_state()
+    context.close()
+    return state
 
 
 def visit(browser: Browser, url: str, **options: Any) -> Iterator[Visitor]:
@@ -119,13 +135,11 @@ def visitor(browser: Browser, shown: Shown) -> Iterator[Visitor]:
 
 
 @pytest.fixture
-def admin(visitor: Visitor, shown: Shown) -> Visitor:
-    visitor.log_in(shown.secrets[Role.ADMIN])
-    return visitor
+def admin(browser: Browser, shown: Shown, session: Any) -> Iterator[Visitor]:
+    yield from visit(browser, shown.url, viewport=DESKTOP, storage_state=session)
 
 
 @pytest.fixture
-def on_phone(browser: Browser, shown: Shown) -> Iterator[Visitor]:
-    for visitor in visit(browser, shown.url, viewport=PHONE, color_scheme="dark", has_touch=True, is_mobile=True):
-        visitor.log_in(shown.secrets[Role.ADMIN])
-        yield visitor
+def on_phone(browser: Browser, shown: Shown, session: Any) -> Iterator[Visitor]:
+    phone = {"viewport": PHONE, "has_touch": True, "is_mobile": True}
+    yield from visit(browser, shown.url, **phone, color_scheme="dark", storage_state=session)

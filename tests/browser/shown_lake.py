@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from datetime import timedelta
+from math import sin
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,6 +23,8 @@ from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import blocks
 from strandline.ledger.maintain import retention_holds, runs
 from strandline.ledger.reconcile import reconcile_runs
+from strandline.serve.pages.history import APART_SECONDS_MIN, SAMPLES_MAX, History, Sample, sample_of
+from strandline.status.report import LakeStatus
 from tests.unit.test_cli_sinks import land, leased, promise
 
 COLUMNS = parse_columns(
@@ -30,6 +35,7 @@ COLUMNS = parse_columns(
         {"name": "at", "type": "timestamptz"},
     ]
 )
+STRAY = "stray-00001.parquet"  # a file that no table names
 REFUSED = {2: "422: amount must not be negative", 5: "422: unknown customer"}
 
 
@@ -111,6 +117,9 @@ def _maintain(lake: Lake) -> None:
 
 
 def _reconcile(lake: Lake) -> None:
+    stray = Path(lake.catalog.load("default.orders").location().removeprefix("file://")) / "data" / STRAY
+    stray.write_bytes(b"PAR1")
+    os.utime(stray, (0, 0))
     sample = {"kind": "orphan", "path": "data/00003-7.parquet", "table": "default.orders", "size": 48_211}
     found = Counts(orphans=3, bytes=144_633)
     ends = (
@@ -125,3 +134,25 @@ def _reconcile(lake: Lake) -> None:
             run = reconcile_runs.start(connection, Asked(act=number == 1), StorageKind.LOCAL)
             assert reconcile_runs.complete(connection, run, outcome)
         assert reconcile_runs.leases.release(lake.ledger, lease)
+
+
+def past(now: LakeStatus) -> History:
+    """Half an hour that ends with the lake as it is: rows come in waves, and sinks catch up with each."""
+    history, last = History(), sample_of(now, utc_now() - timedelta(seconds=APART_SECONDS_MIN))
+    waves = [1 + sin(n / 17) ** 2 + 0.4 * sin(n / 5) ** 2 for n in range(SAMPLES_MAX)]
+    sequence, delivered = [0.0], [0.0]
+    for rows in reversed(waves):
+        sequence.append(sequence[-1] + 800 * rows)
+        delivered.append(delivered[-1] + 650 * rows)
+    for n in range(SAMPLES_MAX - 1, 0, -1):
+        wave = waves[-n] / waves[-1]
+        history.add(
+            Sample(
+                last.at - timedelta(seconds=n * APART_SECONDS_MIN),
+                last.sequence - int(sequence[n]),
+                {name: None if rows is None else int(rows * wave) for name, rows in last.lag_rows.items()},
+                {name: None if s is None else 8 * wave for name, s in last.lag_seconds.items()},
+                {name: None if rows is None else rows - int(delivered[n]) for name, rows in last.delivered.items()},
+            )
+        )
+    return history

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
+import httpx
 import pytest
 
 from strandline.cli.demo import delivery, forward, ingest_and_read, maintain
 from strandline.cli.output import Output
+from strandline.lake import open_lake
 from tests.e2e import cli
 from tests.e2e.cli import strandline
+from tests.serve.conftest import serving
 
 
 @pytest.mark.timeout(900)
@@ -26,6 +30,7 @@ def test_the_demo_shows_its_steps_and_every_claim_holds(tmp_path: Path, monkeypa
     assert "✗" not in done.out
     assert "\x1b" not in done.out, "no colour in a pipe"
     assert "claims were checked and hold" in done.out
+    assert "http://127.0.0.1:8421 with the token sl_" in done.out
     status = strandline(tmp_path / "lake", "status", "--json").document
     good = (
         ingest_and_read.MONDAY_ROWS
@@ -67,3 +72,20 @@ def test_a_claim_that_does_not_hold_ends_the_demo_with_1(
     assert not ingest_and_read.run_demo(Output(as_json=False), tmp_path / "lake2", keep=False)
     assert "✗ black is white" in capsys.readouterr().out
     assert not (tmp_path / "lake2").exists()
+
+
+def test_the_demo_can_be_looked_at_before_it_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[str] = []
+
+    def look(home: Path) -> None:
+        [secret] = re.findall(r"with the token (sl_\S+)", capsys.readouterr().out)
+        with open_lake(home / "strandline.toml") as lake, serving(lake) as url:
+            answer = httpx.get(url, headers={"Authorization": f"Bearer {secret}"}, timeout=60)
+            seen.append(answer.raise_for_status().text)
+
+    monkeypatch.setattr(ingest_and_read, "STEPS", (ingest_and_read.make_dataset,))
+    assert ingest_and_read.run_demo(Output(as_json=False), tmp_path / "lake", keep=False, serve=look)
+    assert len(seen) == 1 and f"default.{ingest_and_read.DATASET}" in seen[0]
+    assert not (tmp_path / "lake").exists()

@@ -126,6 +126,7 @@ def commands(text: str) -> Iterator[list[str]]:
         "docs/maintenance.md",
         "docs/reconcile.md",
         "docs/receive.md",
+        "docs/dashboard.md",
         "docs/operations.md",
         "docs/faq.md",
         "docs/failures.md",

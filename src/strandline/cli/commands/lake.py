@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import typer
@@ -47,12 +48,27 @@ def demo(
         None, "--dir", metavar="DIR", help="An empty folder to work in.", show_default="a temporary one"
     ),
     keep: bool = typer.Option(False, "--keep", help="Leave the lake there to look at."),
+    serve: bool = typer.Option(False, "--serve", help="Then serve the lake's dashboard, until Ctrl-C."),
 ) -> None:
     """The whole job on a lake of its own, whatever --config says: bad rows, repeats, a killed writer, and every row
     exactly once."""
     from strandline.cli.demo.ingest_and_read import run_demo
 
-    call.exit(0 if run_demo(call, folder, keep=keep or folder is not None) else FailedError.exit_code)
+    held = run_demo(call, folder, keep=keep or folder is not None, serve=_serve if serve else None)
+    call.exit(0 if held else FailedError.exit_code)
+
+
+def _serve(home: Path) -> None:
+    from functools import partial
+
+    from strandline.cli.daemon import EventLog, run_loops
+    from strandline.lake import open_lake
+    from strandline.serve.server import serve_lake
+
+    journal = EventLog(as_json=not sys.stdout.isatty())
+    told = partial(serve_lake, on_listening=lambda url: journal.write("listening", url=url))
+    with open_lake(home / CONFIG_NAME) as lake:
+        run_loops(lake, journal, lambda stopping: [partial(told, lake, stopping)])
 
 
 @command(app, panel=START)

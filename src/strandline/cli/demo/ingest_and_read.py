@@ -23,15 +23,18 @@ from strandline.cli.demo.maintain import go_on_after_maintenance, maintain_betwe
 from strandline.cli.demo.scene import DATASET, Demo, count, events, ingest, killed_child, write
 from strandline.cli.output import Output
 from strandline.core.errors import RefusedError
+from strandline.core.roles import Role
 from strandline.core.types import Seq
 from strandline.core.wording import plural
 from strandline.lake_admin import init_lake
 
+VISITOR = "visitor"
 MONDAY_ROWS, BAD_ROWS, TUESDAY_ROWS, WEDNESDAY_ROWS = 2_000, 2, 1_000, 500
 
 
-def run_demo(out: Output, folder: Path | None, *, keep: bool) -> bool:
-    """Returns whether every claim held."""
+def run_demo(out: Output, folder: Path | None, *, keep: bool, serve: Callable[[Path], None] | None = None) -> bool:
+    """Returns whether every claim held. `serve` gets the lake's folder when all is done; a lake that is not kept is
+    removed when it returns."""
     began = time.monotonic()
     home = _home(folder)
     before = dict(os.environ)
@@ -44,12 +47,15 @@ def run_demo(out: Output, folder: Path | None, *, keep: bool) -> bool:
                 demo = Demo(out, home, lake, say)
                 for step in STEPS:
                     step(demo)
+                secret = lake.receiver.create_token(VISITOR, role=Role.ADMIN)[1] if keep or serve else None
+        _verdict(demo, time.monotonic() - began, kept=keep, secret=secret)
+        if serve is not None:
+            serve(home)
     finally:
         os.environ.clear()
         os.environ.update(before)
         if not keep:
             shutil.rmtree(home, ignore_errors=True)
-    _verdict(demo, time.monotonic() - began, kept=keep)
     return all(holds for _, holds in demo.claims)
 
 
@@ -69,7 +75,7 @@ def _head(out: Output, home: Path) -> None:
         )
 
 
-def _verdict(demo: Demo, seconds: float, *, kept: bool) -> None:
+def _verdict(demo: Demo, seconds: float, *, kept: bool, secret: str | None) -> None:
     false = [text for text, holds in demo.claims if not holds]
     document = {
         "ok": not false,
@@ -84,8 +90,17 @@ def _verdict(demo: Demo, seconds: float, *, kept: bool) -> None:
         verdict = Text(
             f"\n{plural(len(false), 'claim')} of {len(demo.claims)} did not hold. {seconds:.0f} s.", "bold red"
         )
-    where = Text(f"Look around: strandline status --config {demo.home}", "dim")
-    demo.out.show(document, verdict, *([where] if kept else []))
+    demo.out.show(document, verdict, *_where(demo, kept=kept, secret=secret))
+
+
+def _where(demo: Demo, *, kept: bool, secret: str | None) -> list[Text]:
+    """How to look at the lake, if it is still there."""
+    settings = demo.lake.config.settings.serve
+    lines = [f"Look around: strandline status --config {demo.home}"] if kept else []
+    if secret is not None:
+        first = f"strandline serve --config {demo.home}, then " if kept else ""
+        lines.append(f"In a browser: {first}http://{settings.host}:{settings.port} with the token {secret}")
+    return [Text(line, "dim") for line in lines]
 
 
 def make_dataset(demo: Demo) -> None:

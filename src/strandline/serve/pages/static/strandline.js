@@ -156,9 +156,23 @@
     outcome.replaceChildren(element("p", headline, "note " + (failed ? "bad" : found.partial ? "unsure" : "ok")));
     if (found.partial) outcome.append(element("p", "Partial: not everything could be read. There may be more than this.", "note unsure"));
     if (found.error?.hint) outcome.append(element("p", found.error.hint, "muted"));
+    if (found.found) return concludeSweep(found, outcome) && !failed;
     const rest = found.result ?? Object.fromEntries(Object.entries(found).filter(([name]) => !QUIET.has(name)));
     if (rest && Object.keys(rest).length) outcome.append(show(rest));
     return !failed;
+  }
+  // A run of the reconciler has a page of its own; here stands what differs, and nothing that is zero.
+  function concludeSweep(found, outcome) {
+    const some = (counts) => Object.fromEntries(Object.entries(counts).filter(([, count]) => count));
+    const parts = { found: some(found.found), ...(found.dry_run ? {} : { done: some(found.done) }) };
+    for (const [name, counts] of Object.entries(parts)) {
+      if (!Object.keys(counts).length) parts[name] = found.partial || found.aborted ? "nothing so far" : "nothing";
+    }
+    for (const name of ["refusals", "failures"]) if (found[name].length) parts[name] = found[name];
+    const link = element("a", "Read run " + found.run);
+    link.href = "/drift/runs/" + found.run;
+    outcome.append(show(parts), link);
+    return true;
   }
   async function send(form, dry) {
     const outcome = form.querySelector(".outcome");
