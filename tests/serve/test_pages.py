@@ -260,9 +260,9 @@ def test_a_line_has_a_gap_where_nothing_is_known_and_no_chart_is_drawn_of_nothin
 
 def test_a_long_history_is_thinned_to_its_peaks_and_keeps_its_gaps() -> None:
     points = [Point(n, None if n == 13 else n % 7) for n in range(100)]
-    shown = thinned(points, 25)
-    assert len(shown) == 25 and [p.at for p in shown[:2]] == [3, 7] and [p.value for p in shown[:2]] == [3, 6]
-    assert [n for n, p in enumerate(shown) if p.value is None] == [3]
+    shown = thinned(points, 34)
+    assert [(p.at, p.value) for p in shown[:3]] == [(2, 2), (5, 5), (8, 6)] and shown[-1] == points[-1]
+    assert len(shown) == 34 and [n for n, p in enumerate(shown) if p.value is None] == [4]
     assert thinned(points, 100) == points
 
 

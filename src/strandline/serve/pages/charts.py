@@ -92,11 +92,14 @@ class _Frame:
 
 
 def thinned(points: Sequence[Point], points_max: int) -> list[Point]:
-    """At most so many: of neighbours, the highest counts. A gap stays a gap."""
-    size = -(-len(points) // points_max)
-    if size <= 1:
+    """At most so many: of neighbours, the highest counts; the newest stays as it is. A gap stays a gap."""
+    if len(points) <= points_max:
         return list(points)
-    return [_one_of(points[at : at + size]) for at in range(0, len(points), size)]
+    size = -(-(len(points) - 1) // (points_max - 1))
+    return [
+        *(_one_of(points[at : min(at + size, len(points) - 1)]) for at in range(0, len(points) - 1, size)),
+        points[-1],
+    ]
 
 
 def _one_of(neighbours: Sequence[Point]) -> Point:
