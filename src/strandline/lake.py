@@ -172,10 +172,14 @@ class Lake:
     def alter_dataset(self, name: str, alterations: Sequence[Alteration]) -> None:
         self._datasets.alter(self.dataset(name), alterations)
 
-    def drop_dataset(self, name: str) -> Dataset:
-        """The catalog and the ledger forget it; its files stay where they are, and its sequence numbers stay taken."""
+    def drop_dataset(self, name: str, *, dry_run: bool = False) -> Dataset:
+        """The catalog and the ledger forget it; its files stay where they are, and its sequence numbers stay taken. A
+        dry run changes nothing, and is refused for the same reasons."""
         dataset = self.dataset(name)
-        self._datasets.drop(dataset)
+        if dry_run:
+            self._datasets.check_drop(dataset)
+        else:
+            self._datasets.drop(dataset)
         return dataset
 
     @property

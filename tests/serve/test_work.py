@@ -221,4 +221,4 @@ def test_two_processes_serve_one_ledger(served: Served, admin: httpx.Client) -> 
             with other.client(cookies=dict(browser.cookies)) as same:
                 assert same.get(f"{API}/session").json()["csrf"] == csrf
                 assert browser.delete(f"{API}/session", headers={"X-CSRF-Token": csrf}).status_code == 200
-                assert same.get(f"{API}/session").status_code == 401
+                eventually(lambda: same.get(f"{API}/session").status_code == 401)

@@ -13,9 +13,9 @@ from strandline.core.delivery_types import Intent, SinkRecord
 from strandline.core.errors import RefusedError
 from strandline.core.types import BlockId, BlockKind, Dataset, Reserved, Seq
 from strandline.deliver.context import DeliverContext
-from strandline.deliver.manage_sinks import add_sink, remove_sink, reset_sink, update_sink
+from strandline.deliver.manage_sinks import SinkReset, add_sink, plan_reset, remove_sink, reset_sink, update_sink
 from strandline.deliver.quarantine.replay import OnRows, ReplayReport, replay
-from strandline.deliver.quarantine.rows import QuarantinedRow, discard, list_rows
+from strandline.deliver.quarantine.rows import QuarantinedRow, discard, list_rows, rows_to_discard
 from strandline.deliver.recover_sink import SinkRecovered, recover_sink
 from strandline.deliver.sink_session import Progress, no_progress
 from strandline.deliver.tick import Deliverer, TickReport, dataset_of
@@ -109,6 +109,10 @@ class Delivery:
         """Begin a new generation after the row of a continuation token, or at the beginning."""
         return reset_sink(self.context, self._of_sink(name), name, to)
 
+    def plan_reset(self, name: str, *, to: str | None = None) -> SinkReset:
+        """What `reset` would do; changes nothing."""
+        return plan_reset(self.context, self._of_sink(name), self.get(name), to)
+
     def recover_sink(self, name: str, *, resend: bool = False, accept_loss: bool = False) -> SinkRecovered:
         return recover_sink(self.context, self._of_sink(name), name, resend=resend, accept_loss=accept_loss)
 
@@ -141,8 +145,11 @@ class Delivery:
         on_progress = on_progress or (lambda done, total: None)
         return replay(self.context, target, self.catalog().columns(target.name), name, numbers, on_progress)
 
-    def discard(self, name: str, numbers: Sequence[int] | None = None) -> list[Quarantined]:
-        """Give up quarantined rows for good: all of them, or those with these sequence numbers."""
+    def discard(self, name: str, numbers: Sequence[int] | None = None, *, dry_run: bool = False) -> list[Quarantined]:
+        """Give up quarantined rows for good: all of them, or those with these sequence numbers. A dry run returns the
+        same rows, and changes nothing."""
+        if dry_run:
+            return rows_to_discard(self.context, self.get(name), numbers)
         return discard(self.context, name, numbers)
 
     def _check_where(self, dataset: Dataset, where: str | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from uuid import uuid4
 
 from strandline.core.audit_events import Event
@@ -252,28 +252,49 @@ def still_alone(connection: Connection, record: SinkRecord, lease: Lease) -> Non
         raise LeaseLost(f"{record.name}: a deliverer has taken over meanwhile", hint="Try again.")
 
 
+@dataclass(frozen=True, slots=True)
+class SinkReset:
+    """What a reset does to a sink."""
+
+    sink: str
+    generation: int  # that it begins
+    asked: Seq | None  # after which row; None: the dataset's beginning
+    start: Seq | None  # the same, but not below the floor
+    floor: Seq | None
+    sealed: Seq | None  # up to here rows are delivered again
+    open_intents: int  # that are dropped
+
+
+def plan_reset(context: DeliverContext, dataset: Dataset, record: SinkRecord, to: str | None) -> SinkReset:
+    """Reads the ledger and the destination's record; changes nothing. Raises TokenError."""
+    with context.ledger.read() as connection:
+        sealed = blocks.sealed(connection, dataset.id)
+        floor = floors.get(connection, dataset.id)
+        opened = len(intents.open_of(connection, record))
+    asked = None
+    if to is not None:
+        asked = check(decode(to), lake=context.lake, table=dataset.table_uuid, name=dataset.name, sealed=sealed)
+    with closing(open_sink(context, record, dataset, record.options)) as sink:
+        found = sink.claimed()
+    generation = max(record.generation, found.generation if found else 0) + 1
+    return SinkReset(record.name, generation, asked, _above(floor, asked), floor, sealed, opened)
+
+
 def reset_sink(context: DeliverContext, dataset: Dataset, name: str, to: str | None) -> SinkRecord:
     """Begin a new generation, at the dataset's beginning or after a token's row, but never below the floor."""
-    with context.ledger.read() as connection:
-        record = sinks.get(connection, name)
-        sealed = blocks.sealed(connection, dataset.id)
-    start = None
-    if to is not None:
-        start = check(decode(to), lake=context.lake, table=dataset.table_uuid, name=dataset.name, sealed=sealed)
+    record = context.ledger.query(sinks.get, name)
     with alone(context, record) as lease:
-        with closing(open_sink(context, record, dataset, record.options)) as sink:
-            found = sink.claimed()
-        generation = max(record.generation, found.generation if found else 0) + 1
+        plan = plan_reset(context, dataset, record, to)
         with context.ledger.write() as connection:
             floors.lock(connection, dataset.id)
             still_alone(connection, record, lease)
             floor = floors.get(connection, dataset.id)
-            fresh = sinks.new_generation(connection, record.id, generation, _above(floor, start))
+            fresh = sinks.new_generation(connection, record.id, plan.generation, _above(floor, plan.asked))
             dropped = intents.abandon_open(connection, fresh)
             retention_holds.forget(connection, record.id)
             audit.record(
-                connection, Event.SINK_RESET, sink=name, generation=generation, start=fresh.start, asked=start,
-                floor=floor, intents_dropped=dropped,
+                connection, Event.SINK_RESET, sink=name, generation=fresh.generation, start=fresh.start,
+                asked=plan.asked, floor=floor, intents_dropped=dropped,
             )  # fmt: skip
     return fresh
 

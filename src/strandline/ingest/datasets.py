@@ -77,6 +77,13 @@ class DatasetCare:
         with self.ledger.write() as connection:
             audit.record(connection, Event.DATASET_ALTERED, dataset=dataset.name, changes=[str(a) for a in alterations])
 
+    def check_drop(self, dataset: Dataset) -> None:
+        """Raises what `drop` raises; changes nothing."""
+        spooled = [name for name, _ in self.spool.bodies(dataset.table_uuid)]
+        with self.ledger.read() as connection:
+            _check_unused(connection, dataset)
+            _check_recorded(connection, dataset, spooled)
+
     def drop(self, dataset: Dataset) -> None:
         """The catalog and the ledger forget the dataset; its files stay where they are, and its sequence numbers stay
         taken. The dataset is marked first, so that whatever the checks do not see comes too late. The table is dropped

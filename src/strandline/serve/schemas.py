@@ -67,6 +67,14 @@ SINK_IN_FULL = also(
     open_intents=list_of(OPEN),
 )
 SINK_IN_FULL["properties"]["state"] = TEXT
+SINK_REMOVED = fields(
+    removed=TEXT,
+    dry_run=FLAG,
+    destination=TEXT,
+    lag_rows=or_null(COUNT),
+    open_intents=COUNT,
+    quarantined_rows=COUNT,
+)
 QUARANTINED_ROW = fields(
     sink=TEXT,
     number=NUMBER,

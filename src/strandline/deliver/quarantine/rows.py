@@ -83,16 +83,22 @@ def chosen(rows: Sequence[Quarantined], numbers: Sequence[int] | None, name: str
     return [by_number[n] for n in sorted(set(numbers))]
 
 
+def rows_to_discard(context: DeliverContext, record: SinkRecord, numbers: Sequence[int] | None) -> list[Quarantined]:
+    """What `discard` discards; changes nothing. Raises RefusedError for a row that may have landed."""
+    with context.ledger.read() as connection:
+        rows = chosen(quarantine.list_quarantined(connection, record, NOT_DELIVERED), numbers, record.name)
+    for row in rows:
+        if row.state is QuarantineState.REPLAYING:
+            raise _may_have_landed(record.name, row)
+    return rows
+
+
 def discard(context: DeliverContext, name: str, numbers: Sequence[int] | None) -> list[Quarantined]:
     """Discards rows, in the ledger first, then their content. Raises RefusedError for a row that may have landed."""
     record = context.ledger.query(sinks.get, name)
     objects = open_objects(context.config)
     with alone(context, record):
-        with context.ledger.read() as connection:
-            rows = chosen(quarantine.list_quarantined(connection, record, NOT_DELIVERED), numbers, name)
-        for row in rows:
-            if row.state is QuarantineState.REPLAYING:
-                raise _may_have_landed(name, row)
+        rows = rows_to_discard(context, record, numbers)
         if rows:
             context.ledger.change(_record_discard, name, rows)
         for row in rows:

@@ -11,11 +11,11 @@ from strandline.core.documents import Document
 from strandline.core.errors import UsageError
 from strandline.core.roles import Role
 from strandline.ledger.ingest import blocks
-from strandline.serve.api.inputs import AfterName, BeforeId, Body, Limit, Name, NamePath, Text, paged
+from strandline.serve.api.inputs import AfterName, BeforeId, Body, DryRun, Limit, Name, NamePath, Text, paged
 from strandline.serve.auth.caller import Caller
 from strandline.serve.auth.needs import needs
 from strandline.serve.context import ServeContext, context_of
-from strandline.serve.describe import CHANGES, NAMED, NUMBER, TEXT, documented, fields, page_of
+from strandline.serve.describe import CHANGES, FLAG, NAMED, NUMBER, TEXT, documented, fields, or_null, page_of
 from strandline.serve.schemas import BLOCK, DATASET, DATASET_IN_FULL, SEAL
 from strandline.status import documents
 
@@ -127,11 +127,25 @@ def _alterations(changes: Changes) -> list[Any]:
     return found
 
 
-@router.delete("/{name}", summary="Drop a dataset", **documented(fields(dropped=TEXT), problems=CHANGES))
-async def drop_dataset(request: Request, name: NamePath, caller: Caller = needs(Role.ADMIN)) -> Response:
-    """Catalog and ledger forget it. Its files stay where they are, and its numbers stay taken."""
+@router.delete(
+    "/{name}",
+    summary="Drop a dataset",
+    **documented(fields(dropped=TEXT, dry_run=FLAG, allocated=or_null(NUMBER)), problems=CHANGES),
+)
+async def drop_dataset(
+    request: Request, name: NamePath, caller: Caller = needs(Role.ADMIN), dry_run: DryRun = False
+) -> Response:
+    """Catalog and ledger forget it. Its files stay where they are, and its numbers, up to `allocated`, stay taken. A
+    dry run is refused for the same reasons."""
     context = context_of(request)
-    drop = lambda: {"dropped": context.lake.drop_dataset(caller.check_sees(name)).name}  # noqa: E731
+
+    def drop() -> Document:
+        dataset = context.lake.dataset(caller.check_sees(name))
+        with context.lake.ledger.read() as connection:
+            allocated = blocks.highest(connection, dataset.id)
+        gone = context.lake.drop_dataset(dataset.name, dry_run=dry_run)
+        return {"dropped": gone.name, "dry_run": dry_run, "allocated": allocated}
+
     return await context.change(caller, drop)
 
 

@@ -55,6 +55,9 @@ AfterId = Annotated[int | None, Query(ge=0, le=_ID_MAX, description="`next` of t
 BeforeId = Annotated[int | None, Query(ge=1, le=_ID_MAX, description="`next` of the page before.")]
 
 
+DryRun = Annotated[bool, Query(description="Say what would be done; change nothing.")]
+
+
 class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 

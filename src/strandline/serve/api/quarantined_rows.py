@@ -18,7 +18,7 @@ from strandline.serve.api.tasks import TASK_STARTED, check_going, start_task
 from strandline.serve.auth.caller import Caller
 from strandline.serve.auth.needs import needs
 from strandline.serve.context import context_of
-from strandline.serve.describe import CHANGES, COUNT, NAMED, NUMBER, TEXT, documented, fields, list_of, page_of
+from strandline.serve.describe import CHANGES, COUNT, FLAG, NAMED, NUMBER, TEXT, documented, fields, list_of, page_of
 from strandline.serve.schemas import QUARANTINED_ROW
 from strandline.status import documents
 
@@ -39,6 +39,10 @@ class Chosen(Body):
         if bool(self.numbers) == self.all:
             raise UsageError("which rows?", hint="Say their numbers, or all.")
         return self.numbers or None
+
+
+class Discard(Chosen):
+    dry_run: bool = Field(default=False, description="Say which rows would be given up; change nothing.")
 
 
 @router.get(
@@ -88,15 +92,16 @@ async def replay_rows(request: Request, wanted: Chosen, caller: Caller = needs(R
 @router.post(
     "/discard",
     summary="Give rows up",
-    **documented(fields(sink=TEXT, discarded=COUNT, numbers=list_of(NUMBER)), problems=CHANGES),
+    **documented(fields(sink=TEXT, dry_run=FLAG, discarded=COUNT, numbers=list_of(NUMBER)), problems=CHANGES),
 )
-async def discard_rows(request: Request, wanted: Chosen, caller: Caller = needs(Role.ADMIN)) -> Response:
+async def discard_rows(request: Request, wanted: Discard, caller: Caller = needs(Role.ADMIN)) -> Response:
     """The sink never gets them, and their stored content is removed. The lake keeps its own rows."""
     context = context_of(request)
 
     def discard() -> Document:
         numbers = wanted.check()
         sink = check_sink(context, caller, wanted.sink)
-        return documents.discarded_rows(sink, context.lake.delivery.discard(sink, numbers))
+        gone = context.lake.delivery.discard(sink, numbers, dry_run=wanted.dry_run)
+        return documents.discarded_rows(sink, gone) | {"dry_run": wanted.dry_run}
 
     return await context.change(caller, discard)

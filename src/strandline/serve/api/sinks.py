@@ -10,16 +10,16 @@ from typing import Any, Literal
 from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
-from strandline.core.documents import Document
+from strandline.core.documents import Document, fields_of
 from strandline.core.errors import NoSuchSink, UsageError
 from strandline.core.roles import Role
-from strandline.serve.api.inputs import AfterName, Body, Limit, LongText, Name, NamePath, Text, paged
+from strandline.serve.api.inputs import AfterName, Body, DryRun, Limit, LongText, Name, NamePath, Text, paged
 from strandline.serve.api.tasks import TASK_STARTED, check_going, start_task
 from strandline.serve.auth.caller import Caller
 from strandline.serve.auth.needs import needs
 from strandline.serve.context import ServeContext, context_of
 from strandline.serve.describe import CHANGES, NAMED, TEXT, documented, fields, page_of
-from strandline.serve.schemas import SINK, SINK_IN_FULL, SINK_LANE
+from strandline.serve.schemas import SINK, SINK_IN_FULL, SINK_LANE, SINK_REMOVED
 from strandline.status import documents, sinks
 
 router = APIRouter(prefix="/sinks", tags=["sinks"])
@@ -46,6 +46,7 @@ class Tick(Body):
 
 class Reset(Body):
     to: LongText = Field(description="`beginning`, or a continuation token: it begins after the token's row.")
+    dry_run: bool = Field(default=False, description="Say what would be delivered again, and where; change nothing.")
 
 
 class Recover(Body):
@@ -137,16 +138,29 @@ def _sink(context: ServeContext, record: Any) -> Document:
     return documents.sink(record, context.lake.delivery.dataset_name(record))
 
 
-@router.delete(
-    "/{name}", summary="Remove a sink", **documented(fields(removed=TEXT, destination=TEXT), problems=CHANGES)
-)
-async def remove_sink(request: Request, name: NamePath, caller: Caller = needs(Role.ADMIN)) -> Response:
-    """It gets no more rows. What was delivered stays where it is."""
+@router.delete("/{name}", summary="Remove a sink", **documented(SINK_REMOVED, problems=CHANGES))
+async def remove_sink(
+    request: Request, name: NamePath, caller: Caller = needs(Role.ADMIN), dry_run: DryRun = False
+) -> Response:
+    """It gets no more rows: neither those that it lags behind, nor those of its open intents, nor those in its
+    quarantine. What was delivered stays where it is."""
     context = context_of(request)
 
     def remove() -> Document:
-        gone = context.lake.delivery.remove(check_sink(context, caller, name))
-        return {"removed": gone.name, "destination": gone.destination}
+        delivery = context.lake.delivery
+        record = delivery.get(check_sink(context, caller, name))
+        lanes = sinks.load_sinks(context.lake.ledger, context.lake.id, record.name)
+        given_up = documents.sink_in_full(record, lanes, delivery.open_intents(record))
+        if not dry_run:
+            delivery.remove(record.name)
+        return {
+            "removed": record.name,
+            "dry_run": dry_run,
+            "destination": record.destination,
+            "lag_rows": given_up["lag_rows"],
+            "open_intents": len(given_up["open_intents"]),
+            "quarantined_rows": sum(lane.quarantined for lane in lanes),
+        }
 
     return await context.change(caller, remove)
 
@@ -199,8 +213,14 @@ async def reset_sink(request: Request, name: NamePath, wanted: Reset, caller: Ca
     """With watermarks of its own, into a place of its own beside the old one. Whoever reads both gets rows twice."""
     context = context_of(request)
     to = None if wanted.to == "beginning" else wanted.to
-    work = lambda stopping: _sink(context, context.lake.delivery.reset(name, to=to))  # noqa: E731
-    return await start_task(context, caller, "reset", lambda: check_sink(context, caller, name), work)
+
+    def work(stopping: threading.Event) -> Mapping[str, Any]:
+        if wanted.dry_run:
+            return fields_of(context.lake.delivery.plan_reset(name, to=to))
+        return _sink(context, context.lake.delivery.reset(name, to=to))
+
+    kind = "reset_dry_run" if wanted.dry_run else "reset"
+    return await start_task(context, caller, kind, lambda: check_sink(context, caller, name), work)
 
 
 @router.post("/{name}/recover", summary="Read from the destination how far it is, and go on from there", **TASK_STARTED)

@@ -1,0 +1,118 @@
+"""Dry runs of what cannot be undone: each says what would happen, changes nothing, is refused for the same reasons."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+
+from strandline.core.delivery_types import ChunkPlan, LanePlan
+from strandline.core.read_token import Continuation
+from strandline.core.types import BlockKind, Seq, SeqRange
+from strandline.lake import Lake
+from strandline.ledger.deliver import intents, quarantine, sinks
+from strandline.ledger.deliver.quarantine import SetAside
+from strandline.ledger.ingest import blocks
+from tests.serve.conftest import API, Served, eventually
+
+
+def add_sink(admin: httpx.Client, folder: Path) -> None:
+    made = admin.post(
+        f"{API}/sinks",
+        json={"name": "partner", "dataset": "events", "kind": "files", "options": {"path": str(folder)}},
+    )
+    assert made.status_code == 201, made.text
+
+
+def test_a_dataset(admin: httpx.Client, dataset: str, tmp_path: Path) -> None:
+    add_sink(admin, tmp_path / "out")
+    dry = {"dry_run": "true"}
+    refused = admin.delete(f"{API}/datasets/events", params=dry)
+    assert refused.status_code == 409 and "partner" in refused.json()["detail"]
+    assert refused.json() == admin.delete(f"{API}/datasets/events").json()
+    assert admin.delete(f"{API}/sinks/partner").status_code == 200
+    would = admin.delete(f"{API}/datasets/events", params=dry).json()
+    assert would == {"dropped": dataset, "dry_run": True, "allocated": None}
+    assert admin.get(f"{API}/datasets/events").status_code == 200
+    assert admin.delete(f"{API}/datasets/events").json() == would | {"dry_run": False}
+    assert admin.delete(f"{API}/datasets/events", params=dry).status_code == 404
+
+
+def test_a_sink(admin: httpx.Client, dataset: str, tmp_path: Path) -> None:
+    add_sink(admin, tmp_path / "out")
+    would = admin.delete(f"{API}/sinks/partner", params={"dry_run": "true"}).json()
+    assert would == {
+        "removed": "partner",
+        "dry_run": True,
+        "destination": would["destination"],
+        "lag_rows": 0,
+        "open_intents": 0,
+        "quarantined_rows": 0,
+    }
+    assert admin.get(f"{API}/sinks/partner").status_code == 200
+    assert admin.delete(f"{API}/sinks/partner").json() == would | {"dry_run": False}
+    assert admin.delete(f"{API}/sinks/partner", params={"dry_run": "true"}).status_code == 404
+
+
+def test_a_reset(admin: httpx.Client, dataset: str, tmp_path: Path) -> None:
+    add_sink(admin, tmp_path / "out")
+
+    def task(body: dict[str, object]) -> dict[str, object]:
+        place = admin.post(f"{API}/sinks/partner/reset", json=body).json()["place"]
+        eventually(lambda: admin.get(place).json()["outcome"])
+        found: dict[str, object] = admin.get(place).json()
+        return found
+
+    would = task({"to": "beginning", "dry_run": True})
+    assert (would["kind"], would["outcome"]) == ("reset_dry_run", "done")
+    assert would["result"] == {
+        "sink": "partner",
+        "generation": 2,
+        "asked": None,
+        "start": None,
+        "floor": None,
+        "sealed": None,
+        "open_intents": 0,
+    }
+    assert admin.get(f"{API}/sinks/partner").json()["generation"] == 1
+    assert task({"to": "no token", "dry_run": True})["error"] == task({"to": "no token"})["error"] is not None
+    task({"to": "beginning"})
+    assert admin.get(f"{API}/sinks/partner").json()["generation"] == 2
+
+
+def refuse_rows(lake: Lake, *numbers: int) -> None:
+    """The sink has refused these rows of the dataset."""
+    record, dataset, until = lake.delivery.get("partner"), lake.dataset("events"), Seq(max(numbers))
+    with lake.ledger.write() as connection:
+        blocks.insert_published(
+            connection, dataset.id, SeqRange(Seq(1), until), kind=BlockKind.RECOVERED, batch_id="rows"
+        )
+    lease = sinks.leases.take(lake.ledger, record.id, seconds=600)
+    assert lease is not None
+    chunks = tuple(ChunkPlan(SeqRange(Seq(n), Seq(n)), 1) for n in range(1, until + 1))
+    stored = intents.store_plan(
+        lake.ledger, lease, record, until=until, lanes=[LanePlan("", None, until, chunks)], options={},
+        token=lambda mark: Continuation(lake.id, dataset.table_uuid, mark).encode(),
+    )  # fmt: skip
+    assert stored is not None
+    refused = [
+        (c.id, SetAside(stored[0].lane, c.rows.lo, "422: no", f"quarantine/{c.rows.lo}", 9, {}, "jsonl"))
+        for c in stored[0].chunks
+        if c.rows.lo in numbers
+    ]
+    assert quarantine.set_aside(lake.ledger, lease, refused)
+    sinks.leases.release(lake.ledger, lease)
+
+
+def test_quarantined_rows(served: Served, admin: httpx.Client, dataset: str, tmp_path: Path) -> None:
+    add_sink(admin, tmp_path / "out")
+    refuse_rows(served.lake, 2, 3)
+    at, dry = f"{API}/quarantined-rows/discard", {"sink": "partner", "dry_run": True}
+    would = admin.post(at, json=dry | {"all": True}).json()
+    assert would == {"sink": "partner", "dry_run": True, "discarded": 2, "numbers": [2, 3]}
+    assert admin.post(at, json=dry | {"numbers": [3]}).json()["numbers"] == [3]
+    assert admin.post(at, json=dry | {"numbers": [1]}).status_code == 400
+    assert admin.delete(f"{API}/sinks/partner", params={"dry_run": "true"}).json()["quarantined_rows"] == 2
+    assert len(admin.get(f"{API}/quarantined-rows").json()["rows"]) == 2
+    assert admin.post(at, json={"sink": "partner", "all": True}).json() == would | {"dry_run": False}
+    assert admin.get(f"{API}/quarantined-rows").json()["rows"] == []
