@@ -92,6 +92,7 @@ class Server:
                 access_log=False,
                 ws="none",
                 server_header=False,
+                proxy_headers=False,  # whoever connects from this machine could claim any address, and be new each time
                 backlog=_BACKLOG,
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=LAST_REQUESTS_SECONDS_MAX,

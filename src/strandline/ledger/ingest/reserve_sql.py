@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import sqlite3
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import sqlite
 
 from strandline.core.errors import BatchEnded
 from strandline.ledger.ingest import sequence
@@ -59,9 +60,16 @@ _SQLITE_TAKE, _SQLITE_INSERT = map(str, _RENDERED)
 _CONSTANTS = {name: value for r in _RENDERED for name, value in r.params.items() if value is not None}
 _LAST = [c.name for c in sequence.TAKE.exported_columns].index("last")
 _MICROS = core.UtcMicros()
-_taken = _TAKE_UNLESS_KNOWN.cte("taken")
-_inserted = _insert_with_numbers_from(postgresql.insert, _taken).cte("inserted")
-_TAKE_AND_INSERT = sa.select(_taken.c.last, _inserted.c.id).select_from(_taken.outerjoin(_inserted, sa.true()))
+
+
+@cache
+def _take_and_insert() -> sa.Select[Any]:
+    """For PostgreSQL. Made when it is needed: every command would pay for the import."""
+    from sqlalchemy.dialects import postgresql
+
+    taken = _TAKE_UNLESS_KNOWN.cte("taken")
+    inserted = _insert_with_numbers_from(postgresql.insert, taken).cte("inserted")
+    return sa.select(taken.c.last, inserted.c.id).select_from(taken.outerjoin(inserted, sa.true()))
 
 
 # The trigger that checks, under the counter's lock, whether the batch has ended meanwhile.
@@ -104,7 +112,7 @@ _UNFINISHED = sa.select(receive_batch.c.id).where(
 
 def _place(connection: sa.Connection, new: dict[str, Any]) -> tuple[int, int | None] | None:
     if connection.dialect.name == "postgresql":
-        both = connection.execute(_TAKE_AND_INSERT, new).one_or_none()
+        both = connection.execute(_take_and_insert(), new).one_or_none()
         return None if both is None else (both.last, both.id)
     # SQLite changes one table per statement; nothing comes between two, because it has one writer at a time. Its
     # transactions are so short that the layers above the driver would double their time: so the SQL is rendered once.
