@@ -470,7 +470,9 @@ def test_what_a_token_brings_that_has_expired_or_may_not_write_is_not_recorded(r
     """The commit point decides: a caller that was checked a moment ago is remembered."""
     with receiving.ledger.write() as connection:
         made = [
-            tokens.create(connection, f"{role}-{receiving.dataset.id}", None, role=role, expires_in=expires_in)[0]
+            tokens.create(
+                connection, f"{role} {expires_in} {receiving.dataset.id}", None, role=role, expires_in=expires_in
+            )[0]
             for role in Role
             for expires_in in (None, timedelta(microseconds=1))
         ]

@@ -144,14 +144,7 @@ def _check_place(context: DeliverContext, draft: SinkRecord) -> None:
         )
     for other in context.ledger.query(sinks.list_sinks):
         if overlaps(other.destination, place):
-            raise _taken(other, other.destination)
-
-
-def _taken(other: SinkRecord, destination: str) -> RefusedError:
-    return RefusedError(
-        f"sink {other.name} delivers to {destination} already",
-        hint="Two sinks must not share a destination: choose another place, or remove that sink.",
-    )
+            raise sinks.taken(other.name, other.destination)
 
 
 def _continue(context: DeliverContext, draft: SinkRecord, dataset: Dataset, found: Claimed) -> SinkRecord:
@@ -167,7 +160,7 @@ def _continue(context: DeliverContext, draft: SinkRecord, dataset: Dataset, foun
         )
     for other in context.ledger.query(sinks.list_sinks):
         if other.instance == claim.instance:  # under another spelling of the same place
-            raise _taken(other, draft.destination)
+            raise sinks.taken(other.name, draft.destination)
     return replace(draft, instance=claim.instance, generation=found.generation)
 
 

@@ -42,12 +42,12 @@ def dim(text: str) -> Text:
     return Text(text, "dim")
 
 
-def cut(lines: Sequence[RenderableType], noun: str, *, lines_each: int = 1) -> list[RenderableType]:
+def cut(lines: Sequence[RenderableType], noun: str) -> list[RenderableType]:
     """The first lines of a long list of things, and how many more things there are."""
-    more = len(lines) // lines_each - LINES_MAX
+    more = len(lines) - LINES_MAX
     if more <= 0:
         return list(lines)
-    return [*lines[: LINES_MAX * lines_each], dim(f"  … and {plural(more, noun)} more; --json has all")]
+    return [*lines[:LINES_MAX], dim(f"  … and {plural(more, noun)} more; --json has all")]
 
 
 def one_line(text: str) -> str:

@@ -78,14 +78,13 @@ def add(
         raise RefusedError(
             f"there is a sink named {name} already", hint="Choose another name, or change that one with `sink update`."
         )
-    raise _taken(connection, destination)
+    raise taken(next((s.name for s in list_sinks(connection) if s.destination == destination), "another"), destination)
 
 
-def _taken(connection: sa.Connection, destination: str) -> RefusedError:
-    other = next((s.name for s in list_sinks(connection) if s.destination == destination), "another sink")
+def taken(other: str, destination: str) -> RefusedError:
     return RefusedError(
-        f"{other} delivers to {destination} already",
-        hint="Two sinks never share a destination: choose another, or remove that sink first.",
+        f"sink {other} delivers to {destination} already",
+        hint="Two sinks must not share a destination: choose another place, or remove that sink.",
     )
 
 
@@ -130,8 +129,9 @@ def _change(connection: sa.Connection, id: SinkId, *where: sa.ColumnElement[bool
 def set_options(connection: sa.Connection, id: SinkId, options: Mapping[str, str], destination: str) -> bool:
     """Sets the options of the next intent; an open intent keeps its own. The change may have fixed what made the sink
     fail, so the sink is retried at once, and `failing_since` starts anew."""
-    if any(s.destination == destination and s.id != id for s in list_sinks(connection)):
-        raise _taken(connection, destination)
+    for other in list_sinks(connection):
+        if other.destination == destination and other.id != id:
+            raise taken(other.name, destination)
     text = options_text(options)
     return _change(connection, id, options=text, destination=destination, retry_at=None, failing_since=None)
 

@@ -99,7 +99,6 @@ class SparkReferences(LakeReferences):
 class _Read:
     """The content of some tables."""
 
-    frame: DataFrame
     counts: Mapping[str, int]
     odd: Mapping[str, str]  # by table: a key that is no path
     # table, manifest, why it cannot be read, and whether it is missing
@@ -235,7 +234,7 @@ class SparkReferenceReader(ReferenceReader):
         totals = frame.groupBy("table").agg(F.count("key").alias("count"), odd.alias("odd")).collect()
         self._held |= dict.fromkeys(names, frame)
         counts = dict.fromkeys(names, 0) | {row.table: row["count"] for row in totals}
-        return _Read(frame, counts, {row.table: decoded(row.odd) for row in totals if row.odd is not None})
+        return _Read(counts, {row.table: decoded(row.odd) for row in totals if row.odd is not None})
 
     def _real(self, references: SparkReferences) -> DataFrame | None:
         content = references.content()
