@@ -138,17 +138,20 @@ KEPT = ("STRANDLINE_CACHE", "STRANDLINE_SPARK__OPTIONS")
 OWN_JVMS = ("README.md",)
 """Run just as a reader would. Commands of the other pages are processes, too, but forks that share the JVM of the test
 run."""
+OWN_JVM_OF_PYTHON = (*OWN_JVMS, "docs/tutorial.md")
+"""Where Spark gets paths that are relative to the folder of the reader, and calls Python back."""
 
 
 class Session:
     """One bash, and one Python if the page has some; both in processes of their own, as a reader would have them."""
 
-    def __init__(self, folder: Path, of_bash: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, of_bash: Mapping[str, str], of_python: Mapping[str, str]) -> None:
         environ = {k: v for k, v in os.environ.items() if not k.startswith("STRANDLINE_") or k in KEPT}
         environ.pop("COLUMNS", None)
         environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environ["PATH"]])
         self.environ = environ | {"LC_ALL": "C", "PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1"}
         self.folder = folder
+        self.of_python = of_python
         self.bash = self._start("bash", "--norc", **of_bash)
         self.python: subprocess.Popen[str] | None = None
 
@@ -164,8 +167,7 @@ class Session:
 
     def run_python(self, text: str, where: str) -> tuple[str, int]:
         if self.python is None:
-            # With a JVM of its own, in which paths are relative to where the reader is.
-            self.python = self._start(sys.executable, "-c", PYTHON, END)
+            self.python = self._start(sys.executable, "-c", PYTHON, END, **self.of_python)
         folder = self.run("pwd")[0].strip()
         return _told(self.python, json.dumps({"text": text, "where": where, "folder": folder}) + "\n")
 
@@ -192,8 +194,8 @@ def _told(process: subprocess.Popen[str], text: str) -> tuple[str, int]:
 
 
 @contextmanager
-def session(folder: Path, of_bash: Mapping[str, str]) -> Iterator[Session]:
-    made = Session(folder, of_bash)
+def session(folder: Path, of_bash: Mapping[str, str], of_python: Mapping[str, str]) -> Iterator[Session]:
+    made = Session(folder, of_bash, of_python)
     try:
         yield made
     finally:
@@ -215,7 +217,7 @@ def test_what_a_page_shows_is_what_happens(page: str, tmp_path: Path, tmp_path_f
     text = (ROOT / page).read_text("utf-8")
     if "$ python examples/" in text:
         (tmp_path / "examples").symlink_to(ROOT / "examples")  # as in the folder of the project
-    with session(tmp_path, environ) as running:
+    with session(tmp_path, environ, {} if page in OWN_JVM_OF_PYTHON else environ) as running:
         for step in steps(text):
             if isinstance(step, Written):
                 (running.where() / step.name).write_text(step.text, "utf-8")
