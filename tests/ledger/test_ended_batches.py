@@ -27,6 +27,7 @@ from strandline.ledger.receive.received import Repeat
 from strandline.ledger.witness import Mark, Witness
 from strandline.receive.failed_batches import TRIES, TRIES_WITHOUT_PROOF, Failure, next_step
 from strandline.receive.intake import Intake, IntakeContext
+from tests.campaign import scaled
 from tests.ledger.conftest import Bench
 from tests.ledger.delivery_bench import open_shared
 from tests.ledger.receive_bench import Receiving, at_once, by_range, new_receiving, span
@@ -437,7 +438,7 @@ def intake_of(bench: Bench, door: Door, spool: Removed, monkeypatch: pytest.Monk
     return Intake(made)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(scaled(2, 20)))
 def test_whatever_fails_every_good_body_comes_in_once_and_every_bad_one_is_set_aside(
     sqlite_bench: Bench, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

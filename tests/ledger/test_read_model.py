@@ -27,6 +27,7 @@ from strandline.read import foreign_rows
 from strandline.status.maintenance import read_maintenance
 from strandline.status.report import load_status
 from strandline.status.sinks import load_sinks
+from tests.campaign import scaled
 from tests.ledger.conftest import LAKE, Bench
 from tests.ledger.delivery_bench import Delivery, landed, new_delivery, one_chunk, open_shared, planned
 from tests.ledger.sink_by_sink import load_sinks_one_by_one
@@ -52,7 +53,7 @@ def counted(ledger: Ledger) -> Iterator[list[str]]:
 
 
 _RANDOM = settings(
-    max_examples=12,
+    max_examples=scaled(8, 100),
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # an example is many transactions: shrinking takes minutes
     suppress_health_check=[HealthCheck.function_scoped_fixture],
