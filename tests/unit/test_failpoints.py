@@ -75,7 +75,7 @@ def test_something_dies_at_every_point_that_is_listed() -> None:
     from tests.e2e import test_deliver_crash as deliverers_killed
     from tests.e2e import test_maintain_crash
     from tests.e2e import test_receive_crash as receivers_killed
-    from tests.ledger import test_emptied_table, test_ended_batches, test_tasks
+    from tests.ledger import test_called_off, test_emptied_table, test_ended_batches, test_tasks
     from tests.receive import test_restored
     from tests.reconcile import test_crash as reconcilers_killed
     from tests.spark import test_adopt, test_deliver_crash, test_intake, test_opening, test_recover
@@ -85,7 +85,7 @@ def test_something_dies_at_every_point_that_is_listed() -> None:
     receivers = points_of(receivers_killed) | points_of(test_intake) | points_of(test_ended_batches)
     receivers |= points_of(test_restored)
     keepers = points_of(test_maintain_crash) | points_of(reconcilers_killed)
-    keepers |= points_of(test_tasks)
+    keepers |= points_of(test_tasks) | points_of(test_called_off)
     keepers |= points_of(test_apply)
     assert writers | deliverers | receivers | keepers == set(failpoints.POINTS)
     assert points_of(writers_killed) == set(writers_killed.KILLED) <= writers

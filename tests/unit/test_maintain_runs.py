@@ -21,7 +21,7 @@ from strandline.core.failpoints import FailpointError
 from strandline.core.settings import LakeConfig
 from strandline.core.types import Dataset
 from strandline.jobs.schedule import FollowedSchedules
-from strandline.lake import Lake
+from strandline.lake import Lake, open_lake
 from strandline.lake_admin import init_lake
 from strandline.ledger import audit
 from strandline.ledger.engine import utc_now
@@ -70,6 +70,10 @@ class Pretended(Maintenance):
     def _do(self, target: Dataset, kind: Kind) -> Any:
         self.done.append((target.name, kind.value))
         return self.work(target, kind)
+
+    def _cancelling_jobs(self, control: RunControl) -> Any:
+        control.check()
+        return nullcontext()  # no job, and no Spark
 
     def _compact(self, target: Dataset, *rest: Any) -> Any:
         return self._do(target, Kind.COMPACT)
@@ -363,6 +367,60 @@ def test_a_run_that_is_called_off_ends_before_it_commits_and_says_so(lake: Lake)
         recorded(lake.maintenance.context, lake.dataset("a"), Kind.COMPACT, work, control)
     run = lake.maintenance.runs("a")[0]
     assert (run.outcome, run.reason, committed) == ("skipped", "it was called off", [])
+
+
+def test_a_run_that_another_process_calls_off_ends_before_it_commits(lake: Lake) -> None:
+    committed = list[int]()
+
+    def work(alive: StillAlive) -> Worked:
+        for step in range(2):
+            alive()
+            committed.append(step)
+            with open_lake(lake.config.home) as other:  # which did not begin the run
+                other.maintenance.cancel(lake.maintenance.runs("a")[0].id)
+        return worked()
+
+    with pytest.raises(CalledOff):
+        recorded(lake.maintenance.context, lake.dataset("a"), Kind.COMPACT, work)
+    run = lake.maintenance.runs("a")[0]
+    assert (run.outcome, run.reason, committed) == ("skipped", "it was called off", [0])
+    assert run.stop_asked_at is not None and "maintain.run_called_off" in events(lake)
+
+
+@pytest.mark.parametrize("by", ["the ledger", "the daemon that stops"])
+def test_a_turn_that_is_called_off_ends_and_the_daemon_knows_which_of_both_it_was(lake: Lake, by: str) -> None:
+    stopping = threading.Event()
+
+    def work(dataset: Dataset, kind: Kind) -> Worked:
+        if by == "the ledger":
+            lake.maintenance.cancel(lake.maintenance.runs()[0].id)
+        else:
+            stopping.set()
+        return worked()
+
+    @dataclass(frozen=True)
+    class Committing(Pretended):
+        def _compact(self, target: Dataset, dry_run: bool, progress: Any, alive: StillAlive) -> Any:
+            found = self._do(target, Kind.COMPACT)
+            if target.name == "default.a":
+                alive()
+            return found
+
+    keeper = pretended(lake, work, compact_schedule=EVERY_SECOND)
+    told: list[Run] = []
+    followed = FollowedSchedules(lake.ledger, {}, utc_now() - timedelta(hours=1))
+    Committing(keeper.context, work, keeper.done).take_turns(stopping, followed, lambda *_: None, told.append)
+    assert (told[0].dataset, told[0].outcome) == ("default.a", "skipped")
+    assert told[0].reason == "it was called off" and stopping.is_set() == (by != "the ledger")
+    assert len(told) == (2 if by == "the ledger" else 1), "only the daemon's end keeps the next job from its turn"
+
+
+def test_a_dead_run_that_is_called_off_is_closed(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    with lake.ledger.write() as connection:
+        dead = runs.begin(connection, NewRun(lake.dataset("a").id, Kind.COMPACT, "gone:1"), lease_seconds=60)
+        connection.exec_driver_sql("UPDATE maintenance_run SET heartbeat_at = heartbeat_at - 3600000000")
+    assert dead is not None and lake.maintenance.cancel(dead).outcome == "died"
+    assert "maintain.run_called_off" not in events(lake)
 
 
 def test_a_step_that_is_done_is_told_even_when_the_run_is_called_off() -> None:

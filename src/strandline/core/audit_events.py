@@ -61,6 +61,7 @@ class Event(StrEnum):
     RETENTION_HELD = "maintain.retention_held"
     RETENTION_RELEASED = "maintain.retention_released"
     RUN_SKIPPED = "maintain.run_skipped"
+    MAINTENANCE_CALLED_OFF = "maintain.run_called_off"  # somebody asked; the run ends before its next durable step
 
     CAP_HIT = "reconcile.cap_hit"
     ENTRIES_DROPPED = "reconcile.entries_dropped"
@@ -70,6 +71,7 @@ class Event(StrEnum):
     FILES_RESTORED = "reconcile.files_restored"
     FILE_RELEASED = "reconcile.file_released"  # a person decided that a suspect file is an orphan file
     RUN_ABORTED = "reconcile.run_aborted"
+    RUN_CALLED_OFF = "reconcile.run_called_off"  # somebody asked; the run ends before its next batch
     RUN_COMPLETED = "reconcile.run_completed"
     RUN_SETTLED = "reconcile.run_settled"  # the unfinished actions of a dead run were checked and recorded
     RUN_STARTED = "reconcile.run_started"

@@ -144,6 +144,7 @@ class Run:
     held: int = 0  # files of the run that are still in quarantine
     folder: str | None = None  # the id of its folder, if other machines may have another folder at the same path
     actor: Actor | None = None  # None: recorded by a version that did not store it
+    stop_asked_at: datetime | None = None  # None: nobody has called it off
 
     @property
     def doubts(self) -> tuple[Doubt, ...]:

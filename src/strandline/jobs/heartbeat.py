@@ -64,10 +64,24 @@ def beating(renew: Callable[[], bool], *, lease_seconds: float) -> Iterator[Hear
 
 
 @contextmanager
-def holding_lease(ledger: Ledger, leases: LeaseColumns, lease: Lease, *, seconds: float) -> Iterator[Heartbeat]:
-    """Renews the lease until the block ends, then releases it."""
+def holding_lease(
+    ledger: Ledger,
+    leases: LeaseColumns,
+    lease: Lease,
+    *,
+    seconds: float,
+    on_renewed: Callable[[], None] = lambda: None,
+) -> Iterator[Heartbeat]:
+    """Renews the lease until the block ends, then releases it. `on_renewed` is called in the thread that renews it."""
+
+    def renew() -> bool:
+        if not leases.renew(ledger, lease, seconds=seconds):
+            return False
+        on_renewed()
+        return True
+
     try:
-        with beating(lambda: leases.renew(ledger, lease, seconds=seconds), lease_seconds=seconds) as heartbeat:
+        with beating(renew, lease_seconds=seconds) as heartbeat:
             yield heartbeat
     finally:
         with suppress(StrandlineError):  # it runs out by itself; the work is done

@@ -1,7 +1,8 @@
-"""Records of runs, shared by maintenance and the reconciler.
+"""Records of runs: of maintenance, of the reconciler, and tasks.
 
 A run without an end is under way. Only its record can change: a process that was wrongly taken for dead finds that
-somebody else has written the end of its run.
+somebody else has written the end of its run. Anybody can call a run off: its process sees this when it next gives a
+sign of life, and at its next durable step.
 """
 
 from __future__ import annotations
@@ -14,8 +15,14 @@ import sqlalchemy as sa
 
 from strandline.core.errors import NoSuchRun
 from strandline.ledger.actor_columns import actor_values
+from strandline.ledger.engine import utc_now
 
 R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    stop_asked: bool  # somebody has called the run off
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,18 @@ class RunTable(Generic[R]):
         """False if the run has ended, because somebody took it for dead."""
         own = (self.table.c.id == run, self.running)
         return connection.execute(self.table.update().where(*own).values(**values)).rowcount == 1
+
+    def renew(self, connection: sa.Connection, *own: sa.ColumnElement[bool], **values: object) -> Renewed | None:
+        """Stores a sign of life of the run that fits. None if it has ended, because somebody took it for dead."""
+        asked_at = self.table.c.stop_asked_at
+        changed = self.table.update().where(*own, self.running).values(**values).returning(asked_at)
+        found = connection.execute(changed).one_or_none()
+        return None if found is None else Renewed(found.stop_asked_at is not None)
+
+    def ask_to_stop(self, connection: sa.Connection, run: int) -> bool:
+        """Calls a run off. False if it has ended, or somebody has called it off before: it stays as it is then."""
+        own = (self.table.c.id == run, self.running, self.table.c.stop_asked_at.is_(None))
+        return connection.execute(self.table.update().where(*own).values(stop_asked_at=utc_now())).rowcount == 1
 
     def get(self, connection: sa.Connection, run: int) -> R:
         found = self.latest(connection, self.table.c.id == run, runs_max=1)

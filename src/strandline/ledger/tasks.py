@@ -23,7 +23,7 @@ from strandline.core.errors import AlreadyRunning, TaskDied
 from strandline.core.types import Lease
 from strandline.ledger.actor_columns import actor_values
 from strandline.ledger.engine import insert_into, utc_now
-from strandline.ledger.run_records import RunTable
+from strandline.ledger.run_records import Renewed, RunTable
 from strandline.ledger.schema.serve import task
 
 TaskId = NewType("TaskId", int)
@@ -56,11 +56,6 @@ class Task:
 
     def seems_dead(self, now: datetime) -> bool:
         return self.lease_until is not None and self.lease_until <= now
-
-
-@dataclass(frozen=True, slots=True)
-class Renewed:
-    stop_asked: bool
 
 
 def _task(row: Any) -> Task:
@@ -131,11 +126,7 @@ def _own(lease: Lease) -> tuple[sa.ColumnElement[bool], ...]:
 
 def renew(connection: sa.Connection, lease: Lease, *, seconds: float) -> Renewed | None:
     """Says whether somebody has called the task off. None if it was taken for dead."""
-    until = utc_now() + timedelta(seconds=seconds)
-    renewed = connection.execute(
-        task.update().where(*_own(lease)).values(lease_until=until).returning(task.c.stop_asked_at)
-    ).one_or_none()
-    return None if renewed is None else Renewed(renewed.stop_asked_at is not None)
+    return _TASKS.renew(connection, *_own(lease), lease_until=utc_now() + timedelta(seconds=seconds))
 
 
 def end(
@@ -165,8 +156,7 @@ def _text(document: Mapping[str, Any] | None) -> str | None:
 
 def ask_to_stop(connection: sa.Connection, id: int) -> Task:
     """Calls a task off; its process sees it when it next renews the lease. A task that has ended stays as it is."""
-    asked = (task.c.id == id, _TASKS.running, task.c.stop_asked_at.is_(None))
-    connection.execute(task.update().where(*asked).values(stop_asked_at=utc_now()))
+    _TASKS.ask_to_stop(connection, id)
     return get(connection, id)
 
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
+from strandline.core import failpoints
 from strandline.core.actor import SCHEDULE, acting_as
+from strandline.core.audit_events import Event
 from strandline.core.errors import StrandlineError, UsageError
 from strandline.core.types import Dataset
 from strandline.jobs.loop import OnTrouble, run_until_stopped
 from strandline.jobs.schedule import FollowedSchedules
-from strandline.ledger import applied_settings
+from strandline.ledger import applied_settings, audit
 from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import datasets
 from strandline.ledger.maintain import runs as maintenance
@@ -52,8 +55,8 @@ class Maintenance:
         control: RunControl | None = None,
     ) -> RunResult[Compacted]:
         """Rewrites small files as large ones, with rows ordered by sequence number."""
-        target = self._ready(dataset)
-        told = progress if control is None else control.checking(progress)
+        target, control = self._ready(dataset), control or RunControl()
+        told = control.checking(progress)
         work = lambda alive: self._compact(target, dry_run, told, alive)  # noqa: E731
         return self._run(target, Kind.COMPACT, work, dry_run, control)
 
@@ -73,10 +76,10 @@ class Maintenance:
     ) -> RunResult[Retained]:
         """Deletes rows that are old enough and that every sink has. Options that are not given come from the dataset's
         rule in the settings; without a rule, `older_than` is required."""
-        target = self._ready(dataset)
+        target, control = self._ready(dataset), control or RunControl()
         options = {"column": column, "on_lag": on_lag, "drop_after": drop_after, "paused_sinks": paused_sinks}
         rule = self._rule(target, older_than=older_than, **options)
-        told = progress if control is None else control.checking(progress)
+        told = control.checking(progress)
         work = lambda _: self._retain(target, rule, accept_clock, dry_run, told)  # noqa: E731
         return self._run(target, Kind.RETAIN, work, dry_run, control)
 
@@ -91,8 +94,8 @@ class Maintenance:
         control: RunControl | None = None,
     ) -> RunResult[Expired]:
         """Removes snapshots that nobody needs any more, and files that only they had."""
-        target = self._ready(dataset)
-        told = progress if control is None else control.checking(progress)
+        target, control = self._ready(dataset), control or RunControl()
+        told = control.checking(progress)
         work = lambda _: self._expire(target, older_than, keep_min, dry_run, told)  # noqa: E731
         return self._run(target, Kind.EXPIRE, work, dry_run, control)
 
@@ -107,8 +110,8 @@ class Maintenance:
         control: RunControl | None = None,
     ) -> RunResult[PurgeResult]:
         """Deletes rows that match a condition everywhere in the lake. Copies at sinks stay; the result names them."""
-        target = self._ready(dataset)
-        told = progress if control is None else control.checking(progress)
+        target, control = self._ready(dataset), control or RunControl()
+        told = control.checking(progress)
 
         def work(alive: StillAlive) -> PurgeResult:
             from strandline.maintain.purge.run import purge
@@ -118,25 +121,37 @@ class Maintenance:
 
         return self._run(target, Kind.PURGE, work, dry_run, control)
 
-    def _run(
-        self, target: Dataset, kind: Kind, work: Work[Any], dry_run: bool, control: RunControl | None
-    ) -> RunResult[Any]:
-        todo = work if control is None else self._cancelled_by(control, work)
+    def _run(self, target: Dataset, kind: Kind, work: Work[Any], dry_run: bool, control: RunControl) -> RunResult[Any]:
+        def todo(alive: StillAlive) -> Any:
+            with self._cancelling_jobs(control):
+                return work(alive)
+
         if dry_run:
             return rehearsed(self.context, target, kind, todo)
         return recorded(self.context, target, kind, todo, control)
 
-    def _cancelled_by(self, control: RunControl, work: Work[Any]) -> Work[Any]:
-        """The work, whose Spark jobs are cancelled when it is called off."""
+    @contextmanager
+    def _cancelling_jobs(self, control: RunControl) -> Iterator[None]:
+        """Cancels the Spark jobs of this thread when the run is called off."""
+        from strandline.iceberg.session.job_watch import watched
 
-        def watched_work(alive: StillAlive) -> Any:
-            from strandline.iceberg.session.job_watch import watched
+        control.check()
+        with watched(self.context.tables().spark, control.check):
+            yield
 
-            control.check()
-            with watched(self.context.tables().spark, control.check):
-                return work(alive)
-
-        return watched_work
+    def cancel(self, run: int) -> Run:
+        """Calls a run off, also one of another process: it ends before its next durable step. One that has ended stays
+        as it is, and one whose process has died is closed. Raises NoSuchRun."""
+        lease_seconds = self.context.config.settings.ingest.lease_seconds
+        with self.context.ledger.write() as connection:
+            maintenance.close_dead(connection, utc_now(), lease_seconds=lease_seconds)
+            found = maintenance.get(connection, run)
+            if maintenance.ask_to_stop(connection, run):
+                called_off = {"run": run, "dataset": found.dataset, "kind": found.kind.value}
+                audit.record(connection, Event.MAINTENANCE_CALLED_OFF, **called_off)
+            found = maintenance.get(connection, run)
+        failpoints.hit("maintain.after_called_off")
+        return found
 
     # What both do.
 
@@ -223,9 +238,9 @@ class Maintenance:
         on_trouble: OnTrouble | None = None,
         on_schedules: Callable[[Mapping[str, str]], None] = lambda crons: None,
     ) -> None:
-        """Until `stopping` is set, runs the jobs that are due, one after the other, and finishes the job under way.
-        Several daemons on one ledger share the jobs. Schedules that are applied meanwhile count at once;
-        `on_schedules` gets them, by kind."""
+        """Until `stopping` is set, runs the jobs that are due, one after the other. That also calls off the job under
+        way: it ends before its next durable step, and its Spark jobs are cancelled. Several daemons on one ledger share
+        the jobs. Schedules that are applied meanwhile count at once; `on_schedules` gets them, by kind."""
         followed = FollowedSchedules(self.context.ledger, {})
 
         def turn() -> None:
@@ -260,30 +275,34 @@ class Maintenance:
             began = None if last is None else last.started_at
             if followed.is_due(job.cron, last=began, now=utc_now()):
                 with acting_as(SCHEDULE):
-                    self._turn(job, None if last is None else last.id, on_begin, on_run)
+                    self._turn(job, None if last is None else last.id, RunControl(stopping), on_begin, on_run)
 
     def _turn(
         self,
         job: Job,
         after: RunId | None,
+        control: RunControl,
         on_begin: Callable[[Dataset, Kind], None],
         on_run: Callable[[Run], None],
     ) -> None:
+        told = control.checking(quiet)
+
         def work(alive: StillAlive) -> Any:
             on_begin(job.dataset, job.kind)
             self.context.ingestion.catch_up()
-            match job.kind:
-                case Kind.COMPACT:
-                    return self._compact(job.dataset, False, quiet, alive)
-                case Kind.NUMBER:
-                    return self.context.ingestion.number(job.dataset)
-                case Kind.EXPIRE:
-                    return self._expire(job.dataset, None, None, False, quiet)
-                case _:
-                    return self._retain(job.dataset, self._rule(job.dataset), False, False, quiet)
+            with self._cancelling_jobs(control):
+                match job.kind:
+                    case Kind.COMPACT:
+                        return self._compact(job.dataset, False, told, alive)
+                    case Kind.NUMBER:
+                        return self.context.ingestion.number(job.dataset)
+                    case Kind.EXPIRE:
+                        return self._expire(job.dataset, None, None, False, told)
+                    case _:
+                        return self._retain(job.dataset, self._rule(job.dataset), False, False, told)
 
         try:
-            taken = take_turn(self.context, job.dataset, job.kind, work, after=after)
+            taken = take_turn(self.context, job.dataset, job.kind, work, control, after=after)
         except Exception as e:
             # A failure that was recorded is reported like every other outcome; one that was not is raised.
             last = self.context.ledger.query(maintenance.last_scheduled, job.dataset.id, job.kind)

@@ -38,9 +38,11 @@ class RunControl:
 
     stopping: threading.Event = field(default_factory=threading.Event)  # set: the run ends before its next durable step
     on_begun: Callable[[RunId], None] = lambda run: None  # gets the run's id as soon as it is on record
+    # Set when the ledger says that somebody has called this run off. `stopping` may be for all work of a process.
+    called_off: threading.Event = field(default_factory=threading.Event)
 
     def check(self) -> None:
-        if self.stopping.is_set():
+        if self.stopping.is_set() or self.called_off.is_set():
             raise CalledOff("it was called off", hint="What it has committed stays; the next run goes on from there.")
 
     def checking(self, progress: Progress) -> Progress:
@@ -109,15 +111,18 @@ def _work(
     context: MaintainContext, dataset: Dataset, kind: Kind, run: RunId, work: Work[T], control: RunControl
 ) -> RunResult[T]:
     def beat() -> bool:
-        return context.ledger.change(runs.beat, run)
+        renewed = context.ledger.change(runs.beat, run)
+        if renewed is not None and renewed.stop_asked:
+            control.called_off.set()
+        return renewed is not None
 
     def check_alive() -> None:
-        control.check()
         if not beat():
             raise LeaseLost(
                 "this run was taken for dead, since it gave no sign of life for too long",
                 hint="Its machine may have been asleep. Nothing that it had not committed is lost; run it again.",
             )
+        control.check()
 
     watch = Stopwatch(ActivityKind.RUN, kind.value)
     try:

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from strandline.core import failpoints
 from strandline.core.actor import SCHEDULE, acting_as
 from strandline.core.audit_events import Event
 from strandline.core.errors import (
@@ -109,6 +110,16 @@ class Reconciler:
             return sweep(
                 context, asked, cancelled=cancelled, on_progress=on_progress, on_finding=on_finding, on_begun=on_begun
             )
+
+    def cancel(self, run: int) -> Run:
+        """Calls a run off, also one of another process: it ends before its next batch. One that has ended stays as it
+        is. Raises NoSuchRun."""
+        with self._ledger.write() as connection:
+            if reconcile_runs.ask_to_stop(connection, run):
+                audit.record(connection, Event.RUN_CALLED_OFF, run=run)
+            found = reconcile_runs.get(connection, run)
+        failpoints.hit("reconcile.after_called_off")
+        return found
 
     @property
     def is_scheduled(self) -> bool:

@@ -48,13 +48,20 @@ def under_lease(
             "another run of the reconciler is under way",
             hint=f"Wait for it, or, if its process is dead, for {seconds} s. `strandline reconcile runs` shows it.",
         )
-    with holding_lease(context.ledger, reconcile_runs.leases, lease, seconds=seconds) as heartbeat:
+    called_off = threading.Event()
+
+    def look() -> None:
+        if context.ledger.query(reconcile_runs.is_called_off):
+            called_off.set()
+
+    with holding_lease(context.ledger, reconcile_runs.leases, lease, seconds=seconds, on_renewed=look) as heartbeat:
         yield RunWatch(
             context.ledger,
             lease,
             heartbeat,
             run_seconds_max=run_seconds_max,
             cancelled=cancelled,
+            called_off=called_off,
             on_progress=on_progress,
         )
 
@@ -68,13 +75,16 @@ class RunWatch:
         *,
         run_seconds_max: float,
         cancelled: threading.Event | None = None,
+        called_off: threading.Event | None = None,
         on_progress: OnProgress | None = None,
     ) -> None:
+        """`cancelled` is set by whoever started the run; `called_off` if the ledger says so, for this run alone."""
         self._ledger = ledger
         self._lease = lease
         self._heartbeat = heartbeat
         self._deadline = time.monotonic() + run_seconds_max
         self._cancelled = cancelled or threading.Event()
+        self._called_off = called_off or threading.Event()
         self._on_progress = on_progress or (lambda phase, count, total: None)
         self._phase: Phase | None = None
         self._count = 0
@@ -111,7 +121,7 @@ class RunWatch:
         return max(0.0, self._deadline - time.monotonic())
 
     def check(self) -> None:
-        if self._cancelled.is_set():
+        if self._cancelled.is_set() or self._called_off.is_set():
             raise Aborted(AbortReason.CANCELLED, "it was cancelled")
         if self._heartbeat.is_lost:
             raise Aborted(AbortReason.LEASE_LOST, "another run has taken over")
@@ -122,6 +132,9 @@ class RunWatch:
         """Call in the transaction that records what is about to happen: nobody takes the lease over before it ends."""
         self.check()
         self.hold(connection)
+        if reconcile_runs.is_called_off(connection):
+            self._called_off.set()
+            self.check()
 
     def hold(self, connection: Connection) -> None:
         """Checks the lease alone. A cancelled run may still record what became of the run before it."""

@@ -146,8 +146,18 @@ def runs(
     call.show({"runs": [documents.maintenance_run(r) for r in found]}, maintain.runs(found))
 
 
+RunArgument = Annotated[int, typer.Argument(metavar="RUN", help="Its number, from `maintenance runs`.")]
+
+
 @command(history)
-def show(call: Call, run: int = typer.Argument(metavar="RUN", help="Its number, from `maintenance runs`.")) -> None:
+def show(call: Call, run: RunArgument) -> None:
     """One run, with everything that it stored."""
     found = call.lake.maintenance.get(run)
+    call.show(documents.maintenance_run(found), *maintain.shown(found))
+
+
+@command(history)
+def cancel(call: Call, run: RunArgument) -> None:
+    """Call a run off, whichever process does it. It ends before its next durable step; what it has committed stays."""
+    found = call.lake.maintenance.cancel(run)
     call.show(documents.maintenance_run(found), *maintain.shown(found))

@@ -116,6 +116,13 @@ def show(call: Call, run: RunArgument) -> None:
 
 
 @command(app)
+def cancel(call: Call, run: RunArgument) -> None:
+    """Call a run off, whichever process does it. It ends before its next batch; what it has done stays."""
+    found = call.lake.reconciler.cancel(run)
+    call.show(documents.reconcile_run(found), *render_reconcile.run(found))
+
+
+@command(app)
 def suspects(call: Call) -> None:
     """Files that nothing references and that are probably those of entries whose path is damaged. No run touches them.
 

@@ -214,7 +214,8 @@ def runs(found: Sequence[Run], now: datetime | None = None) -> RenderableType:
 
 
 def outcome(run: Run) -> Text:
-    said = "under way" if run.outcome is None else run.outcome.value
+    under_way = "under way" if run.stop_asked_at is None else "called off, not yet ended"
+    said = under_way if run.outcome is None else run.outcome.value
     text = Text(said, _OUTCOMES[run.outcome])
     return text.append(f": {run.reason}", "") if run.reason else text
 

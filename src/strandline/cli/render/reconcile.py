@@ -64,7 +64,8 @@ def run(found: Run) -> list[RenderableType]:
     if found.aborted is not None:
         shown.append(Text.assemble(("  ended early: ", "bold red"), f"{found.aborted.value}: {found.why}"))
     if found.ended_at is None:
-        shown.append(Text("  it is under way, or its process died; the next run settles it", "yellow"))
+        how = "is under way" if found.stop_asked_at is None else "was called off and ends before its next batch"
+        shown.append(Text(f"  it {how}, or its process died; the next run settles it", "yellow"))
     table = grid("", "found", "planned", "done", right=("found", "planned", "done"))
     for what, name in _KINDS.items():
         counts = [getattr(c, what) for c in (outcome.found, outcome.planned, outcome.done)]
@@ -179,7 +180,7 @@ def runs(found: Sequence[Run]) -> list[RenderableType]:
         if one.aborted is not None:
             how = one.aborted.value
         elif one.ended_at is None:
-            how = "under way"
+            how = "under way" if one.stop_asked_at is None else "called off, not yet ended"
         how = ", ".join((how, *one.doubts))
         table.add_row(
             Text(str(one.id), "bold"),

@@ -20,7 +20,7 @@ from strandline.core.errors import AlreadyRunning
 from strandline.core.types import DatasetId
 from strandline.ledger.actor_columns import read_actor
 from strandline.ledger.engine import from_row, lock_row, utc_now
-from strandline.ledger.run_records import RunTable
+from strandline.ledger.run_records import Renewed, RunTable
 from strandline.ledger.schema.core import dataset as dataset_table
 from strandline.ledger.schema.maintain import maintenance_run
 
@@ -60,6 +60,7 @@ class Run:
     reason: str | None
     result: Mapping[str, Any] | None
     actor: Actor | None = None  # None: recorded by a version that did not store it
+    stop_asked_at: datetime | None = None  # None: nobody has called it off
 
     @property
     def seconds(self) -> float | None:
@@ -95,6 +96,7 @@ _RUNS = RunTable(
     "strandline maintenance runs",
 )
 get = _RUNS.get
+ask_to_stop = _RUNS.ask_to_stop
 
 
 def _of(dataset: DatasetId, kind: Kind) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[bool]]:
@@ -149,9 +151,9 @@ def _ending(outcome: Outcome, reason: str | None, result: Mapping[str, Any] | No
     return {"ended_at": utc_now(), "outcome": outcome.value, "reason": reason, "result": text}
 
 
-def beat(connection: sa.Connection, id: RunId) -> bool:
-    """False if the run was taken for dead."""
-    return _RUNS.change(connection, id, heartbeat_at=utc_now())
+def beat(connection: sa.Connection, id: RunId) -> Renewed | None:
+    """Says whether somebody has called the run off. None if it was taken for dead."""
+    return _RUNS.renew(connection, maintenance_run.c.id == id, heartbeat_at=utc_now())
 
 
 def end(

@@ -130,6 +130,13 @@ def _summary(connection: sa.Connection, run: RunId, outcome: Outcome) -> dict[st
     }
 
 
+def is_called_off(connection: sa.Connection) -> bool:
+    """Whether somebody has called off the run of whoever holds the lease."""
+    fence = sa.select(sweep_lease.c.fence).scalar_subquery()
+    asked = (_RUNS.running, reconcile_run.c.fence == fence, reconcile_run.c.stop_asked_at.is_not(None))
+    return connection.execute(sa.select(reconcile_run.c.id).where(*asked)).first() is not None
+
+
 def left_running(connection: sa.Connection) -> Run | None:
     found = _RUNS.latest(connection, _RUNS.running, runs_max=1)
     return found[0] if found else None
@@ -240,6 +247,7 @@ def _read(text: str) -> Outcome:
 
 _RUNS = RunTable(reconcile_run, sa.select(reconcile_run), _read_all, "strandline reconcile runs")
 get = _RUNS.get
+ask_to_stop = _RUNS.ask_to_stop
 
 
 def latest(connection: sa.Connection, *, runs_max: int, before: int | None = None) -> list[Run]:

@@ -37,6 +37,7 @@ maintenance_run = table(
     texts("kind", "node", "outcome", "reason", "result"),
     flags("dry_run", "by_schedule"),
     times("started_at", "heartbeat_at", "ended_at"),
+    times("stop_asked_at"),  # somebody has called it off; its process sees this at its next sign of life
     actor_columns(),
 )
 

@@ -19,6 +19,7 @@ reconcile_run = table(
     texts("outcome"),  # a JSON object: see `reconcile_runs`
     texts("folder"),  # the id of a folder that other machines may not see; only there are the run's files
     times("started_at", "ended_at"),
+    times("stop_asked_at"),  # somebody has called it off; its process sees this when it renews the lease
     actor_columns(),
 )
 

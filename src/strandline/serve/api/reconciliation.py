@@ -90,9 +90,7 @@ async def show_run(request: Request, run: IdPath, caller: Caller = needs(Role.AD
 
 @router.post("/runs/{run}/cancel", summary="Call a run off", **documented(RECONCILE_RUN, problems=CHANGES))
 async def cancel(request: Request, run: IdPath, caller: Caller = needs(Role.ADMIN, whole_lake=True)) -> Response:
-    """It ends before its next batch; what it did until then is on record."""
+    """Also one of another process. It ends before its next batch; what it did until then is on record."""
     context = context_of(request)
-    show = context.lake.reconciler.show
-    return await cancel_run(
-        context, caller, KIND, run, lambda: show(run)[0].ended_at, lambda: documents.reconcile_run(show(run)[0])
-    )
+    cancel = context.lake.reconciler.cancel
+    return await cancel_run(context, caller, KIND, run, lambda: documents.reconcile_run(cancel(run)))

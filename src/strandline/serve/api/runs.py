@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
 
 from fastapi import Response
 
@@ -11,7 +10,6 @@ from strandline.core.documents import Document
 from strandline.serve.auth.caller import Caller
 from strandline.serve.context import ServeContext
 from strandline.serve.describe import CHANGES, NUMBER, TEXT, documented, fields
-from strandline.serve.problems import NOT_HERE, Problem
 from strandline.serve.work import RunWork
 
 RUN_STARTED = documented(fields(run=NUMBER, place=TEXT), status=202, problems=CHANGES, said="Begun: look at its place.")
@@ -28,20 +26,14 @@ async def start_run(context: ServeContext, caller: Caller, kind: str, place: str
 
 
 async def cancel_run(
-    context: ServeContext,
-    caller: Caller,
-    kind: str,
-    run: int,
-    ended_at: Callable[[], datetime | None],
-    show: Callable[[], Document],
+    context: ServeContext, caller: Caller, kind: str, run: int, cancel: Callable[[], Document]
 ) -> Response:
-    """Calls a run of this process off. One that has ended stays as it is."""
+    """Calls a run off, also one of another process, which sees it when it renews its lease. A run of this process sees
+    it at once. `cancel` stores it, and raises if the caller must not know of the run."""
 
-    def cancel() -> Document:
-        if ended_at() is None and not context.work.call_off(kind, run) and ended_at() is None:
-            raise Problem(
-                NOT_HERE, f"run {run} is not under way in this process", "Stop it where it runs, or wait until it ends."
-            )
-        return show()
+    def call_off() -> Document:
+        document = cancel()
+        context.work.call_off(kind, run)
+        return document
 
-    return await context.change(caller, cancel)
+    return await context.change(caller, call_off)
