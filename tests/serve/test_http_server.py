@@ -15,10 +15,12 @@ import pytest
 
 from strandline.http.connections import HEAD_BYTES_MAX
 from strandline.http.limits import HttpLimits
-from strandline.http.server import LAST_REQUESTS_SECONDS_MAX, Server, listen
+from strandline.http.server import Server, listen
 from tests.tls import certificate
 
-SOON_SECONDS = LAST_REQUESTS_SECONDS_MAX * 0.8
+LAST_SECONDS_MAX = 30
+SOON_SECONDS = LAST_SECONDS_MAX * 0.8
+_LIMITS = {"connections_max": 1024, "head_seconds_max": 20.0, "last_seconds_max": LAST_SECONDS_MAX}
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +37,7 @@ class Served:
         self._port = listening.getsockname()[1]
         self.let = threading.Event()
         self.asked = threading.Event()
-        self.server = Server(
-            self, listening, files, HttpLimits(**({"connections_max": 1024, "head_seconds_max": 20.0} | settings))
-        )
+        self.server = Server(self, listening, files, HttpLimits(**(_LIMITS | settings)))
         self.server.start()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:

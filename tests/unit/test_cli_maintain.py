@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from strandline.cli.commands.deliver import DeliverLog
+from strandline.cli.daemon_log import DaemonLog
 from strandline.cli.main import run
 from strandline.cli.render import maintain
 from strandline.core.errors import Skipped, StorageError, UsageError
@@ -292,7 +292,7 @@ def test_the_daemon_tells_of_every_run_and_of_trouble(home: Path, capsys: pytest
     with (home / "strandline.toml").open("a") as file:
         file.write('\n[maintain]\nretain_schedule = "0 3 * * *"\n[maintain.retain.evnts]\nolder_than = "30d"\n')
     capsys.readouterr()
-    journal = DeliverLog(as_json=True)
+    journal = DaemonLog(as_json=True)
     with open_lake(home) as lake:
         target = lake.dataset("events")
         assert lake.maintenance.is_scheduled

@@ -18,7 +18,7 @@ import httpx
 import pyarrow as pa
 import pytest
 
-from strandline.cli.commands.receive import ReceiveLog
+from strandline.cli.daemon_log import DaemonLog
 from strandline.cli.main import run
 from strandline.core.actor import system_user
 from strandline.core.errors import StorageError
@@ -236,7 +236,7 @@ def test_the_receiver_says_where_it_listens_starts_no_jvm_and_ends_cleanly(home:
 def test_a_body_that_is_answered_is_in_the_spool_and_in_status(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     secret = document(capsys, "token", "create", "curl")["secret"]
     with started(home, "--port", "0", "--no-ingest", "--host", "127.0.0.1") as (process, first):
-        url = first.split("url=")[1].split()[0]
+        url = json.loads(first)["url"]  # JSON, since this is no terminal
         headers = {"Authorization": f"Bearer {secret}", "Idempotency-Key": "k", "Content-Type": "application/x-ndjson"}
         answer = httpx.post(f"{url}/v1/datasets/events/rows", content=ROW, headers=headers, timeout=60)
         assert answer.status_code == 202, answer.text
@@ -265,14 +265,14 @@ def test_half_of_what_tls_needs_is_refused(home: Path, capsys: pytest.CaptureFix
 
 
 def test_the_journal_tells_each_batch_and_what_stays_wrong_once(capsys: pytest.CaptureFixture[str]) -> None:
-    journal = ReceiveLog(as_json=True)
+    journal = DaemonLog(as_json=True)
     numbers = SeqRange(Seq(5), Seq(9))
     waiting = BatchReport("default.a", "b1", "waiting", 1, 5, reason="no column 'x'", hint="add it")
     journal.batch(waiting)
     journal.batch(waiting)
     journal.batch(BatchReport("default.b", "b2", "ingested", 2, 7, numbers))
-    journal.trouble(StorageError("away"))
-    journal.well()
+    journal.failed("intake_failed", StorageError("away"))
+    journal.write("well_again", loop="intake")
     journal.batch(BatchReport("default.a", "b1", "ingested", 1, 5, numbers))
     lines: list[dict[str, Any]] = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(e["event"], e.get("dataset")) for e in lines] == [

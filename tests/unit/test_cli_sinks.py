@@ -23,7 +23,7 @@ import pytest
 from rich.console import Console, RenderableType
 from rich.progress import Progress, TextColumn
 
-from strandline.cli.commands.deliver import DeliverLog
+from strandline.cli.daemon_log import DaemonLog
 from strandline.cli.main import run
 from strandline.cli.render import deliver
 from strandline.cli.render.progress import DeliverBars
@@ -537,7 +537,7 @@ def test_bars_go_on_over_the_plans_of_a_sink_that_is_far_behind() -> None:
 
 def _journal(capsys: pytest.CaptureFixture[str], *reports: TickReport) -> list[dict[str, Any]]:
     capsys.readouterr()
-    journal = DeliverLog(as_json=True)
+    journal = DaemonLog(as_json=True)
     journal.serving(["a"])
     for report in reports:
         journal.tick(report)
@@ -562,11 +562,11 @@ def test_the_daemon_tells_what_happened_and_not_what_stays(capsys: pytest.Captur
 
 
 def test_a_tick_that_fails_is_told_and_that_it_is_well_again(capsys: pytest.CaptureFixture[str]) -> None:
-    journal = DeliverLog(as_json=False)
-    journal.failed("tick_failed", StorageError("the ledger is away", hint="Bring it back."))
-    journal.well()
+    journal = DaemonLog(as_json=False)
+    journal.failed("delivery_failed", StorageError("the ledger is away", hint="Bring it back."))
+    journal.write("well_again", loop="delivery")
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[1] for line in lines] == ["event=tick_failed", "event=well_again"]
+    assert [line.split()[1] for line in lines] == ["event=delivery_failed", "event=well_again"]
     assert 'reason="the ledger is away"' in lines[0]
 
 
@@ -591,12 +591,10 @@ def test_the_daemon_ends_cleanly_on_a_signal_and_starts_no_jvm_while_nothing_is_
     assert daemon.returncode == 0, loaded
     assert loaded.splitlines() == ["['structlog']"]
     lines = [first, *rest.splitlines()]
-    if form:
-        assert [json.loads(line)["event"] for line in lines] == ["serving", "stopping", "stopped"]
-        assert json.loads(first)["sinks"] == ["out"]
-    else:
-        assert "event=serving sinks=out" in first
-        assert [line.split()[1] for line in lines[1:]] == ["event=stopping", "event=stopped"]
+    assert [json.loads(line)["event"] for line in lines] == ["serving", "stopping", "stopped"], (
+        "JSON: no terminal reads it"
+    )
+    assert json.loads(first)["sinks"] == ["out"]
 
 
 def test_the_daemon_recovers_only_what_a_dead_writer_left_and_not_at_every_tick(home: Path) -> None:

@@ -16,7 +16,7 @@ from strandline.core.errors import ConfigError, UsageError
 from strandline.core.settings import Settings
 from strandline.core.settings_maintain import MaintainSettings, RetainSettings
 from strandline.core.types import Dataset, DatasetId, History
-from strandline.jobs.schedule import is_due
+from strandline.jobs.schedule import is_due, start_delay
 from strandline.ledger.maintain.runs import Kind
 from strandline.maintain.schedule import jobs
 
@@ -131,3 +131,38 @@ def test_what_is_not_a_duration_is_refused_with_how_to_write_one(text: str) -> N
     with pytest.raises(UsageError, match="not a duration") as refused:
         duration.parse(text)
     assert "30d" in str(refused.value.hint)
+
+
+# Jitter.
+
+
+def test_a_job_begins_in_a_process_always_as_long_after_its_time() -> None:
+    here = start_delay("compact default.a", "host:1", seconds_max=60)
+    assert here == start_delay("compact default.a", "host:1", seconds_max=60) == timedelta(seconds=25.920903)
+    assert start_delay("compact default.a", "host:2", seconds_max=60) != here
+    assert start_delay("compact default.b", "host:1", seconds_max=60) != here
+    assert start_delay("compact default.a", "host:1", seconds_max=0) == timedelta(0)
+
+
+def test_jobs_are_spread_evenly_over_the_time_that_they_may_begin_late() -> None:
+    delays = [start_delay(f"job {n}", "host:1", seconds_max=10).total_seconds() for n in range(2000)]
+    assert min(delays) >= 0 and max(delays) < 10
+    tenths = [sum(second <= d < second + 1 for d in delays) for second in range(10)]
+    assert min(tenths) > 150, tenths
+
+
+def test_a_delayed_job_is_due_when_its_delay_is_over_too() -> None:
+    late = timedelta(minutes=2)
+    assert not is_due(NIGHTLY, last=None, followed_since=at(2), now=at(2, 3, 31), delay=late)
+    assert is_due(NIGHTLY, last=None, followed_since=at(2), now=at(2, 3, 32), delay=late)
+
+
+@given(delay=st.integers(0, 10_000), every=st.sampled_from([1, 2, 7]), minutes=st.integers(10, 40))
+def test_no_time_of_a_schedule_is_passed_over_however_long_the_delay(delay: int, every: int, minutes: int) -> None:
+    cron, begun = f"*/{every} * * * *", list[datetime]()
+    for now in (at(1) + timedelta(seconds=second) for second in range(0, minutes * 60, 15)):
+        last = begun[-1] if begun else None
+        if is_due(cron, last=last, followed_since=at(1), now=now, delay=timedelta(seconds=delay)):
+            begun.append(now)
+    times = sum(minute % every == 0 for minute in range(1, minutes))
+    assert times - 1 <= len(begun) <= times, "each once; the last may be yet to come"

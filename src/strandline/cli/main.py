@@ -20,6 +20,7 @@ from strandline.cli.command import CARE, DELIVERY, ROWS, START
 from strandline.cli.commands import (
     apply,
     audit,
+    daemon,
     dataset,
     deliver,
     ingest,
@@ -58,7 +59,7 @@ app = typer.Typer(
 for panel, modules in {
     START: (lake, apply),
     ROWS: (dataset, ingest, read),
-    DELIVERY: (sink, deliver, verify, receive, spool, token),
+    DELIVERY: (sink, deliver, daemon, verify, receive, spool, token),
     CARE: (status, serve, maintain, reconcile, audit, task, ledger),
 }.items():
     for module in modules:

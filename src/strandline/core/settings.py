@@ -23,6 +23,7 @@ from strandline.core.secrets import resolve_secret
 from strandline.core.settings_maintain import MaintainSettings
 from strandline.core.settings_receive import ReceiveSettings
 from strandline.core.settings_reconcile import ReconcileSettings
+from strandline.core.settings_run import RunSettings
 from strandline.core.settings_section import Section
 from strandline.core.settings_serve import ServeSettings
 from strandline.core.wording import nearest
@@ -216,6 +217,7 @@ class Settings(BaseSettings):
     maintain: MaintainSettings = MaintainSettings()
     reconcile: ReconcileSettings = ReconcileSettings()
     serve: ServeSettings = ServeSettings()
+    run: RunSettings = RunSettings()
 
     @classmethod
     def settings_customise_sources(

@@ -50,5 +50,3 @@ class ServeSettings(Section):
     work_at_once_max: int = Field(default=4, ge=1, le=64)
     """Long work (ticks, maintenance, runs of the reconciler) that requests may have under way in this process. More is
     refused, to be asked for again later."""
-    stop_seconds_max: int = Field(default=25, ge=1, le=3600)
-    """How long a server that stops waits for its long work to end at its next durable step."""

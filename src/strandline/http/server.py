@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 _BACKLOG = 512
 _KEEP_ALIVE_SECONDS = 75  # longer than senders pause between two chunks, so that they seldom have to reconnect
-# A client that needs longer to send its body is disconnected when the server stops. It got no answer, so it repeats.
-LAST_REQUESTS_SECONDS_MAX = 30
 _FAREWELL_SECONDS = 1.0  # how long an idle client may take to answer the TLS close
 _START_SECONDS_MAX = 30.0
 
@@ -95,7 +93,7 @@ class Server:
                 proxy_headers=False,  # whoever connects from this machine could claim any address, and be new each time
                 backlog=_BACKLOG,
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-                timeout_graceful_shutdown=LAST_REQUESTS_SECONDS_MAX,
+                timeout_graceful_shutdown=self._limits.last_seconds_max,
                 ssl_certfile=None if self._tls is None else str(self._tls[0]),
                 ssl_keyfile=None if self._tls is None else str(self._tls[1]),
             )

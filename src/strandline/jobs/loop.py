@@ -1,4 +1,4 @@
-"""The loop of a daemon: it works, waits and repeats, until it is asked to stop."""
+"""The loops of a daemon: each works, waits and repeats, until it is asked to stop."""
 
 from __future__ import annotations
 
@@ -41,6 +41,33 @@ class Health:
             return poll_seconds
         longest = max(poll_seconds, BACKOFF_SECONDS_MAX)
         return max(poll_seconds, backoff_seconds(self.failures - 1, chance, first=poll_seconds, longest=longest))
+
+
+class LoopStates:
+    """How the loops of this process are doing. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._problems: dict[str, str | None] = {}
+
+    def begun(self, name: str) -> None:
+        self._set(name, None)
+
+    def troubled(self, name: str, error: StrandlineError) -> None:
+        # In our own words: the message of an error may name a path, an address or a user.
+        self._set(name, f"it fails and is tried again ({type(error).__name__})")
+
+    def ended(self, name: str) -> None:
+        self._set(name, "it has ended")
+
+    def _set(self, name: str, problem: str | None) -> None:
+        with self._lock:
+            self._problems[name] = problem
+
+    def problems(self) -> dict[str, str | None]:
+        """By the name of each loop, what is wrong with it; None if nothing is."""
+        with self._lock:
+            return dict(self._problems)
 
 
 def run_until_stopped(

@@ -4,20 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from hashlib import blake2b
 
+from strandline.jobs.node import node
 from strandline.ledger import audit
 from strandline.ledger.engine import Ledger
 
 
-def is_due(cron: str, *, last: datetime | None, followed_since: datetime, now: datetime) -> bool:
+def start_delay(job: str, process: str, *, seconds_max: float) -> timedelta:
+    """How long after its time a job begins in a process: always the same for the two, and spread evenly below
+    `seconds_max` over jobs and processes. Pure."""
+    share = int.from_bytes(blake2b(f"{process}\n{job}".encode(), digest_size=6).digest()) / (1 << 48)
+    return timedelta(seconds=share * seconds_max)
+
+
+def is_due(
+    cron: str, *, last: datetime | None, followed_since: datetime, now: datetime, delay: timedelta = timedelta(0)
+) -> bool:
     """Whether the schedule had a time since the job last began. A time that was missed because no daemon ran counts,
     once. A job that never ran begins at the first time after `followed_since`. A run in the future was stamped by a
-    clock that has been set back since, so it is ignored. Pure."""
+    clock that has been set back since, so it is ignored. The job begins `delay` after its time, but never later than
+    half of the way to the next one, so that no time is passed over. Pure."""
     from cronsim import CronSim  # not loaded if nothing is scheduled
 
     since = last if last is not None and last <= now else followed_since
-    return since <= now and next(CronSim(cron, since)) <= now
+    times = CronSim(cron, since)
+    first, second = next(times), next(times)
+    return since <= now and first + min(delay, (second - first) / 2) <= now
 
 
 @dataclass
@@ -27,9 +41,11 @@ class FollowedSchedules:
     ledger: Ledger
     crons: Mapping[str, str]
     since: datetime | None = None
+    jitter_seconds_max: float = 0.0
 
-    def is_due(self, cron: str, *, last: datetime | None, now: datetime) -> bool:
+    def is_due(self, job: str, cron: str, *, last: datetime | None, now: datetime) -> bool:
         if self.since is None:
             self.since = audit.followed_since(self.ledger, self.crons, now)
         self.since = min(self.since, now)  # in case the clock was set back
-        return is_due(cron, last=last, followed_since=self.since, now=now)
+        delay = start_delay(job, node(), seconds_max=self.jitter_seconds_max)
+        return is_due(cron, last=last, followed_since=self.since, now=now, delay=delay)

@@ -176,15 +176,20 @@ class Tasks:
         with self._ledger.write() as connection:
             tasks.close_dead(connection)
 
-    def close(self, *, seconds_max: float = 10.0) -> bool:
-        """Calls off all tasks of this process and waits for them, at most so long. False if some still work: they end
-        with the process, and are shown as died when their lease has run out."""
+    def call_all_off(self) -> list[_UnderWay]:
+        """Calls off all tasks of this process, which takes no more, and returns them."""
         self._closing.set()
-        deadline = monotonic() + seconds_max
         with self._lock:
             left = list(self._here.values())
         for one in left:
             one.stopping.set()
+        return left
+
+    def close(self, *, seconds_max: float = 10.0) -> bool:
+        """Calls off all tasks of this process and waits for them, at most so long. False if some still work: they end
+        with the process, and are shown as died when their lease has run out."""
+        left = self.call_all_off()
+        deadline = monotonic() + seconds_max
         for one in left:
             one.thread.join(max(0.0, deadline - monotonic()))
         return not any(one.thread.is_alive() for one in left)

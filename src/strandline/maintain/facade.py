@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -237,16 +237,18 @@ class Maintenance:
         on_run: Callable[[Run], None] = lambda run: None,
         on_trouble: OnTrouble | None = None,
         on_schedules: Callable[[Mapping[str, str]], None] = lambda crons: None,
+        on_well: Callable[[], None] = lambda: None,
     ) -> None:
         """Until `stopping` is set, runs the jobs that are due, one after the other. That also calls off the job under
         way: it ends before its next durable step, and its Spark jobs are cancelled. Several daemons on one ledger share
         the jobs. Schedules that are applied meanwhile count at once; `on_schedules` gets them, by kind."""
-        followed = FollowedSchedules(self.context.ledger, {})
+        jitter = self.context.config.settings.run.jitter_seconds_max
+        followed = FollowedSchedules(self.context.ledger, {}, jitter_seconds_max=jitter)
 
         def turn() -> None:
             nonlocal followed
             if (by_kind := self._crons()) != followed.crons:
-                followed = FollowedSchedules(self.context.ledger, by_kind)
+                followed = replace(followed, crons=by_kind, since=None)
                 on_schedules(by_kind)
             self.take_turns(stopping, followed, on_begin, on_run)
 
@@ -256,6 +258,7 @@ class Maintenance:
             stopping=stopping,
             poll_seconds=_POLL_SECONDS,
             on_trouble=on_trouble,
+            on_well=on_well,
         )
 
     def take_turns(
@@ -273,7 +276,7 @@ class Maintenance:
                 return
             last = self.context.ledger.query(maintenance.last_scheduled, job.dataset.id, job.kind)
             began = None if last is None else last.started_at
-            if followed.is_due(job.cron, last=began, now=utc_now()):
+            if followed.is_due(f"{job.kind.value} {job.dataset.name}", job.cron, last=began, now=utc_now()):
                 with acting_as(SCHEDULE):
                     self._turn(job, None if last is None else last.id, RunControl(stopping), on_begin, on_run)
 

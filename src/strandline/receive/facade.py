@@ -16,6 +16,7 @@ from strandline.core.errors import FailedError, RefusedError, StrandlineError
 from strandline.core.roles import Role
 from strandline.core.types import Dataset
 from strandline.iceberg.metadata.identifier import full_name
+from strandline.jobs.loop import OnTrouble
 from strandline.ledger import audit
 from strandline.ledger.ingest import blocks, datasets, sequence
 from strandline.ledger.receive import ended_batches, receive_holds, senders, spool_files, tokens
@@ -45,10 +46,6 @@ class ReceiverListener(Protocol):
     def listening(self, url: str, datasets: list[str]) -> None: ...
 
     def batch(self, report: BatchReport) -> None: ...
-
-    def trouble(self, error: StrandlineError) -> None: ...
-
-    def well(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -190,12 +187,15 @@ class Receiver:
         self,
         stopping: threading.Event,
         listener: ReceiverListener,
+        on_trouble: OnTrouble | None = None,
+        on_well: Callable[[], None] = lambda: None,
         *,
         host: str | None = None,
         port: int | None = None,
         ingest: bool = True,
     ) -> None:
-        """Serves until `stopping` is set, then finishes what is under way."""
+        """Serves until `stopping` is set, then answers the requests under way. `on_trouble` and `on_well` are told of
+        the intake."""
         from strandline.http.server import address, listen, tls_files
 
         settings = self.context.settings
@@ -213,7 +213,7 @@ class Receiver:
                 if not ingest:
                     self._adopt_at_start()
                 if ingest:
-                    working = pool.submit(carried(intake.run), stopping, listener.trouble, listener.well)
+                    working = pool.submit(carried(intake.run), stopping, on_trouble, on_well)
                     working.add_done_callback(lambda _: stopping.set())
                 while not stopping.wait(0.1):
                     if not server.is_alive:
@@ -250,7 +250,8 @@ class Receiver:
             on_behind,
         )
         settings = self.context.settings
-        limits = HttpLimits(settings.connections_max, settings.head_seconds_max)
+        last_seconds_max = self.context.config.settings.run.part_seconds_max
+        limits = HttpLimits(settings.connections_max, settings.head_seconds_max, last_seconds_max)
         return Server(create_app(parts), listening, tls, limits)
 
     def _schema_of(self, name: str) -> tuple[Dataset, Sequence[Column]]:

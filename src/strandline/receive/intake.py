@@ -21,6 +21,7 @@ from strandline.core import failpoints
 from strandline.core.actor import carried
 from strandline.core.errors import (
     BlockLost,
+    CalledOff,
     FailedError,
     ReceiverHolds,
     RefusedError,
@@ -127,6 +128,7 @@ class Intake:
         self._opens = threading.Event()
         self._opens.set()  # the first step checks whether the ledger was restored
         self._opened_at = monotonic()
+        self._stopping = threading.Event()
 
     def open_soon(self) -> None:
         """Called when the ledger was found behind the witness."""
@@ -135,15 +137,17 @@ class Intake:
     def run(
         self,
         stopping: threading.Event,
-        on_trouble: OnTrouble,
+        on_trouble: OnTrouble | None = None,
         on_well: Callable[[], None] = lambda: None,
     ) -> None:
-        """Runs until `stopping` is set, then finishes what is under way."""
+        """Runs until `stopping` is set. That also calls off batches that are not committed yet, and cancels their Spark
+        jobs: the next process ingests them."""
+        self._stopping = stopping
 
         def step() -> None:
             self._collect()
             self._resync_if_asked()
-            self._begin(stopping)
+            self._begin()
             self._tidy_now_and_then()
 
         run_until_stopped(
@@ -157,7 +161,7 @@ class Intake:
         try:
             self.close()
         except Exception as e:
-            on_trouble(_as_known(e))
+            (on_trouble or (lambda error: log.warning("the intake failed: %s", error.message)))(_as_known(e))
 
     def close(self) -> None:
         """Waits for batches under way; begins no other."""
@@ -169,17 +173,17 @@ class Intake:
         """Does everything that is due, in this thread."""
         self._resync_if_asked()
         self.tidy()
-        return [report for id in self._due() for report in self._work(id, threading.Event())]
+        return [report for id in self._due() for report in self._work(id)]
 
     def _collect(self) -> None:
         for id in [id for id, running in self._running.items() if running.done()]:
             self._running.pop(id).result()
 
-    def _begin(self, stopping: threading.Event) -> None:
+    def _begin(self) -> None:
         for id in self._due():
             if id not in self._running:
                 self._pool = self._pool or ThreadPoolExecutor(_DATASETS_AT_ONCE_MAX, "strandline-intake")
-                self._running[id] = self._pool.submit(carried(self._work), id, stopping)
+                self._running[id] = self._pool.submit(carried(self._work), id)
 
     def _resync_if_asked(self) -> None:
         if self._opens.is_set() or monotonic() - self._opened_at > _OPEN_AGAIN_SECONDS:
@@ -198,11 +202,11 @@ class Intake:
             held = receive_holds.list_holds(connection) if due else {}
         return [id for id in due if id not in held]
 
-    def _work(self, id: DatasetId, stopping: threading.Event) -> list[BatchReport]:
+    def _work(self, id: DatasetId) -> list[BatchReport]:
         """Ingests batches of one dataset, one after the other, until none is due; other datasets run in parallel.
         Bodies that arrive meanwhile make the next batch larger."""
         reports: list[BatchReport] = []
-        while not stopping.is_set():
+        while not self._stopping.is_set():
             done = self.next_batch(id)
             if done is None:
                 break
@@ -229,7 +233,7 @@ class Intake:
         return utc_now() - timedelta(seconds=self.context.settings.batch_wait_seconds_max)
 
     def _ingest(self, batch: Batch) -> BatchReport | None:
-        """None if another receiver has taken the batch over: that one reports it."""
+        """None if another receiver has taken the batch over, which reports it, or if this process stops."""
         ledger, seconds = self.context.ledger, self.context.lease_seconds
         dataset, while_appending = None, False
         try:
@@ -245,6 +249,9 @@ class Intake:
         except ReceiverHolds:  # it says nothing about these bodies, so it is no failure of the batch
             batches.release(ledger, batch)
             raise
+        except CalledOff:  # it says nothing about these bodies either
+            batches.release(ledger, batch)
+            return None
         except Exception as e:
             return self._failed(batch, dataset, _as_known(e), while_appending=while_appending)
         self._remove_now([(b.id, b.spool) for b in batch.bodies])
@@ -255,12 +262,7 @@ class Intake:
         block = self.context.ledger.query(blocks.of_batch, dataset.id, batch.batch_id)
         numbers = block.head.rows if isinstance(block, Published) else None
         if numbers is None:
-            numbers = self.context.ingestion.append_received(
-                dataset.name,
-                self._frame(dataset, batch),
-                batch.batch_id,
-                lambda: check_hold(self.context.ledger, dataset.id),
-            ).rows
+            numbers = self._append(dataset, batch)
         failpoints.hit("receive.after_append")
         if numbers is None or len(numbers) != batch.rows:
             raise FailedError(
@@ -269,6 +271,22 @@ class Intake:
         batches.settle(self.context.ledger, batch, numbers)
         failpoints.hit("receive.after_settle")
         return numbers
+
+    def _append(self, dataset: Dataset, batch: Batch) -> SeqRange | None:
+        """Raises CalledOff if this process stops before the commit."""
+        from strandline.iceberg.session.job_watch import watched
+
+        def last_check() -> None:
+            check_hold(self.context.ledger, dataset.id)
+            self._check_going()
+
+        with watched(self.context.tables().spark, self._check_going):
+            frame = self._frame(dataset, batch)
+            return self.context.ingestion.append_received(dataset.name, frame, batch.batch_id, last_check).rows
+
+    def _check_going(self) -> None:
+        if self._stopping.is_set():
+            raise CalledOff("this process stops", hint="The next one ingests the batch.")
 
     def _write_receipt(self, dataset: Dataset, batch: Batch) -> None:
         """Durable before the table can have the batch: a restored ledger that forgot the batch finds the receipt."""
@@ -354,11 +372,12 @@ class Intake:
         """A dataset goes on hold if its ledger is restored from a copy that is older than the receipts kept. The newest
         receipt stays: it says that the dataset has received rows."""
         before = utc_now() - timedelta(days=self.context.settings.receipts_kept_days)
-        for dataset in self.context.ledger.query(datasets.list_datasets):
-            listed = sorted(self.context.receipts.listed(dataset.table_uuid), key=lambda found: found[1])
-            self._remove_settled(dataset, [batch_id for batch_id, at in listed[:-1] if at < before])
-        # No ledger can take the batches of dropped datasets back, because their tables are gone.
         tables = self.context.receipts.tables()
+        for dataset in self.context.ledger.query(datasets.list_datasets):
+            if dataset.table_uuid in tables:
+                listed = sorted(self.context.receipts.listed(dataset.table_uuid), key=lambda found: found[1])
+                self._remove_settled(dataset, [batch_id for batch_id, at in listed[:-1] if at < before])
+        # No ledger can take the batches of dropped datasets back, because their tables are gone.
         for dataset in self.context.ledger.query(datasets.list_dropped):
             if dataset.table_uuid in tables:
                 listed = self.context.receipts.listed(dataset.table_uuid)

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -67,7 +68,11 @@ class Reconciler:
         self._spark = spark
         self._recovery = recovery
         self._loader = LedgerContextLoader(config, ledger, witness)
-        self._followed = FollowedSchedules(ledger, {"reconcile": config.settings.reconcile.schedule})
+        self._followed = FollowedSchedules(
+            ledger,
+            {"reconcile": config.settings.reconcile.schedule},
+            jitter_seconds_max=config.settings.run.jitter_seconds_max,
+        )
         self._tried: datetime | None = None
 
     def runs(self, runs_max: int | None = None, *, before: int | None = None) -> list[Run]:
@@ -142,8 +147,10 @@ class Reconciler:
         settings, now = self.settings, utc_now()
         asked = Asked(act=not settings.dry_run)
         if (crons := {"reconcile": settings.schedule}) != self._followed.crons:
-            self._followed = FollowedSchedules(self._ledger, crons)
-        if not settings.enabled or not self._followed.is_due(settings.schedule, last=self._begun(asked), now=now):
+            self._followed = replace(self._followed, crons=crons, since=None)
+        if not settings.enabled:
+            return None
+        if not self._followed.is_due("reconcile", settings.schedule, last=self._begun(asked), now=now):
             return None
         on_begin(asked)
         try:
@@ -173,6 +180,7 @@ class Reconciler:
         on_run: Callable[[Run], None] = lambda run: None,
         on_trouble: OnTrouble | None = None,
         on_schedule: Callable[[ReconcileSettings], None] = lambda settings: None,
+        on_well: Callable[[], None] = lambda: None,
     ) -> None:
         """Runs until `stopping` is set. That also cancels a run under way, which ends before its next batch. A schedule
         that is applied meanwhile counts at once; `on_schedule` gets it."""
@@ -189,7 +197,12 @@ class Reconciler:
                 on_run(run)
 
         run_until_stopped(
-            take_turn, name="the reconciler", stopping=stopping, poll_seconds=_POLL_SECONDS, on_trouble=on_trouble
+            take_turn,
+            name="the reconciler",
+            stopping=stopping,
+            poll_seconds=_POLL_SECONDS,
+            on_trouble=on_trouble,
+            on_well=on_well,
         )
 
     def suspects(self) -> list[Suspect]:

@@ -41,6 +41,7 @@ from strandline.serve.problems import Problem
 from strandline.serve.process_metrics import RequestMetrics
 
 if TYPE_CHECKING:
+    from strandline.jobs.loop import LoopStates
     from strandline.lake import Lake
 
 API = "/api/v1"
@@ -69,9 +70,10 @@ _ROUTERS = (
 )
 
 
-def create_app(lake: Lake, *, tls: bool = False) -> FastAPI:
-    """Serves the lake; `tls` says whether clients speak HTTPS to it. The lake stays open as long as the application."""
-    context = ServeContext(lake, tls=tls)
+def create_app(lake: Lake, *, tls: bool = False, loops: LoopStates | None = None) -> FastAPI:
+    """Serves the lake; `tls` says whether clients speak HTTPS to it, `loops` what else this process does. The lake
+    stays open as long as the application."""
+    context = ServeContext(lake, tls=tls, loops=loops)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:

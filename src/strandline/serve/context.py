@@ -16,6 +16,7 @@ from strandline.core.documents import Document, json_text
 from strandline.core.errors import StrandlineError
 from strandline.core.settings_serve import ServeSettings
 from strandline.http.verified_callers import VerifiedCallers, bearer_secret
+from strandline.jobs.loop import LoopStates
 from strandline.jobs.tasks import Tasks
 from strandline.ledger.engine import utc_now
 from strandline.ledger.receive import tokens
@@ -38,8 +39,9 @@ SAFE_METHODS = ("GET", "HEAD")
 class ServeContext:
     """One per application. `close` waits for requests that are under way in threads."""
 
-    def __init__(self, lake: Lake, *, tls: bool) -> None:
+    def __init__(self, lake: Lake, *, tls: bool, loops: LoopStates | None = None) -> None:
         self.lake = lake
+        self.loops = loops or LoopStates()
         self.settings: ServeSettings = lake.config.settings.serve
         self.tls = tls
         self.ending = threading.Event()  # set when the server is told to stop: what streams without end ends then
@@ -63,8 +65,15 @@ class ServeContext:
             at_once_max=self.settings.work_at_once_max,
         )
         self.work = LongWork(
-            tasks, runs_at_once_max=self.settings.work_at_once_max, stop_seconds_max=self.settings.stop_seconds_max
+            tasks,
+            runs_at_once_max=self.settings.work_at_once_max,
+            stop_seconds_max=lake.config.settings.run.part_seconds_max,
         )
+
+    def end(self) -> None:
+        """Ends streams, and calls long work off. The server still answers."""
+        self.ending.set()
+        self.work.call_all_off()
 
     def close(self) -> None:
         self.work.close()

@@ -42,6 +42,7 @@ async def readyz(request: Request, _: None = anyone()) -> Response:
     checks.append(
         Check("stopping", not context.work.is_stopping, "the server stops" if context.work.is_stopping else None)
     )
+    checks += [Check(name, problem is None, problem) for name, problem in context.loops.problems().items()]
     ready = all(check.ready for check in checks)
     headers = {} if ready else {"Retry-After": str(context.settings.retry_after_seconds)}
     return answer({"ready": ready, "checks": checks}, status=200 if ready else 503, headers=headers)

@@ -13,6 +13,7 @@ from strandline.http.limits import HttpLimits
 from strandline.http.server import Server, address, listen, tls_files
 
 if TYPE_CHECKING:
+    from strandline.jobs.loop import LoopStates
     from strandline.lake import Lake
 
 _LOOKS_SECONDS = 0.1
@@ -29,10 +30,11 @@ def serve_lake(
     port: int | None = None,
     insecure_http: bool = False,
     on_listening: Callable[[str], None] = lambda url: None,
+    loops: LoopStates | None = None,
 ) -> None:
     """Answers requests until `stopping` is set, then finishes those under way and calls long work off. `on_listening`
-    gets the address. Raises RefusedError for an address that other machines reach without TLS, unless
-    `insecure_http` says that this is meant."""
+    gets the address; `/readyz` also shows `loops`. Raises RefusedError for an address that other machines reach without
+    TLS, unless `insecure_http` says that this is meant."""
     from strandline.serve.app import create_app
 
     sys.setswitchinterval(_SWITCH_SECONDS)
@@ -44,11 +46,13 @@ def serve_lake(
     listening = listen(where, settings.port if port is None else port, section="serve")
     url = address(listening, tls=tls is not None)
     try:
-        app = create_app(lake, tls=tls is not None)
+        app = create_app(lake, tls=tls is not None, loops=loops)
     except BaseException:
         listening.close()
         raise
-    server = Server(app, listening, tls, HttpLimits(settings.connections_max, settings.head_seconds_max))
+    last_seconds_max = lake.config.settings.run.part_seconds_max
+    limits = HttpLimits(settings.connections_max, settings.head_seconds_max, last_seconds_max)
+    server = Server(app, listening, tls, limits)
     try:
         server.start()
         on_listening(url)
@@ -56,7 +60,7 @@ def serve_lake(
             if not server.is_alive:
                 raise FailedError(f"the HTTP server has ended by itself: {server.failure}")
     finally:
-        app.state.context.ending.set()
+        app.state.context.end()
         server.stop()
 
 

@@ -81,14 +81,19 @@ class LongWork:
             found.set()
         return found is not None
 
-    def close(self) -> None:
-        """Calls off everything, and waits for it for a bounded time. What is left is seen as died by its lease."""
+    def call_all_off(self) -> list[threading.Thread]:
+        """Calls off everything, begins nothing more, and returns the threads of runs."""
         self._stopping.set()
-        deadline = monotonic() + self._stop_seconds_max
+        self.tasks.call_all_off()
         with self._lock:
             left = dict(self._threads)
         for event in left.values():
             event.set()
+        return list(left)
+
+    def close(self) -> None:
+        """Calls off everything, and waits for it for a bounded time. What is left is seen as died by its lease."""
+        left, deadline = self.call_all_off(), monotonic() + self._stop_seconds_max
         self.tasks.close(seconds_max=self._stop_seconds_max)
         for thread in left:
             thread.join(max(0.0, deadline - monotonic()))

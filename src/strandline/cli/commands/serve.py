@@ -2,51 +2,62 @@
 
 from __future__ import annotations
 
-import sys
-from functools import partial
+from typing import Annotated, Any
 
 import typer
 
 from strandline.cli.command import EVENT_LINES, Call, command
-from strandline.cli.daemon import EventLog, run_loops
+from strandline.cli.daemon_log import DaemonLog
+from strandline.cli.loops import Loop, open_log, run_loops
+from strandline.jobs.loop import LoopStates
+from strandline.lake import Lake
 
 app = typer.Typer()
 
-
-@command(app, json_help=EVENT_LINES)
-def serve(
-    call: Call,
-    host: str | None = typer.Option(
-        None, metavar="ADDRESS", help="The address to listen on.", show_default="serve.host of the settings"
-    ),
-    port: int | None = typer.Option(
-        None,
+HostOption = Annotated[
+    str | None,
+    typer.Option(metavar="ADDRESS", help="The address to listen on.", show_default="serve.host of the settings"),
+]
+PortOption = Annotated[
+    int | None,
+    typer.Option(
         min=0,
         max=65_535,
         metavar="PORT",
         help="The port to listen on; 0 is any that is free.",
         show_default="serve.port of the settings",
     ),
-    insecure_http: bool = typer.Option(
-        False,
+]
+InsecureOption = Annotated[
+    bool,
+    typer.Option(
         "--insecure-http",
         help="Listen without TLS although other machines may reach the address: tokens and cookies are then sent in "
         "plain text, unless a proxy in front encrypts.",
     ),
-) -> None:
-    """Serve the HTTP API of the lake, in the foreground, until SIGTERM or Ctrl-C.
+]
+
+
+@command(app, json_help=EVENT_LINES)
+def serve(call: Call, host: HostOption = None, port: PortOption = None, insecure_http: InsecureOption = False) -> None:
+    """Serve the HTTP API and the dashboard of the lake, in the foreground, until SIGTERM or Ctrl-C. `strandline run
+    --serve` does so beside delivery.
 
     Every request needs a token with a role: `strandline token create NAME --role read` (or `admin`). Listens on this
     machine only, unless told otherwise; elsewhere only with a certificate (serve.tls_certificate) or --insecure-http.
     Requests under way are answered before it ends, and long work is called off at its next durable step. Starts no JVM
     before a request needs one. The description of the API is at /api/v1/openapi.json.
     """
-    from strandline.serve.server import serve_lake
+    journal, states = open_log(call), LoopStates()
+    run_loops(call, journal, [api_loop(call.lake, journal, states, host=host, port=port, insecure_http=insecure_http)])
 
-    journal = EventLog(as_json=call.as_json or not sys.stdout.isatty())
 
-    def listening(url: str) -> None:
-        journal.write("listening", url=url)
+def api_loop(lake: Lake, journal: DaemonLog, states: LoopStates, **options: Any) -> Loop:
+    """`/readyz` shows the states of the loops."""
 
-    serving = partial(serve_lake, host=host, port=port, insecure_http=insecure_http, on_listening=listening)
-    run_loops(call.lake, journal, lambda stopping: [partial(serving, call.lake, stopping)])
+    def serve_until_stopped(stopping: Any, *_: object) -> None:
+        from strandline.serve.server import serve_lake
+
+        serve_lake(lake, stopping, on_listening=journal.listening, loops=states, **options)
+
+    return Loop("api", serve_until_stopped)

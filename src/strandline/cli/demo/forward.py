@@ -145,15 +145,13 @@ class _ReceiverLog:
     def trouble(self, error: StrandlineError) -> None:
         self._demo.tell(f"the collector: {error.message}", "yellow")
 
-    def well(self) -> None: ...
-
 
 @contextmanager
 def _receiving(demo: Demo, collector: Lake, port: int) -> Iterator[None]:
     """In this process, so that both lakes share one JVM."""
     stopping, log = threading.Event(), _ReceiverLog(demo)
     with ThreadPoolExecutor(1, "strandline-demo-receiver") as pool:
-        serving = pool.submit(collector.receiver.serve, stopping, log, port=port)
+        serving = pool.submit(collector.receiver.serve, stopping, log, log.trouble, port=port)
         serving.add_done_callback(lambda _: log.listens.set())
         try:
             log.listens.wait(WAIT_SECONDS_MAX)

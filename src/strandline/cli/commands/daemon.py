@@ -1,0 +1,70 @@
+"""run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import typer
+
+from strandline.cli.command import DELIVERY, EVENT_LINES, Call, command
+from strandline.cli.commands.receive import receiver_loop
+from strandline.cli.commands.serve import HostOption, InsecureOption, PortOption, api_loop
+from strandline.cli.daemon_log import DaemonLog
+from strandline.cli.loops import Loop, open_log, run_loops
+from strandline.core.actor import Actor, Trigger, set_process_actor, system_user
+from strandline.jobs.loop import LoopStates
+from strandline.lake import Lake
+
+app = typer.Typer()
+
+
+@command(app, panel=DELIVERY, json_help=EVENT_LINES)
+def run(
+    call: Call,
+    serve: bool = typer.Option(False, "--serve", help="Also serve the API and the dashboard, as `strandline serve`."),
+    receive: bool = typer.Option(False, "--receive", help="Also take rows in over HTTP, as `strandline receive`."),
+    host: HostOption = None,
+    port: PortOption = None,
+    insecure_http: InsecureOption = False,
+) -> None:
+    """Keep the lake going, in the foreground, until SIGTERM or Ctrl-C: deliver to all sinks, ingest what receivers took
+    in, and run maintenance and the reconciler by their schedules.
+
+    Several of these may run over one ledger: they share the work. Writes a line for each sink that a tick did something
+    for, for each batch and for each run, and nothing while all is quiet. Sinks and schedules that are added or changed
+    meanwhile are noticed. Starts no JVM before there is something to do. When it is told to stop, work under way is
+    called off at its next durable step, and Spark's jobs are cancelled; it ends within run.stop_seconds_max, and the
+    next process goes on from there. --host, --port and --insecure-http are for --serve.
+    """
+    lake, journal, states = call.lake, open_log(call), LoopStates()
+    set_process_actor(Actor(system_user(), Trigger.DAEMON))
+    loops = list(_loops(lake, journal, receive=receive))
+    if serve:
+        loops.append(api_loop(lake, journal, states, host=host, port=port, insecure_http=insecure_http))
+    journal.serving([s.name for s in lake.delivery.list_sinks()])
+    run_loops(call, journal, loops, states)
+
+
+def _loops(lake: Lake, journal: DaemonLog, *, receive: bool) -> Iterator[Loop]:
+    """What a site does by itself. A new loop is added here."""
+    # The parts of the lake are made here, by one thread.
+    delivery, maintenance, reconciler, receiver = lake.delivery, lake.maintenance, lake.reconciler, lake.receiver
+    yield Loop("delivery", lambda stopping, *on: delivery.run(stopping, journal.tick, *on))
+    # Both run always: a schedule may be applied at any time.
+    scheduled = partial(journal.scheduled, lake)
+    yield Loop(
+        "maintenance",
+        lambda stopping, bad, well: maintenance.run(stopping, journal.begun, journal.ended, bad, scheduled, well),
+    )
+    on_schedule = journal.sweep_scheduled
+    yield Loop(
+        "reconcile",
+        lambda stopping, bad, well: reconciler.run_on_schedule(
+            stopping, journal.sweeping, journal.swept, bad, on_schedule, well
+        ),
+    )
+    if receive:
+        yield receiver_loop(lake, journal)
+    else:
+        yield Loop("intake", lambda stopping, *on: receiver.intake(journal.batch).run(stopping, *on))
