@@ -101,6 +101,26 @@ def test_the_ledger_tells_which_numbers_a_body_got(sender: Sender) -> None:
     ]
 
 
+def test_a_batch_under_way_is_called_off_when_its_process_stops_and_the_next_ingests_it_at_once(
+    sender: Sender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender.bring([1, 2, 3])
+    stopping, write_receipt = threading.Event(), Intake._write_receipt
+
+    def write_and_stop(self: Intake, *batch: Any) -> None:
+        write_receipt(self, *batch)
+        stopping.set()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Intake, "_write_receipt", write_and_stop)
+        sender.lake.receiver.intake(lambda report: pytest.fail(report.did)).run(
+            stopping, on_trouble=lambda error: pytest.fail(error.message)
+        )
+    assert values(sender) == []
+    [report] = sender.ingest()
+    assert (report.did, report.rows, values(sender)) == ("ingested", 3, [1, 2, 3])
+
+
 def test_files_are_removed_when_their_rows_are_published_and_not_before(sender: Sender) -> None:
     sender.bring([1, 2])
     sender.bring([3])

@@ -325,6 +325,23 @@ def test_a_turn_waits_while_the_same_is_under_way_by_hand(lake: Lake) -> None:
     assert "default.a" in [r.dataset for r in turns(keeper)]
 
 
+def test_a_job_never_overlaps_itself_even_if_it_takes_longer_than_its_schedule_allows(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meanwhile = list[list[str]]()
+
+    def work(dataset: Dataset, kind: Kind) -> Worked:
+        if dataset.name == "default.a" and not meanwhile:
+            with monkeypatch.context() as later:  # an hour later, in another daemon
+                later.setattr("strandline.maintain.facade.utc_now", lambda: utc_now() + timedelta(hours=1))
+                meanwhile.append([r.dataset for r in turns(keeper)])
+        return worked()
+
+    keeper = pretended(lake, work, compact_schedule=EVERY_SECOND)
+    assert turns(keeper)[0].dataset == "default.a"
+    assert meanwhile == [["default.b"]], "the first run is under way"
+
+
 def test_the_daemon_goes_on_after_trouble_and_ends_when_it_is_asked_to(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -45,7 +45,7 @@ def run_loops(call: Call, journal: DaemonLog, loops: Sequence[Loop], states: Loo
     lake. Whatever hangs, the process ends within `run.stop_seconds_max`."""
     stopping, states = threading.Event(), states or LoopStates()
     call.lake.on_start = lambda words: journal.write("starting", what=words)
-    with _Deadline(call.lake.config.settings.run.stop_seconds_max, journal) as deadline:
+    with _Deadline(call.lake.config.settings.run.stop_seconds_max, journal) as deadline, closing(call):
         # Not in the main thread, where PySpark would replace our handler for Ctrl-C by its own.
         with _stopped_by_signals(stopping, journal), ThreadPoolExecutor(len(loops), "strandline-loop") as pool:
             running = {loop.name: pool.submit(_run, loop, stopping, journal, states) for loop in loops}
@@ -57,7 +57,6 @@ def run_loops(call: Call, journal: DaemonLog, loops: Sequence[Loop], states: Loo
                 deadline.start(running)
             for loop in running.values():
                 loop.result()
-        call.close()
     journal.write("stopped")
 
 
