@@ -94,11 +94,17 @@ def recorded(
 
 
 def take_turn(
-    context: MaintainContext, dataset: Dataset, kind: Kind, work: Work[T], *, after: RunId | None
+    context: MaintainContext,
+    dataset: Dataset,
+    kind: Kind,
+    work: Work[T],
+    control: RunControl | None = None,
+    *,
+    after: RunId | None,
 ) -> RunResult[T] | None:
     """A scheduled run. None if another daemon has taken this turn, or a run of this kind is under way."""
     run = _begin(context, NewRun(dataset.id, kind, node(), by_schedule=True), after)
-    return None if run is None else _work(context, dataset, kind, run, work, RunControl())
+    return None if run is None else _work(context, dataset, kind, run, work, control or RunControl())
 
 
 def _begin(context: MaintainContext, new: NewRun, after: RunId | None) -> RunId | None:
