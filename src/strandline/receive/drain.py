@@ -9,8 +9,8 @@ from strandline.core.errors import RefusedError
 from strandline.core.settings import LakeConfig
 from strandline.core.types import Dataset
 from strandline.core.wording import plural
-from strandline.ledger.receive import batches, ended_batches
-from strandline.receive.intake import Intake, IntakeContext, check_hold
+from strandline.ledger.receive import batches, ended_batches, receive_holds
+from strandline.receive.intake import Intake, IntakeContext
 
 _WAIT_WITHOUT_PROGRESS_SECONDS = 60.0  # for a batch that another receiver has under way, or that waits for its retry
 
@@ -20,7 +20,7 @@ def drain(context: IntakeContext, dataset: Dataset) -> int:
     senders go on. It removes the files of ingested rows. Raises RefusedError if a body was set aside or cannot be
     recorded: its rows would be missing."""
     context.ingestion.catch_up()
-    check_hold(context.ledger, dataset.id)
+    context.ledger.query(receive_holds.check, dataset.id)
     found = context.found_bodies.run()  # bodies that a restored ledger has forgotten
     if unrecorded := [f for f in found.left if f.dataset == dataset.name]:
         raise RefusedError(

@@ -218,7 +218,7 @@ class Intake:
         ledger, settings = self.context.ledger, self.context.settings
         # Before bodies are put into a batch: if the ledger was restored, they may be in the table already.
         self.context.ingestion.catch_up()
-        check_hold(ledger, id)
+        ledger.query(receive_holds.check, id)
         if batches.form(ledger, id, rows_max=settings.batch_rows_max, older_than=self._older_than()) is not None:
             failpoints.hit("receive.after_batch")
         taken = batches.take(ledger, self.context.lease_seconds, dataset=id, batches_max=1)
@@ -241,7 +241,7 @@ class Intake:
                 dataset = self._dataset(batch)
                 self.context.ingestion.catch_up()
                 self._write_receipt(dataset, batch)
-                check_hold(ledger, dataset.id)
+                ledger.query(receive_holds.check, dataset.id)
                 while_appending = True
                 numbers = self._enter(dataset, batch)
         except failpoints.FailpointError:
@@ -277,7 +277,7 @@ class Intake:
         from strandline.iceberg.session.job_watch import watched
 
         def last_check() -> None:
-            check_hold(self.context.ledger, dataset.id)
+            self.context.ledger.query(receive_holds.check, dataset.id)
             self._check_going()
 
         with watched(self.context.tables().spark, self._check_going):
@@ -392,15 +392,6 @@ class Intake:
         if self._tidied_at is None or monotonic() - self._tidied_at > _TIDY_SECONDS:
             self._tidied_at = monotonic()
             self.tidy()
-
-
-def check_hold(ledger: Ledger, dataset: DatasetId) -> None:
-    reason = ledger.query(receive_holds.list_holds).get(dataset)
-    if reason is not None:
-        raise ReceiverHolds(
-            f"nothing that was received is ingested: {reason}",
-            hint="See `strandline dataset accept-received --help`, and docs/receive.md.",
-        )
 
 
 def _as_known(error: Exception) -> StrandlineError:
