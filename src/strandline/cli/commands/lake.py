@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from contextlib import closing
 from pathlib import Path
 
 import typer
@@ -59,16 +59,10 @@ def demo(
 
 
 def _serve(home: Path) -> None:
-    from functools import partial
+    from strandline.cli.commands.serve import serve_until_stopped
 
-    from strandline.cli.daemon import EventLog, run_loops
-    from strandline.lake import open_lake
-    from strandline.serve.server import serve_lake
-
-    journal = EventLog(as_json=not sys.stdout.isatty())
-    told = partial(serve_lake, on_listening=lambda url: journal.write("listening", url=url))
-    with open_lake(home / CONFIG_NAME) as lake:
-        run_loops(lake, journal, lambda stopping: [partial(told, lake, stopping)])
+    with closing(Call(home / CONFIG_NAME, as_json=False, yes=False)) as call:
+        serve_until_stopped(call)
 
 
 @command(app, panel=START)

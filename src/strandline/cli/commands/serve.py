@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Annotated, Any
 
 import typer
@@ -48,16 +49,20 @@ def serve(call: Call, host: HostOption = None, port: PortOption = None, insecure
     Requests under way are answered before it ends, and long work is called off at its next durable step. Starts no JVM
     before a request needs one. The description of the API is at /api/v1/openapi.json.
     """
+    serve_until_stopped(call, host=host, port=port, insecure_http=insecure_http)
+
+
+def serve_until_stopped(call: Call, **options: Any) -> None:
     journal, states = open_log(call), LoopStates()
-    run_loops(call, journal, [api_loop(call.lake, journal, states, host=host, port=port, insecure_http=insecure_http)])
+    run_loops(call, journal, [api_loop(call.lake, journal, states, **options)], states)
 
 
 def api_loop(lake: Lake, journal: DaemonLog, states: LoopStates, **options: Any) -> Loop:
     """`/readyz` shows the states of the loops."""
 
-    def serve_until_stopped(stopping: Any, *_: object) -> None:
+    def serving(stopping: threading.Event, *_: object) -> None:
         from strandline.serve.server import serve_lake
 
         serve_lake(lake, stopping, on_listening=journal.listening, loops=states, **options)
 
-    return Loop("api", serve_until_stopped)
+    return Loop("api", serving)
