@@ -139,6 +139,7 @@ def test_events_and_tokens_of_the_first_release_get_their_new_names_and_roles(co
         run = connection.exec_driver_sql('SELECT actor, "trigger" FROM reconcile_run').one()
     assert [e.event for e in reversed(found)] == list(names.values())
     new_since = {Event.DATASET_CREATED, Event.SESSION_STARTED, Event.SESSION_ENDED, Event.SETTING_APPLIED}
+    new_since |= {Event.MAINTENANCE_CALLED_OFF, Event.RUN_CALLED_OFF}
     assert {e.event for e in found} == set(Event) - new_since, "every name is one of the list, and none is forgotten"
     assert {e.actor for e in found} == {None} and tuple(run) == (None, None), "unknown, not made up"
     assert (token.role, token.expires_at) == (Role.WRITE, None)
