@@ -9,6 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from strandline.cli.render.quick_table import QuickTable
 from strandline.core.wording import plural
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ NO_SINKS = Text("No sinks yet. `strandline sink add` makes one.", "dim")
 
 def grid(*headers: str, right: Iterable[str] = ()) -> Table:
     """A table without a frame, with a dim header."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_header=any(headers), pad_edge=False)
+    table = QuickTable(show_header=any(headers))
     for header in headers:
         table.add_column(header, justify="right" if header in set(right) else "left", overflow="fold")
     return table
