@@ -144,6 +144,10 @@ def test_a_quarantined_row_is_replayed_and_another_discarded(admin: Visitor, sho
     act = dialog.get_by_role("button", name="Discard")
     assert act.is_disabled(), "what cannot be undone has to be confirmed"
     dialog.get_by_label("Type partner to confirm").fill("partner")
+    assert act.is_disabled(), "after a dry run"
+    dialog.get_by_role("button", name="Dry run").click()
+    expect(dialog.locator(".outcome")).to_contain_text("Dry run: done.")
+    assert len(shown.lake.delivery.quarantined("partner")) == 1
     act.click()
     expect(dialog.locator(".outcome")).to_contain_text("Discard: done.")
     assert shown.lake.delivery.quarantined("partner") == []

@@ -169,6 +169,7 @@ def test_what_cannot_be_undone_is_confirmed_by_a_word_or_by_a_dry_run_before() -
         deletes = action.method == "DELETE" or "cannot be" in action.says
         assert action.cannot_be_undone or not deletes or action.id == "recover", action.id
         assert not action.cannot_be_undone or action.confirm or action.dry_path, action.id
+        assert action.id in ("purge-files", "revoke-x") or not action.cannot_be_undone or action.dry_path, action.id
 
 
 # Files and events.

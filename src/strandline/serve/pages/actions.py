@@ -107,13 +107,14 @@ def _sink_work(name: str) -> list[Action]:
             f"{name} gets its rows again, in a new generation beside the old one. Whoever reads both gets rows twice. "
             "The old generation cannot be taken up again.",
             [Field("to", "From", value="beginning", hint="beginning, or a continuation token.", required=True)],
+            body={"dry_run": False}, dry_path=f"{at}/reset", dry_body={"dry_run": True},
             cannot_be_undone=True, confirm=name,
         ),
         Action(
             "remove", "Remove", "DELETE", at,
             f"{name} gets no more rows, and its watermarks are forgotten. What was delivered stays where it is. A new "
             "sink of the same name starts anew.",
-            cannot_be_undone=True, confirm=name, sends_body=False,
+            dry_path=f"{at}?dry_run=true", cannot_be_undone=True, confirm=name, sends_body=False,
         ),
     ]  # fmt: skip
 
@@ -171,7 +172,7 @@ def dataset_actions(name: str) -> list[Action]:
             "drop", "Drop", "DELETE", at,
             f"Catalog and ledger forget {name}, and its sinks get nothing more. Its files stay where they are, and its "
             "sequence numbers stay taken.",
-            cannot_be_undone=True, confirm=name, sends_body=False,
+            dry_path=f"{at}?dry_run=true", cannot_be_undone=True, confirm=name, sends_body=False,
         ),
     ]  # fmt: skip
 
@@ -232,7 +233,8 @@ def quarantined_row_actions(sink: str) -> list[Action]:
         Action(
             "discard", "Discard", "POST", f"{at}/discard",
             f"{sink} never gets these rows, and their stored content is removed. The lake keeps its own rows.",
-            [which], {"sink": sink}, rows_of=sink, cannot_be_undone=True, confirm=sink,
+            [which], {"sink": sink, "dry_run": False}, dry_path=f"{at}/discard",
+            dry_body={"sink": sink, "dry_run": True}, rows_of=sink, cannot_be_undone=True, confirm=sink,
         ),
     ]  # fmt: skip
 

@@ -190,7 +190,10 @@
         if (dry && well) form.dataset.rehearsed = "yes";
       } else {
         outcome.replaceChildren(element("p", words + ": done.", "note ok"));
-        if (found.secret) {
+        if (dry) {
+          form.dataset.rehearsed = "yes";
+          outcome.append(show(found));
+        } else if (found.secret) {
           outcome.append(element("p", "Its secret, shown only now:", "muted"), element("code", found.secret, "secret"));
         } else if (!form.querySelector(".field, .confirm")) {
           form.closest("dialog").close();
