@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -433,7 +434,8 @@ def be_due(bench: Bench) -> None:
 def intake_of(bench: Bench, door: Door, spool: Removed, monkeypatch: pytest.MonkeyPatch) -> Intake:
     monkeypatch.setattr(Intake, "_frame", lambda self, dataset, batch: batch)
     receipts = open_receipts(bench.config)
-    parts: Any = (bench.config, bench.ledger, spool, lambda: None, door, receipts, bench.witness)
+    no_jobs = MagicMock()  # where Spark is; nothing here has a job that could be called off
+    parts: Any = (bench.config, bench.ledger, spool, no_jobs, door, receipts, bench.witness)
     made = IntakeContext(*parts)
     return Intake(made)
 

@@ -91,6 +91,7 @@ def test_every_event_has_a_stage_in_front() -> None:
 def test_events_are_found_by_the_beginning_of_their_names() -> None:
     assert events_named("reconcile.run_") == [
         Event.RUN_ABORTED,
+        Event.RUN_CALLED_OFF,
         Event.RUN_COMPLETED,
         Event.RUN_SETTLED,
         Event.RUN_STARTED,
