@@ -46,9 +46,9 @@ Counters and histograms since this process began to serve. `sum(rate(…))` over
 |---|---|---|---|
 """
 END = """
-Outcomes of a tick are `idle`, `delivered`, `waiting` (it failed and is tried again), `stopped`, `paused` and `busy`
+Outcomes of a tick are `idle`, `delivered`, `waiting` (it failed and is tried again), `stopped` and `busy`
 (another process delivers). Those of a batch are `published`, `duplicate` and `failed`. Those of a run are `done`,
-`failed`, `refused`, `skipped`, `died`, and for the reconciler the reason that it ended early for. `route` is the
+`failed`, `refused`, `skipped`, and for the reconciler the reason that it ended early for. `route` is the
 path as the API's description has it, `none` for a path that does not exist. Beside these there are `process_*`:
 processor time, memory, open files.
 """

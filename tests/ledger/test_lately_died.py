@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from strandline.ledger.engine import utc_now
 from strandline.ledger.maintain import clocks, runs
 from strandline.ledger.maintain.runs import Kind, NewRun, Outcome
+from strandline.ledger.schema.maintain import maintenance_run
 from tests.ledger.conftest import Bench
 
 
@@ -27,6 +30,27 @@ def test_a_job_that_died_lately_counts_as_long_as_it_is_spared_and_is_not_forgot
         assert runs.forget_old(connection, bench.dataset.id, Kind.COMPACT, runs_kept=1) == 2
         assert runs.get(connection, run).outcome is Outcome.DIED
         assert not runs.beat(connection, run)
+
+
+@pytest.mark.parametrize("heard", [timedelta(days=-2), timedelta(days=2)])
+def test_a_run_without_a_sign_of_life_is_told_as_died_before_anybody_closes_it(bench: Bench, heard: timedelta) -> None:
+    new = NewRun(bench.dataset.id, Kind.COMPACT, "here:1")
+    with bench.ledger.write() as connection:
+        run = runs.begin(connection, new, lease_seconds=60)
+        assert run is not None
+        alive, now = runs.get(connection, run), utc_now()
+        assert alive.told(now, lease_seconds=60) == alive
+        connection.execute(maintenance_run.update().values(heartbeat_at=alive.heartbeat_at + heard))
+        dead = runs.get(connection, run)
+        assert dead.outcome is None, "nobody has closed it"
+        told = dead.told(now, lease_seconds=60)
+        assert told.outcome is Outcome.DIED and told.seconds is not None and told.seconds >= 0
+        assert runs.beat(connection, run), "reading changed nothing"
+        assert runs.get(connection, run).told(utc_now(), lease_seconds=60).outcome is None
+        runs.close_dead(connection, now + timedelta(hours=1), lease_seconds=60)
+        closed = runs.get(connection, run)
+        assert (closed.outcome, closed.reason) == (told.outcome, told.reason)
+        assert closed.told(utc_now(), lease_seconds=60) == closed
 
 
 def test_a_database_that_may_be_another_machines_says_what_time_it_has(bench: Bench) -> None:

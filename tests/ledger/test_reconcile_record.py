@@ -124,18 +124,44 @@ def test_a_run_that_ended_does_not_change_and_only_one_is_under_way(bench: Bench
         new_run(bench)
 
 
+@pytest.mark.parametrize("how", ["released", "run out", "taken over"])
+def test_a_run_without_the_lease_is_told_as_died_before_the_next_one_begins(bench: Bench, how: str) -> None:
+    lease = reconcile_runs.take_lease(bench.ledger, seconds=60)
+    assert lease is not None
+
+    def told() -> list[AbortReason | None]:
+        with bench.ledger.read() as connection:
+            listed = reconcile_runs.latest(connection, runs_max=1)
+            assert listed == [reconcile_runs.get(connection, run)] == [reconcile_runs.left_running(connection)]
+        assert (listed[0].ended_at is None) == (listed[0].aborted is None)
+        return [one.aborted for one in listed]
+
+    with bench.ledger.write() as connection:
+        run = reconcile_runs.start(connection, ASKED, StorageKind.LOCAL)
+    assert told() == [None]
+    match how:
+        case "released":
+            reconcile_runs.leases.release(bench.ledger, lease)
+        case "run out":
+            reconcile_runs.leases.renew(bench.ledger, lease, seconds=-1)
+        case _:
+            reconcile_runs.leases.seize(bench.ledger, lease.row, seconds=60)
+    assert told() == [AbortReason.DIED]
+    if how == "run out":
+        assert reconcile_runs.leases.renew(bench.ledger, lease, seconds=60) and told() == [None], "it lives after all"
+
+
 def test_only_a_run_that_was_taken_for_dead_may_say_that_it_lost_its_lease(bench: Bench) -> None:
     dead, own = new_run(bench), Outcome(done=Done(orphans=7))
     with bench.ledger.write() as connection:
         assert not reconcile_runs.outlived(connection, dead, own), "it is under way"
-        reconcile_runs.abort(
-            connection, dead, Outcome(), AbortReason.UNKNOWN, "its process ended without recording why"
-        )
+        assert reconcile_runs.close_dead(connection, dead, Outcome())
+        assert reconcile_runs.get(connection, dead).aborted is AbortReason.DIED
         assert reconcile_runs.outlived(connection, dead, own) and not reconcile_runs.outlived(connection, dead, own)
         found = reconcile_runs.get(connection, dead)
         assert (found.aborted, found.outcome) == (AbortReason.LEASE_LOST, own)
         told = [e.detail["reason"] for e in audit.latest(connection) if e.event == "reconcile.run_aborted"]
-        assert told == ["lease_lost", "unknown"]
+        assert told == ["lease_lost", "died"]
     completed = ended_run(bench)
     with bench.ledger.write() as connection:
         assert not reconcile_runs.outlived(connection, completed, own)

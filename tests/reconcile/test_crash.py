@@ -115,7 +115,7 @@ def test_a_run_killed_while_it_sets_files_aside_loses_none_and_can_be_undone(lak
     dead = lake.lake.reconciler.show(report.id - 1)[0]
     assert_record_is_right(lake, dead.id)
     moved = ORPHANS - sum(there(orphans))
-    assert dead.aborted is AbortReason.UNKNOWN and dead.ended_at is not None
+    assert dead.aborted is AbortReason.DIED and dead.ended_at is not None
     assert dead.outcome.done.orphans == dead.held == moved == audited(lake, "reconcile.files_quarantined", dead.id)
     restored = lake.lake.reconciler.restore(dead.id)
     assert restored.restored == moved and not restored.lost and not restored.failed
@@ -188,7 +188,7 @@ def test_a_run_killed_while_it_drops_entries_says_whether_it_did(lake: WholeLake
     assert committed == (point in ("reconcile.after_drop_commit", "reconcile.after_drop"))
     report = lake.run(REPORT)
     dead = lake.lake.reconciler.show(report.id - 1)[0]
-    assert dead.aborted is AbortReason.UNKNOWN and dead.outcome.done.missing == (2 if committed else 0)
+    assert dead.aborted is AbortReason.DIED and dead.outcome.done.missing == (2 if committed else 0)
     assert audited(lake, "reconcile.entries_dropped", dead.id, "entries") == dead.outcome.done.missing
     assert report.outcome.planned.missing == (0 if committed else 2)
     again = lake.run(ACT)

@@ -82,7 +82,7 @@ def test_a_run_whose_lease_was_taken_over_before_it_began_leaves_the_other_one_a
     with pytest.raises(LeaseLost):
         lake.run(ACT)
     (run,) = lake.lake.reconciler.runs()
-    assert run.id == others[0].run and run.ended_at is None
+    assert run.id == others[0].run and run.ended_at is None, "it has the lease"
     assert set(lake.states(run.id).values()) == {SweptState.BEGUN} and begun(lake) == 1
     assert not [ref for ref in lake.table().metadata.refs if ref.startswith(VOID_PREFIX)]
 
@@ -93,12 +93,12 @@ def test_a_run_that_was_taken_for_dead_says_that_it_lost_its_lease_and_what_it_d
     process = stopped_at(lake, point, "act")
     other = lake.run(REPORT)
     stopped = other.id - 1
-    assert lake.lake.reconciler.show(stopped)[0].aborted is AbortReason.UNKNOWN, "nobody knows better yet"
+    assert lake.lake.reconciler.show(stopped)[0].aborted is AbortReason.DIED, "nobody knows better yet"
     go_on(process)
     run = lake.lake.reconciler.show(stopped)[0]
     assert run.aborted is AbortReason.LEASE_LOST
     assert run.outcome.done.orphans == sum(not is_there for is_there in there(orphans))
-    assert [detail["reason"] for detail in lake.details("reconcile.run_aborted")] == ["unknown", "lease_lost"]
+    assert [detail["reason"] for detail in lake.details("reconcile.run_aborted")] == ["died", "lease_lost"]
     assert lake.lake.reconciler.show(other.id)[0].aborted is None
 
 

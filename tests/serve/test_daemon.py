@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -10,12 +12,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import httpx
 import pytest
 
+from strandline.cli.daemon_log import DaemonLog
+from strandline.cli.log_lines import log_lines
 from strandline.core.errors import StorageError
+from strandline.core.masking import note_secret
 from strandline.jobs.loop import LoopStates
 from strandline.lake import Lake
 from strandline.lake_admin import init_lake
@@ -42,10 +47,12 @@ def home(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def running(home: Path, *arguments: str, program: str = PROGRAM, **environ: str) -> Iterator[subprocess.Popen[str]]:
+def running(
+    home: Path, *arguments: str, program: str = PROGRAM, stdout: int | IO[bytes] = subprocess.PIPE, **environ: str
+) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         [sys.executable, "-c", program, "run", "--config", str(home), *arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **environ},
+        stdout=stdout, stderr=subprocess.PIPE, text=True, env={**os.environ, **environ},
     )  # fmt: skip
     try:
         yield process
@@ -89,6 +96,66 @@ def test_a_process_whose_job_hangs_ends_all_the_same_and_names_it(home: Path) ->
     told = [json.loads(line) for line in rest.splitlines()]
     assert [t["event"] for t in told] == ["stopping", "cut_off"], said
     assert process.returncode == 1 and told[-1]["loops"] == ["maintenance"]
+
+
+def test_a_process_whose_log_nobody_reads_ends_all_the_same(home: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "log"
+    os.mkfifo(pipe)
+    reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    filling = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+    program = HANGING.replace("flush=True", "flush=True, file=sys.stderr").replace(
+        "import threading", "import sys, threading"
+    )
+    try:
+        with pipe.open("wb") as log:
+            with running(home, program=program + PROGRAM, stdout=log, STRANDLINE_RUN__STOP_SECONDS_MAX="1") as process:
+                assert process.stderr is not None
+                assert any('"hangs"' in line for line in process.stderr)
+                for size in (4096, 1):
+                    with contextlib.suppress(BlockingIOError):
+                        while os.write(filling, b"x" * size):
+                            pass
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(60) == 1
+    finally:
+        os.close(reading)
+        os.close(filling)
+
+
+def test_what_is_logged_is_json_and_has_no_secret(home: Path) -> None:
+    program = """
+import logging
+from strandline.core.masking import note_secret
+from strandline.maintain.facade import Maintenance
+
+def speak(*_):
+    note_secret('c4n4ry "quoted"')
+    try:
+        raise ValueError('c4n4ry "quoted"')
+    except ValueError:
+        logging.getLogger("any.library").error('it said c4n4ry "quoted"', exc_info=True)
+
+Maintenance.take_turns = speak
+"""
+    with running(home, program=program + PROGRAM) as process:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        rest, said = process.communicate(timeout=60)
+    told = json.loads(line)
+    assert (told["event"], told["level"], told["logger"]) == ("log", "error", "any.library")
+    assert told["message"] == "it said ***" and told["exception"].endswith("ValueError: ***")
+    assert "c4n4ry" not in line + rest + said and process.returncode == 0
+
+
+def test_a_line_of_the_log_for_people_has_no_secret_either(capsys: pytest.CaptureFixture[str]) -> None:
+    note_secret("c4n4ry in plain")
+    with log_lines(as_json=False):
+        logging.getLogger("strandline.any").warning("it said %s", "c4n4ry in plain")
+    DaemonLog(as_json=False).write("failed", reason="it said c4n4ry in plain")
+    said = capsys.readouterr()
+    assert said.err.rstrip().endswith("warning strandline.any: it said ***") and len(said.err.splitlines()) == 1
+    assert "***" in said.out and "c4n4ry" not in said.out + said.err
 
 
 def test_an_address_in_use_ends_the_whole_process(home: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import ssl
 import threading
@@ -17,6 +18,8 @@ from strandline.core.reconcile_records import Asked, StorageKind
 from strandline.core.roles import Role
 from strandline.jobs.tasks import Tasks
 from strandline.lake import Lake, open_lake
+from strandline.ledger.maintain import runs
+from strandline.ledger.maintain.runs import Kind, NewRun
 from strandline.ledger.reconcile import reconcile_runs
 from strandline.reconcile.fallback import FallbackSurveyor
 from strandline.serve.server import check_loopback, serve_lake
@@ -217,10 +220,43 @@ def test_a_run_whose_process_died_is_told_and_settled_by_the_next_one(served: Se
     assert admin.post(f"{API}/reconciliation/runs/{dead}/cancel").json()["stop_asked_at"], "it may live elsewhere"
     reconcile_runs.leases.release(served.lake.ledger, lease)  # its time is over
     assert admin.get(f"{API}/reconciliation/status").json()["running"] is None
+
+    def is_told() -> None:
+        found = admin.get(f"{API}/reconciliation/runs/{dead}").json()
+        assert (found["aborted"], found["why"]) == ("died", "its process ended without recording why")
+        listed = [r for r in admin.get(f"{API}/reconciliation/runs").json()["runs"] if r["run"] == dead]
+        assert found["ended_at"] and listed[0]["aborted"] == "died"
+
+    is_told()
+    assert admin.get(f"{API}/reconciliation/status").json()["last_run"]["aborted"] == "died"
+    assert admin.get(f"{API}/status").json()["reconcile"]["aborted"] == "died"
+    assert admin.post(f"{API}/reconciliation/runs/{dead}/cancel").json()["aborted"] == "died"
+    with served.client() as browser:
+        browser.post(f"{API}/session", json={"token": served.secrets[Role.ADMIN]})
+        for page in ("/drift", f"/drift/runs/{dead}"):
+            shown = browser.get(page)
+            assert shown.status_code == 200 and "died" in shown.text and "under way" not in shown.text
     run = admin.post(TRIGGER).json()["run"]
     eventually(lambda: admin.get(f"{API}/reconciliation/runs/{run}").json()["ended_at"])
-    found = admin.get(f"{API}/reconciliation/runs/{dead}").json()
-    assert (found["aborted"], found["why"]) == ("unknown", "its process ended without recording why")
+    is_told()
+
+
+def test_a_run_of_maintenance_whose_process_died_is_told_without_another_run(
+    served: Served, admin: httpx.Client, dataset: str
+) -> None:
+    with served.lake.ledger.write() as connection:
+        new = NewRun(served.lake.dataset(dataset).id, Kind.COMPACT, "gone:1")
+        run = runs.begin(connection, new, lease_seconds=60)
+        connection.exec_driver_sql("UPDATE maintenance_run SET heartbeat_at = heartbeat_at - 172800000000")
+    found = admin.get(f"{API}/maintenance/runs/{run}").json()
+    assert found["outcome"] == "died" and found["ended_at"] and found["reason"] and found["seconds"] is not None
+    assert [r["outcome"] for r in admin.get(f"{API}/maintenance/runs").json()["runs"]] == ["died"]
+    assert '"outcome": "died"' in json.dumps(admin.get(f"{API}/status").json()["maintenance"])
+    with served.client() as browser:
+        browser.post(f"{API}/session", json={"token": served.secrets[Role.ADMIN]})
+        for page in ("/runs", f"/runs/maintenance/{run}", f"/datasets/{dataset}"):
+            shown = browser.get(page)
+            assert shown.status_code == 200 and "died" in shown.text and "under way" not in shown.text, page
 
 
 def test_two_processes_serve_one_ledger(served: Served, admin: httpx.Client) -> None:

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
+from strandline.core.masking import masked
+
 if TYPE_CHECKING:
     from strandline.core.errors import StrandlineError
     from strandline.core.reconcile_records import Asked
@@ -27,9 +29,9 @@ class DaemonLog:
         render = structlog.processors.JSONRenderer() if as_json else structlog.processors.LogfmtRenderer()
         self._log = structlog.wrap_logger(
             structlog.WriteLogger(sys.stdout),
-            processors=[structlog.processors.TimeStamper("iso", utc=True, key="at"), _in_order, render],
+            processors=[structlog.processors.TimeStamper("iso", utc=True, key="at"), _in_order, _masked, render],
         )
-        self._as_json = as_json
+        self.as_json = as_json
         self._serving: list[str] = []
         self._sinks: dict[str, tuple[str, str | None]] = {}
         self._waiting: dict[str, str | None] = {}
@@ -41,7 +43,7 @@ class DaemonLog:
         self.write(event, reason=error.message, hint=error.hint)
 
     def listed(self, names: list[str]) -> list[str] | str:
-        return names if self._as_json else ",".join(names) or "none yet"
+        return names if self.as_json else ",".join(names) or "none yet"
 
     def listening(self, url: str, datasets: list[str] | None = None) -> None:
         what = "api" if datasets is None else "receiver"
@@ -138,5 +140,9 @@ class DaemonLog:
         self.write("ingested", dataset=report.dataset, **rows, bodies=report.bodies, numbers=numbers)
 
 
-def _in_order(logger: object, method: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
+def _masked(logger: object, method: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
+    return {key: masked(value) if isinstance(value, str) else value for key, value in event.items()}
+
+
+def _in_order(logger: object, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     return {"at": event.pop("at"), "event": event.pop("event"), **event}

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from strandline.cli.daemon_log import DaemonLog
+from strandline.cli.log_lines import log_lines
 from strandline.core.errors import FailedError
 from strandline.jobs.loop import LoopStates, OnTrouble
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 INTERRUPTED = 128 + signal.SIGINT
 CUT_OFF = FailedError.exit_code
 _LOOKS_SECONDS = 0.1
+_LAST_WORDS_SECONDS_MAX = 1.0  # how long the log line of the end may take
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +48,33 @@ def run_loops(call: Call, journal: DaemonLog, loops: Sequence[Loop], states: Loo
     lake. Whatever hangs, the process ends within `run.stop_seconds_max`."""
     stopping, states = threading.Event(), states or LoopStates()
     call.lake.on_start = lambda words: journal.write("starting", what=words)
-    with _Deadline(call.lake.config.settings.run.stop_seconds_max, journal) as deadline, closing(call):
+    seconds_max = call.lake.config.settings.run.stop_seconds_max
+    with log_lines(as_json=journal.as_json), _Deadline(seconds_max, journal, stopping) as deadline:
+        _run_until_stopped(call, journal, loops, states, stopping, deadline)
+        journal.write("stopped")
+
+
+def _run_until_stopped(
+    call: Call,
+    journal: DaemonLog,
+    loops: Sequence[Loop],
+    states: LoopStates,
+    stopping: threading.Event,
+    deadline: _Deadline,
+) -> None:
+    with closing(call):
         # Not in the main thread, where PySpark would replace our handler for Ctrl-C by its own.
         with _stopped_by_signals(stopping, journal), ThreadPoolExecutor(len(loops), "strandline-loop") as pool:
             running = {loop.name: pool.submit(_run, loop, stopping, journal, states) for loop in loops}
+            deadline.running = running
             try:
-                while not (stopping.wait(_LOOKS_SECONDS) or any(loop.done() for loop in running.values())):
-                    pass
+                # No `stopping.wait`: the handler runs in this thread, and must not meet the lock that this has taken.
+                while not (stopping.is_set() or any(loop.done() for loop in running.values())):
+                    time.sleep(_LOOKS_SECONDS)
             finally:
                 stopping.set()
-                deadline.start(running)
             for loop in running.values():
                 loop.result()
-    journal.write("stopped")
 
 
 def _run(loop: Loop, stopping: threading.Event, journal: DaemonLog, states: LoopStates) -> None:
@@ -78,27 +95,34 @@ def _run(loop: Loop, stopping: threading.Event, journal: DaemonLog, states: Loop
 
 class _Deadline:
     """Ends the process when its time is over. That is as safe as a kill: leases run out, and the next process goes on
-    from the last durable step."""
+    from the last durable step. It does not rely on the log: nobody may read it, and then a write to it never ends."""
 
-    def __init__(self, seconds_max: float, journal: DaemonLog) -> None:
+    def __init__(self, seconds_max: float, journal: DaemonLog, stopping: threading.Event) -> None:
         self._seconds_max = seconds_max
         self._journal = journal
+        self._stopping = stopping
         self._over = threading.Event()
+        self.running: dict[str, Future[None]] = {}
 
-    def start(self, running: dict[str, Future[None]]) -> None:
-        def watch() -> None:
-            if not self._over.wait(self._seconds_max):
-                left = [name for name, loop in running.items() if not loop.done()]
-                self._journal.write("cut_off", seconds=self._seconds_max, loops=self._journal.listed(left))
-                os._exit(CUT_OFF)
+    def _watch(self) -> None:
+        self._stopping.wait()
+        if not self._over.wait(self._seconds_max):
+            telling = threading.Thread(target=self._tell, name="strandline-cut-off", daemon=True)
+            telling.start()
+            telling.join(_LAST_WORDS_SECONDS_MAX)
+            os._exit(CUT_OFF)
 
-        threading.Thread(target=watch, name="strandline-deadline", daemon=True).start()
+    def _tell(self) -> None:
+        left = [name for name, loop in self.running.items() if not loop.done()]
+        self._journal.write("cut_off", seconds=self._seconds_max, loops=self._journal.listed(left))
 
     def __enter__(self) -> _Deadline:
+        threading.Thread(target=self._watch, name="strandline-deadline", daemon=True).start()
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._over.set()
+        self._stopping.set()  # so that the thread ends
 
 
 @contextmanager

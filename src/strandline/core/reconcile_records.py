@@ -42,6 +42,7 @@ class AbortReason(StrEnum):
     REFERENCES_TOO_MANY = "references_too_many"
     GUARD = "guard"
     TIMEOUT = "timeout"
+    DIED = "died"  # its process gave no sign of life any more
     UNKNOWN = "unknown"
 
 
@@ -137,7 +138,7 @@ class Run:
     asked: Asked
     storage: StorageKind
     started_at: datetime
-    ended_at: datetime | None  # None while it runs, and for a dead run until the next one begins
+    ended_at: datetime | None  # None while it runs
     aborted: AbortReason | None
     why: str | None
     outcome: Outcome

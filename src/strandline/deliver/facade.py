@@ -13,7 +13,7 @@ from strandline.core.delivery_types import Intent, SinkRecord
 from strandline.core.errors import RefusedError
 from strandline.core.types import BlockId, BlockKind, Dataset, Reserved, Seq
 from strandline.deliver.context import DeliverContext
-from strandline.deliver.manage_sinks import SinkReset, add_sink, plan_reset, remove_sink, reset_sink, update_sink
+from strandline.deliver.manage_sinks import Going, SinkReset, add_sink, plan_reset, remove_sink, reset_sink, update_sink
 from strandline.deliver.quarantine.replay import OnRows, ReplayReport, replay
 from strandline.deliver.quarantine.rows import QuarantinedRow, discard, list_rows, rows_to_discard
 from strandline.deliver.recover_sink import SinkRecovered, recover_sink
@@ -105,16 +105,19 @@ class Delivery:
     def remove(self, name: str) -> SinkRecord:
         return remove_sink(self.context, name)
 
-    def reset(self, name: str, *, to: str | None = None) -> SinkRecord:
+    def reset(self, name: str, *, to: str | None = None, going: Going = lambda: None) -> SinkRecord:
         """Begin a new generation after the row of a continuation token, or at the beginning."""
-        return reset_sink(self.context, self._of_sink(name), name, to)
+        return reset_sink(self.context, self._of_sink(name), name, to, going)
 
     def plan_reset(self, name: str, *, to: str | None = None) -> SinkReset:
         """What `reset` would do; changes nothing."""
         return plan_reset(self.context, self._of_sink(name), self.get(name), to)
 
-    def recover_sink(self, name: str, *, resend: bool = False, accept_loss: bool = False) -> SinkRecovered:
-        return recover_sink(self.context, self._of_sink(name), name, resend=resend, accept_loss=accept_loss)
+    def recover_sink(
+        self, name: str, *, resend: bool = False, accept_loss: bool = False, going: Going = lambda: None
+    ) -> SinkRecovered:
+        target = self._of_sink(name)
+        return recover_sink(self.context, target, name, resend=resend, accept_loss=accept_loss, going=going)
 
     # Rows that a sink refused.
 

@@ -14,7 +14,7 @@ from strandline.core.types import Dataset, Seq, SeqRange, merge_ranges
 from strandline.core.wording import agreeing, part, plural
 from strandline.deliver.context import DeliverContext
 from strandline.deliver.generation_start import lane_began, said_mark
-from strandline.deliver.manage_sinks import alone, still_alone
+from strandline.deliver.manage_sinks import Going, alone, still_alone
 from strandline.deliver.plan.chunking import lacking, not_held
 from strandline.deliver.plan.older_generations import ask_foundations, gone_below
 from strandline.deliver.sink import Held, Loss, NoticesLoss
@@ -42,7 +42,13 @@ class SinkRecovered:
 
 
 def recover_sink(
-    context: DeliverContext, dataset: Dataset, name: str, *, resend: bool, accept_loss: bool
+    context: DeliverContext,
+    dataset: Dataset,
+    name: str,
+    *,
+    resend: bool,
+    accept_loss: bool,
+    going: Going = lambda: None,
 ) -> SinkRecovered:
     """Read from the sink itself how far it is, and continue from there. Lost rows are sent again in a new generation
     (`resend`) or given up (`accept_loss`). With neither, a loss raises RefusedError and nothing changes."""
@@ -50,7 +56,7 @@ def recover_sink(
         raise UsageError("either --resend or --accept-loss")
     record = context.ledger.query(sinks.get, name)
     with alone(context, record) as lease, closing(SinkRun(context, record, dataset, lease)) as run:
-        return _recover(run, resend=resend, accept_loss=accept_loss)
+        return _recover(run, going, resend=resend, accept_loss=accept_loss)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +82,7 @@ class _Lanes:
         return tuple((lane.partition, str(lane.last)) for lane, _ in self.lost)
 
 
-def _recover(run: SinkRun, *, resend: bool, accept_loss: bool) -> SinkRecovered:
+def _recover(run: SinkRun, going: Going, *, resend: bool, accept_loss: bool) -> SinkRecovered:
     context, sink = run.context, run.sink()
     run.fence()
     found = sink.claimed()
@@ -97,7 +103,7 @@ def _recover(run: SinkRun, *, resend: bool, accept_loss: bool) -> SinkRecovered:
     answers = sink.held([(run.address(lane.partition), None) for lane in known])
     held = list(zip(known, answers, strict=True))
     if isinstance(sink, NoticesLoss) and (loss := sink.find_loss()) is not None:
-        return _recover_rows(run, sink, held, loss, began, resend=resend, accept_loss=accept_loss)
+        return _recover_rows(run, going, sink, held, loss, began, resend=resend, accept_loss=accept_loss)
     below = _lost_below(run, known)
     began |= {lane.id: below[lane.partition][0].began for lane in known if lane.partition in below}
     held = [(lane, below[lane.partition][1] if lane.partition in below else h) for lane, h in held]
@@ -123,12 +129,14 @@ def _recover(run: SinkRun, *, resend: bool, accept_loss: bool) -> SinkRecovered:
             f"({plural(lost_rows, 'row')})",
             hint=_BOTH_WAYS,
         )
+    going()
     recovered = _Lanes(run, held, lost, lost_rows, began)
     return _resend(recovered) if lost and resend else _repair(recovered)
 
 
 def _recover_rows(
     run: SinkRun,
+    going: Going,
     sink: NoticesLoss,
     held: Sequence[tuple[Lane, Held]],
     loss: Loss,
@@ -141,6 +149,7 @@ def _recover_rows(
     sent again. With `accept_loss`, a range stays in the record and counts as delivered, even one of an open intent."""
     known = [lane for lane, _ in held]
     remaining = sink.remaining([run.address(lane.partition) for lane in known])
+    going()
     whole = [(lane, r.held) for lane, r in zip(known, remaining, strict=True)]
     lost = [one for one, r in zip(whole, remaining, strict=True) if r.missing]
     lost_rows = sum(r.missing for r in remaining) or loss.given - loss.there

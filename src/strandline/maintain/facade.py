@@ -337,16 +337,20 @@ class Maintenance:
         if dataset is not None:
             chosen = [self._dataset(dataset).id]
         with self.context.ledger.read() as connection:
-            return maintenance.latest(
+            found = maintenance.latest(
                 connection,
                 datasets=chosen,
                 kind=None if kind is None else Kind(kind),
                 before=before,
                 runs_max=runs_max,
             )
+        return list(map(self._told, found))
 
     def get(self, run: int) -> Run:
-        return self.context.ledger.query(maintenance.get, run)
+        return self._told(self.context.ledger.query(maintenance.get, run))
+
+    def _told(self, run: Run) -> Run:
+        return run.told(utc_now(), lease_seconds=self.context.config.settings.ingest.lease_seconds)
 
     def _ready(self, name: str) -> Dataset:
         target = self._dataset(name)  # reports a wrong name before anything starts

@@ -117,10 +117,11 @@ class Reconciler:
             )
 
     def cancel(self, run: int) -> Run:
-        """Calls a run off, also one of another process: it ends before its next batch. One that has ended stays as it
-        is. Raises NoSuchRun."""
+        """Calls a run off, also one of another process: it ends before its next batch. One that has ended or
+        died stays as it is. Raises NoSuchRun."""
         with self._ledger.write() as connection:
-            if reconcile_runs.ask_to_stop(connection, run):
+            found = reconcile_runs.get(connection, run)
+            if found.ended_at is None and reconcile_runs.ask_to_stop(connection, run):
                 audit.record(connection, Event.RUN_CALLED_OFF, run=run)
             found = reconcile_runs.get(connection, run)
         failpoints.hit("reconcile.after_called_off")

@@ -15,7 +15,7 @@ from functools import partial
 
 from strandline.core.audit_events import Event
 from strandline.core.errors import StorageError, StrandlineError
-from strandline.core.reconcile_records import AbortReason, Done, FindingKind, Run, RunId, Swept, SweptState
+from strandline.core.reconcile_records import Done, FindingKind, Run, RunId, Swept, SweptState
 from strandline.ledger import audit
 from strandline.ledger.engine import Connection
 from strandline.ledger.ingest import datasets
@@ -27,7 +27,6 @@ from strandline.reconcile.paths import checksum_of, metadata_version
 from strandline.reconcile.run_watch import RunWatch
 
 _GONE = "in neither place"
-_DIED = "its process ended without recording why"
 # files that went back do not count, just as in a live run
 _ACTED = (SweptState.HELD, SweptState.PURGING, SweptState.PURGED, SweptState.LOST)
 
@@ -122,7 +121,7 @@ def settle_dead_runs(context: SweepContext, watch: RunWatch, *, entries: bool = 
         watch.hold(connection)
         if dead is not None:
             outcome = replace(dead.outcome, done=done_so_far(connection, dead))
-            reconcile_runs.abort(connection, dead.id, outcome, AbortReason.UNKNOWN, _DIED)
+            reconcile_runs.close_dead(connection, dead.id, outcome)
         if files or settled:
             states = {state.value: len(some) for state, some in after.items()}
             runs = sorted({file.run for file in files} | {batch.run for batch in drops})

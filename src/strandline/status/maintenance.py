@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from strandline.core.settings import LakeConfig
 from strandline.core.types import Dataset
 from strandline.ledger import applied_settings
-from strandline.ledger.engine import Connection
+from strandline.ledger.engine import Connection, utc_now
 from strandline.ledger.ingest import datasets
 from strandline.ledger.maintain import floors, retention_holds, runs
 from strandline.ledger.maintain.retention_holds import Hold
@@ -44,8 +44,9 @@ def read_maintenance(
     effective = applied_settings.effective(connection, config)
     settings = effective.maintain
     unknown = sorted(set(settings.rules()) - {d.name for d in known})
+    now, lease_seconds = utc_now(), config.settings.ingest.lease_seconds
+    told = {id: tuple(run.told(now, lease_seconds=lease_seconds) for run in some) for id, some in last.items()}
     found = tuple(
-        DatasetMaintenance(d.name, floor_of.get(d.id), tuple(held_by.get(d.id, ())), tuple(last.get(d.id, ())))
-        for d in known
+        DatasetMaintenance(d.name, floor_of.get(d.id), tuple(held_by.get(d.id, ())), told.get(d.id, ())) for d in known
     )
     return MaintenanceStatus(settings.schedules(), tuple(unknown), effective.overridden, found)

@@ -65,7 +65,7 @@ def run(found: Run) -> list[RenderableType]:
         shown.append(Text.assemble(("  ended early: ", "bold red"), f"{found.aborted.value}: {found.why}"))
     if found.ended_at is None:
         how = "is under way" if found.stop_asked_at is None else "was called off and ends before its next batch"
-        shown.append(Text(f"  it {how}, or its process died; the next run settles it", "yellow"))
+        shown.append(Text(f"  it {how}", "yellow"))
     table = grid("", "found", "planned", "done", right=("found", "planned", "done"))
     for what, name in _KINDS.items():
         counts = [getattr(c, what) for c in (outcome.found, outcome.planned, outcome.done)]

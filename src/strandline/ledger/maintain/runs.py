@@ -1,14 +1,15 @@
 """Runs of maintenance: which process works on a dataset, since when, and the result.
 
 A run that has not ended is a registered job: files that are younger than the oldest job may belong to it. A run without
-a heartbeat for the length of a lease is taken for dead, and the next run that begins closes it.
+a heartbeat for the length of a lease is taken for dead: it is shown so at once (`Run.told`), and the next run that
+begins closes it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, NewType
@@ -27,6 +28,7 @@ from strandline.ledger.schema.maintain import maintenance_run
 RunId = NewType("RunId", int)
 # For this long, files that a dead job may have written are not garbage, and its record stays.
 DIED_SPARED = timedelta(days=7)
+_DIED = "its process gave no sign of life any more; what it had committed stays, and the next run goes on"
 
 
 class Kind(StrEnum):
@@ -61,6 +63,15 @@ class Run:
     result: Mapping[str, Any] | None
     actor: Actor | None = None  # None: recorded by a version that did not store it
     stop_asked_at: datetime | None = None  # None: nobody has called it off
+
+    def told(self, now: datetime, *, lease_seconds: float) -> Run:
+        """The run as it is shown: one that nobody has closed yet has died if its process gives no sign of life."""
+        lease = timedelta(seconds=lease_seconds)
+        if self.ended_at is not None or now - lease <= self.heartbeat_at <= now + lease:
+            return self
+        return replace(
+            self, ended_at=max(self.started_at, min(now, self.heartbeat_at + lease)), outcome=Outcome.DIED, reason=_DIED
+        )
 
     @property
     def seconds(self) -> float | None:
@@ -174,7 +185,7 @@ def close_dead(connection: sa.Connection, now: datetime, *, lease_seconds: float
         .values(
             ended_at=utc_now(),
             outcome=Outcome.DIED.value,
-            reason="its process gave no sign of life any more; what it had committed stays, and the next run goes on",
+            reason=_DIED,
         )
     )
     return done.rowcount

@@ -36,6 +36,7 @@ _LEFT_DAYS_MIN = 30
 
 leases = LeaseColumns(sweep_lease.c.token, sweep_lease.c.until, fence=sweep_lease.c.fence)
 _THE_ONLY_ROW = 1
+DIED = "its process ended without recording why"
 
 
 def take_lease(ledger: Ledger, *, seconds: float) -> Lease | None:
@@ -93,6 +94,17 @@ def abort(connection: sa.Connection, run: RunId, outcome: Outcome, reason: Abort
     return ended
 
 
+def close_dead(connection: sa.Connection, run: RunId, outcome: Outcome) -> bool:
+    """Stores the end of a run that is taken for dead. Its record has always said so in `why`, with the reason
+    `unknown`: that is the one end which the ledger lets the run itself correct, if it lives after all."""
+    values = {"reason": AbortReason.UNKNOWN.value, "why": DIED, "outcome": _written(outcome), "ended_at": utc_now()}
+    ended = _RUNS.change(connection, run, state="aborted", **values)
+    if ended:
+        end = {"reason": AbortReason.DIED.value, "why": DIED}
+        audit.record(connection, Event.RUN_ABORTED, run=run, **end, **_summary(connection, run, outcome))
+    return ended
+
+
 def outlived(connection: sa.Connection, run: RunId, outcome: Outcome) -> bool:
     """Records what a run really did that was wrongly taken for dead: it lost its lease. False if the run's end is its
     own."""
@@ -100,6 +112,7 @@ def outlived(connection: sa.Connection, run: RunId, outcome: Outcome) -> bool:
         reconcile_run.c.id == run,
         reconcile_run.c.state == "aborted",
         reconcile_run.c.reason == AbortReason.UNKNOWN.value,
+        reconcile_run.c.why == DIED,
     )
     end = {"reason": AbortReason.LEASE_LOST.value, "why": "another run has taken over"}
     changed = connection.execute(
@@ -210,7 +223,19 @@ def _held(connection: sa.Connection, runs: Sequence[int]) -> dict[int, int]:
 
 def _read_all(connection: sa.Connection, rows: Sequence[Any]) -> list[Run]:
     held = _held(connection, [row.id for row in rows])
-    return [_run(row, held.get(row.id, 0)) for row in rows]
+    found = {row.id: _run(row, held.get(row.id, 0)) for row in rows}
+    running = [row for row in rows if row.ended_at is None]
+    if running:
+        now, lease = utc_now(), connection.execute(sa.select(sweep_lease)).one()
+        for row in running:
+            if row.fence != lease.fence or lease.token is None or lease.until <= now:
+                found[row.id] = _died(found[row.id], now if lease.until is None else min(now, lease.until))
+    return list(found.values())
+
+
+def _died(run: Run, at: datetime) -> Run:
+    """How a run is shown that has no lease any more. The next run settles what it left, and stores its end."""
+    return replace(run, ended_at=max(at, run.started_at), aborted=AbortReason.DIED, why=DIED)
 
 
 def _run(row: Any, held: int) -> Run:
@@ -219,11 +244,17 @@ def _run(row: Any, held: int) -> Run:
         row,
         asked=from_row(Asked, row),
         storage=StorageKind(row.storage),
-        aborted=None if row.reason is None else AbortReason(row.reason),
+        aborted=_aborted(row.reason, row.why),
         outcome=_read(row.outcome),
         held=held,
         actor=read_actor(row),
     )
+
+
+def _aborted(reason: str | None, why: str | None) -> AbortReason | None:
+    if reason == AbortReason.UNKNOWN and why == DIED:
+        return AbortReason.DIED
+    return None if reason is None else AbortReason(reason)
 
 
 def _written(outcome: Outcome) -> str:

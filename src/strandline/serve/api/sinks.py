@@ -190,7 +190,9 @@ async def tick_sink(request: Request, name: NamePath, wanted: Tick, caller: Call
 
     def work(stopping: threading.Event) -> Mapping[str, Any]:
         if wanted.dry_run:
-            return _preview(context, name)
+            found = _preview(context, name)
+            check_going(stopping)
+            return found
         began = time.monotonic()
         context.lake.delivery.recovery.catch_up()
         report = context.lake.delivery.deliverer(stopping=stopping).tick(name)
@@ -215,9 +217,12 @@ async def reset_sink(request: Request, name: NamePath, wanted: Reset, caller: Ca
     to = None if wanted.to == "beginning" else wanted.to
 
     def work(stopping: threading.Event) -> Mapping[str, Any]:
+        going = lambda: check_going(stopping)  # noqa: E731
         if wanted.dry_run:
-            return fields_of(context.lake.delivery.plan_reset(name, to=to))
-        return _sink(context, context.lake.delivery.reset(name, to=to))
+            plan = fields_of(context.lake.delivery.plan_reset(name, to=to))
+            going()
+            return plan
+        return _sink(context, context.lake.delivery.reset(name, to=to, going=going))
 
     kind = "reset_dry_run" if wanted.dry_run else "reset"
     return await start_task(context, caller, kind, lambda: check_sink(context, caller, name), work)
@@ -236,7 +241,8 @@ async def recover_sink(
         return check_sink(context, caller, name)
 
     def work(stopping: threading.Event) -> Mapping[str, Any]:
-        found = context.lake.delivery.recover_sink(name, resend=wanted.resend, accept_loss=wanted.accept_loss)
+        how = {"resend": wanted.resend, "accept_loss": wanted.accept_loss}
+        found = context.lake.delivery.recover_sink(name, **how, going=lambda: check_going(stopping))
         return documents.recovered_sink(found)
 
     return await start_task(context, caller, "recover", check, work)

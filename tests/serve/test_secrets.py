@@ -1,0 +1,86 @@
+"""Secrets in the options of sinks, and then a search for them in every answer, page, task, event and log line."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+
+from strandline.cli.log_lines import log_lines
+from strandline.core.roles import Role
+from strandline.deliver.sinks.blobs.blob_sink import ObjectSink
+from tests.serve.conftest import API, Served, eventually
+
+CANARY = "c4n4ry"
+"""In every secret below."""
+OPTIONS = {
+    "pg": ("postgres", {"dsn": "env:PG_DSN", "table": "t"}),
+    "pg2": ("postgres", {"dsn": f"postgresql://u:{CANARY}-literal@127.0.0.1:1/d", "table": "t"}),
+    "web": ("forward", {"url": "env:WEB_URL", "token": "env:WEB_TOKEN"}),
+    "web2": ("forward", {"url": f"http://127.0.0.1:1/rows?key={CANARY}-query", "token": "env:WEB_TOKEN"}),
+    "web3": ("forward", {"url": "http://127.0.0.1:1/rows", "token": f"{CANARY}-token"}),
+    "bucket": ("s3", {"url": "s3://b/x", "endpoint": "http://127.0.0.1:1", "access_key": "env:S3_KEY",
+                      "secret_key": "env:S3_SECRET"}),
+}  # fmt: skip
+ENVIRON = {
+    "PG_DSN": f"postgresql://u:{CANARY}-dsn@127.0.0.1:1/d",
+    "WEB_URL": f"http://127.0.0.1:1/rows?key={CANARY}-web",
+    "WEB_TOKEN": f"{CANARY}-bearer",
+    "S3_KEY": f"{CANARY}-access",
+    "S3_SECRET": f"{CANARY}-secret",
+}
+ADDRESSES = re.compile(r'(?:href|action|src)="(/[^"#]*)"')
+
+
+@pytest.mark.parametrize("settings", [{"forward": {"allow": ["127.0.0.1"]}}])
+def test_no_answer_page_task_or_line_has_a_secret(
+    served: Served, dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in ENVIRON.items():
+        monkeypatch.setenv(name, value)
+    seen: dict[str, str] = {}
+    real = ObjectSink.claimed
+
+    def leaking(self: ObjectSink[object]) -> object:
+        """A destination whose words repeat what it was told."""
+        logging.getLogger("strandline.any").error(
+            "refused %s", ENVIRON["PG_DSN"], exc_info=ValueError(ENVIRON["S3_SECRET"])
+        )
+        return real(self)
+
+    def noted(client: httpx.Client, method: str, path: str, **more: object) -> httpx.Response:
+        answer = client.request(method, path, **more)  # type: ignore[arg-type]
+        seen[f"{method} {path} {len(seen)}"] = f"{answer.headers} {answer.text}"
+        return answer
+
+    with log_lines(as_json=True), served.as_role() as admin, served.client() as browser:
+        out = {"name": "out", "dataset": dataset, "kind": "files", "options": {"path": str(tmp_path / "out")}}
+        assert noted(admin, "POST", f"{API}/sinks", json=out).status_code == 201
+        for name, (kind, options) in OPTIONS.items():
+            noted(
+                admin, "POST", f"{API}/sinks", json={"name": name, "dataset": dataset, "kind": kind, "options": options}
+            )
+        monkeypatch.setattr(ObjectSink, "claimed", leaking)
+        place = noted(admin, "POST", f"{API}/sinks/out/reset", json={"to": "beginning"}).json()["place"]
+        eventually(lambda: admin.get(place).json()["ended_at"])
+        assert browser.post(f"{API}/session", json={"token": served.secrets[Role.ADMIN]}).status_code == 201
+        known = {"name": ["out", "pg", "web"], "dataset": [dataset], "task": ["1"], "run": ["1"]}
+        for path, operations in served.description["paths"].items():
+            if "get" in operations:
+                held = re.findall(r"{(\w+)}", path)
+                for value in known.get(held[0], ["1"]) if held else [""]:
+                    noted(admin, "GET", re.sub(r"{\w+}", value, path))
+        pages = ["/"]
+        for page in pages:
+            if "/live" not in page and not page.startswith(("/static", "/api")):
+                shown = noted(browser, "GET", page)
+                pages += [p for p in dict.fromkeys(ADDRESSES.findall(shown.text)) if p not in pages and len(pages) < 60]
+    said = capfd.readouterr()
+    assert "refused ***" in said.err, "the log was written, and its secret was masked"
+    seen |= {"standard output": said.out, "standard error": said.err}
+    assert {"/", "/sinks", "/runs", "/audit"} <= set(pages) and len(seen) > 30, sorted(pages)
+    leaks = [(name, text[max(0, text.index(CANARY) - 100) :][:200]) for name, text in seen.items() if CANARY in text]
+    assert leaks == []
