@@ -132,7 +132,7 @@ def test_a_run_without_the_lease_is_told_as_died_before_the_next_one_begins(benc
     def told() -> list[AbortReason | None]:
         with bench.ledger.read() as connection:
             listed = reconcile_runs.latest(connection, runs_max=1)
-            assert listed == [reconcile_runs.get(connection, run)] == [reconcile_runs.left_running(connection)]
+            assert reconcile_runs.get(connection, run).aborted is listed[0].aborted
         assert (listed[0].ended_at is None) == (listed[0].aborted is None)
         return [one.aborted for one in listed]
 

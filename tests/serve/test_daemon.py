@@ -139,7 +139,7 @@ Maintenance.take_turns = speak
 """
     with running(home, program=program + PROGRAM) as process:
         assert process.stderr is not None
-        line = process.stderr.readline()
+        line = next(line for line in process.stderr if "any.library" in line)
         process.send_signal(signal.SIGTERM)
         rest, said = process.communicate(timeout=60)
     told = json.loads(line)

@@ -36,13 +36,14 @@ def load_reconciliation(config: LakeConfig, ledger: Ledger, *, now: datetime | N
     with ledger.read() as connection:
         settings = applied_settings.effective(connection, config).reconcile
         newest = reconcile_runs.latest(connection, runs_max=1)
-        running = reconcile_runs.left_running(connection) if reconcile_runs.is_lease_held(connection, moment) else None
+        left = reconcile_runs.left_running(connection) if reconcile_runs.is_lease_held(connection, moment) else None
+    running = None if left is None or left.ended_at is not None else left.id
     return Reconciliation(
         settings.enabled,
         None if settings.enabled else _NOT_ENABLED,
         settings.schedule,
         next(CronSim(settings.schedule, moment)) if settings.enabled else None,
-        None if running is None else running.id,
+        running,
         settings.dry_run,
         StorageKind.S3 if config.settings.warehouse.is_s3 else StorageKind.LOCAL,
         newest[0] if newest else None,
