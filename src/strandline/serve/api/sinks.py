@@ -217,12 +217,11 @@ async def reset_sink(request: Request, name: NamePath, wanted: Reset, caller: Ca
     to = None if wanted.to == "beginning" else wanted.to
 
     def work(stopping: threading.Event) -> Mapping[str, Any]:
-        going = lambda: check_going(stopping)  # noqa: E731
         if wanted.dry_run:
             plan = fields_of(context.lake.delivery.plan_reset(name, to=to))
-            going()
+            check_going(stopping)
             return plan
-        return _sink(context, context.lake.delivery.reset(name, to=to, going=going))
+        return _sink(context, context.lake.delivery.reset(name, to=to, going=lambda: check_going(stopping)))
 
     kind = "reset_dry_run" if wanted.dry_run else "reset"
     return await start_task(context, caller, kind, lambda: check_sink(context, caller, name), work)
