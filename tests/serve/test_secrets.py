@@ -47,7 +47,7 @@ def test_no_answer_page_task_or_line_has_a_secret(
     def leaking(self: ObjectSink[object]) -> object:
         """A destination whose words repeat what it was told."""
         logging.getLogger("strandline.any").error(
-            "refused %s", ENVIRON["PG_DSN"], exc_info=ValueError(ENVIRON["S3_SECRET"])
+            "refused %s", ENVIRON["S3_KEY"], exc_info=ValueError(ENVIRON["S3_SECRET"])
         )
         return real(self)
 
