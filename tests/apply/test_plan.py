@@ -238,6 +238,35 @@ def test_a_sink_or_a_rule_needs_its_dataset() -> None:
     ]
 
 
+def test_a_schedule_that_begins_to_delete_needs_a_word() -> None:
+    rules = {"default.events": RetainSettings(older_than=timedelta(days=3))}
+    there, daily = lake(EVENTS, rules=rules), {"retain": "30 3 * * *"}
+    declared = lake(EVENTS, rules=rules, schedules=daily)
+    assert [r.name for r in planned(declared, there).refused] == ["retain"]
+    assert not planned(declared, there, Permission.DELETE_ROWS).refused
+    without = lake(EVENTS, schedules=daily)
+    assert planned(without, there).refused, "the rule is there, though it is not declared"
+    assert not planned(without, there, prune=True).refused, "the rule goes"
+    by_settings = {"retain.default.events": "maintain.retain.default.events"}
+    assert plan(without, found(lake(EVENTS), without, by_settings), Wish()).refused
+    assert not plan(declared, found(there, declared, empty={"default.events"}), Wish()).refused
+    assert not planned(without, lake(EVENTS)).refused
+    later = lake(EVENTS, rules=rules, schedules={"retain": "30 4 * * *"})
+    assert not planned(later, declared).refused, "it deletes already"
+
+
+def test_a_schedule_of_a_reconciler_that_acts_needs_a_word() -> None:
+    acts, nightly = {"reconcile_act": "true"}, {"reconcile": "17 4 * * *"}
+    assert [r.name for r in planned(lake(schedules=nightly), lake(schedules=acts)).refused] == ["reconcile"]
+    assert not planned(lake(schedules=nightly), lake(schedules=acts), Permission.RECONCILE_ACT).refused
+    assert not planned(lake(schedules=nightly), lake(schedules=acts), prune=True).refused
+    assert not planned(lake(schedules=nightly | acts), lake(schedules=acts | {"reconcile": "1 1 * * *"})).refused
+    declared = lake(schedules=nightly)
+    by_settings = replace(found(lake(), declared, {"schedule.reconcile_act": "reconcile.dry_run"}), settings_act=True)
+    assert plan(declared, by_settings, Wish()).refused
+    assert not plan(declared, replace(by_settings, settings_act=False), Wish()).refused
+
+
 def test_letting_the_reconciler_act_needs_a_word() -> None:
     assert planned(lake(schedules={"reconcile_act": "true"}), lake()).refused
     assert not planned(lake(schedules={"reconcile_act": "false", "reconcile": "17 4 * * *"}), lake()).refused

@@ -80,6 +80,39 @@ def test_a_reset(admin: httpx.Client, dataset: str, tmp_path: Path) -> None:
     assert admin.get(f"{API}/sinks/partner").json()["generation"] == 2
 
 
+def test_columns(admin: httpx.Client, dataset: str) -> None:
+    at, names = f"{API}/datasets/events", lambda found: [c["name"] for c in found.json()["columns"]]
+    changes = {"drop": ["text"], "add": [{"name": "more", "type": "int"}]}
+    would = admin.patch(at, json=changes | {"dry_run": True})
+    assert would.json()["dry_run"] is True and names(would) == ["id", "more"]
+    assert names(admin.get(at)) == ["id", "text"]
+    wrong = {"drop": ["nothing"]}
+    refused = admin.patch(at, json=wrong | {"dry_run": True})
+    assert refused.status_code == 400 and refused.json() == admin.patch(at, json=wrong).json()
+    assert names(admin.patch(at, json=changes)) == ["id", "more"] == names(admin.get(at))
+
+
+def test_a_recovery(admin: httpx.Client, served: Served, dataset: str, tmp_path: Path) -> None:
+    add_sink(admin, tmp_path / "out")
+    refuse_rows(served.lake, 2, 3)
+
+    def recover(**wanted: bool) -> dict[str, object]:
+        place = admin.post(f"{API}/sinks/partner/recover", json=wanted).json()["place"]
+        eventually(lambda: admin.get(place).json()["outcome"])
+        found: dict[str, object] = admin.get(place).json()
+        assert found["outcome"] == "done", found
+        return found
+
+    before = admin.get(f"{API}/sinks/partner").json()
+    assert len(before["open_intents"]) == 1
+    would = recover(accept_loss=True, dry_run=True)
+    assert would["kind"] == "recover_dry_run" and would["result"] == recover(resend=True, dry_run=True)["result"]
+    assert admin.get(f"{API}/sinks/partner").json() == before
+    assert not [e for e in admin.get(f"{API}/audit").json()["events"] if "recovered" in e["event"]]
+    assert recover(accept_loss=True)["result"] == would["result"]
+    assert admin.get(f"{API}/sinks/partner").json()["open_intents"] == []
+
+
 def refuse_rows(lake: Lake, *numbers: int) -> None:
     """The sink has refused these rows of the dataset."""
     record, dataset, until = lake.delivery.get("partner"), lake.dataset("events"), Seq(max(numbers))

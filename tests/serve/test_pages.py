@@ -6,6 +6,7 @@ import re
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -22,7 +23,7 @@ from strandline.serve.pages.login import _own_path
 from strandline.serve.pages.views import place_of
 from strandline.serve.server import serve_lake
 from strandline.status.problems import Severity, StatusProblem, Subject
-from tests.serve.conftest import API, Served
+from tests.serve.conftest import API, Served, eventually
 
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 PAGES = ("/", "/datasets", "/sinks", "/quarantine/rows", "/drift", "/runs", "/audit", "/tokens")
@@ -143,6 +144,16 @@ def test_a_log_in_leads_only_to_our_own_pages(given: str, leads_to: str) -> None
 # Buttons.
 
 
+def every_action() -> list[actions.Action]:
+    return [
+        *actions.sink_actions("x", "active"), *actions.sink_actions("x", "paused"), *actions.dataset_actions("x"),
+        *actions.quarantined_row_actions("x"), *actions.quarantined_file_actions(), *actions.reconcile_actions(),
+        actions.add_sink(["x"], ["files"]), actions.create_dataset(),
+        actions.create_token([]), actions.revoke_token("x"),
+        actions.call_off("tasks/x"), actions.call_off("maintenance/runs/x"), actions.call_off("reconciliation/runs/x"),
+    ]  # fmt: skip
+
+
 def test_everything_that_the_api_can_change_has_a_button(lake: Lake) -> None:
     app = create_app(lake)
     app.state.context.close()
@@ -151,25 +162,61 @@ def test_everything_that_the_api_can_change_has_a_button(lake: Lake) -> None:
         for path, method, declared in declared_routes(app)
         if isinstance(declared, Needs) and method != "GET" and path.startswith(API) and not path.endswith("/session")
     }
-    offered = [
-        *actions.sink_actions("x", "active"), *actions.sink_actions("x", "paused"), *actions.dataset_actions("x"),
-        *actions.quarantined_row_actions("x"), *actions.quarantined_file_actions(), *actions.reconcile_actions(),
-        actions.add_sink(["x"], ["files"]), actions.create_dataset(),
-        actions.create_token([]), actions.revoke_token("x"),
-        actions.call_off("tasks/x"), actions.call_off("maintenance/runs/x"), actions.call_off("reconciliation/runs/x"),
-    ]  # fmt: skip
     spelled = {(method, re.sub(r"\{[^}]+\}", "x", path)) for method, path in changing}
-    assert {tuple(a.route.split(" ")) for a in offered} == spelled
+    assert {tuple(a.route.split(" ")) for a in every_action()} == spelled
+
+
+def has_dry_run(description: dict[str, Any], operation: dict[str, Any]) -> bool:
+    """Whether a request of the route can say `dry_run`."""
+    body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+    named = description["components"]["schemas"].get(body.get("$ref", "").rpartition("/")[2], body)
+    return "dry_run" in named.get("properties", {}) or any(
+        p["name"] == "dry_run" for p in operation.get("parameters", ())
+    )
+
+
+def test_every_route_with_a_dry_run_has_a_button_for_it(lake: Lake) -> None:
+    app = create_app(lake)
+    app.state.context.close()
+    description = app.openapi()
+    can = {
+        f"{method.upper()} {re.sub(r'{[^}]+}', 'x', path)}"
+        for path, operations in description["paths"].items()
+        for method, operation in operations.items()
+        if has_dry_run(description, operation)
+    }
+    assert {"PATCH /api/v1/datasets/x", "POST /api/v1/sinks/x/recover", "DELETE /api/v1/sinks/x"} <= can
+    for action in every_action():
+        is_one = "dry_run=true" in action.path
+        assert (action.dry_path is not None) == (action.route in can and not is_one), action.id
+        if action.dry_path is not None:
+            assert action.dry_body.get("dry_run") or "dry_run=true" in action.dry_path, action.id
+            assert action.body.get("dry_run") is not True, action.id
 
 
 def test_what_cannot_be_undone_is_confirmed_by_a_word_or_by_a_dry_run_before() -> None:
-    for action in (*actions.sink_actions("x", "active"), *actions.dataset_actions("x"), actions.revoke_token("x"),
-                   *actions.quarantined_row_actions("x"), *actions.quarantined_file_actions(),
-                   *actions.reconcile_actions()):  # fmt: skip
-        deletes = action.method == "DELETE" or "cannot be" in action.says
-        assert action.cannot_be_undone or not deletes or action.id == "recover", action.id
+    for action in every_action():
+        words = " ".join([action.says, *(f"{f.label} {f.hint}" for f in action.fields)])
+        assert action.cannot_be_undone or not (action.method == "DELETE" or "cannot be" in words), action.id
         assert not action.cannot_be_undone or action.confirm or action.dry_path, action.id
-        assert action.id in ("purge-files", "revoke-x") or not action.cannot_be_undone or action.dry_path, action.id
+        assert {*action.only_if} <= {f.name for f in action.fields}, action.id
+
+
+def test_a_task_that_is_done_and_whose_result_is_bad_does_not_look_well(
+    served: Served, browser: httpx.Client, dataset: str, tmp_path: Path
+) -> None:
+    with served.as_role() as admin:
+        body = {"name": "partner", "dataset": dataset, "kind": "files", "options": {"path": str(tmp_path / "out")}}
+        assert admin.post(f"{API}/sinks", json=body).status_code == 201
+        assert admin.post(f"{API}/sinks/partner/pause").status_code == 200
+        place = admin.post(f"{API}/sinks/partner/tick", json={}).json()["place"]
+        eventually(lambda: admin.get(place).json()["outcome"])
+        found = admin.get(place).json()
+    assert (found["outcome"], found["attention"]) == ("done", "partner is paused, and got nothing")
+    for path in ("/runs", f"/runs/tasks/{found['task']}", "/sinks/partner"):
+        shown = browser.get(path).text
+        assert "needs a look" in shown and ">done<" not in shown, path
+    assert "partner is paused, and got nothing" in browser.get("/runs").text
 
 
 # Files and events.

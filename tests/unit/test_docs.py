@@ -132,6 +132,7 @@ def commands(text: str) -> Iterator[list[str]]:
         "docs/failures.md",
         "docs/limits.md",
         "docs/glossary.md",
+        "docs/alerts.yml",
         "CONTRIBUTING.md",
         "CHANGELOG.md",
         "examples/strandline-sink-sqlite/README.md",

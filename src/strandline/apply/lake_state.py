@@ -52,11 +52,10 @@ class LakeAccess(Protocol):
 def load_found(lake: LakeAccess, declared: Declaration) -> Found:
     """What a plan for the declaration has to know. Raises ConfigError for sinks that cannot be as declared."""
     known, records, applied = _read_ledger(lake.ledger)
+    ruled = {*declared.rules, *applied.rules, *lake.config.settings.maintain.rules()}
     with lake.ledger.read() as connection:
         empty = {
-            d.name
-            for d in known
-            if d.name in declared.rules and not d.adopted and blocks.highest(connection, d.id) is None
+            d.name for d in known if d.name in ruled and not d.adopted and blocks.highest(connection, d.id) is None
         }
     there = {record.name: record for record in records}
     names = {d.name for d in known}
@@ -74,6 +73,7 @@ def load_found(lake: LakeAccess, declared: Declaration) -> Found:
         {r.name: r.destination for r in records},
         {kind: _kind_options(kind) for kind in _checked_kinds(declared.sinks.values())},
         _destinations(lake.delivery, changed),
+        not lake.config.settings.reconcile.dry_run,
     )
 
 

@@ -34,7 +34,7 @@ from strandline.core.settings_maintain import RetainSettings
 from strandline.iceberg.metadata.identifier import short_name
 from strandline.iceberg.schema.alteration import AddColumn, DropColumn, WidenColumn
 from strandline.iceberg.schema.columns import type_text
-from strandline.ledger.applied_settings import RECONCILE_ACT, rule_key, schedule_key
+from strandline.ledger.applied_settings import RECONCILE, RECONCILE_ACT, rule_key, schedule_key
 
 # Sinks that go free their destinations for others. A column is there before a sink names it, and goes after the last
 # sink that named it was changed. A sink is there before a rule begins to delete rows.
@@ -253,13 +253,31 @@ def _schedules(declared: Declaration, found: Found, wish: Wish) -> _Draft:
         before = found.lake.schedules.get(kind)
         if before == wanted:
             continue
-        needs = Permission.RECONCILE_ACT if kind == RECONCILE_ACT and wanted == "true" else None
+        needs = _schedule_needs(kind, before, wanted, declared, found, wish)
         words = [wanted if before is None else f"{before} → {wanted}"]
         yield _step(ChangeSchedule(kind, before, wanted), _action(before), kind, words, needs)
     yield from _forgotten(
         found.lake.schedules, declared.schedules, found.named, wish,
         lambda k: _step(ChangeSchedule(k, found.lake.schedules[k], None), Action.REMOVE, k), schedule_key, "schedule",
     )  # fmt: skip
+
+
+def _schedule_needs(
+    kind: str, before: str | None, wanted: str, declared: Declaration, found: Found, wish: Wish
+) -> Permission | None:
+    """A schedule that begins lets loose what was declared before it."""
+    if kind == RECONCILE_ACT:
+        return Permission.RECONCILE_ACT if wanted == "true" else None
+    if kind == "retain" and before is None:
+        rules = {*declared.rules, *(() if wish.prune else found.lake.rules)}
+        covered = (n for n in found.datasets if (n in rules or rule_key(n) in found.named) and n not in found.empty)
+        return Permission.DELETE_ROWS if any(covered) else None
+    if kind == RECONCILE and before is None:
+        applied = declared.schedules if wish.prune else {**found.lake.schedules, **declared.schedules}
+        by_settings = schedule_key(RECONCILE_ACT) in found.named or RECONCILE_ACT not in applied
+        acts = found.settings_act if by_settings else applied[RECONCILE_ACT] == "true"
+        return Permission.RECONCILE_ACT if acts else None
+    return None
 
 
 def _forgotten(

@@ -124,6 +124,7 @@ class Found:
     kinds: Mapping[str, KindOptions] = field(default_factory=dict)
     # Where sinks would deliver to with the declared options, as far as that is known without their secrets.
     wanted_destinations: Mapping[str, str] = field(default_factory=dict)
+    settings_act: bool = False  # whether the reconciler acts by the settings, without what is applied
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,10 +114,16 @@ class Delivery:
         return plan_reset(self.context, self._of_sink(name), self.get(name), to)
 
     def recover_sink(
-        self, name: str, *, resend: bool = False, accept_loss: bool = False, going: Going = lambda: None
+        self,
+        name: str,
+        *,
+        resend: bool = False,
+        accept_loss: bool = False,
+        dry_run: bool = False,
+        going: Going = lambda: None,
     ) -> SinkRecovered:
-        target = self._of_sink(name)
-        return recover_sink(self.context, target, name, resend=resend, accept_loss=accept_loss, going=going)
+        how = {"resend": resend, "accept_loss": accept_loss, "dry_run": dry_run}
+        return recover_sink(self.context, self._of_sink(name), name, **how, going=going)
 
     # Rows that a sink refused.
 

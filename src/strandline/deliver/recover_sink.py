@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from strandline.core import failpoints
@@ -23,6 +23,7 @@ from strandline.ledger import audit
 from strandline.ledger.deliver import intents, lanes, losses, older_generations, sinks
 from strandline.ledger.deliver.losses import NewLoss, Reason
 from strandline.ledger.deliver.older_generations import Foundation
+from strandline.ledger.engine import Connection
 from strandline.ledger.maintain import floors
 
 _BOTH_WAYS = "--resend sends what it lacks again, in a new generation; --accept-loss goes on without it."
@@ -48,15 +49,30 @@ def recover_sink(
     *,
     resend: bool,
     accept_loss: bool,
+    dry_run: bool = False,
     going: Going = lambda: None,
 ) -> SinkRecovered:
     """Read from the sink itself how far it is, and continue from there. Lost rows are sent again in a new generation
-    (`resend`) or given up (`accept_loss`). With neither, a loss raises RefusedError and nothing changes."""
+    (`resend`) or given up (`accept_loss`). With neither, a loss raises RefusedError and nothing changes. A dry run
+    changes nothing, and is refused for the same reasons."""
     if resend and accept_loss:
         raise UsageError("either --resend or --accept-loss")
     record = context.ledger.query(sinks.get, name)
     with alone(context, record) as lease, closing(SinkRun(context, record, dataset, lease)) as run:
-        return _recover(run, going, resend=resend, accept_loss=accept_loss)
+        return _recover(run, going, resend=resend, accept_loss=accept_loss, dry_run=dry_run)
+
+
+class _Rehearsed(Exception):
+    """Rolls back what a dry run wrote."""
+
+
+@contextmanager
+def _writing(run: SinkRun, *, dry_run: bool) -> Iterator[Connection]:
+    """A transaction in which nobody else delivers. That of a dry run is rolled back."""
+    with suppress(_Rehearsed), run.context.ledger.write() as connection:
+        yield connection
+        if dry_run:
+            raise _Rehearsed
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +84,7 @@ class _Lanes:
     lost: Sequence[tuple[Lane, Held]]  # those that lack rows that the destination acknowledged
     lost_rows: int
     began: Mapping[LaneId, int]
+    dry_run: bool
 
     def delivered(self, lane: Lane, held: Held) -> Seq | None:
         """How far the sink's own record covers a lane without a gap, from where the lane began."""
@@ -82,9 +99,10 @@ class _Lanes:
         return tuple((lane.partition, str(lane.last)) for lane, _ in self.lost)
 
 
-def _recover(run: SinkRun, going: Going, *, resend: bool, accept_loss: bool) -> SinkRecovered:
+def _recover(run: SinkRun, going: Going, *, resend: bool, accept_loss: bool, dry_run: bool) -> SinkRecovered:
     context, sink = run.context, run.sink()
-    run.fence()
+    if not dry_run:
+        run.fence()
     found = sink.claimed()
     if found is not None and found.claim.instance != run.record.instance:
         raise RefusedError(f"{run.record.destination} belongs to another sink ({found.claim.instance})")
@@ -103,7 +121,8 @@ def _recover(run: SinkRun, going: Going, *, resend: bool, accept_loss: bool) -> 
     answers = sink.held([(run.address(lane.partition), None) for lane in known])
     held = list(zip(known, answers, strict=True))
     if isinstance(sink, NoticesLoss) and (loss := sink.find_loss()) is not None:
-        return _recover_rows(run, going, sink, held, loss, began, resend=resend, accept_loss=accept_loss)
+        how = {"resend": resend, "accept_loss": accept_loss, "dry_run": dry_run}
+        return _recover_rows(run, going, sink, held, loss, began, **how)
     below = _lost_below(run, known)
     began |= {lane.id: below[lane.partition][0].began for lane in known if lane.partition in below}
     held = [(lane, below[lane.partition][1] if lane.partition in below else h) for lane, h in held]
@@ -130,7 +149,7 @@ def _recover(run: SinkRun, going: Going, *, resend: bool, accept_loss: bool) -> 
             hint=_BOTH_WAYS,
         )
     going()
-    recovered = _Lanes(run, held, lost, lost_rows, began)
+    recovered = _Lanes(run, held, lost, lost_rows, began, dry_run)
     return _resend(recovered) if lost and resend else _repair(recovered)
 
 
@@ -144,6 +163,7 @@ def _recover_rows(
     *,
     resend: bool,
     accept_loss: bool,
+    dry_run: bool,
 ) -> SinkRecovered:
     """The destination's record is complete, and rows are missing. With `resend`, the ranges whose rows are missing are
     sent again. With `accept_loss`, a range stays in the record and counts as delivered, even one of an open intent."""
@@ -166,8 +186,10 @@ def _recover_rows(
                 "too",
                 hint="Take those away at the destination first; or go on without what is lost: --accept-loss.",
             )
-        return _resend(_Lanes(run, whole, lost, lost_rows, _began_below(run, known, began)))
-    done = _repair(_Lanes(run, held, lost, lost_rows, began))
+        return _resend(_Lanes(run, whole, lost, lost_rows, _began_below(run, known, began), dry_run))
+    done = _repair(_Lanes(run, held, lost, lost_rows, began, dry_run))
+    if dry_run:
+        return done
     # The ledger first: otherwise the number of lost rows would never be reported.
     failpoints.hit("recover.before_accept_loss")
     sink.accept_loss()
@@ -202,7 +224,7 @@ def _gone(begun: Intent | None, held: Held) -> list[SeqRange]:
 def _repair(found: _Lanes) -> SinkRecovered:
     run, record, gone = found.run, found.run.record, {lane.id for lane, _ in found.lost}
     repaired = []
-    with run.context.ledger.write() as connection:
+    with _writing(run, dry_run=found.dry_run) as connection:
         still_alone(connection, record, run.lease)
         unanswered = {lane.id for lane, h in found.held if not h.known}
         dropped, kept = intents.drop_open(connection, record, keep=unanswered)
@@ -221,7 +243,8 @@ def _repair(found: _Lanes) -> SinkRecovered:
             intents_kept=kept, lost=found.last_lost, lost_rows=found.lost_rows,
         )  # fmt: skip
     # The sink's own record must agree again: what is given up counts as delivered from now on.
-    run.sink().mark([(run.address(lane.partition), lane.mark) for lane, _ in found.lost if lane.mark is not None])
+    if not found.dry_run:
+        run.sink().mark([(run.address(lane.partition), lane.mark) for lane, _ in found.lost if lane.mark is not None])
     return SinkRecovered(
         record.name, record.generation, tuple(repaired), found.last_lost, found.lost_rows, dropped, kept
     )
@@ -265,7 +288,7 @@ def _resend(found: _Lanes) -> SinkRecovered:
             "sent again, too",
             hint="Take those away at the destination first; or go on without what is lost: --accept-loss.",
         )
-    with run.context.ledger.write() as connection:
+    with _writing(run, dry_run=found.dry_run) as connection:
         floors.lock(connection, record.dataset)
         still_alone(connection, record, run.lease)
         floor = floors.get(connection, record.dataset)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from strandline.core.documents import Document, error_document, fields_of
 from strandline.core.types import Abandoned, Published, Reserved, Staged
+from strandline.status.attention import attention
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -365,7 +366,7 @@ def audit_event(event: AuditEvent) -> Document:
 
 
 def task(t: Task) -> Document:
-    return {"task": t.id} | fields_of(t, "id", "actor", "lease_until") | who(t.actor)
+    return {"task": t.id} | fields_of(t, "id", "actor", "lease_until") | who(t.actor) | {"attention": attention(t)}
 
 
 # Maintenance and the reconciler.

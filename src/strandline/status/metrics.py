@@ -144,7 +144,8 @@ def _of_receiver(received: Sequence[ReceiveStatus]) -> Iterator[_NamedValue]:
 def _of_dataset(d: DatasetMaintenance) -> Iterator[_NamedValue]:
     labels = {"dataset": d.dataset}
     yield "dataset_floor", labels, d.floor
-    yield "dataset_held_rows", labels, max((h.rows or 0 for h in d.held_by), default=0)
+    held = [h.rows for h in d.held_by]
+    yield "dataset_held_rows", labels, None if None in held else max((rows or 0 for rows in held), default=0)
     for run in d.last:
         of = {**labels, "kind": run.kind}
         yield "maintenance_last_run_timestamp_seconds", of, _seconds(run.started_at)

@@ -48,7 +48,7 @@ def run_demo(out: Output, folder: Path | None, *, keep: bool, serve: Callable[[P
                 for step in STEPS:
                     step(demo)
                 secret = lake.receiver.create_token(VISITOR, role=Role.ADMIN)[1] if keep or serve else None
-        _verdict(demo, time.monotonic() - began, kept=keep, secret=secret)
+        _verdict(demo, time.monotonic() - began, kept=keep, served=serve is not None, secret=secret)
         if serve is not None:
             serve(home)
     finally:
@@ -75,7 +75,7 @@ def _head(out: Output, home: Path) -> None:
         )
 
 
-def _verdict(demo: Demo, seconds: float, *, kept: bool, secret: str | None) -> None:
+def _verdict(demo: Demo, seconds: float, *, kept: bool, served: bool, secret: str | None) -> None:
     false = [text for text, holds in demo.claims if not holds]
     document = {
         "ok": not false,
@@ -90,15 +90,15 @@ def _verdict(demo: Demo, seconds: float, *, kept: bool, secret: str | None) -> N
         verdict = Text(
             f"\n{plural(len(false), 'claim')} of {len(demo.claims)} did not hold. {seconds:.0f} s.", "bold red"
         )
-    demo.out.show(document, verdict, *_where(demo, kept=kept, secret=secret))
+    demo.out.show(document, verdict, *_where(demo, kept=kept, served=served, secret=secret))
 
 
-def _where(demo: Demo, *, kept: bool, secret: str | None) -> list[Text]:
+def _where(demo: Demo, *, kept: bool, served: bool, secret: str | None) -> list[Text]:
     """How to look at the lake, if it is still there."""
     settings = demo.lake.config.settings.serve
     lines = [f"Look around: strandline status --config {demo.home}"] if kept else []
     if secret is not None:
-        first = f"strandline serve --config {demo.home}, then " if kept else ""
+        first = f"strandline serve --config {demo.home}, then " if kept and not served else ""
         lines.append(f"In a browser: {first}http://{settings.host}:{settings.port} with the token {secret}")
     return [Text(line, "dim") for line in lines]
 

@@ -12,6 +12,7 @@ from strandline.cli.render.audit import who
 from strandline.cli.render.elements import grid
 from strandline.core.wording import age
 from strandline.ledger.tasks import Outcome
+from strandline.status.attention import attention
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -49,6 +50,8 @@ def tasks(found: Sequence[Task], *, more: bool) -> Iterator[RenderableType]:
 def _outcome(t: Task) -> Text:
     if t.outcome is None:
         return Text("called off, not yet ended" if t.stop_asked_at is not None else "under way", "cyan")
+    if (why := attention(t)) is not None:
+        return Text.assemble((f"{t.outcome}, but", "yellow"), f" {why}")
     text = Text(t.outcome, _STYLES[t.outcome])
     return text.append(f": {t.error['message']}", "") if t.error is not None else text
 

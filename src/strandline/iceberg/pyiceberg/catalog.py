@@ -56,6 +56,7 @@ from strandline.iceberg.pyiceberg.alter import check_alterations, in_effect, sta
 from strandline.iceberg.pyiceberg.errors import explained, opening
 from strandline.iceberg.pyiceberg.schema import columns_of, dataset_schema, fit_own_columns, partition_spec
 from strandline.iceberg.schema.alteration import Alteration
+from strandline.iceberg.schema.columns import Column
 from strandline.iceberg.schema.partitioning import parse_partition_by
 from strandline.storage.s3_settings import S3Settings, send_no_trailers
 
@@ -226,6 +227,15 @@ class PyIcebergCatalog:
         """The catalog forgets the table; its files stay."""
         with explained(full_name(name)):
             self._catalog.drop_table(parse_identifier(name))
+
+    def would_alter(self, name: str, alterations: Sequence[Alteration]) -> tuple[Column, ...]:
+        """The columns that `alter` would lead to; commits nothing. Raises SchemaError."""
+        table = self.load(name)
+        check_alterations(table, alterations)
+        staged = table.transaction()
+        with staged.update_schema() as update:
+            stage_alterations(update, alterations)
+        return tuple(c for c in columns_of(staged.table_metadata.schema()) if c.name not in INTERNAL_COLUMNS)
 
     def alter(self, name: str, alterations: Sequence[Alteration]) -> Table:
         """Commits all alterations at once, or none. Raises SchemaError or CommitUnknown."""

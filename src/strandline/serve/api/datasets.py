@@ -15,7 +15,7 @@ from strandline.serve.api.inputs import AfterName, BeforeId, Body, DryRun, Limit
 from strandline.serve.auth.caller import Caller
 from strandline.serve.auth.needs import needs
 from strandline.serve.context import ServeContext, context_of
-from strandline.serve.describe import CHANGES, FLAG, NAMED, NUMBER, TEXT, documented, fields, or_null, page_of
+from strandline.serve.describe import CHANGES, FLAG, NAMED, NUMBER, TEXT, also, documented, fields, or_null, page_of
 from strandline.serve.schemas import BLOCK, DATASET, DATASET_IN_FULL, SEAL
 from strandline.status import documents
 
@@ -53,6 +53,7 @@ class Changes(Body):
     rename: list[Renamed] = Field(default=[], description="Another name, the same values.")
     widen: list[ColumnChange] = Field(default=[], description="int to long, float to double, a longer decimal.")
     add: list[ColumnChange] = Field(default=[], description="New, optional columns.")
+    dry_run: bool = Field(default=False, description="Say which columns it would have; change nothing.")
 
 
 @router.get("", summary="All datasets", **documented(page_of("datasets", DATASET)))
@@ -100,7 +101,7 @@ def _in_full(context: ServeContext, caller: Caller, name: str) -> Document:
     return documents.described_dataset(found, describe(context.lake.catalog.load(found.name)))
 
 
-@router.patch("/{name}", summary="Change columns", **documented(DATASET_IN_FULL, problems=CHANGES))
+@router.patch("/{name}", summary="Change columns", **documented(also(DATASET_IN_FULL, dry_run=FLAG), problems=CHANGES))
 async def alter_dataset(
     request: Request, name: NamePath, changes: Changes, caller: Caller = needs(Role.ADMIN)
 ) -> Response:
@@ -108,8 +109,14 @@ async def alter_dataset(
     context = context_of(request)
 
     def alter() -> Document:
-        context.lake.alter_dataset(caller.check_sees(name), _alterations(changes))
-        return _in_full(context, caller, name)
+        known, wanted = caller.check_sees(name), _alterations(changes)
+        if changes.dry_run:
+            from strandline.iceberg.schema.columns import to_json
+
+            columns = context.lake.catalog.would_alter(context.lake.dataset(known).name, wanted)
+            return _in_full(context, caller, name) | {"columns": to_json(columns), "dry_run": True}
+        context.lake.alter_dataset(known, wanted)
+        return _in_full(context, caller, name) | {"dry_run": False}
 
     return await context.change(caller, alter)
 

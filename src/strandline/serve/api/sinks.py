@@ -52,6 +52,7 @@ class Reset(Body):
 class Recover(Body):
     resend: bool = Field(default=False, description="What the destination has lost is sent again, in a new generation.")
     accept_loss: bool = Field(default=False, description="What the destination has lost is given up, audited.")
+    dry_run: bool = Field(default=False, description="Say what it lacks and what would be done; change nothing.")
 
 
 class Verify(Body):
@@ -240,11 +241,11 @@ async def recover_sink(
         return check_sink(context, caller, name)
 
     def work(stopping: threading.Event) -> Mapping[str, Any]:
-        how = {"resend": wanted.resend, "accept_loss": wanted.accept_loss}
+        how = {"resend": wanted.resend, "accept_loss": wanted.accept_loss, "dry_run": wanted.dry_run}
         found = context.lake.delivery.recover_sink(name, **how, going=lambda: check_going(stopping))
         return documents.recovered_sink(found)
 
-    return await start_task(context, caller, "recover", check, work)
+    return await start_task(context, caller, "recover_dry_run" if wanted.dry_run else "recover", check, work)
 
 
 @router.post("/{name}/verify", summary="Prove that it holds every row that was delivered to it, once", **TASK_STARTED)

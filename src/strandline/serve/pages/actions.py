@@ -41,6 +41,7 @@ class Action:
     dry_body: Mapping[str, Any] = field(default_factory=dict)
     cannot_be_undone: bool = False
     confirm: str | None = None  # what has to be typed before
+    only_if: Sequence[str] = ()  # fields; it can be undone, and needs neither, unless one of them is given
     rows_of: str | None = None  # a sink: rows that are chosen on the page go into the field `numbers`
     sends_body: bool = True
 
@@ -101,6 +102,8 @@ def _sink_work(name: str) -> list[Action]:
                 Field("resend", "Send again what the destination has lost, in a new generation", "flag"),
                 Field("accept_loss", "Give up what the destination has lost; this cannot be undone", "flag"),
             ],
+            body={"dry_run": False}, dry_path=f"{at}/recover", dry_body={"dry_run": True},
+            cannot_be_undone=True, confirm=name, only_if=("resend", "accept_loss"),
         ),
         Action(
             "reset", "Deliver again", "POST", f"{at}/reset",
@@ -165,8 +168,10 @@ def dataset_actions(name: str) -> list[Action]:
                 Field("add", "Add", "columns", hint="One per line: name type"),
                 Field("rename", "Rename", "renames", hint="One per line: old=new"),
                 Field("widen", "Widen", "columns", hint="One per line: name type (int to long, float to double)"),
-                Field("drop", "Drop", "list", hint="Names, with commas between them."),
+                Field("drop", "Drop", "list", hint="Names, with commas between them. They cannot be brought back."),
             ],
+            body={"dry_run": False}, dry_path=at, dry_body={"dry_run": True},
+            cannot_be_undone=True, confirm=name, only_if=("drop",),
         ),
         Action(
             "drop", "Drop", "DELETE", at,

@@ -45,6 +45,8 @@ async def overview(request: Request, caller: Caller = needs(Role.READ)) -> Respo
         sinks_total=len(sinks),
         sparks={s.name: spark(history, s) for s in sinks[:SINKS_MAX]},
         worst_lag=max((s.lag_rows for s in sinks if s.lag_rows is not None), default=None),
+        lag_unknown=any(s.lag_rows is None for s in sinks),
+        seconds_unknown=any(s.lag_seconds is None for s in sinks),
         worst_seconds=max((s.lag_seconds for s in sinks if s.lag_seconds is not None), default=None),
         datasets=unsealed_first(status.datasets)[:DATASETS_MAX],
         datasets_total=len(status.datasets),

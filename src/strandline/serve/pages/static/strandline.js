@@ -134,7 +134,7 @@
     if (typeof value === "boolean") return element("span", value ? "yes" : "no");
     return element("span", typeof value === "number" ? value.toLocaleString("en") : value);
   }
-  const QUIET = new Set(["task", "run", "kind", "subject", "node", "actor", "trigger", "started_at", "ended_at", "stop_asked_at", "outcome", "result", "error", "by_schedule", "phases", "seconds", "dataset", "dry_run"]);
+  const QUIET = new Set(["task", "run", "kind", "subject", "node", "actor", "trigger", "started_at", "ended_at", "stop_asked_at", "outcome", "result", "error", "attention", "by_schedule", "phases", "seconds", "dataset", "dry_run"]);
 
   async function follow(place, outcome, words) {
     const note = element("p", words + " …", "note");
@@ -148,10 +148,11 @@
       await wait(pause);
     }
   }
+  // `attention`: the work is done, and its result is not as it should be.
   function conclude(found, outcome, words) {
-    const failed = found.error || found.aborted || (found.outcome && !["done", "skipped"].includes(found.outcome));
+    const failed = found.error || found.attention || found.aborted || (found.outcome && !["done", "skipped"].includes(found.outcome));
     const headline = failed
-      ? (found.error?.message || found.why || found.reason || found.outcome || found.aborted)
+      ? (found.error?.message || found.attention || found.why || found.reason || found.outcome || found.aborted)
       : words + ": done.";
     outcome.replaceChildren(element("p", headline, "note " + (failed ? "bad" : found.partial ? "unsure" : "ok")));
     if (found.partial) outcome.append(element("p", "Partial: not everything could be read. There may be more than this.", "note unsure"));
@@ -214,7 +215,10 @@
     const dry = form.querySelector("button[data-dry]");
     const typed = form.querySelector(".confirm");
     if (dry) dry.disabled = false;
-    act.disabled = (form.dataset.dryFirst && !form.dataset.rehearsed) || (typed && typed.value !== typed.dataset.word) || false;
+    const given = (name) => ((field) => (field.type === "checkbox" ? field.checked : field.value.trim()))(form.elements[name]);
+    const isGrave = !form.dataset.onlyIf || form.dataset.onlyIf.split(" ").some(given);
+    const isReady = (!form.dataset.dryFirst || form.dataset.rehearsed) && (!typed || typed.value === typed.dataset.word);
+    act.disabled = isGrave && !isReady;
   }
   document.addEventListener("submit", (event) => {
     const form = event.target.closest("form[data-method]");

@@ -1,0 +1,50 @@
+"""What a task that is done leaves to be looked at. Work can come to its end, and its result still be bad."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from strandline.core.wording import part, plural
+
+if TYPE_CHECKING:
+    from strandline.ledger.tasks import Task
+
+
+def attention(t: Task) -> str | None:
+    """None if there is nothing, or if its error says it."""
+    return None if t.result is None else "; ".join(_found(t.kind, t.result)) or None
+
+
+def _found(kind: str, result: Mapping[str, Any]) -> Iterator[str]:
+    match kind:
+        case "verify":
+            for sink in result.get("sinks", ()):
+                if not sink["ok"]:
+                    yield f"{sink['name']} is not as it should be: {plural(len(sink['findings']), 'finding')}"
+        case "tick":
+            for sink in result.get("sinks", ()):
+                yield from _tick(sink)
+        case "replay":
+            if lacking := [row for row in result.get("rows", ()) if row["outcome"] != "replayed"]:
+                why = lacking[0]["why"] or lacking[0]["outcome"]
+                yield f"{part(len(lacking), len(result['rows']), 'row')} not delivered: {why}"
+        case "restore":
+            for key, said in (("taken", "another file is in its place"), ("lost", "not found"), ("failed", "failed")):
+                if result.get(key):
+                    yield f"{plural(len(result[key]), 'file')} not brought back: {said}"
+        case "purge_files":
+            if failed := result.get("failed"):
+                yield f"{plural(len(failed), 'file')} not purged: {failed[0]}"
+
+
+def _tick(sink: Mapping[str, Any]) -> Iterator[str]:
+    """Of a tick, or of its dry run."""
+    if (error := sink.get("error")) is not None:
+        yield f"{sink['name']}: {error['message']}"
+    elif sink.get("did") == "paused":
+        yield f"{sink['name']} is paused, and got nothing"
+    elif sink.get("did") in ("stopped", "waiting") and sink["reason"] is not None:
+        yield f"{sink['name']} is {sink['did']}: {sink['reason']}"
+    if sink.get("quarantined"):
+        yield f"{sink['name']} refused {plural(sink['quarantined'], 'row')}, which went to quarantine"
