@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
@@ -17,12 +18,19 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from scripts.metrics_reference import TARGET, text
 from strandline.core.activity import Activity, ActivityKind, Stopwatch, tell
+from strandline.core.delivery_types import SinkId
 from strandline.core.roles import Role
+from strandline.core.types import Seq
+from strandline.ledger.maintain.retention_holds import Hold
 from strandline.serve.process_metrics import ProcessMetrics
-from strandline.status.metrics import HELP, LABELS, PREFIX, Sample, exposition
+from strandline.status.maintenance import DatasetMaintenance, MaintenanceStatus
+from strandline.status.metrics import HELP, LABELS, PREFIX, Sample, exposition, samples
+from strandline.status.reconcile import ReconcileStatus
 from tests.serve.conftest import API, COLUMNS, Served
 
 DOCS = Path(__file__).parents[2] / "docs"
+
+AT = datetime(2026, 3, 1, tzinfo=UTC)
 
 
 def families(body: str) -> dict[str, Metric]:
@@ -95,6 +103,16 @@ def test_an_observer_that_fails_does_not_harm_the_work(caplog: pytest.LogCapture
     with observing(broken):
         tell(Activity(ActivityKind.TICK, "partner", "delivered", 0.2))
     assert "could not be counted" in caplog.text
+
+
+def test_held_rows_that_nobody_counted_are_left_out_and_are_not_zero() -> None:
+    def held(*rows: int | None) -> list[float]:
+        holds = tuple(Hold(SinkId(n), f"s{n}", one, AT, Seq(9)) for n, one in enumerate(rows))
+        care = MaintenanceStatus({}, (), (), (DatasetMaintenance("default.events", None, holds, ()),))
+        found = samples((), care, ReconcileStatus())
+        return [s.value for s in found if s.name == f"{PREFIX}dataset_held_rows"]
+
+    assert (held(), held(7, 3), held(None), held(7, None)) == ([0], [7], [], [])
 
 
 def test_the_text_is_what_the_client_library_reads_back() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 
 import httpx
@@ -71,3 +72,29 @@ def test_a_page_of_a_large_lake_weighs_at_most_100_kilobytes(lake: Lake, monkeyp
     weights = {path: size + files for path, size in asyncio.run(weigh()).items()}
     app.state.context.close()
     assert max(weights.values()) <= PAGE_BYTES_MAX, weights
+
+
+def test_a_lag_that_is_not_known_is_never_hidden_behind_a_known_one(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = large()
+    one, *_, other = known.sinks
+    unknown = replace(other, lag_rows=None, sink_lag_rows=None, lag_seconds=None, sink_lag_seconds=None)
+    secret = lake.receiver.create_token("reader", role=Role.READ)[1]
+
+    def largest_lag(*sinks: SinkStatus) -> str:
+        monkeypatch.setattr(Lake, "status", lambda self: replace(known, sinks=sinks))
+        app = create_app(lake)
+
+        async def shown() -> str:
+            transport, headers = httpx.ASGITransport(app), {"Authorization": f"Bearer {secret}"}
+            async with httpx.AsyncClient(transport=transport, base_url="http://lake", headers=headers) as client:
+                return (await client.get("/")).text
+
+        text = asyncio.run(shown())
+        app.state.context.close()
+        return text.partition("<dt>Largest lag</dt>")[2].partition("</dd>")[0]
+
+    assert "at least" not in largest_lag(one)
+    assert largest_lag(one, unknown).count("at least") == 2
+    assert "unknown" in largest_lag(unknown) and "at least" not in largest_lag(unknown)
