@@ -10,7 +10,7 @@ from bench.maintain import compaction
 from bench.measure import Measurement
 from bench.read import new_rows
 from bench.reconcile import orphans
-from bench.serve import requests
+from bench.serve import open_dashboard, requests
 
 GROUPS: dict[str, tuple[Measurement, ...]] = {
     "ingest": (
@@ -26,5 +26,5 @@ GROUPS: dict[str, tuple[Measurement, ...]] = {
     "forward": (forwarded.MEASUREMENT, alone.MEASUREMENT),
     "maintain": compaction.MEASUREMENTS,
     "reconcile": (orphans.FEWER, orphans.MANY),
-    "serve": requests.MEASUREMENTS,
+    "serve": (*requests.MEASUREMENTS, open_dashboard.MEASUREMENT),
 }

@@ -73,7 +73,7 @@ def served(home: Path) -> Iterator[str]:
 def _after_a_pause(url: str, secret: str) -> float:
     """As a collector asks, which comes rarely: the lake is read for it alone."""
     time.sleep(5)
-    return asyncio.run(_client(url, "/metrics", secret, 1))[0]
+    return asyncio.run(answer_times(url, "/metrics", secret, 1))[0]
 
 
 def _slowest(url: str, path: str, secret: str, clients: int, asked: int) -> float:
@@ -82,13 +82,13 @@ def _slowest(url: str, path: str, secret: str, clients: int, asked: int) -> floa
 
 
 async def _ask(url: str, path: str, secret: str, clients: int, asked: int) -> float:
-    await _client(url, path, secret, 2)  # the first one reads the lake
-    found = await asyncio.gather(*(_client(url, path, secret, asked) for _ in range(clients)))
+    await answer_times(url, path, secret, 2)  # the first one reads the lake
+    found = await asyncio.gather(*(answer_times(url, path, secret, asked) for _ in range(clients)))
     times = sorted(seconds for of_one in found for seconds in of_one)
     return times[min(len(times) - 1, int(len(times) * 0.99))]
 
 
-async def _client(url: str, path: str, secret: str, asked: int) -> list[float]:
+async def answer_times(url: str, path: str, secret: str, asked: int) -> list[float]:
     """As little as a client needs, so that its own time does not count: it takes what comes, and parses nothing."""
     host, port = urlsplit(url).hostname, urlsplit(url).port
     reader, writer = await asyncio.open_connection(host, port, limit=1 << 22)
