@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
 
+from strandline.core.errors import LedgerBusy
 from strandline.core.roles import Role
 from strandline.core.types import Seq, SeqRange
 from strandline.ledger.ingest import blocks
+from strandline.serve import health
 from strandline.serve.auth.sessions import COOKIE
 from tests.serve.conftest import API, COLUMNS, Served, eventually
 
@@ -204,11 +208,51 @@ def test_the_server_lives_and_says_what_is_not_ready(served: Served) -> None:
         assert folder is not None
         witness = next(p for p in folder.rglob("*") if "witness" in p.name and p.is_file())
         witness.write_bytes(b"damaged")
+        eventually(lambda: anyone.get("/readyz").status_code == 503)  # an answer is kept for a moment
         not_ready = anyone.get("/readyz")
         assert not_ready.status_code == 503 and not_ready.headers["retry-after"]
         checks = {c["name"]: c for c in not_ready.json()["checks"]}
         assert checks["ledger"]["ready"] and not checks["witness"]["ready"]
         assert str(folder) not in not_ready.text
+
+
+def test_whoever_nobody_knows_is_not_told_who_holds_the_witness(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = []
+
+    def held() -> None:
+        looks.append(1)
+        raise LedgerBusy("the witness is held by secret-host:77")
+
+    monkeypatch.setattr(served.lake.witness, "read", held)
+    monkeypatch.setattr(health, "KEPT_SECONDS", 60)
+    with served.client() as anyone:
+        answers = [anyone.get("/readyz") for _ in range(3)]
+    assert {a.status_code for a in answers} == {503} and "secret-host" not in answers[0].text
+    assert len(looks) == 1, "each look locks the witness"
+
+
+def test_head_is_answered_like_get_without_a_body(served: Served) -> None:
+    with httpx.Client(base_url=served.url, timeout=60) as anyone:
+        for path, status in (("/healthz", 200), ("/readyz", 200), (f"{API}/status", 401), ("/login", 200)):
+            answer = anyone.head(path)
+            assert (answer.status_code, answer.content) == (status, b""), path
+
+
+def test_short_changes_do_not_wait_for_those_that_wait_for_a_destination(
+    served: Served, admin: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served.token("gone", Role.READ)
+    answered = threading.Event()
+    monkeypatch.setattr(served.lake.delivery, "get", lambda name: answered.wait(60))
+    with ThreadPoolExecutor(6) as pool, served.as_role() as other:
+        for _ in range(6):
+            pool.submit(other.post, f"{API}/sinks/x/pause")
+        try:
+            assert admin.delete(f"{API}/tokens/gone").status_code == 200
+        finally:
+            answered.set()
 
 
 def test_every_answer_has_the_headers_that_protect_a_browser(served: Served, admin: httpx.Client) -> None:

@@ -88,6 +88,8 @@ def test_names_and_reasons_cannot_write_into_a_page(served: Served, browser: htt
     shown = browser.get("/tokens").text
     assert evil not in shown and "&lt;img" in shown
     assert evil not in browser.get("/audit", params={"actor": evil}).text
+    unknown = browser.get("/audit", params={"event": evil})
+    assert unknown.status_code == 200 and "No event matches." in unknown.text and evil not in unknown.text
     assert spelling.prose(f"`{evil}` {evil}") == spelling.prose(f"`{evil}` {evil}").__html__()
     assert "<img" not in spelling.prose(f"`{evil}` {evil}") and "<img" not in sparkline(
         [Point(0, 1), Point(1, 2)], evil

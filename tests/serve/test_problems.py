@@ -26,7 +26,7 @@ def made(kind: type[StrandlineError]) -> StrandlineError:
 @pytest.mark.parametrize("kind", list(tree()), ids=lambda kind: kind.__name__)
 def test_every_error_of_the_tree_is_a_problem_document(kind: type[StrandlineError]) -> None:
     error = made(kind)
-    response = problems.of_error(error, 7)
+    response = problems.of_error(error, 7, limited=False)
     document = json.loads(bytes(response.body))
     assert response.media_type == "application/problem+json"
     assert document["status"] == response.status_code == problems.status_of(kind)
@@ -68,7 +68,7 @@ def test_what_nobody_foresaw_is_answered_without_its_words(caplog: pytest.LogCap
 
 
 def test_a_name_that_is_no_valid_text_can_be_quoted() -> None:
-    assert problems.of_error(errors.NoSuchSink("there is no sink \ud800"), 1).status_code == 404
+    assert problems.of_error(errors.NoSuchSink("there is no sink \ud800"), 1, limited=False).status_code == 404
 
 
 def test_a_malformed_request_is_told_where_and_not_what_was_sent() -> None:

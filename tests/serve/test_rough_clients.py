@@ -151,6 +151,31 @@ def test_a_caller_that_asks_too_often_is_turned_away_and_others_are_not(served: 
         assert other.get(f"{API}/session").status_code == 200
 
 
+@pytest.mark.parametrize("settings", [{"serve": {"requests_at_once_max": 4}}])
+def test_bodies_that_do_not_arrive_shut_nobody_out(served: Served, admin: httpx.Client) -> None:
+    start = head(served, f"POST {API}/tokens HTTP/1.1", "Content-Length: 10")
+    with ExitStack() as stack:
+        slow = [stack.enter_context(closing(served.raw())) for _ in range(8)]
+        for connection in slow:
+            connection.sendall(start + b"{")
+        # one waits for its body; whoever else has the same address is told to come again
+        assert all(b" 429 " in everything(connection).partition(b"\r\n")[0] for connection in slow[1:])
+        with served.client() as anyone:
+            assert anyone.get("/healthz").status_code == anyone.get("/readyz").status_code == 200
+        assert admin.get(f"{API}/status").status_code == 200
+
+
+@pytest.mark.parametrize("settings", [{"serve": {"requests_per_second_max": 1}}])
+def test_tokens_that_are_made_up_give_nobody_more_requests(served: Served) -> None:
+    with served.as_role() as known, served.client() as plain:
+        assert known.get(f"{API}/session").status_code == 200
+        made_up = [{"Authorization": f"Bearer sl_{n}"} for n in range(8)]
+        found = [plain.get(f"{API}/session", headers=header).status_code for header in made_up]
+        assert set(found) == {401, 429}
+        assert known.get(f"{API}/session").status_code == 200, "one that was verified has its own"
+        assert plain.get("/healthz").status_code == 200
+
+
 @pytest.mark.usefixtures("files")
 @pytest.mark.parametrize("settings", [{"serve": {"requests_at_once_max": limit}} for limit in (4, 256)])
 def test_many_at_once_are_answered_or_asked_to_come_again(served: Served) -> None:

@@ -21,8 +21,11 @@ class ServeSettings(Section):
     session_key: str | None = None
     """`env:NAME` or `file:PATH`: what signs the cookies of browsers. Processes that serve the same lake from several
     machines need the same one. Without: a file in the lake's folder, made when it is first needed."""
-    session_minutes: int = Field(default=480, ge=1, le=10_080)
-    """How long a browser stays logged in: a working day."""
+    session_minutes: int = Field(default=60, ge=1, le=10_080)
+    """How long a browser stays logged in."""
+    cookie_secure: bool = False
+    """Browsers send the cookie over HTTPS only, also if this process does not speak it: for one behind a proxy that
+    encrypts. With a certificate of its own that is always so."""
     logins_per_minute_max: int = Field(default=10, ge=1, le=10_000)
     """Attempts to log in from one address; ten times as many from all."""
     body_bytes_max: int = Field(default=1 << 20, ge=1024, le=1 << 30)

@@ -30,7 +30,7 @@ from strandline.serve.api import (
 )
 from strandline.serve.auth.needs import Anyone, Needs, anyone
 from strandline.serve.auth.sessions import COOKIE
-from strandline.serve.context import ServeContext, answer
+from strandline.serve.context import ServeContext, answer, is_limited
 from strandline.serve.describe import OPEN, PROBLEM, documented
 from strandline.serve.headers import SecurityHeaders
 from strandline.serve.limits import RequestLimits
@@ -101,13 +101,15 @@ def create_app(lake: Lake, *, tls: bool = False, loops: LoopStates | None = None
     app.include_router(metrics.router)
     app.include_router(_description(app))
     app.state.pages = Source(context)
+    app.state.lake_checks = health.LakeChecks(context)
     for router in PAGES:
         app.include_router(router)
     _answer_errors(app, context)
-    app.add_middleware(RequestLimits, settings=context.settings)
+    app.add_middleware(RequestLimits, settings=context.settings, known=context.known)
     app.add_middleware(_Unexpected)
     app.add_middleware(SecurityHeaders, tls=tls)
     app.add_middleware(RequestMetrics, counted=context.metrics, list_paths=lambda: _paths(app))
+    app.add_middleware(_HeadAsGet)
     return app
 
 
@@ -169,8 +171,8 @@ def _answer_errors(app: FastAPI, context: ServeContext) -> None:
         return problems.of_problem(error)
 
     @app.exception_handler(StrandlineError)
-    async def failed(_request: Request, error: StrandlineError) -> Response:
-        return problems.of_error(error, retry_after_seconds)
+    async def failed(request: Request, error: StrandlineError) -> Response:
+        return problems.of_error(error, retry_after_seconds, limited=is_limited(request))
 
     @app.exception_handler(RequestValidationError)
     async def malformed(_request: Request, error: RequestValidationError) -> Response:
@@ -192,6 +194,18 @@ def _answer_errors(app: FastAPI, context: ServeContext) -> None:
 
 def _is_for_people(request: Request) -> bool:
     return not request.url.path.startswith("/api/") and "text/html" in request.headers.get("accept", "")
+
+
+class _HeadAsGet:
+    """HEAD is answered like GET; the server leaves the body out. Not where events are sent without end."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "HEAD" and scope["path"] != "/live":
+            scope = {**scope, "method": "GET"}
+        await self._app(scope, receive, send)
 
 
 class _Unexpected:

@@ -24,6 +24,7 @@ from strandline.serve.auth.caller import Caller
 from strandline.serve.auth.login_limit import LoginLimit
 from strandline.serve.auth.session_key import load_session_keys
 from strandline.serve.auth.sessions import Sessions
+from strandline.serve.limits import KnownCallers
 from strandline.serve.problems import ledger_away
 from strandline.serve.process_metrics import ProcessMetrics
 from strandline.serve.snapshot import StatusSnapshots
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 SAFE_METHODS = ("GET", "HEAD")
+_IDENTIFIED_AT_ONCE = 4  # so that nobody keeps others from reading by asking with tokens that are none
+_SHORT_AT_ONCE = 4
 
 
 class ServeContext:
@@ -43,14 +46,17 @@ class ServeContext:
         self.lake = lake
         self.loops = loops or LoopStates()
         self.settings: ServeSettings = lake.config.settings.serve
-        self.tls = tls
+        self.cookie_secure = tls or self.settings.cookie_secure
         self.ending = threading.Event()  # set when the server is told to stop: what streams without end ends then
         self.streams = 0  # open event streams; used from the event loop only
         self.keys = load_session_keys(lake.config)
         self.sessions = Sessions(lake.ledger, self.keys, timedelta(minutes=self.settings.session_minutes))
         self._verified = VerifiedCallers[Caller]()
+        self.known = KnownCallers()
         self.logins = LoginLimit(self.settings.logins_per_minute_max)
         self._reading = ThreadPoolExecutor(self.settings.reads_at_once_max, "strandline-read")
+        self._identifying = ThreadPoolExecutor(_IDENTIFIED_AT_ONCE, "strandline-identify")
+        self._changing_shortly = ThreadPoolExecutor(_SHORT_AT_ONCE, "strandline-short-change")
         self._changing = ThreadPoolExecutor(self.settings.changes_at_once_max, "strandline-change")
         self.metrics = ProcessMetrics()
         self.status = StatusSnapshots(
@@ -77,7 +83,7 @@ class ServeContext:
 
     def close(self) -> None:
         self.work.close()
-        for pool in (self._reading, self._changing):
+        for pool in (self._identifying, self._reading, self._changing_shortly, self._changing):
             pool.shutdown(wait=True, cancel_futures=True)
         self.metrics.close()
 
@@ -88,6 +94,7 @@ class ServeContext:
         secret = bearer_secret(header)
         session = self.sessions.cookie_of(request) if header is None else None
         if secret is None and session is None:
+            self.known.note(request.scope, verified=False)
             return None
 
         async def ask() -> Caller | None:
@@ -96,20 +103,22 @@ class ServeContext:
             token = await self.identify(lambda: self.sessions.find(str(session)))
             return None if token is None else Caller(token, session)
 
-        if request.method not in SAFE_METHODS:
-            return await ask()
-        found = await self._verified.find_or_ask((secret, session), ask)
-        return None if found is None or found.token.is_expired(utc_now()) else found
+        changes = request.method not in SAFE_METHODS
+        found = await (ask() if changes else self._verified.find_or_ask((secret, session), ask))
+        valid = None if found is None or found.token.is_expired(utc_now()) else found
+        self.known.note(request.scope, verified=valid is not None)
+        return valid
 
     def _by_secret(self, secret: str) -> Caller | None:
         with self.lake.ledger.read() as connection:
             token = tokens.find(connection, secret)
         return None if token is None else Caller(token)
 
-    async def identify(self, ask: Callable[[], _T]) -> _T:
+    async def identify(self, ask: Callable[[], _T], *, logs_in: bool = False) -> _T:
         """Asks the ledger who sends a request. Raises Problem if it does not answer."""
+        pool = self._changing_shortly if logs_in else self._identifying
         try:
-            return await self.in_thread(ask)
+            return await asyncio.get_running_loop().run_in_executor(pool, ask)
         except StrandlineError as e:
             raise ledger_away(e, self.settings.retry_after_seconds) from e
 
@@ -120,18 +129,21 @@ class ServeContext:
         """Answers with the document that `ask` returns, in a thread."""
         return answer(await self._acting(self._reading, caller, ask))
 
-    async def change(self, caller: Caller, do: Callable[[], object], *, status: int = 200) -> Response:
-        """The same for what changes something, in threads of its own: it may wait for a destination."""
-        return answer(await self._changed(caller, do), status=status)
+    async def change(
+        self, caller: Caller, do: Callable[[], object], *, status: int = 200, is_short: bool = False
+    ) -> Response:
+        """The same for what changes something, in threads of its own: it may wait for a destination. `is_short`: it
+        does not, and must not wait for one that does."""
+        return answer(await self._changed(caller, do, is_short=is_short), status=status)
 
     async def start(self, caller: Caller, begin: Callable[[], Document]) -> Response:
         """Answers 202 with the document of what was begun; its `place` is where to look at it."""
         document = await self._changed(caller, begin)
         return answer(document, status=202, headers={"Location": document["place"]})
 
-    async def _changed(self, caller: Caller, do: Callable[[], _T]) -> _T:
+    async def _changed(self, caller: Caller, do: Callable[[], _T], *, is_short: bool = False) -> _T:
         try:
-            return await self._acting(self._changing, caller, do)
+            return await self._acting(self._changing_shortly if is_short else self._changing, caller, do)
         finally:
             self.status.outdate()
             self._verified.clear()  # a token or a session may have ended
@@ -146,6 +158,11 @@ class ServeContext:
 
 def context_of(request: Request) -> ServeContext:
     return cast("ServeContext", request.app.state.context)
+
+
+def is_limited(request: Request) -> bool:
+    """Whether its caller sees only some datasets. False as long as nobody knows who sent it."""
+    return getattr(request.state, "is_limited", False)
 
 
 def answer(document: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

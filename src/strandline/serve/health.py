@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request, Response
 
-from strandline.core.errors import StrandlineError, WitnessUnreadable
+from strandline.core.errors import StrandlineError
 from strandline.ledger.ingest import sequence
 from strandline.serve.auth.needs import anyone
-from strandline.serve.context import answer, context_of
+from strandline.serve.context import ServeContext, answer, context_of
 from strandline.serve.describe import HEALTH, READY, documented
 
 if TYPE_CHECKING:
     from strandline.lake import Lake
 
 router = APIRouter(tags=["health"])
+KEPT_SECONDS = 1.0  # anybody may ask, and each look locks the witness
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,27 @@ class Check:
     name: str
     ready: bool
     reason: str | None  # why not
+
+
+class LakeChecks:
+    """One look at the lake for all who ask at about the same time. Used from one event loop only."""
+
+    def __init__(self, context: ServeContext, clock: Callable[[], float] = time.monotonic) -> None:
+        self._context, self._clock = context, clock
+        self._looking: asyncio.Task[list[Check]] | None = None
+        self._ended_at = float("-inf")
+
+    async def newest(self) -> list[Check]:
+        looking = self._looking
+        if looking is None or (looking.done() and self._clock() - self._ended_at > KEPT_SECONDS):
+            looking = self._looking = asyncio.create_task(self._look())
+        return list(await asyncio.shield(looking))
+
+    async def _look(self) -> list[Check]:
+        try:
+            return await self._context.in_thread(lambda: check_lake(self._context.lake))
+        finally:
+            self._ended_at = self._clock()
 
 
 @router.get("/healthz", summary="Whether the server answers", **documented(HEALTH, problems=()))
@@ -38,7 +63,7 @@ async def healthz(_: None = anyone()) -> Response:
 )
 async def readyz(request: Request, _: None = anyone()) -> Response:
     context = context_of(request)
-    checks = await context.in_thread(lambda: check_lake(context.lake))
+    checks = await request.app.state.lake_checks.newest()
     checks.append(
         Check("stopping", not context.work.is_stopping, "the server stops" if context.work.is_stopping else None)
     )
@@ -58,13 +83,11 @@ def check_lake(lake: Lake) -> list[Check]:
     checks = [Check("ledger", True, None)]
     try:
         highest = lake.witness.read().highest
-    except WitnessUnreadable:
-        return [
-            *checks,
-            Check("witness", False, "the witness in the warehouse cannot be read: nothing can be ingested"),
-        ]
-    # A reservation under way looks like a witness that is ahead for a moment.
-    ahead = highest > last and highest != _last(lake)
+        # A reservation under way looks like a witness that is ahead for a moment.
+        ahead = highest > last and highest != _last(lake)
+    except StrandlineError as e:
+        why = f"the witness in the warehouse cannot be read ({type(e).__name__}): nothing can be ingested"
+        return [*checks, Check("witness", False, why)]
     why = "the ledger was restored from an older copy, and is resynced before the next work" if ahead else None
     return [*checks, Check("witness", True, why)]
 

@@ -1,4 +1,4 @@
-"""Limits before anything is routed: requests at once, requests of one caller, bytes and seconds of a body.
+"""Limits before anything is routed: requests and bodies at once, requests of one caller, bytes and seconds of a body.
 
 Used from one event loop only, so it needs no locks.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from time import monotonic
 
@@ -18,10 +18,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from strandline.core.settings_serve import ServeSettings
 from strandline.http.verified_callers import bearer_secret
 from strandline.serve.auth.sessions import COOKIE
-from strandline.serve.problems import TOO_LARGE, TOO_SLOW, Problem, of_problem, too_many
+from strandline.serve.problems import TOO_LARGE, TOO_MANY, TOO_SLOW, Problem, of_problem, too_many
 
 _BURST_SECONDS = 4
 _CALLERS_MAX = 10_000
+_BODIES_OF_AN_ADDRESS = 4  # one address may have this part of the bodies that are on their way
+# They cost little, and whoever watches the server must reach it also while others keep it busy.
+_ALWAYS_ANSWERED = ("/healthz", "/readyz")
 
 
 class RateLimit:
@@ -44,38 +47,86 @@ class RateLimit:
         return left >= 1
 
 
-class RequestLimits:
-    """The middleware. A body is read as a whole before the application sees the request: all bodies are small."""
+class KnownCallers:
+    """Tokens and sessions, by their hash, that the ledger has verified. Others count as requests of their address: so
+    nobody gets more requests by making tokens up."""
 
-    def __init__(self, app: ASGIApp, *, settings: ServeSettings) -> None:
+    def __init__(self) -> None:
+        self._known: OrderedDict[bytes, None] = OrderedDict()
+
+    def note(self, scope: Scope, *, verified: bool) -> None:
+        if (named := _named(scope)) is None:
+            return
+        self._known.pop(named, None)
+        if verified:
+            self._known[named] = None
+            if len(self._known) > _CALLERS_MAX:
+                self._known.popitem(last=False)
+
+    def caller(self, scope: Scope) -> bytes:
+        named = _named(scope)
+        return named if named is not None and named in self._known else b"address:" + _address(scope)
+
+
+class RequestLimits:
+    """The middleware. A body is read as a whole before the application sees the request: all bodies are small. A
+    request whose body is on its way counts as a body, and not as a request that is answered."""
+
+    def __init__(self, app: ASGIApp, *, settings: ServeSettings, known: KnownCallers) -> None:
         self._app = app
         self._settings = settings
+        self._known = known
         self._inside = 0
+        self._bodies: Counter[bytes] = Counter()  # on their way, by address
         self._rates = RateLimit(settings.requests_per_second_max)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        is_watching = scope["type"] == "http" and scope["path"] in _ALWAYS_ANSWERED and scope["method"] == "GET"
+        if scope["type"] != "http" or is_watching:
             await self._app(scope, receive, send)
             return
         try:
-            if not self._rates.takes(_caller(scope)):
-                raise too_many("this caller sends too many requests", self._settings.retry_after_seconds)
+            if not self._rates.takes(self._known.caller(scope)):
+                raise self._too_many("this caller sends too many requests")
+            body = await self._counted_body(scope, receive)
+            if body is None:
+                return
             if self._inside >= self._settings.requests_at_once_max:
-                raise too_many("too many requests are under way", self._settings.retry_after_seconds)
+                raise self._too_many("too many requests are under way")
         except Problem as e:
             await of_problem(e)(scope, receive, send)
             return
         self._inside += 1
         try:
-            try:
-                body = await self._body(scope, receive)
-            except Problem as e:
-                await of_problem(e)(scope, receive, send)
-                return
-            if body is not None:
-                await self._app(scope, _replayed(body, receive), send)
+            await self._app(scope, _replayed(body, receive), send)
         finally:
             self._inside -= 1
+
+    def _too_many(self, detail: str) -> Problem:
+        return too_many(detail, self._settings.retry_after_seconds)
+
+    async def _counted_body(self, scope: Scope, receive: Receive) -> bytes | None:
+        """None if the client went away. Raises Problem, also if too many bodies are on their way."""
+        headers = Headers(scope=scope)
+        if "transfer-encoding" not in headers and headers.get("content-length", "0") == "0":
+            return b""
+        most = self._settings.requests_at_once_max
+        address = _address(scope)
+        of_address = max(1, most // _BODIES_OF_AN_ADDRESS)
+        if self._bodies.total() >= most or self._bodies[address] >= of_address:
+            raise Problem(
+                TOO_MANY,
+                "too many bodies are on their way",
+                "Send the same request again later.",
+                {"Retry-After": str(self._settings.retry_after_seconds), "Connection": "close"},
+            )
+        self._bodies[address] += 1
+        try:
+            return await self._body(scope, receive)
+        finally:
+            self._bodies[address] -= 1
+            if not self._bodies[address]:
+                del self._bodies[address]
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
         """None if the client went away. Raises Problem."""
@@ -116,13 +167,14 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
     return again
 
 
-def _caller(scope: Scope) -> bytes:
-    """A token or a session by its hash, else the address; other headers do not make another caller. Nothing is verified
-    here: whoever makes tokens up gets new requests to spend, and each is refused after one look into the ledger."""
+def _named(scope: Scope) -> bytes | None:
+    """The hash of the token or the session that a request names; other headers do not make another caller."""
     headers = Headers(scope=scope)
     header = headers.get("authorization")
     named = bearer_secret(header) if header is not None else cookie_parser(headers.get("cookie", "")).get(COOKIE)
-    if named is None:
-        client = scope.get("client")
-        return b"address:" + (b"" if client is None else str(client[0]).encode())
-    return hashlib.sha256(named.encode("utf-8", "replace")).digest()
+    return None if named is None else hashlib.sha256(named.encode("utf-8", "replace")).digest()
+
+
+def _address(scope: Scope) -> bytes:
+    client = scope.get("client")
+    return b"" if client is None else str(client[0]).encode()

@@ -50,6 +50,9 @@ STATUS: Mapping[type[errors.StrandlineError], int] = {
     errors.MarkMoved: 409,
 }
 
+_MISSING = {kind.__name__ for kind in (errors.NoSuchDataset, errors.NoSuchSink, errors.NoSuchRun)}
+_LIMITED_HINT = "It does not exist, or your token is not for its dataset."
+
 
 @dataclass(frozen=True, slots=True)
 class ProblemKind:
@@ -156,12 +159,20 @@ def of_problem(problem: Problem) -> Response:
     return _answer(document, problem.headers)
 
 
-def of_error(error: errors.StrandlineError, retry_after_seconds: int) -> Response:
+def hint_for(kind: str, hint: str | None, *, limited: bool) -> str | None:
+    """The hint of an error of this class. A hint may name what there is: whoever is limited to some datasets gets the
+    same one for what is hidden and for what does not exist."""
+    return _LIMITED_HINT if limited and kind in _MISSING else hint
+
+
+def of_error(error: errors.StrandlineError, retry_after_seconds: int, *, limited: bool) -> Response:
+    """`limited`: the caller sees only some datasets."""
     kind = type(error)
+    hint = hint_for(kind.__name__, error.hint, limited=limited)
     status = status_of(kind)
     headers = {"Retry-After": str(retry_after_seconds)} if error.retryable and status in (409, 429, 503) else {}
     return _answer(
-        problem_document(type_of(kind), _title(kind), status, error.message, error.hint, error.retryable, {}), headers
+        problem_document(type_of(kind), _title(kind), status, error.message, hint, error.retryable, {}), headers
     )
 
 

@@ -38,6 +38,7 @@ _SPAN = fields(**{"from": or_null(NUMBER), "to": or_null(NUMBER)})
 SINK_LANE = also(of_value(SinkStatus), open_intent=or_null(OPEN), last_batch=or_null(OPEN))
 LAKE_STATUS = also(
     of_value(LakeStatus),
+    sequence=or_null(NUMBER),  # null for a token that is limited to some datasets, like all that is of the whole lake
     problems=list_of(of_value(StatusProblem)),
     sinks=list_of(SINK_LANE),
     followers=list_of(ANY),

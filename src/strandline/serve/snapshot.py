@@ -14,6 +14,7 @@ from functools import cached_property
 from strandline.core.documents import json_text
 from strandline.status import documents
 from strandline.status.metrics import exposition, samples
+from strandline.status.reconcile import NOT_YET
 from strandline.status.report import LakeStatus
 
 _GZIP_LEVEL = 3  # a document of a megabyte in some 10 ms
@@ -59,14 +60,15 @@ class StatusSnapshot:
         if datasets is None:
             return self.text
         if (found := self._cuts.get(datasets)) is None:
-            found = _text_of(only_of(self.status, datasets))
+            found = _text_of(only_of(self.status, datasets), sequence=None)
             if len(self._cuts) < _CUTS_MAX:
                 self._cuts[datasets] = found
         return found
 
 
-def _text_of(status: LakeStatus) -> StatusText:
-    plain = json_text(documents.lake_status(status)).encode("utf-8", "replace")  # a stored name may be no valid text
+def _text_of(status: LakeStatus, **instead: object) -> StatusText:
+    document = documents.lake_status(status) | instead
+    plain = json_text(document).encode("utf-8", "replace")  # a stored name may be no valid text
     return StatusText(plain, gzip.compress(plain, _GZIP_LEVEL, mtime=0))
 
 
@@ -75,6 +77,9 @@ def only_of(found: LakeStatus, datasets: tuple[str, ...]) -> LakeStatus:
     care, names = found.maintenance, frozenset(datasets)
     return replace(
         found,
+        witness=None,
+        problem=None,
+        reconcile=NOT_YET,
         datasets=tuple(d for d in found.datasets if d.name in names),
         sinks=tuple(s for s in found.sinks if s.dataset in names),
         receive=None if found.receive is None else tuple(r for r in found.receive if r.dataset in names),

@@ -36,4 +36,4 @@ async def cancel_run(
         context.work.call_off(kind, run)
         return document
 
-    return await context.change(caller, call_off)
+    return await context.change(caller, call_off, is_short=True)

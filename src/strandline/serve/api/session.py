@@ -43,7 +43,7 @@ async def log_in(context: ServeContext, request: Request, secret: str) -> NewSes
     wait = context.logins.wait_seconds(address)
     if wait is not None:
         raise too_many("too many attempts to log in", wait)
-    made = await context.identify(lambda: context.sessions.start(secret))
+    made = await context.identify(lambda: context.sessions.start(secret), logs_in=True)
     if made is None:
         raise no_token("this is not the secret of a valid token")
     context.logins.forget_last(address)
@@ -57,7 +57,7 @@ async def start_session(request: Request, wanted: LogIn, _: None = anyone()) -> 
     context = context_of(request)
     made = await log_in(context, request, wanted.token)
     response = answer(_session(context, made.caller), status=201)
-    context.sessions.set_cookie(response, made, secure=context.tls)
+    context.sessions.set_cookie(response, made, secure=context.cookie_secure)
     return response
 
 
@@ -76,6 +76,6 @@ async def end_session(request: Request, caller: Caller = needs(Role.READ)) -> Re
             context.sessions.end(caller.session)
         return {"ended": caller.session is not None}
 
-    response = await context.change(caller, end)
-    context.sessions.clear_cookie(response, secure=context.tls)
+    response = await context.change(caller, end, is_short=True)
+    context.sessions.clear_cookie(response, secure=context.cookie_secure)
     return response

@@ -18,6 +18,7 @@ from strandline.serve.auth.caller import Caller
 from strandline.serve.auth.needs import needs
 from strandline.serve.context import ServeContext, context_of
 from strandline.serve.describe import CHANGES, NAMED, NUMBER, TEXT, documented, fields, page_of
+from strandline.serve.problems import hint_for
 from strandline.serve.schemas import TASK
 from strandline.status import documents
 
@@ -49,9 +50,16 @@ async def start_task(
 
 def _sees(caller: Caller, task: Task) -> bool:
     """A token that is limited to some datasets sees what it has begun itself."""
-    # A command-line user may have the token's name.
+    # A command-line user may have the token's name, and so may a token that was revoked before this one was made.
     is_own = task.actor.name == caller.token.name and task.actor.trigger in (Trigger.API, Trigger.PAGE)
-    return caller.token.datasets is None or is_own
+    return not caller.is_limited or (is_own and task.started_at >= caller.token.created_at)
+
+
+def _shown(caller: Caller, task: Task) -> Document:
+    found = documents.task(task)
+    if (error := found["error"]) is not None:
+        found["error"] = {**error, "hint": hint_for(error["type"], error["hint"], limited=caller.is_limited)}
+    return found
 
 
 def _check_sees(caller: Caller, task: Task) -> Task:
@@ -74,7 +82,7 @@ async def list_tasks(
     def load() -> Document:
         found = context.work.tasks.latest(kind=kind, subject=subject, before=before, tasks_max=limit + 1)
         page = paged("tasks", found, limit, lambda t: t, lambda t: t.id)
-        return page | {"tasks": [documents.task(t) for t in page["tasks"] if _sees(caller, t)]}
+        return page | {"tasks": [_shown(caller, t) for t in page["tasks"] if _sees(caller, t)]}
 
     return await context.read(caller, load)
 
@@ -82,7 +90,7 @@ async def list_tasks(
 @router.get("/{task}", summary="One task, and its result", **documented(TASK, problems=NAMED))
 async def show_task(request: Request, task: IdPath, caller: Caller = needs(Role.ADMIN)) -> Response:
     context = context_of(request)
-    return await context.read(caller, lambda: documents.task(_check_sees(caller, context.work.tasks.get(task))))
+    return await context.read(caller, lambda: _shown(caller, _check_sees(caller, context.work.tasks.get(task))))
 
 
 @router.post("/{task}/cancel", summary="Call a task off", **documented(TASK, problems=CHANGES))
@@ -92,6 +100,6 @@ async def cancel_task(request: Request, task: IdPath, caller: Caller = needs(Rol
 
     def cancel() -> Document:
         _check_sees(caller, context.work.tasks.get(task))
-        return documents.task(context.work.tasks.cancel(task))
+        return _shown(caller, context.work.tasks.cancel(task))
 
-    return await context.change(caller, cancel)
+    return await context.change(caller, cancel, is_short=True)

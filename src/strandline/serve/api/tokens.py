@@ -75,4 +75,4 @@ async def revoke_token(
         context.lake.receiver.revoke_token(name)
         return {"name": name, "revoked": True}
 
-    return await context.change(caller, revoke)
+    return await context.change(caller, revoke, is_short=True)

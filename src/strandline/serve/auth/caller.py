@@ -19,6 +19,11 @@ class Caller:
     def actor(self) -> Actor:
         return Actor(self.token.name, Trigger.API if self.session is None else Trigger.PAGE)
 
+    @property
+    def is_limited(self) -> bool:
+        """Sees only some datasets."""
+        return self.token.datasets is not None
+
     def sees(self, dataset: str) -> bool:
         """`dataset` is a full name."""
         return self.token.allows(dataset)

@@ -26,6 +26,7 @@ class Needs:
         caller = await context.find_caller(request)
         if caller is None:
             raise no_token()
+        request.state.is_limited = caller.is_limited
         if caller.session is not None and request.method not in SAFE_METHODS:
             check_own_page(request)
             await check_token(request, context.keys.csrf_token(caller.session))
@@ -35,7 +36,7 @@ class Needs:
                 f"this needs the role {self.role}, and the token has the role {caller.token.role}",
                 f"`strandline token create NAME --role {self.role}` makes one that may.",
             )
-        if self.whole_lake and caller.token.datasets is not None:
+        if self.whole_lake and caller.is_limited:
             raise Problem(
                 WRONG_SCOPE, "this is about the whole lake", "Use a token that is not limited to some datasets."
             )

@@ -8,6 +8,9 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Query, Request, Response
 
 from strandline.core.actor import Trigger
+from strandline.core.audit_events import events_named
+from strandline.core.documents import Document
+from strandline.core.errors import UsageError
 from strandline.core.roles import Role
 from strandline.serve.api import audit as api
 from strandline.serve.api.inputs import BeforeId, Text
@@ -30,7 +33,12 @@ async def list_events(
 ) -> Response:
     """An empty field of the form is no filter."""
     chosen = next((t for t in Trigger if t.value == trigger), None)
-    found = document_of(await api.list_events(request, caller, actor or None, chosen, event or None, PAGE, before))
+    try:
+        events_named(event)
+    except UsageError:  # a name that no event has is an answer to whoever searches
+        found: Document = {"events": [], "next": None}
+    else:
+        found = document_of(await api.list_events(request, caller, actor or None, chosen, event or None, PAGE, before))
     filters = {"actor": actor, "trigger": "" if chosen is None else chosen.value, "event": event}
     return page(
         request,

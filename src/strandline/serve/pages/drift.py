@@ -53,7 +53,7 @@ async def drift(
         at="/drift",
         beats=True,
         look=look,
-        drift=look.status.reconcile,
+        drift=look.seen_by(caller).reconcile,
         reconciler=found,
         runs=runs["runs"],
         runs_next=runs["next"],

@@ -37,7 +37,7 @@ async def submit_log_in(request: Request, _: None = anyone()) -> Response:
             answer.headers[name] = value
         return answer
     response = RedirectResponse(then, 303)
-    context.sessions.set_cookie(response, made, secure=context.tls)
+    context.sessions.set_cookie(response, made, secure=context.cookie_secure)
     return response
 
 
@@ -59,7 +59,7 @@ async def submit_log_out(request: Request, _: None = anyone()) -> Response:
         caller = await context.find_caller(request)
         if caller is not None:
             await end_session(request, caller)
-    context.sessions.clear_cookie(response, secure=context.tls)
+    context.sessions.clear_cookie(response, secure=context.cookie_secure)
     return response
 
 

@@ -19,7 +19,7 @@ from strandline.core.roles import Role, allows
 from strandline.ledger.engine import utc_now
 from strandline.serve import problems
 from strandline.serve.auth.caller import Caller
-from strandline.serve.context import ServeContext, context_of
+from strandline.serve.context import ServeContext, context_of, is_limited
 from strandline.serve.pages import charts, spelling
 from strandline.serve.pages.source import Source
 from strandline.serve.pages.static_files import static_url
@@ -135,7 +135,7 @@ async def error_page(request: Request, error: Exception) -> Response:
         case Problem():
             found = problems.of_problem(error)
         case StrandlineError():
-            found = problems.of_error(error, context.settings.retry_after_seconds)
+            found = problems.of_error(error, context.settings.retry_after_seconds, limited=is_limited(request))
         case RequestValidationError():
             found = problems.of_problem(problems.malformed(error.errors()))
         case _:
