@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from strandline.core.errors import LedgerBusy
+from strandline.core.errors import LedgerBusy, NoSuchSink
 from strandline.core.roles import Role
 from strandline.core.types import Seq, SeqRange
 from strandline.ledger.ingest import blocks
@@ -244,12 +244,19 @@ def test_short_changes_do_not_wait_for_those_that_wait_for_a_destination(
     served: Served, admin: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served.token("gone", Role.READ)
-    answered = threading.Event()
-    monkeypatch.setattr(served.lake.delivery, "get", lambda name: answered.wait(60))
+    answered, waiting = threading.Event(), list[str]()
+
+    def get(_: object, name: str) -> None:
+        waiting.append(name)
+        answered.wait(60)
+        raise NoSuchSink(f"there is no sink {name}")
+
+    monkeypatch.setattr(type(served.lake.delivery), "get", get)
     with ThreadPoolExecutor(6) as pool, served.as_role() as other:
         for _ in range(6):
             pool.submit(other.post, f"{API}/sinks/x/pause")
         try:
+            eventually(lambda: len(waiting) == served.lake.config.settings.serve.changes_at_once_max)
             assert admin.delete(f"{API}/tokens/gone").status_code == 200
         finally:
             answered.set()
