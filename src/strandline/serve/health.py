@@ -86,8 +86,8 @@ def check_lake(lake: Lake) -> list[Check]:
         # A reservation under way looks like a witness that is ahead for a moment.
         ahead = highest > last and highest != _last(lake)
     except StrandlineError as e:
-        why = f"the witness in the warehouse cannot be read ({type(e).__name__}): nothing can be ingested"
-        return [*checks, Check("witness", False, why)]
+        failed = f"the witness in the warehouse cannot be read ({type(e).__name__}): nothing can be ingested"
+        return [*checks, Check("witness", False, failed)]
     why = "the ledger was restored from an older copy, and is resynced before the next work" if ahead else None
     return [*checks, Check("witness", True, why)]
 
