@@ -284,7 +284,8 @@ def test_the_daemon_follows_the_schedule_beside_delivery_and_ends_on_a_signal(la
     finally:
         daemon.kill()
     assert daemon.returncode == 0
-    assert said == "run 1: files quarantined: 1; could not be moved: 0; referenced by now, and went back: 0\n"
+    words = "run 1: files quarantined: 1; could not be moved: 0; referenced by now, and went back: 0"
+    assert [json.loads(line)["message"] for line in said.splitlines()] == [words]
     assert [line["event"] for line in lines] == ["serving", "scheduled", "reconciling", "reconciled"]
     assert (lines[1]["reconcile"], lines[1]["act"], lines[2]["act"]) == ("* * * * * *", True, True)
     assert (lines[3]["outcome"], lines[3]["orphans"], lines[3]["set_aside"]) == ("done", 1, 1)
