@@ -94,10 +94,11 @@ def _look(url: str, secret: str, opened: Barrier) -> None:
 async def _look_at_once(url: str, secret: str, opened: Barrier) -> None:
     streams = [await _open(url, secret) for _ in range(DASHBOARDS)]
     await asyncio.to_thread(opened.wait)
-    await asyncio.gather(*(_follow(url, secret, stream) for stream in streams))
+    await asyncio.gather(*(_follow(url, secret, stream) for stream, _ in streams))
 
 
-async def _open(url: str, secret: str) -> asyncio.StreamReader:
+async def _open(url: str, secret: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """The writer has to be kept: a connection whose writer is forgotten is closed."""
     host, port = urlsplit(url).hostname, urlsplit(url).port
     reader, writer = await asyncio.open_connection(host, port)
     head = f"GET /live HTTP/1.1\r\nHost: {host}:{port}\r\nAuthorization: Bearer {secret}\r\n\r\n"
@@ -105,7 +106,7 @@ async def _open(url: str, secret: str) -> asyncio.StreamReader:
     answer = await reader.readuntil(b"\r\n\r\n")
     if not answer.lower().startswith(b"http/1.1 200"):
         raise RuntimeError(answer.decode("ascii", "replace"))
-    return reader
+    return reader, writer
 
 
 async def _follow(url: str, secret: str, stream: asyncio.StreamReader) -> None:
