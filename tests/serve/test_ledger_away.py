@@ -47,6 +47,7 @@ def test_while_the_ledger_is_away_clients_are_told_to_come_again_and_then_it_wor
             assert (answer.status_code, problem["retryable"]) == (503, True), f"{method} {path}: {answer.text}"
             assert int(answer.headers["retry-after"]) > 0
         assert nobody.get("/healthz").status_code == 200
+        eventually(lambda: nobody.get("/readyz").status_code == 503)  # one look is shown for a second
         away = nobody.get("/readyz")
         assert away.status_code == 503 and "retry-after" in away.headers and "127.0.0.1" not in away.text
         log_in = nobody.post(f"{API}/session", json={"token": over_postgres.secrets[Role.READ]})
