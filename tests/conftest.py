@@ -12,7 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import pytest
 from hypothesis import HealthCheck
@@ -105,13 +105,18 @@ def _folder(item: pytest.Item) -> str:
     return item.path.relative_to(HERE).parts[0] if item.path.is_relative_to(HERE) else ""
 
 
+def missing(what: str) -> NoReturn:
+    """For a test whose server or program is not there: skips it; where CI is set, fails it."""
+    if os.environ.get("CI", "").lower() in ("", "0", "false"):
+        pytest.skip(what)
+    pytest.fail(f"{what}, and a test run under CI must not leave anything out")
+
+
 def _start(start: Callable[[], _Started]) -> _Started:
     try:
         return start()
     except ServerMissing as e:
-        if os.environ.get("CI", "").lower() in ("", "0", "false"):
-            pytest.skip(str(e))
-        pytest.fail(f"{e}, and a test run under CI must not leave anything out")
+        missing(str(e))
 
 
 @pytest.fixture(scope="session")

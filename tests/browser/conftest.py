@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from strandline.lake import Lake, open_lake
 from strandline.lake_admin import init_lake
 from strandline.serve.pages import source
 from tests.browser.shown_lake import fill, past
+from tests.conftest import missing
 from tests.serve.conftest import serving
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,13 +25,6 @@ PICTURES = ROOT / ".cache/screenshots"
 PHONE = {"width": 390, "height": 844}
 DESKTOP = {"width": 1280, "height": 860}
 PATIENCE_MILLISECONDS = 60_000
-
-
-def missing(what: str) -> None:
-    """Skips; where CI is set, fails."""
-    if os.environ.get("CI", "").lower() in ("", "0", "false"):
-        pytest.skip(what)
-    pytest.fail(f"{what}, and a test run under CI must not leave anything out")
 
 
 @dataclass

@@ -13,8 +13,9 @@ from playwright.sync_api import Browser, Page, expect
 from strandline.core.roles import Role
 from strandline.lake import Lake, open_lake
 from strandline.lake_admin import init_lake
-from tests.browser.conftest import AXE, DESKTOP, PATIENCE_MILLISECONDS, Shown, Visitor, missing, visit
+from tests.browser.conftest import AXE, DESKTOP, PATIENCE_MILLISECONDS, Shown, Visitor, visit
 from tests.browser.shown_lake import STRAY, append
+from tests.conftest import missing
 from tests.serve.conftest import serving
 from tests.unit.test_cli_sinks import land, promise
 

@@ -14,7 +14,7 @@ import pytest
 import strandline
 from strandline.core.errors import FailedError, StorageError
 from strandline.iceberg.schema.schema_file import parse_columns
-from tests.conftest import MakeHome
+from tests.conftest import MakeHome, missing
 from tests.spark.protocol import outlive_lease
 
 if TYPE_CHECKING:
@@ -36,10 +36,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("only root can mount a small disk")
     mounted = subprocess.run(command, capture_output=True, text=True)
     if mounted.returncode != 0:
-        why = f"no small disk can be mounted: {mounted.stderr.strip()}"
-        if os.environ.get("CI", "").lower() not in ("", "0", "false"):
-            pytest.fail(f"{why}, and a test run under CI must not leave anything out")
-        pytest.skip(why)
+        missing(f"no small disk can be mounted: {mounted.stderr.strip()}")
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
