@@ -27,11 +27,13 @@ class TroubledSinks:
 
     @contextmanager
     def turn(self, cores: int, check: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Waits until this sink may send. `check` is called while it waits, and ends the wait by raising."""
+        """Waits until this sink may send. `check` is called before, while and after it waits, and ends the wait by
+        raising: the turn may have come only because the sink before was called off, and so are we."""
         with self._changed:
+            check()
             while self._sending >= max(1, cores - 1):
-                check()
                 self._changed.wait(_CHECK_SECONDS)
+                check()
             self._sending += 1
         try:
             yield
