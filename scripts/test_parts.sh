@@ -77,6 +77,18 @@ if ! command -v chromium >/dev/null && ! command -v chromium-browser >/dev/null 
   command -v chromium >/dev/null || echo "Chromium could not be installed; the tests of the dashboard will not run."
 fi
 
+# Prometheus' checker of alert rules: one program of a package whose server is not wanted.
+if ! has promtool && root_on_debian; then
+  work=$(mktemp -d "$PWD/.cache/promtool-XXXXXX")
+  chmod 755 "$work" # apt downloads as a user of its own
+  if { apt-get update -qq && cd "$work" && apt-get download -qq prometheus && dpkg -x prometheus_*.deb .; } >/dev/null 2>&1; then
+    mv -f "$work/usr/bin/promtool" "$bin/promtool"
+  fi
+  cd "$OLDPWD"
+  rm -rf "$work"
+fi
+has promtool || echo "promtool could not be installed; the test of the example alert rules will not run."
+
 # A checker of accessibility, which the tests put into the pages. It is not part of the project.
 axe=.cache/axe-core/axe.min.js
 if [ ! -f "$axe" ]; then

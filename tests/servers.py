@@ -1,6 +1,6 @@
 """Real servers for tests: on 127.0.0.1, on a free port, in a temporary folder, stopped by whoever started them.
 
-`python tests/servers.py postgres|versitygw|toxiproxy` says where the program is, for scripts/test_parts.sh.
+`python tests/servers.py postgres|versitygw|toxiproxy|promtool` says where the program is, for scripts/test_parts.sh.
 """
 
 from __future__ import annotations
@@ -330,6 +330,7 @@ if __name__ == "__main__":
         "postgres": find_postgres,
         "versitygw": lambda: find_program("versitygw"),
         "toxiproxy": lambda: find_program("toxiproxy-server"),
+        "promtool": lambda: find_program("promtool"),
     }
     try:
         print(finders[sys.argv[1]]())
