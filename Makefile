@@ -8,6 +8,7 @@ STAMP := .venv/.stamps
 SOURCES := $(shell find src -name '*.py' 2>/dev/null)
 ONLY ?=
 PYTEST_ARGS ?=
+WORKERS ?= 3
 
 # Bytecode is kept: without it every start of Python, and of pytest, compiles everything again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -59,16 +60,17 @@ screenshots: test-parts
 test-parts: install-s3
 	@scripts/test_parts.sh
 
+# One process more than the two cores of a usual build machine: a sixth of the time a test waits for a lease or a kill.
 test: test-parts
 	@scripts/check.sh lint
-	@$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --junit-xml=$(REPORT) $(PYTEST_ARGS)
+	@$(PYTHON) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --junit-xml=$(REPORT) $(PYTEST_ARGS)
 
 # Where the time of the last `make test` went; the next one hands out its files by it.
 test-times:
 	@$(PYTHON) scripts/test_times.py $(REPORT) --write
 
 torture: test-parts
-	@STRANDLINE_TORTURE=1 $(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	@STRANDLINE_TORTURE=1 $(PYTHON) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 check: $(STAMP)/bytecode
 	@scripts/check.sh all
