@@ -1,4 +1,5 @@
-"""A real browser before a real server: Debian's Chromium, driven by Playwright. No JVM."""
+"""A real browser before a real server: Debian's Chromium, driven by Playwright. Only the test that delivers rows needs
+a JVM: that of the test run."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +15,10 @@ from strandline.core.roles import Role
 from strandline.lake import Lake, open_lake
 from strandline.lake_admin import init_lake
 from tests.browser.conftest import AXE, DESKTOP, PATIENCE_MILLISECONDS, Shown, Visitor, visit
-from tests.browser.shown_lake import STRAY, append
+from tests.browser.shown_lake import STRAY
 from tests.conftest import missing
-from tests.serve.conftest import serving
-from tests.unit.test_cli_sinks import land, promise
+from tests.serve.conftest import API, Served, eventually, serving
+from tests.spark.lakes import create, numbers
 
 expect.set_options(timeout=PATIENCE_MILLISECONDS)
 
@@ -100,20 +101,33 @@ def test_the_first_line_says_what_is_wrong_and_partial_is_not_clean(admin: Visit
     assert "none found so far" in page.locator("#verdict").inner_text()
 
 
-def test_lag_falls_on_an_open_page_while_a_sink_delivers(admin: Visitor, shown: Shown) -> None:
-    append(shown.lake, "payments", 25)
-    shown.lake.delivery.resume("ledger-export")
-    page = admin.go("/sinks/ledger-export")
+@pytest.mark.spark
+def test_lag_falls_on_an_open_page_while_a_sink_delivers(admin: Visitor, shown: Shown, spark_started: object) -> None:
+    lake, folder = shown.lake, shown.folder / "archive"
+    create(lake, "readings", {"n": "long"})
+    lake.append("readings", numbers(lake, 1, 30))
+    lake.delivery.add("archive", "readings", "files", {"path": str(folder), "format": "jsonl"})
+    page = admin.go("/sinks/archive")
     lag = page.locator("#figures dd").first
-    expect(lag).to_contain_text("365")
+    expect(lag).to_have_text(re.compile(r"^30(?!\d)"))
     page.evaluate("window.kept = true")
-    dataset = next(d for d in shown.lake.status().datasets if d.name == "default.payments")
-    assert dataset.sealed is not None
-    [intent] = promise(shown.lake, "ledger-export", dataset.sealed, "", chunk_rows=5000)
-    land(shown.lake, "ledger-export", intent, len(intent.chunks), close=True)
-    expect(lag).not_to_contain_text("365")
-    expect(lag).to_have_text(re.compile(r"^0"))
+    with Served(lake, shown.url, shown.secrets).as_role() as program:
+
+        def deliver() -> dict[str, Any]:
+            task = program.post(f"{API}/sinks/archive/tick", json={"dry_run": False}).json()["place"]
+            eventually(lambda: program.get(task).json()["ended_at"], 300)
+            result: dict[str, Any] = program.get(task).json()["result"]
+            return result
+
+        assert deliver()["rows"] == 30
+        expect(lag).to_have_text(re.compile(r"^0(?!\d)"))
+        lake.append("readings", numbers(lake, 31, 55))
+        expect(lag).to_have_text(re.compile(r"^25(?!\d)"))
+        assert deliver()["rows"] == 25
+        expect(lag).to_have_text(re.compile(r"^0(?!\d)"))
     assert page.evaluate("window.kept"), "the page was not loaded again"
+    delivered = [json.loads(line)["n"] for file in folder.rglob("*.jsonl") for line in file.open()]
+    assert sorted(delivered) == list(range(1, 56))
 
 
 def test_a_sink_is_paused_and_resumed(admin: Visitor, shown: Shown) -> None:
