@@ -19,7 +19,8 @@ from strandline.ledger.engine import Connection, Ledger
 from strandline.ledger.ingest import blocks, datasets
 from strandline.ledger.maintain import retention_holds
 from strandline.ledger.schema.core import block, chunk, dataset, intent, lane
-from strandline.status.sinks import TREND_MINUTES, SinkStatus, state_of, trend
+from strandline.status.sinks import TREND_MINUTES, SinkStatus, trend
+from strandline.status.whole_sinks import state_of
 
 _planned, _landed, _published = (
     sa.literal_column(f"'{state}'", sa.Text) for state in ("planned", "landed", "published")

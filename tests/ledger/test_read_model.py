@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,8 @@ from strandline.ledger.schema.core import block, table_count
 from strandline.read import foreign_rows
 from strandline.status.maintenance import read_maintenance
 from strandline.status.report import load_status
-from strandline.status.sinks import load_sinks
+from strandline.status.sinks import SinkStatus, load_sinks
+from strandline.status.whole_sinks import SinkTotals, read_totals
 from tests.campaign import scaled
 from tests.ledger.conftest import LAKE, Bench
 from tests.ledger.delivery_bench import Delivery, landed, new_delivery, one_chunk, open_shared, planned
@@ -174,9 +176,31 @@ def test_all_sinks_at_once_are_the_same_as_one_at_a_time(shared: Bench, lives: l
     assert at_once == load_sinks_one_by_one(shared.ledger, LAKE, now)
     names = sorted({s.name for s in at_once}, key=[s.name for s in at_once].index)
     assert at_once == tuple(s for name in names for s in load_sinks(shared.ledger, LAKE, name, now=now))
+    with shared.ledger.read_at_once() as connection:
+        totals = read_totals(connection, LAKE, datasets.list_datasets(connection), now=now)
+    assert totals == tuple(_summed_up(list(lanes)) for _, lanes in groupby(at_once, key=lambda s: s.name))
     with shared.ledger.write() as connection:  # the next example must not read these, too
         for delivery in made[1:]:
             sinks.remove(connection, delivery.sink.id)
+
+
+def _summed_up(lanes: list[SinkStatus]) -> SinkTotals:
+    one = lanes[0]
+    exported = [lane.exported for lane in lanes]
+    return SinkTotals(
+        one.name,
+        one.dataset,
+        one.state,
+        one.retries,
+        one.sink_lag_rows,
+        one.sink_lag_seconds,
+        None if None in exported else sum(n or 0 for n in exported),
+        sum(lane.quarantined for lane in lanes),
+        one.held_rows,
+        one.held_since,
+        one.lost_rows,
+        one.unknown_losses,
+    )
 
 
 @_RANDOM

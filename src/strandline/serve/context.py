@@ -27,8 +27,9 @@ from strandline.serve.auth.sessions import Sessions
 from strandline.serve.limits import KnownCallers
 from strandline.serve.problems import ledger_away
 from strandline.serve.process_metrics import ProcessMetrics
-from strandline.serve.snapshot import StatusSnapshots
+from strandline.serve.snapshot import GaugesSnapshot, Snapshots, StatusSnapshots
 from strandline.serve.work import LongWork
+from strandline.status.metrics import exposition, load_samples
 
 if TYPE_CHECKING:
     from strandline.lake import Lake
@@ -65,6 +66,12 @@ class ServeContext:
             refresh_seconds=self.settings.refresh_seconds,
             measured=self.metrics.readings.observe,
         )
+        self.gauges = Snapshots(
+            self._load_gauges,
+            self.in_thread,
+            refresh_seconds=self.settings.refresh_seconds,
+            measured=self.metrics.readings.observe,
+        )
         tasks = Tasks(
             lake.ledger,
             lease_seconds=lake.config.settings.ingest.lease_seconds,
@@ -75,6 +82,10 @@ class ServeContext:
             runs_at_once_max=self.settings.work_at_once_max,
             stop_seconds_max=lake.config.settings.run.part_seconds_max,
         )
+
+    def _load_gauges(self, began: float, last: GaugesSnapshot | None) -> GaugesSnapshot:
+        lake = self.lake
+        return GaugesSnapshot(exposition(load_samples(lake.config, lake.ledger, lake.id)).encode(), began)
 
     def end(self) -> None:
         """Ends streams, and calls long work off. The server still answers."""
@@ -146,6 +157,7 @@ class ServeContext:
             return await self._acting(self._changing_shortly if is_short else self._changing, caller, do)
         finally:
             self.status.outdate()
+            self.gauges.outdate()
             self._verified.clear()  # a token or a session may have ended
 
     async def _acting(self, pool: ThreadPoolExecutor, caller: Caller, do: Callable[[], _T]) -> _T:

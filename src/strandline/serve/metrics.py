@@ -22,7 +22,7 @@ router = APIRouter(tags=["metrics"])
 async def metrics(request: Request, _: Caller = needs(Role.READ, whole_lake=True)) -> Response:
     """How sinks, the receiver, maintenance and the reconciler fare, from the ledger; and counters of this process."""
     context = context_of(request)
-    found = await context.status.newest()
-    body = await context.in_thread(lambda: found.gauges + context.metrics.text())
-    headers = {"Age": str(int(context.status.age_seconds(found)))}
+    found = await context.gauges.newest()
+    body = await context.in_thread(lambda: found.text + context.metrics.text())
+    headers = {"Age": str(int(context.gauges.age_seconds(found)))}
     return Response(body, 200, headers, CONTENT_TYPE_PLAIN_0_0_4)

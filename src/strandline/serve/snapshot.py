@@ -1,6 +1,7 @@
-"""The newest status of the lake, and its text, for all who ask.
+"""The newest status of the lake, its text and its metrics, for all who ask.
 
-The lake is read only while somebody asks, by one reading at a time, and at most every `serve.refresh_seconds`."""
+The lake is read only while somebody asks, by one reading at a time, and at most every `serve.refresh_seconds`. Metrics
+are read apart: a collector asks for whole sinks, and must not pay for their partitions and for the tables."""
 
 from __future__ import annotations
 
@@ -10,10 +11,10 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Generic, Protocol, TypeVar
 
 from strandline.core.documents import json_text
 from strandline.status import documents
-from strandline.status.metrics import exposition, samples
 from strandline.status.reconcile import NOT_YET
 from strandline.status.report import LakeStatus
 
@@ -48,13 +49,6 @@ class StatusSnapshot:
         _ = self.text
         return self
 
-    @cached_property
-    def gauges(self) -> bytes:
-        """For Prometheus."""
-        found = self.status
-        care = found.maintenance
-        return exposition(samples(found.sinks, care, found.reconcile, found.receive or ())).encode()
-
     def text_for(self, datasets: tuple[str, ...] | None) -> StatusText:
         """For a token that is limited to these datasets; None: for one that is not."""
         if datasets is None:
@@ -64,6 +58,14 @@ class StatusSnapshot:
             if len(self._cuts) < _CUTS_MAX:
                 self._cuts[datasets] = found
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class GaugesSnapshot:
+    """What one reading found, for Prometheus."""
+
+    text: bytes
+    began: float
 
 
 def _text_of(status: LakeStatus, **instead: object) -> StatusText:
@@ -94,32 +96,41 @@ def only_of(found: LakeStatus, datasets: tuple[str, ...]) -> LakeStatus:
     )
 
 
-class StatusSnapshots:
-    """For the one event loop of a server. `load` runs in a thread."""
+class Snapshot(Protocol):
+    @property
+    def began(self) -> float: ...
+
+
+_S = TypeVar("_S", bound=Snapshot)
+
+
+class Snapshots(Generic[_S]):
+    """For the one event loop of a server."""
 
     def __init__(
         self,
-        load: Callable[[], LakeStatus],
-        in_thread: Callable[[Callable[[], StatusSnapshot]], Awaitable[StatusSnapshot]],
+        load: Callable[[float, _S | None], _S],
+        in_thread: Callable[[Callable[[], _S]], Awaitable[_S]],
         *,
         measured: Callable[[float], None] = lambda seconds: None,
         refresh_seconds: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`load` makes a reading that begins now, and gets the last one; it runs in a thread."""
         self._load, self._in_thread, self._refresh_seconds, self._clock = load, in_thread, refresh_seconds, clock
         self._measured = measured  # gets how long each reading took
-        self._newest: StatusSnapshot | None = None
+        self._newest: _S | None = None
         self._changed_at = float("-inf")
-        self._reading: asyncio.Task[StatusSnapshot] | None = None
+        self._reading: asyncio.Task[_S] | None = None
 
-    def age_seconds(self, snapshot: StatusSnapshot) -> float:
+    def age_seconds(self, snapshot: _S) -> float:
         return max(0.0, self._clock() - snapshot.began)
 
     def outdate(self) -> None:
         """This process has changed something: whoever asks from now on sees it."""
         self._changed_at = self._clock()
 
-    async def newest(self) -> StatusSnapshot:
+    async def newest(self) -> _S:
         """Not older than `refresh_seconds`; or up to twice as old, while a new reading is under way. Raises what the
         reading raises, if there is none that is as young."""
         wanted_from = self._changed_at
@@ -137,32 +148,48 @@ class StatusSnapshots:
             if found.began >= wanted_from:
                 return found
 
-    async def text_of(self, snapshot: StatusSnapshot) -> StatusText:
-        if not snapshot.is_spelled:
-            await self._in_thread(snapshot.spelled)
-        return snapshot.text
-
-    def _start_reading(self) -> asyncio.Task[StatusSnapshot]:
+    def _start_reading(self) -> asyncio.Task[_S]:
         """The reading that is under way, or a new one."""
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._read())
             self._reading.add_done_callback(_retrieve)
         return self._reading
 
-    async def _read(self) -> StatusSnapshot:
-        self._newest = await self._in_thread(self._load_all)
+    async def _read(self) -> _S:
+        self._newest = await self._in_thread(self._load_measured)
         return self._newest
 
-    def _load_all(self) -> StatusSnapshot:
+    def _load_measured(self) -> _S:
         began = self._clock()
-        found = StatusSnapshot(self._load(), began)
-        if self._newest is not None and self._newest.is_spelled:
-            found.spelled()  # whoever asked for the text of the last one will ask again
+        found = self._load(began, self._newest)
         self._measured(self._clock() - began)
         return found
 
 
-def _retrieve(reading: asyncio.Task[StatusSnapshot]) -> None:
+class StatusSnapshots(Snapshots[StatusSnapshot]):
+    def __init__(
+        self,
+        load: Callable[[], LakeStatus],
+        in_thread: Callable[[Callable[[], StatusSnapshot]], Awaitable[StatusSnapshot]],
+        *,
+        measured: Callable[[float], None] = lambda seconds: None,
+        refresh_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        def read(began: float, last: StatusSnapshot | None) -> StatusSnapshot:
+            found = StatusSnapshot(load(), began)
+            # Whoever asked for the text of the last one will ask again.
+            return found.spelled() if last is not None and last.is_spelled else found
+
+        super().__init__(read, in_thread, measured=measured, refresh_seconds=refresh_seconds, clock=clock)
+
+    async def text_of(self, snapshot: StatusSnapshot) -> StatusText:
+        if not snapshot.is_spelled:
+            await self._in_thread(snapshot.spelled)
+        return snapshot.text
+
+
+def _retrieve(reading: asyncio.Task[_S]) -> None:
     """Nobody may wait for a reading that fails: the next one who asks learns of the failure by trying again."""
     if not reading.cancelled():
         reading.exception()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import groupby
 
 from prometheus_client import Metric
 from prometheus_client.exposition import generate_latest
@@ -14,10 +13,11 @@ from prometheus_client.samples import Sample as PrometheusSample
 
 from strandline.core.settings import LakeConfig
 from strandline.ledger.engine import Ledger
+from strandline.ledger.ingest import datasets
 from strandline.status.maintenance import DatasetMaintenance, MaintenanceStatus, read_maintenance
 from strandline.status.receive import ReceiveStatus, read_receive
 from strandline.status.reconcile import ReconcileStatus, read_reconcile
-from strandline.status.sinks import SinkStatus, read_sinks
+from strandline.status.whole_sinks import SinkTotals, read_totals
 
 PREFIX = "strandline_"
 HELP: Mapping[str, str] = {
@@ -82,18 +82,19 @@ class Sample:
 
 
 def load_samples(config: LakeConfig, ledger: Ledger, lake: str) -> list[Sample]:
-    """From the ledger alone."""
+    """From the ledger alone. What it costs follows the number of sinks and datasets, not that of partitions."""
     with ledger.read_at_once() as connection:
+        known = datasets.list_datasets(connection)
         return samples(
-            read_sinks(connection, lake),
-            read_maintenance(config, connection),
+            read_totals(connection, lake, known),
+            read_maintenance(config, connection, known),
             read_reconcile(connection, config),
             read_receive(connection) or (),
         )
 
 
 def samples(
-    sinks: Sequence[SinkStatus],
+    sinks: Sequence[SinkTotals],
     maintenance: MaintenanceStatus | None,
     reconcile: ReconcileStatus,
     received: Sequence[ReceiveStatus] = (),
@@ -111,16 +112,15 @@ def samples(
 _NamedValue = tuple[str, dict[str, str], float | None]
 
 
-def _of_sinks(sinks: Sequence[SinkStatus]) -> Iterator[_NamedValue]:
-    for name, of_sink in groupby(sinks, key=lambda s: s.name):
-        lanes = list(of_sink)
-        one, labels = lanes[0], {"sink": name, "dataset": lanes[0].dataset}
-        yield "sink_lag_rows", labels, one.sink_lag_rows
-        yield "sink_lag_seconds", labels, one.sink_lag_seconds
+def _of_sinks(sinks: Sequence[SinkTotals]) -> Iterator[_NamedValue]:
+    for one in sinks:
+        labels = {"sink": one.name, "dataset": one.dataset}
+        yield "sink_lag_rows", labels, one.lag_rows
+        yield "sink_lag_seconds", labels, one.lag_seconds
         yield "sink_state", {**labels, "state": one.state}, 1
         yield "sink_failed_ticks", labels, one.retries
-        yield "sink_delivered_rows", labels, _sum(x.exported for x in lanes)
-        yield "sink_quarantined_rows", labels, _sum(x.quarantined for x in lanes)
+        yield "sink_delivered_rows", labels, one.exported
+        yield "sink_quarantined_rows", labels, one.quarantined
         yield "sink_held_rows", labels, one.held_rows
         yield "sink_held_since_timestamp_seconds", labels, _seconds(one.held_since)
         yield "sink_lost_rows", labels, one.lost_rows
@@ -168,11 +168,6 @@ def _of_reconciler(found: ReconcileStatus) -> Iterator[_NamedValue]:
         yield "reconcile_orphan_files", {}, seen.orphans
         yield "reconcile_missing_files", {}, seen.missing
         yield "reconcile_partial", {}, int(seen.partial)
-
-
-def _sum(values: Iterable[int | None]) -> int | None:
-    known = list(values)
-    return None if None in known else sum(v or 0 for v in known)
 
 
 def _seconds(moment: datetime | None) -> float | None:

@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from strandline.core.delivery_types import NOT_PARTITIONED, Lane, SinkRecord, SinkState
-from strandline.core.errors import MarkUnreadable
+from strandline.core.delivery_types import NOT_PARTITIONED, Lane, SinkRecord
 from strandline.core.types import Dataset, Seq
 from strandline.ledger.deliver import delivery_report, lanes, sinks
 from strandline.ledger.deliver.delivery_report import Pace, ReportedIntent, UnderWay
 from strandline.ledger.engine import Connection, Ledger, utc_now
 from strandline.ledger.ingest import datasets
-from strandline.ledger.maintain import retention_holds
+from strandline.status.whole_sinks import BySink, WholeSink
 
 TREND_MINUTES = 10
 
@@ -81,63 +80,46 @@ def read_sinks(
     return tuple(status for s in chosen for status in _SinkFacts(delivery, s, lake, moment).statuses())
 
 
-class _Delivery:
-    """What the ledger says of all chosen sinks."""
+class _Delivery(BySink):
+    """What the ledger says of all chosen sinks and their lanes."""
 
     def __init__(self, connection: Connection, known: Sequence[Dataset], one: SinkRecord | None, now: datetime) -> None:
         only = None if one is None else one.id
-        self.datasets = {d.id: d for d in known}
-        self.dataset_names = delivery_report.dataset_names(connection, only)
+        super().__init__(connection, known, only)
         self.lanes = lanes.unchecked_of_all(connection) if one is None else {one.id: lanes.unchecked(connection, one)}
         self.under_way = delivery_report.under_way(connection, only)
         self.last = delivery_report.last_batches(connection, only)
         self.quarantined = delivery_report.quarantined_rows(connection, only)
-        self.holds = retention_holds.by_dataset(connection)
-        self.losses = delivery_report.losses(connection, only)
-        self.backlogs = delivery_report.backlogs(connection, only)
         self.paces = delivery_report.paces(connection, now - timedelta(minutes=TREND_MINUTES), only)
 
 
-class _SinkFacts:
-    """What is the same for all partitions of a sink."""
+class _SinkFacts(WholeSink):
+    """The same and its partitions."""
 
-    def __init__(self, all_sinks: _Delivery, sink: SinkRecord, lake: str, now: datetime) -> None:
-        self.sink, self.now, self.state = sink, now, state_of(sink)
-        dataset = all_sinks.datasets.get(sink.dataset)
-        self.dataset_name = dataset.name if dataset else all_sinks.dataset_names[sink.id]
-        own = all_sinks.lanes.get(sink.id, [])
-        self.lanes, self.problem = _checked(own, sink, dataset, lake)
-        self.under_way, self.last, self.quarantined = all_sinks.under_way, all_sinks.last, all_sinks.quarantined
-        self.quarantined_rows = sum(all_sinks.quarantined.get(found.id, 0) for found in own)
-        held = () if dataset is None else all_sinks.holds.get(dataset.id, ())
-        self.hold = next((h for h in held if h.sink == sink.id), None)
-        self.lost = all_sinks.losses.get(sink.id, delivery_report.NOTHING_LOST)
-        backlog = all_sinks.backlogs[sink.id]
-        self.since, self.unplanned_rows = backlog.since, backlog.unplanned_rows
-        promised = sum(u.rows_left for found in own if (u := all_sinks.under_way.get(found.id)) is not None)
-        self.lag_rows = backlog.unplanned_rows + promised if backlog.is_counted else None
-        self.whole_lag_seconds = 0.0 if self.since is None else self._seconds(self.since)
-        self.trend = trend(all_sinks.paces[sink.id], self.lag_rows)
+    def __init__(self, found: _Delivery, sink: SinkRecord, lake: str, now: datetime) -> None:
+        self.lanes = found.lanes.get(sink.id, [])
+        promised = sum(u.rows_left for one in self.lanes if (u := found.under_way.get(one.id)) is not None)
+        super().__init__(found, sink, self.lanes, lake, now, promised=promised)
+        self.under_way, self.last, self.quarantined = found.under_way, found.last, found.quarantined
+        self.quarantined_rows = sum(found.quarantined.get(one.id, 0) for one in self.lanes)
+        self.trend = trend(found.paces[sink.id], self.counted_lag_rows)
 
     def statuses(self) -> list[SinkStatus]:
-        if self.lanes is None:  # a stored watermark contradicts itself
+        if not self.is_readable:
             return [self._status(None, None, None, None, None)]
         if not self.lanes:
-            return [self._status(None, self.sink.planned, self.lag_rows, self.whole_lag_seconds, None)]
+            return [self._status(None, self.sink.planned, self.lag_rows, self.lag_seconds, None)]
         return [self._status(found.partition or None, found.mark, *self._lag(found), found) for found in self.lanes]
-
-    def _seconds(self, since: datetime) -> float:
-        return max(0.0, round((self.now - since).total_seconds(), 3))
 
     def _lag(self, found: Lane) -> tuple[int | None, float | None]:
         if found.partition == NOT_PARTITIONED:
-            return self.lag_rows, self.whole_lag_seconds
+            return self.lag_rows, self.lag_seconds
         opened = self.under_way.get(found.id)
         since = None if opened is None else opened.waiting_since
         promised = found.mark if opened is None else opened.rows.hi
         if self.unplanned_rows or promised != self.sink.planned:
-            return None, None if since is None else self._seconds(since)
-        return (0, 0.0) if opened is None or since is None else (opened.rows_left, self._seconds(since))
+            return None, None if since is None else self.seconds(since)
+        return (0, 0.0) if opened is None or since is None else (opened.rows_left, self.seconds(since))
 
     def _status(
         self,
@@ -148,7 +130,7 @@ class _SinkFacts:
         found: Lane | None,
     ) -> SinkStatus:
         sink = self.sink
-        unread = self.lanes is None
+        unread = not self.is_readable
         return SinkStatus(
             sink.name,
             sink.kind,
@@ -169,30 +151,14 @@ class _SinkFacts:
             sink.retry_at,
             self.trend,
             self.unplanned_rows,
-            None if unread else self.lag_rows,
-            None if unread else self.whole_lag_seconds,
+            self.lag_rows,
+            self.lag_seconds,
             0 if self.hold is None else self.hold.rows,
             None if self.hold is None else self.hold.since,
             self.lost.rows,
             self.lost.unknown,
             sink.failing_since,
         )
-
-
-def _checked(
-    found: list[Lane], sink: SinkRecord, dataset: Dataset | None, lake: str
-) -> tuple[list[Lane] | None, str | None]:
-    if dataset is None:
-        return found, "its dataset was dropped"
-    try:
-        return lanes.check(found, sink, lake=lake, table_uuid=dataset.table_uuid), None
-    except MarkUnreadable as e:
-        return None, e.message
-
-
-def state_of(sink: SinkRecord) -> str:
-    waits = sink.state is SinkState.ACTIVE and (sink.failures > 0 or sink.retry_at is not None)
-    return "waiting" if waits else sink.state.value
 
 
 def trend(pace: Pace, lag_rows: int | None) -> str:

@@ -12,7 +12,7 @@ from strandline.cli.render import deliver
 from strandline.cli.render.progress import delivering
 from strandline.core.errors import StrandlineError
 from strandline.status import documents
-from strandline.status.sinks import state_of
+from strandline.status.whole_sinks import state_of
 
 if TYPE_CHECKING:
     from strandline.core.delivery_types import SinkRecord

@@ -176,6 +176,19 @@ def under_way(connection: sa.Connection, only: SinkId | None = None) -> dict[Lan
     }
 
 
+def rows_left(connection: sa.Connection) -> dict[SinkId, int]:
+    """The same summed up for each sink, without sinks that have none: rows that were promised and have not landed."""
+    query = (
+        sa.select(sink.c.id, _whole(chunk.c.expected).label("rows"))
+        .join_from(intent, lane, (intent.c.lane_id == lane.c.id) & intent.c.closed_at.is_(None))
+        .join(sink, _OF_GENERATION)
+        .join(chunk, (chunk.c.intent_id == intent.c.id) & (chunk.c.state == _planned))
+        .where(*_chosen(None))
+        .group_by(sink.c.id)
+    )
+    return {SinkId(row.id): row.rows for row in connection.execute(query)}
+
+
 def last_batches(connection: sa.Connection, only: SinkId | None = None) -> dict[LaneId, ReportedIntent]:
     """The last closed intent of each lane that delivered rows. After a recovery its row count may be an estimate."""
     some, closed = chunk.alias(), intent.alias()
@@ -274,19 +287,26 @@ def paces(connection: sa.Connection, since: datetime, only: SinkId | None = None
     return {SinkId(row.id): Pace(int(row.published), int(row.settled)) for row in connection.execute(query)}
 
 
+_QUARANTINED_OF = (quarantined.c.sink_id == sink.c.id) & (quarantined.c.generation == sink.c.generation)
+_IS_QUARANTINED = quarantined.c.state.in_([state.value for state in NOT_DELIVERED])
+
+
 def quarantined_rows(connection: sa.Connection, only: SinkId | None = None) -> dict[LaneId, int]:
     """Rows of each lane that the sink does not have, as far as we know; without lanes that have none."""
     query = (
         sa.select(quarantined.c.lane_id, sa.func.count().label("rows"))
-        .join_from(
-            quarantined,
-            sink,
-            (quarantined.c.sink_id == sink.c.id) & (quarantined.c.generation == sink.c.generation),
-        )
-        .where(*_chosen(only), quarantined.c.state.in_([state.value for state in NOT_DELIVERED]))
+        .join_from(quarantined, sink, _QUARANTINED_OF)
+        .where(*_chosen(only), _IS_QUARANTINED)
         .group_by(quarantined.c.lane_id)
     )
     return {LaneId(row.lane_id): row.rows for row in connection.execute(query)}
+
+
+def quarantined_by_sink(connection: sa.Connection) -> dict[SinkId, int]:
+    """The same summed up for each sink, without sinks that have none."""
+    query = sa.select(sink.c.id, sa.func.count().label("rows")).join_from(quarantined, sink, _QUARANTINED_OF)
+    query = query.where(*_chosen(None), _IS_QUARANTINED).group_by(sink.c.id)
+    return {SinkId(row.id): row.rows for row in connection.execute(query)}
 
 
 def losses(connection: sa.Connection, only: SinkId | None = None) -> dict[SinkId, Lost]:

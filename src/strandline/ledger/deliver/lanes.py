@@ -6,9 +6,9 @@ whose two values differ.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import sqlalchemy as sa
 
@@ -55,21 +55,33 @@ def _find(connection: sa.Connection, sink: SinkRecord, partition: str) -> Lane |
 
 def list_lanes(connection: sa.Connection, sink: SinkRecord, *, lake: str, table_uuid: str) -> list[Lane]:
     """The lanes of the sink's current generation, by partition; `MarkUnreadable` if one contradicts itself."""
-    return check(unchecked(connection, sink), sink, lake=lake, table_uuid=table_uuid)
+    found = unchecked(connection, sink)
+    check(found, sink, lake=lake, table_uuid=table_uuid)
+    return found
 
 
-def check(found: list[Lane], sink: SinkRecord, *, lake: str, table_uuid: str) -> list[Lane]:
-    """The same lanes of a sink; `MarkUnreadable` if one contradicts itself."""
+class Marked(Protocol):
+    """A lane, or several with the same watermark."""
+
+    @property
+    def partition(self) -> str: ...
+    @property
+    def continuation(self) -> str: ...
+    @property
+    def mark(self) -> Seq | None: ...
+
+
+def check(found: Iterable[Marked], sink: SinkRecord, *, lake: str, table_uuid: str) -> None:
+    """Raises `MarkUnreadable` if one of these lanes of a sink contradicts itself."""
     known: dict[str, Seq | None] = {}  # each token is decoded once: most lanes of a sink have the same watermark
     for one in found:
         if one.continuation not in known:
             known[one.continuation] = _decode(sink, one, lake, table_uuid)
         if known[one.continuation] != one.mark:
             raise _unreadable(sink, one, f"it is {one.mark}, and its token says {known[one.continuation]}")
-    return found
 
 
-def _decode(sink: SinkRecord, found: Lane, lake: str, table_uuid: str) -> Seq | None:
+def _decode(sink: SinkRecord, found: Marked, lake: str, table_uuid: str) -> Seq | None:
     try:
         token = decode(found.continuation)
     except TokenError as e:
@@ -79,7 +91,7 @@ def _decode(sink: SinkRecord, found: Lane, lake: str, table_uuid: str) -> Seq | 
     return token.after
 
 
-def _unreadable(sink: SinkRecord, found: Lane, why: str) -> MarkUnreadable:
+def _unreadable(sink: SinkRecord, found: Marked, why: str) -> MarkUnreadable:
     return MarkUnreadable(
         f"the watermark of sink {sink.name}, partition {found.partition!r}, cannot be used: {why}",
         hint=f"`strandline sink recover {sink.name}` reads it from the sink's own side.",
@@ -93,10 +105,12 @@ def unchecked(connection: sa.Connection, sink: SinkRecord) -> list[Lane]:
     return sorted(map(_lane, rows), key=lambda found: found.partition)
 
 
+_OF_GENERATION = (lane.c.sink_id == sink.c.id) & (lane.c.generation == sink.c.generation)
+
+
 def unchecked_of_all(connection: sa.Connection) -> dict[SinkId, list[Lane]]:
     """The same for every sink that was not removed, in one query. Sinks without lanes are left out."""
-    of_generation = (lane.c.sink_id == sink.c.id) & (lane.c.generation == sink.c.generation)
-    query = sa.select(lane).join_from(lane, sink, of_generation).where(sink.c.removed_at.is_(None))
+    query = sa.select(lane).join_from(lane, sink, _OF_GENERATION).where(sink.c.removed_at.is_(None))
     found: dict[SinkId, list[Lane]] = {}
     for one in map(_lane, connection.execute(query).all()):
         found.setdefault(one.sink, []).append(one)
@@ -105,14 +119,43 @@ def unchecked_of_all(connection: sa.Connection) -> dict[SinkId, list[Lane]]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class EqualLanes:
+    """Lanes of a sink that have the same watermark: few, since most partitions are delivered together."""
+
+    sink: SinkId
+    partition: str  # that of one of them
+    continuation: str
+    mark: Seq | None
+    exported: int  # by all of them
+
+
+def unchecked_by_mark(connection: sa.Connection) -> dict[SinkId, list[EqualLanes]]:
+    """As `unchecked_of_all`, summed up by the database."""
+    query = (
+        sa.select(
+            lane.c.sink_id,
+            sa.func.min(lane.c.partition),
+            lane.c.continuation,
+            lane.c.mark,
+            sa.cast(sa.func.sum(lane.c.exported), sa.BigInteger),
+        )
+        .join_from(lane, sink, _OF_GENERATION)
+        .where(sink.c.removed_at.is_(None))
+        .group_by(lane.c.sink_id, lane.c.continuation, lane.c.mark)
+    )
+    found: dict[SinkId, list[EqualLanes]] = {}
+    for row in connection.execute(query):
+        found.setdefault(SinkId(row.sink_id), []).append(EqualLanes(*row))
+    return found
+
+
 def highest_mark(connection: sa.Connection, dataset: DatasetId) -> Seq | None:
     """The highest sequence number that any sink of the dataset has passed or has planned."""
     of_dataset = (sink.c.dataset_id == dataset, sink.c.removed_at.is_(None))
     marks = sa.union_all(
         sa.select(sink.c.planned.label("mark")).where(*of_dataset),
-        sa.select(sa.func.max(lane.c.mark))
-        .join_from(sink, lane, (lane.c.sink_id == sink.c.id) & (lane.c.generation == sink.c.generation))
-        .where(*of_dataset),
+        sa.select(sa.func.max(lane.c.mark)).join_from(sink, lane, _OF_GENERATION).where(*of_dataset),
     ).subquery()
     return seq_or_none(connection.execute(sa.select(sa.func.max(marks.c.mark))).scalar())
 
@@ -134,12 +177,11 @@ def marks(connection: sa.Connection, dataset: DatasetId) -> list[SinkMark]:
     """For every sink that was not removed (paused and stopped ones too), the lowest watermark of its lanes. It is never
     above `planned`, because rows of a partition without a lane are in no plan yet. Rows before a sink's start are not
     meant for it."""
-    of_current = (lane.c.sink_id == sink.c.id) & (lane.c.generation == sink.c.generation)
     lowest = sa.func.min(sa.case((lane.c.id.is_not(None), sa.func.coalesce(lane.c.mark, 0)))).label("lowest")
     columns = (sink.c.id, sink.c.name, sink.c.generation, sink.c.planned)
     rows = connection.execute(
         sa.select(*columns, lowest)
-        .join_from(sink, lane, of_current, isouter=True)
+        .join_from(sink, lane, _OF_GENERATION, isouter=True)
         .where(sink.c.dataset_id == dataset, sink.c.removed_at.is_(None))
         .group_by(*columns)
         .order_by(sink.c.id)

@@ -21,6 +21,7 @@ from strandline.serve.context import ServeContext, context_of
 from strandline.serve.describe import CHANGES, NAMED, TEXT, documented, fields, page_of
 from strandline.serve.schemas import SINK, SINK_IN_FULL, SINK_LANE, SINK_REMOVED
 from strandline.status import documents, sinks
+from strandline.status.whole_sinks import state_of
 
 router = APIRouter(prefix="/sinks", tags=["sinks"])
 
@@ -208,7 +209,7 @@ def _preview(context: ServeContext, name: str) -> Document:
     from strandline.deliver.plan.preview import SinkPreview
 
     delivery = context.lake.delivery
-    return documents.tick_preview([SinkPreview(name, sinks.state_of(delivery.get(name)), delivery.preview(name), None)])
+    return documents.tick_preview([SinkPreview(name, state_of(delivery.get(name)), delivery.preview(name), None)])
 
 
 @router.post("/{name}/reset", summary="Deliver again, in a new generation", **TASK_STARTED)
