@@ -19,7 +19,7 @@ from strandline.lake import Lake
 from strandline.ledger.receive import tokens
 from strandline.serve import context
 from strandline.serve.auth.login_limit import LoginLimit
-from strandline.serve.auth.session_key import KEY_FILE, SessionKeys, load_session_keys
+from strandline.serve.auth.session_key import KEY_FILE, SessionCookie, SessionKeys, load_session_keys
 from strandline.serve.auth.sessions import COOKIE
 from tests.serve.conftest import API, Served
 
@@ -224,8 +224,9 @@ def test_attempts_are_limited_in_all_and_forgotten_after_a_minute_and_after_succ
 
 
 def test_a_cookie_is_good_until_it_expires() -> None:
-    value = KEYS.cookie("an-id", NOW + timedelta(hours=1))
-    assert KEYS.read_cookie(value, NOW) == "an-id"
+    said = SessionCookie("an-id", NOW - timedelta(hours=1), NOW + timedelta(hours=1))
+    value = KEYS.cookie(said)
+    assert KEYS.read_cookie(value, NOW) == said
     assert KEYS.read_cookie(value, NOW + timedelta(hours=2)) is None
     assert SessionKeys(b"x" * 32).read_cookie(value, NOW) is None
 
@@ -233,7 +234,7 @@ def test_a_cookie_is_good_until_it_expires() -> None:
 @given(st.text(max_size=200), st.integers(0, 200), st.characters())
 def test_no_forged_cookie_is_read(text: str, at: int, letter: str) -> None:
     assert KEYS.read_cookie(text, NOW) is None
-    value = KEYS.cookie("an-id", NOW + timedelta(hours=1))
+    value = KEYS.cookie(SessionCookie("an-id", NOW, NOW + timedelta(hours=1)))
     at %= len(value)
     forged = value[:at] + letter + value[at + 1 :]
     assert forged == value or KEYS.read_cookie(forged, NOW) is None

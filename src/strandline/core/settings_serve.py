@@ -21,8 +21,11 @@ class ServeSettings(Section):
     session_key: str | None = None
     """`env:NAME` or `file:PATH`: what signs the cookies of browsers. Processes that serve the same lake from several
     machines need the same one. Without: a file in the lake's folder, made when it is first needed."""
-    session_minutes: int = Field(default=60, ge=1, le=10_080)
-    """How long a browser stays logged in."""
+    session_idle_minutes: int = Field(default=30, ge=1, le=10_080)
+    """A browser is logged out when nobody has opened a page or pressed a button in it for so long. A page that stays
+    open and refreshes itself does not count."""
+    session_hours_max: int = Field(default=12, ge=1, le=168)
+    """A browser is logged out so long after it has logged in, however much it is used."""
     cookie_secure: bool = False
     """Browsers send the cookie over HTTPS only, also if this process does not speak it: for one behind a proxy that
     encrypts. With a certificate of its own that is always so."""

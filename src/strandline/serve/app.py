@@ -29,6 +29,7 @@ from strandline.serve.api import (
     tokens,
 )
 from strandline.serve.auth.needs import Anyone, Needs, anyone
+from strandline.serve.auth.renewal import SessionRenewal
 from strandline.serve.auth.sessions import COOKIE
 from strandline.serve.context import ServeContext, answer, is_limited
 from strandline.serve.describe import OPEN, PROBLEM, documented
@@ -105,6 +106,7 @@ def create_app(lake: Lake, *, tls: bool = False, loops: LoopStates | None = None
     for router in PAGES:
         app.include_router(router)
     _answer_errors(app, context)
+    app.add_middleware(SessionRenewal, sessions=context.sessions, secure=context.cookie_secure)
     app.add_middleware(RequestLimits, settings=context.settings, known=context.known)
     app.add_middleware(_Unexpected)
     app.add_middleware(SecurityHeaders, tls=tls)

@@ -21,6 +21,7 @@ from strandline.jobs.tasks import Tasks
 from strandline.ledger.engine import utc_now
 from strandline.ledger.receive import tokens
 from strandline.serve.auth.caller import Caller
+from strandline.serve.auth.csrf import SAFE_METHODS
 from strandline.serve.auth.login_limit import LoginLimit
 from strandline.serve.auth.session_key import load_session_keys
 from strandline.serve.auth.sessions import Sessions
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from strandline.lake import Lake
 
 _T = TypeVar("_T")
-SAFE_METHODS = ("GET", "HEAD")
 _IDENTIFIED_AT_ONCE = 4  # so that nobody keeps others from reading by asking with tokens that are none
 _SHORT_AT_ONCE = 4
 
@@ -51,7 +51,12 @@ class ServeContext:
         self.ending = threading.Event()  # set when the server is told to stop: what streams without end ends then
         self.streams = 0  # open event streams; used from the event loop only
         self.keys = load_session_keys(lake.config)
-        self.sessions = Sessions(lake.ledger, self.keys, timedelta(minutes=self.settings.session_minutes))
+        self.sessions = Sessions(
+            lake.ledger,
+            self.keys,
+            idle=timedelta(minutes=self.settings.session_idle_minutes),
+            lasts_max=timedelta(hours=self.settings.session_hours_max),
+        )
         self._verified = VerifiedCallers[Caller]()
         self.known = KnownCallers()
         self.logins = LoginLimit(self.settings.logins_per_minute_max)
@@ -103,7 +108,7 @@ class ServeContext:
         each time. For one that only reads, a caller that was verified VERIFIED_SECONDS ago is enough."""
         header = request.headers.get("authorization")
         secret = bearer_secret(header)
-        session = self.sessions.cookie_of(request) if header is None else None
+        session = self.sessions.id_of(request) if header is None else None
         if secret is None and session is None:
             self.known.note(request.scope, verified=False)
             return None

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from strandline.core.settings_serve import ServeSettings
 from strandline.http.verified_callers import bearer_secret
+from strandline.serve.auth.session_key import named_session
 from strandline.serve.auth.sessions import COOKIE
 from strandline.serve.problems import TOO_LARGE, TOO_MANY, TOO_SLOW, Problem, of_problem, too_many
 
@@ -171,7 +172,11 @@ def _named(scope: Scope) -> bytes | None:
     """The hash of the token or the session that a request names; other headers do not make another caller."""
     headers = Headers(scope=scope)
     header = headers.get("authorization")
-    named = bearer_secret(header) if header is not None else cookie_parser(headers.get("cookie", "")).get(COOKIE)
+    if header is not None:
+        named = bearer_secret(header)
+    else:
+        cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE)
+        named = None if cookie is None else named_session(cookie)
     return None if named is None else hashlib.sha256(named.encode("utf-8", "replace")).digest()
 
 

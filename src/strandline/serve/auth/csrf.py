@@ -9,6 +9,7 @@ from fastapi import Request
 
 from strandline.serve.problems import CROSS_SITE, Problem
 
+SAFE_METHODS = ("GET", "HEAD")  # they change nothing
 HEADER = "X-CSRF-Token"
 FIELD = "csrf"
 _FORM = "application/x-www-form-urlencoded"

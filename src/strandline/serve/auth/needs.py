@@ -8,8 +8,9 @@ from fastapi import Depends, Request
 
 from strandline.core.roles import Role, allows
 from strandline.serve.auth.caller import Caller
-from strandline.serve.auth.csrf import check_own_page, check_token
-from strandline.serve.context import SAFE_METHODS, context_of
+from strandline.serve.auth.csrf import SAFE_METHODS, check_own_page, check_token
+from strandline.serve.auth.sessions import is_by_person
+from strandline.serve.context import context_of
 from strandline.serve.problems import WRONG_ROLE, WRONG_SCOPE, Problem, no_token
 
 
@@ -30,6 +31,7 @@ class Needs:
         if caller.session is not None and request.method not in SAFE_METHODS:
             check_own_page(request)
             await check_token(request, context.keys.csrf_token(caller.session))
+        request.state.renews_session = caller.session is not None and is_by_person(request)
         if not allows(caller.token.role, self.role):
             raise Problem(
                 WRONG_ROLE,

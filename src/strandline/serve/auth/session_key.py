@@ -20,7 +20,16 @@ from strandline.storage.durable import whole_file
 KEY_FILE = "serve.key"  # in the lake's folder
 _KEY_BYTES = 32
 _ID_BYTES = 32
-_VERSION = "v1"
+_VERSION = "v2"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionCookie:
+    """What a cookie says. Its signature covers all of it, so nobody can move the log-in or the expiry."""
+
+    session: str  # the session's id
+    begun_at: datetime  # when the browser logged in
+    expires_at: datetime  # unless the session is renewed before
 
 
 @dataclass(frozen=True)
@@ -30,21 +39,22 @@ class SessionKeys:
     def new_id(self) -> str:
         return secrets.token_urlsafe(_ID_BYTES)
 
-    def cookie(self, session: str, expires_at: datetime) -> str:
-        """The value of the cookie: id, expiry, signature."""
-        until = int(expires_at.timestamp())
-        return f"{_VERSION}.{session}.{until}.{self._sign('cookie', f'{session}.{until}')}"
+    def cookie(self, said: SessionCookie) -> str:
+        """The value of the cookie: id, log-in, expiry, signature."""
+        signed = f"{said.session}.{int(said.begun_at.timestamp())}.{int(said.expires_at.timestamp())}"
+        return f"{_VERSION}.{signed}.{self._sign(_VERSION, signed)}"
 
-    def read_cookie(self, value: str, now: datetime) -> str | None:
-        """The session's id; None for a cookie that is forged, damaged or expired."""
+    def read_cookie(self, value: str, now: datetime) -> SessionCookie | None:
+        """None for a cookie that is forged, damaged or expired."""
         version, _, rest = value.partition(".")
         signed, _, signature = rest.rpartition(".")
-        session, _, until = signed.rpartition(".")
-        good = self._sign("cookie", signed)
+        good = self._sign(_VERSION, signed)
         is_signed = hmac.compare_digest(signature.encode("utf-8", "replace"), good.encode())
-        if version != _VERSION or not session or not is_signed:
+        if version != _VERSION or not signed or not is_signed:
             return None
-        return session if now < datetime.fromtimestamp(int(until), UTC) else None
+        session, begun, until = signed.rsplit(".", 2)
+        said = SessionCookie(session, datetime.fromtimestamp(int(begun), UTC), datetime.fromtimestamp(int(until), UTC))
+        return said if now < said.expires_at else None
 
     def csrf_token(self, session: str) -> str:
         return self._sign("csrf", session)
@@ -52,6 +62,11 @@ class SessionKeys:
     def _sign(self, purpose: str, text: str) -> str:
         mac = hmac.new(self.key, f"{purpose}:{text}".encode("utf-8", "replace"), hashlib.sha256)
         return base64.urlsafe_b64encode(mac.digest()).decode().rstrip("=")
+
+
+def named_session(value: str) -> str:
+    """The id that a cookie names, valid or not. It stays the same when the cookie is renewed."""
+    return value.split(".", 2)[1] if value.count(".") > 1 else value
 
 
 def load_session_keys(config: LakeConfig) -> SessionKeys:

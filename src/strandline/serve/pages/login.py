@@ -51,7 +51,7 @@ def _said(problem: Problem) -> str:
 async def submit_log_out(request: Request, _: None = anyone()) -> Response:
     """Without a session there is nothing to end. With one, only our own page may end it."""
     context = context_of(request)
-    session = context.sessions.cookie_of(request)
+    session = context.sessions.id_of(request)
     response = RedirectResponse("/login?out=true", 303)
     if session is not None:
         check_own_page(request)

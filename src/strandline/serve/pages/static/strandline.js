@@ -10,7 +10,7 @@
     if (fetching || document.hidden) return;
     fetching = true;
     try {
-      const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+      const answer = await fetch(location.href, { headers: { Accept: "text/html", "X-Strandline-Background": "refresh" } });
       if (answer.status === 401) return location.assign(location.href);
       if (!answer.ok) return say("off", "Not live: the server does not answer");
       const found = new DOMParser().parseFromString(await answer.text(), "text/html");
@@ -41,19 +41,29 @@
       live.textContent = words;
     }
   }
-  if (live) {
-    const events = new EventSource("/live");
+  // A stream ends with the cookie that it was opened with; a button may have got the browser a later one since.
+  async function ended() {
+    const answer = await fetch("/api/v1/session", { headers: { Accept: "application/json" } }).catch(() => null);
+    if (answer?.status === 401) location.assign(location.href);
+    else setTimeout(listen, 1000);
+  }
+  let events = null;
+  function listen() {
+    events = new EventSource("/live");
     events.addEventListener("open", () => say("on", "Live"));
     events.addEventListener("changed", refresh);
     events.addEventListener("beat", () => {
       if (document.body.dataset.beats) refresh();
       else say("on", "Live · " + new Date().toLocaleTimeString([], { hour12: false }));
     });
-    events.addEventListener("ended", () => { events.close(); location.assign(location.href); });
+    events.addEventListener("ended", () => { events.close(); ended(); });
     events.addEventListener("error", () => {
       say("off", "Not live: connecting again");
       if (events.readyState === EventSource.CLOSED) setInterval(refresh, 30000);
     });
+  }
+  if (live) {
+    listen();
     document.addEventListener("visibilitychange", refresh);
     addEventListener("pagehide", () => events.close());
   }
