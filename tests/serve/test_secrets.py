@@ -51,6 +51,13 @@ def test_no_answer_page_task_or_line_has_a_secret(
         )
         return real(self)
 
+    def failing(self: ObjectSink[object]) -> object:
+        """Quotes secrets that nobody has noted, in the ways that drivers do."""
+        raise ValueError(
+            f"cannot reach postgresql://u:{CANARY}-quoted@h/d, https://u:{CANARY}-http@h/ "
+            f"or host=h password='{CANARY} x'"
+        )
+
     def noted(client: httpx.Client, method: str, path: str, **more: object) -> httpx.Response:
         answer = client.request(method, path, **more)  # type: ignore[arg-type]
         seen[f"{method} {path} {len(seen)}"] = f"{answer.headers} {answer.text}"
@@ -66,6 +73,12 @@ def test_no_answer_page_task_or_line_has_a_secret(
         monkeypatch.setattr(ObjectSink, "claimed", leaking)
         place = noted(admin, "POST", f"{API}/sinks/out/reset", json={"to": "beginning"}).json()["place"]
         eventually(lambda: admin.get(place).json()["ended_at"])
+        monkeypatch.setattr(ObjectSink, "claimed", failing)
+        place = noted(admin, "POST", f"{API}/sinks/out/reset", json={"to": "beginning"}).json()["place"]
+        eventually(lambda: admin.get(place).json()["ended_at"])
+        assert "cannot reach postgresql://u:***@h/d" in admin.get(place).json()["error"]["message"]
+        refused = noted(admin, "POST", f"{API}/sinks", json=out | {"name": f"postgresql://u:{CANARY}-named@h"})
+        assert refused.status_code == 400 and "postgresql://u:***@h" in refused.json()["detail"]
         assert browser.post(f"{API}/session", json={"token": served.secrets[Role.ADMIN]}).status_code == 201
         known = {"name": ["out", "pg", "web"], "dataset": [dataset], "task": ["1"], "run": ["1"]}
         for path, operations in served.description["paths"].items():
@@ -81,6 +94,9 @@ def test_no_answer_page_task_or_line_has_a_secret(
     said = capfd.readouterr()
     assert "refused ***" in said.err, "the log was written, and its secret was masked"
     seen |= {"standard output": said.out, "standard error": said.err}
+    ledger = served.lake.config.ledger_file
+    assert ledger is not None
+    seen |= {f.name: f.read_bytes().decode("latin-1") for f in ledger.parent.glob(f"{ledger.name}*")}
     assert {"/", "/sinks", "/runs", "/audit"} <= set(pages) and len(seen) > 30, sorted(pages)
     leaks = [(name, text[max(0, text.index(CANARY) - 100) :][:200]) for name, text in seen.items() if CANARY in text]
     assert leaks == []

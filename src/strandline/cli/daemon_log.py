@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from strandline.core.masking import masked
+from strandline.core.masking import masked_within
 
 if TYPE_CHECKING:
     from strandline.core.errors import StrandlineError
@@ -141,7 +141,7 @@ class DaemonLog:
 
 
 def _masked(logger: object, method: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
-    return {key: masked(value) if isinstance(value, str) else value for key, value in event.items()}
+    return {key: masked_within(value) for key, value in event.items()}
 
 
 def _in_order(logger: object, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -24,6 +24,17 @@ def log_lines(*, as_json: bool) -> Iterator[None]:
         root.removeHandler(handler)
 
 
+def mask_stray_lines() -> None:
+    """What is logged while nobody handles it: Python prints warnings to standard error then."""
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(_StrayLines())
+
+
+class _StrayLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return masked(super().format(record))
+
+
 class _Lines(logging.Formatter):
     def __init__(self, as_json: bool) -> None:
         super().__init__()

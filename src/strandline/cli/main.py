@@ -38,6 +38,7 @@ from strandline.cli.commands import (
     token,
     verify,
 )
+from strandline.cli.log_lines import mask_stray_lines
 from strandline.cli.output import Output, dumps
 from strandline.core import failpoints
 from strandline.core.actor import Actor, Trigger, set_process_actor, system_user
@@ -86,6 +87,7 @@ def main() -> None:
     os.environ["TZ"] = "UTC"
     if hasattr(time, "tzset"):
         time.tzset()
+    mask_stray_lines()
     code = run(sys.argv[1:])
     with contextlib.suppress(BrokenPipeError):
         sys.stderr.flush()
@@ -137,11 +139,11 @@ def _report(error: StrandlineError, *, as_json: bool) -> int:
     else:
         out.err.print(Text.assemble(("error: ", "bold red"), error.message), soft_wrap=True)
         for note in getattr(error, "__notes__", ()):
-            out.err.print(Text.assemble(("note: ", "bold"), note), soft_wrap=True)
+            out.err.print(Text.assemble(("note: ", "bold"), masked(note)), soft_wrap=True)
         if error.hint:
             out.err.print(Text.assemble(("hint: ", "bold cyan"), error.hint), soft_wrap=True)
     if os.environ.get("STRANDLINE_DEBUG"):
-        traceback.print_exception(error)
+        print(_traceback(error), end="", file=sys.stderr)
     return error.exit_code
 
 
@@ -161,13 +163,17 @@ def _unexpected(error: Exception) -> StrandlineError:
     return wrapped
 
 
+def _traceback(error: Exception) -> str:
+    return masked("".join(traceback.format_exception(error)))
+
+
 def _keep_traceback(error: Exception) -> str:
     from strandline.iceberg.session.runtime import cache_folder
 
     path = cache_folder() / "logs" / f"crash-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.txt"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(masked("".join(traceback.format_exception(error))), "utf-8")
+        path.write_text(_traceback(error), "utf-8")
     except OSError:
         return "This is a fault of the program; STRANDLINE_DEBUG=1 shows where it happened."
     return f"This is a fault of the program; please report it with {path}."

@@ -19,6 +19,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from strandline.core.documents import json_text
+from strandline.core.masking import masked
 
 PIPE_WIDTH = 200  # a pipe has no width, and a table must not be cut to the width of a terminal that does not exist
 
@@ -35,7 +36,7 @@ class _Collected(logging.Handler):
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(self.format(record))
+        self.lines.append(masked(self.format(record)))
 
 
 def console(stream: TextIO) -> Console:

@@ -10,17 +10,19 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from strandline.core.errors import ConfigError
-from strandline.core.masking import note_secret
+from strandline.core.masking import note_password, note_secret
 
 
 def resolve_secret(value: str | None) -> str | None:
-    """The value itself, or what `env:NAME` names right now."""
+    """The value itself, or what `env:NAME` names right now. It may be an address: a password in it is noted."""
     if value is None or not value.startswith("env:"):
+        note_password(value or "")
         return value
     name = value.removeprefix("env:")
     found = os.environ.get(name)
     if found is None:
         raise ConfigError(f"the environment variable {name} is not set", hint=f"A setting says env:{name}.")
+    note_password(found)
     return found
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from strandline.core.delivery_types import PeerKind
 from strandline.core.forward_protocol import LaneName
+from strandline.core.masking import masked
 from strandline.core.settings import ForwardSettings
 from strandline.core.types import Seq, SeqRange
 from strandline.iceberg.schema.columns import Column
@@ -79,10 +80,18 @@ class Landed:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """The sink refuses the chunk for good, because of its content."""
+class _Said:
+    """An outcome with the sink's own words, in which secrets are masked."""
 
     why: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "why", masked(self.why))
+
+
+@dataclass(frozen=True, slots=True)
+class Refused(_Said):
+    """The sink refuses the chunk for good, because of its content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,17 +102,14 @@ class Conflict:
 
 
 @dataclass(frozen=True, slots=True)
-class TryLater:
-    why: str
+class TryLater(_Said):
     wait_seconds: float | None = None  # as long as the sink asked for
     may_be_rows: bool = False  # The rows may be the cause. A sender that says so is a `TriesRows`.
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(_Said):
     """The chunk may have landed: ask the sink before sending it again."""
-
-    why: str
 
 
 Outcome = Landed | Refused | Conflict | TryLater | Unknown

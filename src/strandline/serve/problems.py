@@ -16,6 +16,7 @@ from fastapi.responses import Response
 
 from strandline.core import errors
 from strandline.core.documents import Document, json_text
+from strandline.core.masking import masked_within
 
 log = logging.getLogger(__name__)
 
@@ -184,5 +185,5 @@ def of_unexpected(error: BaseException) -> Response:
 
 def _answer(document: Document, headers: Mapping[str, str]) -> Response:
     # `replace`: a message may quote a name that is no valid text
-    text = json_text(document).encode("utf-8", "replace")
+    text = json_text(masked_within(document)).encode("utf-8", "replace")
     return Response(text, document["status"], dict(headers), MEDIA_TYPE)

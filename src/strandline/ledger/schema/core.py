@@ -12,12 +12,15 @@ promised: an intent's bounds and options, a chunk's range.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import Any
 
 from sqlalchemy import BigInteger, Boolean, Column, Dialect, MetaData, Table, Text, TypeDecorator
+
+from strandline.core.masking import masked, masked_within
 
 metadata = MetaData()
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -45,12 +48,40 @@ class UtcMicros(TypeDecorator[datetime]):
         return None if value is None else _EPOCH + timedelta(microseconds=value)
 
 
+class MaskedText(TypeDecorator[str]):
+    """Words that may quote a server, stored without the secrets in them."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        return None if value is None else masked(value)
+
+
+class MaskedJson(TypeDecorator[str]):
+    """The same for JSON: the texts in it are masked."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        return None if value is None else json.dumps(masked_within(json.loads(value)))
+
+
 def integers(*names: str) -> Iterable[Column[int]]:
     return (Column(name, BigInteger) for name in names)
 
 
 def texts(*names: str) -> Iterable[Column[str]]:
     return (Column(name, Text) for name in names)
+
+
+def words(*names: str) -> Iterable[Column[str]]:
+    return (Column(name, MaskedText) for name in names)
+
+
+def documents(*names: str) -> Iterable[Column[str]]:
+    return (Column(name, MaskedJson) for name in names)
 
 
 def flags(*names: str) -> Iterable[Column[bool]]:
@@ -96,15 +127,15 @@ dataset = table(
 block = table(
     "block",
     integers("id", "dataset_id", "lo", "hi", "fence", "snapshot_id", "row_count"),
-    texts("kind", "batch_id", "digest", "state", "reason"),
+    texts("kind", "batch_id", "digest", "state"),
+    words("reason"),
     times("lease_until", "reserved_at", "changed_at"),
 )
 
 # The files whose rows an adopted block numbers. Recovery takes over a crashed pass by numbering them again.
 input_file = table("input_file", integers("block_id"), texts("path"))
 
-# `detail` is JSON.
-audit = table("audit", integers("id"), texts("event", "detail"), times("at"), actor_columns())
+audit = table("audit", integers("id"), texts("event"), documents("detail"), times("at"), actor_columns())
 
 # Foreign and unnumbered rows, as last counted at one snapshot of main.
 table_count = table(
@@ -124,15 +155,16 @@ table_state = table(
     integers("dataset_id"),
     integers("settled_snapshot"),  # the snapshot of our tag, when the ledger last learned of it
     integers("settled_sequence"),  # Iceberg's sequence number of that snapshot
-    texts("doubt"),  # rows were published while nothing showed whether the table had been rolled back
-    texts("trouble"),  # why the last recovery could not settle the dataset
+    words("doubt"),  # rows were published while nothing showed whether the table had been rolled back
+    words("trouble"),  # why the last recovery could not settle the dataset
     times("trouble_since"),
 )
 
 sink = table(
     "sink",
     integers("id", "dataset_id", "generation", "start", "planned", "failures"),
-    texts("instance", "name", "kind", "destination", "state", "reason", "lease_token"),
+    texts("instance", "name", "kind", "destination", "state", "lease_token"),
+    words("reason"),
     texts("options"),  # a JSON object of texts
     texts("peer"),  # the kind of server that answered the claim of the destination; NULL where it is irrelevant
     times("retry_at", "lease_until", "created_at", "removed_at"),

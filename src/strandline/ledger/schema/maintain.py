@@ -8,7 +8,7 @@ demand. Losses and purges are stored before the rows are deleted, and stay. A ru
 
 from __future__ import annotations
 
-from strandline.ledger.schema.core import actor_columns, flags, integers, table, texts, times
+from strandline.ledger.schema.core import actor_columns, documents, flags, integers, table, texts, times, words
 
 # Rows at or below a floor may be gone from the table. A dataset without one never lost rows to retention.
 floor = table("floor", integers("dataset_id", "floor", "version"), times("changed_at"))
@@ -30,11 +30,12 @@ purge = table("purge", integers("id", "dataset_id", "lo", "hi", "rows"), times("
 # The folders and machines with files of rejected rows: a purge must find every copy of a row.
 reject_folder = table("reject_folder", integers("dataset_id"), texts("node", "folder"), times("noted_at"))
 
-# `result` is JSON.
 maintenance_run = table(
     "maintenance_run",
     integers("id", "dataset_id"),
-    texts("kind", "node", "outcome", "reason", "result"),
+    texts("kind", "node", "outcome"),
+    words("reason"),
+    documents("result"),
     flags("dry_run", "by_schedule"),
     times("started_at", "heartbeat_at", "ended_at"),
     times("stop_asked_at"),  # somebody has called it off; its process sees this at its next sign of life

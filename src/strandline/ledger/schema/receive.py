@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from sqlalchemy import literal_column
 
-from strandline.ledger.schema.core import hash_column, integers, table, texts, times
+from strandline.ledger.schema.core import hash_column, integers, table, texts, times, words
 
 # `datasets` is a JSON list of names; NULL: every dataset.
 api_token = table(
@@ -56,7 +56,8 @@ receive_batch = table(
     "receive_batch",
     integers("id", "dataset_id", "rows", "lo", "hi", "failures"),
     integers("failed_from"),  # the lake's counter at the first failure
-    texts("batch_id", "lease_token", "reason", "ending"),
+    texts("batch_id", "lease_token", "ending"),
+    words("reason"),
     times("created_at", "lease_until", "published_at", "retry_at", "ended_at"),
 )
 
@@ -68,7 +69,7 @@ received = table(
 )
 
 # The dataset's receiver accepts and ingests nothing until a person has released it.
-receive_hold = table("receive_hold", integers("dataset_id"), texts("reason"), times("since"))
+receive_hold = table("receive_hold", integers("dataset_id"), words("reason"), times("since"))
 
 # `rows > 0`, not `spool IS NOT NULL`: for that, SQLite would use the index of all spool files there ever were.
 # A literal: with a parameter, the databases do not use their partial indexes.
@@ -78,6 +79,7 @@ HAS_ROWS = received.c.rows > literal_column("0")
 quarantined = table(
     "quarantined",
     integers("id", "sink_id", "generation", "lane_id", "seq", "size", "replay_number"),
-    texts("reason", "object", "options", "form", "state"),
+    texts("object", "options", "form", "state"),
+    words("reason"),
     times("at", "changed_at"),
 )

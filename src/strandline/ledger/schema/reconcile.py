@@ -7,7 +7,7 @@ migrations) refuse every other transition.
 
 from __future__ import annotations
 
-from strandline.ledger.schema.core import actor_columns, flags, integers, table, texts, times
+from strandline.ledger.schema.core import actor_columns, documents, flags, integers, table, texts, times, words
 
 sweep_lease = table("sweep_lease", integers("id", "fence"), texts("token"), times("until"))
 
@@ -15,8 +15,9 @@ reconcile_run = table(
     "reconcile_run",
     integers("id", "fence"),
     flags("act", "delete", "accept_loss"),
-    texts("storage", "state", "reason", "why"),
-    texts("outcome"),  # a JSON object: see `reconcile_runs`
+    texts("storage", "state", "reason"),
+    words("why"),
+    documents("outcome"),  # a JSON object: see `reconcile_runs`
     texts("folder"),  # the id of a folder that other machines may not see; only there are the run's files
     times("started_at", "ended_at"),
     times("stop_asked_at"),  # somebody has called it off; its process sees this when it renews the lease
@@ -26,7 +27,8 @@ reconcile_run = table(
 swept_file = table(
     "swept_file",
     integers("id", "run_id", "size", "modified_ns"),
-    texts("kind", "table_name", "path", "kept_at", "state", "why"),
+    texts("kind", "table_name", "path", "kept_at", "state"),
+    words("why"),
     times("begun_at", "changed_at"),
 )
 

@@ -7,16 +7,16 @@ out has died. Triggers (made by the migrations) refuse every other transition.
 
 from __future__ import annotations
 
-from strandline.ledger.schema.core import actor_columns, integers, table, texts, times
+from strandline.ledger.schema.core import actor_columns, documents, integers, table, texts, times
 
 web_session = table("web_session", texts("id_hash"), integers("token_id"), times("created_at", "expires_at"))
 
-# `result` and `error` are JSON.
 task = table(
     "task",
     integers("id"),
     texts("subject"),  # what it works on: a sink, a dataset; empty: the whole lake
-    texts("kind", "node", "lease_token", "outcome", "result", "error"),
+    texts("kind", "node", "lease_token", "outcome"),
+    documents("result", "error"),
     times("started_at", "lease_until", "ended_at"),
     times("stop_asked_at"),  # somebody has called it off; its process sees this when it renews the lease
     actor_columns(),

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 from strandline.core.forward_protocol import Answer
+from strandline.core.masking import masked
 from strandline.core.roles import Role
 from strandline.core.types import SeqRange
 from strandline.ledger.receive.received import BodyGone, Decision, New, OnHold, OtherBody, Overlaps, Repeat
@@ -25,7 +26,7 @@ class Reply:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def body(self) -> dict[str, Any]:
-        return {"outcome": self.outcome.value, "why": self.why, **self.more}
+        return {"outcome": self.outcome.value, "why": None if self.why is None else masked(self.why), **self.more}
 
 
 class EarlyReply(Exception):
