@@ -78,6 +78,11 @@ def catalyst_of(spark: SparkSession) -> Any:
     return jvm_of(spark).org.apache.spark.sql.catalyst
 
 
+def parsed_expression(spark: SparkSession, text: str) -> Any:
+    """Catalyst's expression of a SQL text, before Spark has looked up what it names."""
+    return java_session(spark).sessionState().sqlParser().parseExpression(text)
+
+
 def java_origin(error: BaseException) -> Any:
     """The Java exception behind an error of PySpark or Py4J; None if there is none."""
     return getattr(error, "_origin", None) or getattr(error, "java_exception", None)

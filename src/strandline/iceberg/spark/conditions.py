@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from strandline.core.errors import UsageError
-from strandline.iceberg.session.spark_internals import catalyst_of, query_execution
+from strandline.iceberg.session.spark_internals import catalyst_of, parsed_expression, query_execution
 from strandline.iceberg.spark.java_errors import explain
 
 if TYPE_CHECKING:
@@ -26,9 +26,20 @@ _USER_FUNCTIONS = ("PythonUD", "ScalaUDF", "ScalaAggregator", "SQLScalarFunction
 _SPECIAL_LITERAL = re.compile(r"(?i)\b(?:date|timestamp(?:_ntz|_ltz)?)\s*r?['\"]\s*(now|today|tomorrow|yesterday)\b")
 
 
+def find_other_tables(df: DataFrame, where: str) -> str | None:
+    """What is wrong with a condition that asks other tables; None if it asks none. Spark has not looked at those tables
+    then. Its errors would name their columns, to whoever may add a sink to one dataset and not know of the others.
+    Raises what Spark's parser raises."""
+    asks = catalyst_of(df.sparkSession).trees.TreePattern.PLAN_EXPRESSION()
+    found = parsed_expression(df.sparkSession, where).containsPattern(asks)
+    return "it asks other tables, whose rows change" if found else None
+
+
 def find_instability(df: DataFrame, where: str) -> str | None:
-    """What in the condition depends on more than the row; None if nothing does. Raises what Spark's analyser raises for
-    a condition that does not fit the rows."""
+    """What in the condition depends on more than the row; None if nothing does. Raises what Spark's parser and analyser
+    raise for a condition that does not fit the rows."""
+    if (unstable := find_other_tables(df, where)) is not None:
+        return unstable
     plan: Any = query_execution(df.where(where)).analyzed()
     condition = _filter_of(plan).condition()
     catalyst = catalyst_of(df.sparkSession)
@@ -40,8 +51,6 @@ def find_instability(df: DataFrame, where: str) -> str | None:
         return f"{found.sql()} gives another value at every evaluation"
     if found := _innermost(condition, lambda e: e.containsPattern(patterns.CURRENT_LIKE())):
         return f"{found.sql()} depends on the time or the session"
-    if _innermost(condition, lambda e: e.containsPattern(patterns.PLAN_EXPRESSION())):
-        return "it asks other tables, whose rows change"
     for part in _parts(condition):
         kind = part.getClass().getSimpleName()
         if kind.startswith(_USER_FUNCTIONS):

@@ -32,7 +32,7 @@ from strandline.core.types import Dataset, Lease, Seq, SeqRange
 from strandline.core.wording import agreeing, plural
 from strandline.iceberg.metadata.table_metadata import RecordedPurge
 from strandline.iceberg.spark import floor as table_floor
-from strandline.iceberg.spark.conditions import find_instability
+from strandline.iceberg.spark.conditions import find_instability, find_other_tables
 from strandline.iceberg.spark.java_errors import JAVA_ERRORS, explain
 from strandline.iceberg.spark.table_change import check_epoch
 from strandline.ledger import audit
@@ -171,6 +171,7 @@ class _Purge:
         self.context.check(self.dataset)
         hint = f"Write it as in Spark SQL, about columns of {self.dataset.name}: {', '.join(self._main().columns)}."
         try:
+            self._check_stable(find_other_tables(self._main(), self.where))
             kind = self._main().select(F.expr(self.where).alias("_sl_fits")).schema["_sl_fits"].dataType
             if kind == T.BooleanType():
                 self._main().where(F.expr(self.where)).schema  # noqa: B018 - an aggregate is an expression, too
@@ -180,14 +181,17 @@ class _Purge:
             raise UsageError(
                 f"`{self.where}` is not a condition: it gives {kind.simpleString()}, not true or false", hint=hint
             )
-        if (unstable := find_instability(self._main(), self.where)) is not None:
+        self._check_stable(find_instability(self._main(), self.where))
+        if not keep_snapshots:
+            check_expirable(self.dataset, self.context.tables().view(self.dataset.name))
+
+    def _check_stable(self, unstable: str | None) -> None:
+        if unstable is not None:
             raise UsageError(
                 f"the condition `{self.where}` cannot choose rows: {unstable}",
                 hint="Purge evaluates it several times: to count rows, to find sinks that have them, and to delete. "
                 "Use columns of the row and constants, such as timestamp'2026-01-31 00:00:00' instead of now().",
             )
-        if not keep_snapshots:
-            check_expirable(self.dataset, self.context.tables().view(self.dataset.name))
 
     @property
     def _rows(self) -> RowSearch:
