@@ -18,7 +18,7 @@ from strandline.serve.auth.needs import Needs
 from strandline.serve.auth.sessions import COOKIE
 from strandline.serve.pages import actions, spelling
 from strandline.serve.pages.charts import Line, Point, line_chart, share_bar, sparkline, thinned
-from strandline.serve.pages.history import APART_SECONDS_MIN, GAP_SECONDS, History, Sample
+from strandline.serve.pages.history import APART_SECONDS_MIN, GAP_SECONDS, History, Sample, SinkKey
 from strandline.serve.pages.login import _own_path
 from strandline.serve.pages.views import place_of
 from strandline.serve.server import serve_lake
@@ -26,6 +26,7 @@ from strandline.status.problems import Severity, StatusProblem, Subject
 from tests.serve.conftest import API, Served, eventually
 
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
+OWN = SinkKey("d", "s")
 PAGES = ("/", "/datasets", "/sinks", "/quarantine/rows", "/drift", "/runs", "/audit", "/tokens")
 
 
@@ -277,7 +278,8 @@ def test_a_server_that_stops_does_not_wait_for_open_pages(lake: Lake) -> None:
 
 
 def sample(second: float, sequence: int = 0, **delivered: int | None) -> Sample:
-    return Sample(AT + timedelta(seconds=second), sequence, {"s": sequence}, {"s": 1.0}, delivered)
+    by_sink = {SinkKey("d", name): rows for name, rows in delivered.items()}
+    return Sample(AT + timedelta(seconds=second), sequence, {OWN: sequence}, {OWN: 1.0}, by_sink)
 
 
 def test_rates_come_from_neighbouring_samples_and_a_gap_has_none() -> None:
@@ -285,9 +287,10 @@ def test_rates_come_from_neighbouring_samples_and_a_gap_has_none() -> None:
     for second, rows, out in ((0, 0, 0), (10, 100, 50), (20, 300, 20), (20 + GAP_SECONDS + 1, 900, 900)):
         history.add(sample(second, rows, s=out))
     assert [p.value for p in history.rows_in()] == [10.0, 20.0, None]
-    assert [p.value for p in history.rows_out(["s"])] == [5.0, None, None], "a counter that went back has no rate"
-    assert None in [p.value for p in history.lag_rows("s")], "nobody looked in between"
-    assert [p.value for p in history.rows_out(["s", "other"])] == [None, None, None]
+    assert [p.value for p in history.rows_out([OWN])] == [5.0, None, None], "a counter that went back has no rate"
+    assert None in [p.value for p in history.lag_rows(OWN)], "nobody looked in between"
+    assert [p.value for p in history.rows_out([OWN, SinkKey("d", "other")])] == [None, None, None]
+    assert not any(p.value for p in history.lag_rows(SinkKey("e", "s"))), "another dataset had a sink of the same name"
     assert history.since == AT
 
 
@@ -296,7 +299,7 @@ def test_samples_are_bounded_and_not_too_close() -> None:
     for n in range(10):
         history.add(sample(n * APART_SECONDS_MIN, n))
         history.add(sample(n * APART_SECONDS_MIN + 0.1, n))
-    assert [p.value for p in history.lag_rows("s")] == [7, 8, 9]
+    assert [p.value for p in history.lag_rows(OWN)] == [7, 8, 9]
 
 
 def test_a_line_has_a_gap_where_nothing_is_known_and_no_chart_is_drawn_of_nothing() -> None:

@@ -24,6 +24,7 @@ StrandlineError
 │   ├── TableUnfit        the table lacks something that the protocol needs
 │   ├── UnsafeCatalog     JDBC over a network database
 │   ├── SweepRunning      another run of the reconciler is under way
+│   ├── DestinationTaken  another sink, dataset or lake delivers to a place
 │   ├── SinkStopped       a sink is in a state that a person has to look at
 │   ├── MarkUnreadable    a sink's watermark is unreadable or contradicts itself
 │   ├── AlreadyRunning    the same maintenance of the same dataset, or the same task, is under way
@@ -233,6 +234,17 @@ class LedgerBusy(FailedError):
 
 class ResyncNeeded(FailedError):
     retryable = True
+
+
+class DestinationTaken(RefusedError):
+    """The message names who delivers there. `sink` and `dataset` say it for those who must not show that to everybody;
+    both are None if it is not of this lake."""
+
+    def __init__(
+        self, message: str, *, hint: str | None = None, sink: str | None = None, dataset: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.sink, self.dataset = sink, dataset
 
 
 class SinkStopped(RefusedError):

@@ -11,7 +11,7 @@ from uuid import uuid4
 from strandline.core.audit_events import Event
 from strandline.core.bounded_text import check_text
 from strandline.core.delivery_types import SinkId, SinkRecord, SinkState
-from strandline.core.errors import LeaseLost, RefusedError, SchemaError, StorageError, UsageError
+from strandline.core.errors import DestinationTaken, LeaseLost, RefusedError, SchemaError, StorageError, UsageError
 from strandline.core.read_token import check, decode
 from strandline.core.types import PARTITION_COLUMN, SEQ_COLUMN, BlockKind, Dataset, History, Lease, Seq
 from strandline.deliver.context import DeliverContext
@@ -153,10 +153,11 @@ def _continue(context: DeliverContext, draft: SinkRecord, dataset: Dataset, foun
     claim = found.claim
     if claim.lake != context.lake or claim.dataset != dataset.name or claim.table_uuid != dataset.table_uuid:
         same_name = claim.lake == context.lake and claim.dataset == dataset.name
-        raise RefusedError(
+        raise DestinationTaken(
             f"{draft.destination} belongs to dataset {claim.dataset} of lake {claim.lake}"
             + (", another table of the same name" if same_name else ""),
             hint="Choose another place, or empty this one if nobody needs it.",
+            dataset=claim.dataset if claim.lake == context.lake else None,
         )
     for other in context.ledger.query(sinks.list_sinks):
         if other.instance == claim.instance:  # under another spelling of the same place

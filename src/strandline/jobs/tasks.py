@@ -31,7 +31,7 @@ from strandline.jobs.heartbeat import beating
 from strandline.jobs.node import node
 from strandline.ledger import tasks
 from strandline.ledger.engine import Ledger, utc_now
-from strandline.ledger.tasks import Outcome, Task, TaskId
+from strandline.ledger.tasks import BegunBy, Outcome, Task, TaskId
 
 log = logging.getLogger(__name__)
 
@@ -151,13 +151,21 @@ class Tasks:
         return self._told(found)
 
     def latest(
-        self, *, kind: str | None = None, subject: str | None = None, before: int | None = None, tasks_max: int = 20
+        self,
+        *,
+        kind: str | None = None,
+        subject: str | None = None,
+        begun_by: BegunBy | None = None,
+        before: int | None = None,
+        tasks_max: int = 20,
     ) -> list[Task]:
         """Newest first."""
 
         def look() -> list[Task]:
             with self._ledger.read() as connection:
-                return tasks.latest(connection, kind=kind, subject=subject, before=before, tasks_max=tasks_max)
+                return tasks.latest(
+                    connection, kind=kind, subject=subject, begun_by=begun_by, before=before, tasks_max=tasks_max
+                )
 
         found = look()
         if any(task.seems_dead(utc_now()) for task in found):

@@ -186,16 +186,36 @@ def get(connection: sa.Connection, id: int) -> Task:
     return _TASKS.get(connection, id)
 
 
+@dataclass(frozen=True, slots=True)
+class BegunBy:
+    """Tasks that a token has begun. Its name alone is not enough: a user of the command line may have the same one, and
+    so may a token that was revoked before this one was made."""
+
+    token: str
+    since: datetime  # when the token was made
+
+    def has_begun(self, found: Task) -> bool:
+        is_own = found.actor.name == self.token and found.actor.trigger in _OF_TOKENS
+        return is_own and found.started_at >= self.since
+
+
+_OF_TOKENS = (Trigger.API, Trigger.PAGE)
+
+
 def latest(
     connection: sa.Connection,
     *,
     kind: str | None = None,
     subject: str | None = None,
+    begun_by: BegunBy | None = None,
     before: int | None = None,
     tasks_max: int = 20,
 ) -> list[Task]:
     """Newest first; `before` is the id of the last task of the previous page."""
     wanted: list[sa.ColumnElement[bool]] = []
+    if begun_by is not None:
+        by_token = task.c.trigger.in_([trigger.value for trigger in _OF_TOKENS])
+        wanted += [task.c.actor == begun_by.token, by_token, task.c.started_at >= begun_by.since]
     if kind is not None:
         wanted.append(task.c.kind == kind)
     if subject is not None:

@@ -27,6 +27,7 @@ from strandline.serve.describe import (
     or_null,
     without,
 )
+from strandline.status.documents import SHOWN_OF_ANY_RUN
 from strandline.status.problems import StatusProblem
 from strandline.status.reconciliation import Reconciliation
 from strandline.status.report import LakeStatus
@@ -104,7 +105,13 @@ RECONCILE_RUN = also(
     **without(of_value(Outcome), "tables", "sequences", "vanished", "clock")["properties"],
 )
 RECONCILE_RUN_WITH_FILES = also(RECONCILE_RUN, files=list_of(_FILE_OF_A_RUN))
-RECONCILIATION = also(of_value(Reconciliation), last_run=or_null(RECONCILE_RUN))
+_RUN_FOR_LIMITED = fields(
+    **{
+        name: schema if name in SHOWN_OF_ANY_RUN else {"type": "null"}
+        for name, schema in RECONCILE_RUN["properties"].items()
+    }
+)
+RECONCILIATION = also(of_value(Reconciliation), last_run={"anyOf": [RECONCILE_RUN, _RUN_FOR_LIMITED, {"type": "null"}]})
 TOKEN = without(of_value(Token), "id", "owner")
 AUDIT_EVENT = also(without(of_value(AuditEvent), "actor", "detail"), detail=OPEN, **_WHO)
 TASK = also(without(of_value(Task), "id", "lease_until", "actor"), task=NUMBER, attention=or_null(TEXT), **_WHO)

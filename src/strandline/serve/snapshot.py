@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from hashlib import sha256
 from typing import Generic, Protocol, TypeVar
 
 from strandline.core.documents import json_text
@@ -26,6 +27,7 @@ _CUTS_MAX = 64  # texts for limited tokens that are kept of one reading
 class StatusText:
     plain: bytes
     packed: bytes  # the same with gzip
+    version: str  # the same as long as the text is
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class GaugesSnapshot:
 def _text_of(status: LakeStatus, **instead: object) -> StatusText:
     document = documents.lake_status(status) | instead
     plain = json_text(document).encode("utf-8", "replace")  # a stored name may be no valid text
-    return StatusText(plain, gzip.compress(plain, _GZIP_LEVEL, mtime=0))
+    return StatusText(plain, gzip.compress(plain, _GZIP_LEVEL, mtime=0), sha256(plain).hexdigest()[:16])
 
 
 def only_of(found: LakeStatus, datasets: tuple[str, ...]) -> LakeStatus:
@@ -84,7 +86,7 @@ def only_of(found: LakeStatus, datasets: tuple[str, ...]) -> LakeStatus:
         reconcile=NOT_YET,
         datasets=tuple(d for d in found.datasets if d.name in names),
         sinks=tuple(s for s in found.sinks if s.dataset in names),
-        receive=None if found.receive is None else tuple(r for r in found.receive if r.dataset in names),
+        receive=tuple(r for r in found.receive or () if r.dataset in names) or None,
         maintenance=None
         if care is None
         else replace(

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from strandline.core.documents import Document, error_document, fields_of
+from strandline.core.masking import masked, masked_within
 from strandline.core.types import Abandoned, Published, Reserved, Staged
 from strandline.status.attention import attention
 
@@ -198,7 +199,9 @@ def _ingested_file(o: FileOutcome) -> Document:
 
 
 def sink(record: SinkRecord, dataset: str) -> Document:
-    return fields_of(record, "id", "failures", "retry_at", "peer", "failing_since") | {"dataset": dataset}
+    # Our own kinds of sinks refuse a password in an option; kinds that packages bring may not.
+    shown = {"options": masked_within(record.options), "destination": masked(record.destination)}
+    return fields_of(record, "id", "failures", "retry_at", "peer", "failing_since") | shown | {"dataset": dataset}
 
 
 def sink_status(s: SinkStatus) -> Document:
@@ -390,11 +393,15 @@ def reconcile_run_with_files(run: ReconcileRun, files: Sequence[Swept]) -> Docum
     return reconcile_run(run) | {"files": list(map(quarantined_file, files))}
 
 
-def reconciliation(found: Reconciliation, *, with_paths: bool = True) -> Document:
-    """Without paths for readers who may not see all datasets."""
+SHOWN_OF_ANY_RUN = ("run", "dry_run", "started_at", "ended_at", "aborted")
+"""What a run of the reconciler shows to readers who may not see all datasets: when it was, and how it ended."""
+
+
+def reconciliation(found: Reconciliation, *, whole_lake: bool = True) -> Document:
+    """`whole_lake`: the reader may see all datasets. For others, what a run found is not known: null, never 0."""
     last = None if found.last_run is None else reconcile_run(found.last_run)
-    if last is not None and not with_paths:
-        last |= {"samples": (), "failures": (), "stopped": {}, "refusals": (), "why": None}
+    if last is not None and not whole_lake:
+        last = {name: value if name in SHOWN_OF_ANY_RUN else None for name, value in last.items()}
     return fields_of(found) | {"last_run": last}
 
 

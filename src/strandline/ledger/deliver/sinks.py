@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from strandline.core.delivery_types import ChunkState, PeerKind, SinkId, SinkRecord, SinkState
-from strandline.core.errors import NoSuchSink, RefusedError
+from strandline.core.errors import DestinationTaken, NoSuchSink, RefusedError
 from strandline.core.types import DatasetId, Seq
 from strandline.ledger.engine import from_row, insert_into, utc_now
 from strandline.ledger.ingest import blocks
@@ -81,10 +81,11 @@ def add(
     raise taken(next((s.name for s in list_sinks(connection) if s.destination == destination), "another"), destination)
 
 
-def taken(other: str, destination: str) -> RefusedError:
-    return RefusedError(
+def taken(other: str, destination: str) -> DestinationTaken:
+    return DestinationTaken(
         f"sink {other} delivers to {destination} already",
         hint="Two sinks must not share a destination: choose another place, or remove that sink.",
+        sink=other,
     )
 
 

@@ -29,12 +29,13 @@ router = APIRouter(prefix="/reconciliation", tags=["reconciliation"])
 
 @router.get("/status", summary="Whether it runs, when, and what it found last", **documented(RECONCILIATION))
 async def status(request: Request, caller: Caller = needs(Role.READ)) -> Response:
-    """Always answers, also where the reconciler is not enabled."""
+    """Always answers, also where the reconciler is not enabled. A token that is limited to some datasets sees of the
+    last run only when it was and how it ended: what it found is of the whole lake, and null."""
     context = context_of(request)
 
     def load() -> Document:
         found = load_reconciliation(context.lake.config, context.lake.ledger)
-        return documents.reconciliation(found, with_paths=caller.token.datasets is None)
+        return documents.reconciliation(found, whole_lake=not caller.is_limited)
 
     return await context.read(caller, load)
 

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
 from strandline.core.documents import Document, fields_of
-from strandline.core.errors import NoSuchSink, UsageError
+from strandline.core.errors import DestinationTaken, NoSuchSink, UsageError
 from strandline.core.roles import Role
 from strandline.serve.api.inputs import AfterName, Body, DryRun, Limit, LongText, Name, NamePath, Text, paged
 from strandline.serve.api.tasks import TASK_STARTED, check_going, start_task
@@ -60,6 +60,20 @@ class Verify(Body):
     taken_is_fine: bool = Field(default=False, description="Objects that a consumer took away are no loss.")
 
 
+_OTHER_PLACE = "Two sinks must not share a destination: choose another place."
+
+
+def _may_know(context: ServeContext, caller: Caller, error: DestinationTaken) -> bool:
+    """Whether the caller may know who delivers to the place."""
+    if error.sink is not None and caller.is_limited:
+        try:
+            check_sink(context, caller, error.sink)
+        except NoSuchSink:
+            return False
+        return True
+    return not caller.is_limited or (error.dataset is not None and caller.sees(error.dataset))
+
+
 def check_sink(context: ServeContext, caller: Caller, name: str) -> str:
     """The name, if the caller may see the sink. Raises NoSuchSink."""
     record = context.lake.delivery.get(name)
@@ -96,9 +110,16 @@ async def add_sink(request: Request, wanted: NewSink, caller: Caller = needs(Rol
 
     def add() -> Document:
         dataset = caller.check_sees(wanted.dataset)
-        made = context.lake.delivery.add(
-            wanted.name, dataset, wanted.kind, wanted.options, from_now=wanted.start == "now"
-        )
+        try:
+            made = context.lake.delivery.add(
+                wanted.name, dataset, wanted.kind, wanted.options, from_now=wanted.start == "now"
+            )
+        except DestinationTaken as e:
+            if not _may_know(context, caller, e):
+                raise DestinationTaken(
+                    "somebody else delivers to this destination, or to a place in it or around it", hint=_OTHER_PLACE
+                ) from None
+            raise
         return documents.sink(made, dataset)
 
     return await context.change(caller, add, status=201)
@@ -158,7 +179,7 @@ async def remove_sink(
         return {
             "removed": record.name,
             "dry_run": dry_run,
-            "destination": record.destination,
+            "destination": given_up["destination"],
             "lag_rows": given_up["lag_rows"],
             "open_intents": len(given_up["open_intents"]),
             "quarantined_rows": sum(lane.quarantined for lane in lanes),

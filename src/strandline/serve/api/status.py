@@ -7,10 +7,10 @@ from fastapi import APIRouter, Request, Response
 from strandline.core.roles import Role
 from strandline.serve.auth.caller import Caller
 from strandline.serve.auth.needs import needs
-from strandline.serve.context import context_of
+from strandline.serve.context import ServeContext, context_of
 from strandline.serve.describe import documented
 from strandline.serve.schemas import LAKE_STATUS
-from strandline.serve.snapshot import only_of
+from strandline.serve.snapshot import StatusSnapshot, StatusText, only_of
 from strandline.status.report import LakeStatus
 
 router = APIRouter(prefix="/status", tags=["status"])
@@ -22,14 +22,19 @@ async def status(request: Request, caller: Caller = needs(Role.READ)) -> Respons
     seconds it has been so: the lake is not read for every request (`serve.refresh_seconds`)."""
     context = context_of(request)
     found = await context.status.newest()
-    datasets = None if caller.token.datasets is None else tuple(sorted(caller.token.datasets))
-    text = await (
-        context.status.text_of(found) if datasets is None else context.in_thread(lambda: found.text_for(datasets))
-    )
+    text = await text_for(context, caller, found)
     headers = {"Age": str(int(context.status.age_seconds(found))), "Vary": "Accept-Encoding"}
     if "gzip" in request.headers.get("accept-encoding", ""):
         return Response(text.packed, 200, headers | {"Content-Encoding": "gzip"}, "application/json")
     return Response(text.plain, 200, headers, "application/json")
+
+
+async def text_for(context: ServeContext, caller: Caller, found: StatusSnapshot) -> StatusText:
+    """What the caller may see of it."""
+    if caller.token.datasets is None:
+        return await context.status.text_of(found)
+    datasets = tuple(sorted(caller.token.datasets))
+    return await context.in_thread(lambda: found.text_for(datasets))
 
 
 def seen_by(caller: Caller, found: LakeStatus) -> LakeStatus:

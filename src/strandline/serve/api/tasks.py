@@ -7,12 +7,11 @@ from collections.abc import Callable
 
 from fastapi import APIRouter, Request, Response
 
-from strandline.core.actor import Trigger
 from strandline.core.documents import Document
 from strandline.core.errors import CalledOff, NoSuchRun
 from strandline.core.roles import Role
 from strandline.jobs.tasks import Work
-from strandline.ledger.tasks import Task
+from strandline.ledger.tasks import BegunBy, Task
 from strandline.serve.api.inputs import BeforeId, IdPath, Limit, Text, paged
 from strandline.serve.auth.caller import Caller
 from strandline.serve.auth.needs import needs
@@ -48,11 +47,9 @@ async def start_task(
     return await context.start(caller, start)
 
 
-def _sees(caller: Caller, task: Task) -> bool:
-    """A token that is limited to some datasets sees what it has begun itself."""
-    # A command-line user may have the token's name, and so may a token that was revoked before this one was made.
-    is_own = task.actor.name == caller.token.name and task.actor.trigger in (Trigger.API, Trigger.PAGE)
-    return not caller.is_limited or (is_own and task.started_at >= caller.token.created_at)
+def _seen_by(caller: Caller) -> BegunBy | None:
+    """A token that is limited to some datasets sees what it has begun itself. None: every task."""
+    return BegunBy(caller.token.name, caller.token.created_at) if caller.is_limited else None
 
 
 def _shown(caller: Caller, task: Task) -> Document:
@@ -63,7 +60,8 @@ def _shown(caller: Caller, task: Task) -> Document:
 
 
 def _check_sees(caller: Caller, task: Task) -> Task:
-    if not _sees(caller, task):
+    seen = _seen_by(caller)
+    if seen is not None and not seen.has_begun(task):
         raise NoSuchRun(f"there is no run {task.id}", hint="`GET /api/v1/tasks` lists the tasks.")
     return task
 
@@ -80,9 +78,10 @@ async def list_tasks(
     context = context_of(request)
 
     def load() -> Document:
-        found = context.work.tasks.latest(kind=kind, subject=subject, before=before, tasks_max=limit + 1)
-        page = paged("tasks", found, limit, lambda t: t, lambda t: t.id)
-        return page | {"tasks": [_shown(caller, t) for t in page["tasks"] if _sees(caller, t)]}
+        found = context.work.tasks.latest(
+            kind=kind, subject=subject, begun_by=_seen_by(caller), before=before, tasks_max=limit + 1
+        )
+        return paged("tasks", found, limit, lambda t: _shown(caller, t), lambda t: t.id)
 
     return await context.read(caller, load)
 

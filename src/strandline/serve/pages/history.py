@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
+from typing import NamedTuple
 
 from strandline.serve.pages.charts import Point
 from strandline.status.report import LakeStatus
@@ -20,27 +21,32 @@ APART_SECONDS_MIN = 5.0
 GAP_SECONDS = 60.0  # samples further apart are not joined by a line
 
 
+class SinkKey(NamedTuple):
+    """With the dataset: a sink that is removed may have had the same name, and rows that others may not know of."""
+
+    dataset: str
+    sink: str
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     at: datetime
     sequence: int  # moves by one for each row that comes in
-    lag_rows: Mapping[str, int | None]
-    lag_seconds: Mapping[str, float | None]
-    delivered: Mapping[str, int | None]  # rows that a sink has got in its generation; None if unknown
+    lag_rows: Mapping[SinkKey, int | None]
+    lag_seconds: Mapping[SinkKey, float | None]
+    delivered: Mapping[SinkKey, int | None]  # rows that a sink has got in its generation; None if unknown
 
 
 def sample_of(status: LakeStatus, at: datetime) -> Sample:
-    delivered: dict[str, int | None] = {}
+    lag_rows: dict[SinkKey, int | None] = {}
+    lag_seconds: dict[SinkKey, float | None] = {}
+    delivered: dict[SinkKey, int | None] = {}
     for lane in status.sinks:
-        before = delivered.get(lane.name, 0)
-        delivered[lane.name] = None if before is None or lane.exported is None else before + lane.exported
-    return Sample(
-        at,
-        status.sequence,
-        {lane.name: lane.sink_lag_rows for lane in status.sinks},
-        {lane.name: lane.sink_lag_seconds for lane in status.sinks},
-        delivered,
-    )
+        key = SinkKey(lane.dataset, lane.name)
+        before = delivered.get(key, 0)
+        delivered[key] = None if before is None or lane.exported is None else before + lane.exported
+        lag_rows[key], lag_seconds[key] = lane.sink_lag_rows, lane.sink_lag_seconds
+    return Sample(at, status.sequence, lag_rows, lag_seconds, delivered)
 
 
 class History:
@@ -63,20 +69,20 @@ class History:
     def until(self) -> datetime | None:
         return self._samples[-1].at if self._samples else None
 
-    def lag_rows(self, sink: str) -> list[Point]:
+    def lag_rows(self, sink: SinkKey) -> list[Point]:
         return _joined((s.at, s.lag_rows.get(sink)) for s in self._samples)
 
-    def lag_seconds(self, sink: str) -> list[Point]:
+    def lag_seconds(self, sink: SinkKey) -> list[Point]:
         return _joined((s.at, s.lag_seconds.get(sink)) for s in self._samples)
 
     def rows_in(self) -> list[Point]:
         """Per second."""
         return _rates((s.at, s.sequence) for s in self._samples)
 
-    def rows_out(self, sinks: Iterable[str]) -> list[Point]:
+    def rows_out(self, sinks: Iterable[SinkKey]) -> list[Point]:
         """Per second, to all of these sinks."""
         named = list(sinks)
-        return _rates((s.at, _sum(s.delivered.get(name) for name in named)) for s in self._samples)
+        return _rates((s.at, _sum(s.delivered.get(key) for key in named)) for s in self._samples)
 
 
 def last_value(points: list[Point]) -> float | None:

@@ -31,12 +31,12 @@ async def live(request: Request, caller: Caller = needs(Role.READ)) -> Response:
     context = context_of(request)
     if context.streams >= STREAMS_MAX:
         raise too_many("too many pages are open", 30)
-    events = _events(context, source_of(request), request)
+    events = _events(context, source_of(request), request, caller)
     headers = {"X-Accel-Buffering": "no", "Cache-Control": "no-store"}
     return StreamingResponse(events, headers=headers, media_type="text/event-stream")
 
 
-async def _events(context: ServeContext, source: Source, request: Request) -> AsyncIterator[bytes]:
+async def _events(context: ServeContext, source: Source, request: Request, caller: Caller) -> AsyncIterator[bytes]:
     context.streams += 1
     try:
         until, version, beat_at = monotonic() + LASTS_SECONDS_MAX, "", monotonic() + BEAT_SECONDS
@@ -46,7 +46,7 @@ async def _events(context: ServeContext, source: Source, request: Request) -> As
                 if await context.find_caller(request) is None:
                     yield _event("ended", "session")
                     return
-                newest = (await source.newest()).version
+                newest = await source.version_for(caller)
             except (StrandlineError, Problem):
                 newest = "away"
             if newest != version:

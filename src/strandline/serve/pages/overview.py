@@ -21,6 +21,8 @@ router = APIRouter(include_in_schema=False, route_class=PageRoute)
 SINKS_MAX = 12
 DATASETS_MAX = 8
 PROBLEMS_MAX = 6
+_AFTER_TWO_LOOKS = "Known after two looks at the lake."
+_NOT_SHOWN = "Your token is limited to some datasets; rows are counted in the lake as a whole."
 
 
 @router.get("/")
@@ -57,19 +59,20 @@ async def overview(request: Request, caller: Caller = needs(Role.READ)) -> Respo
         history=history,
         chart=throughput(history, sinks, with_in=not is_limited),
         rate_in=None if is_limited else last_value(history.rows_in()),
-        rate_out=last_value(history.rows_out(s.name for s in sinks)),
+        rate_in_why=_NOT_SHOWN if is_limited else _AFTER_TWO_LOOKS,
+        rate_out=last_value(history.rows_out(s.key for s in sinks)),
         create=actions.create_dataset(),
     )
 
 
 def spark(history: History, sink: SinkView) -> Markup:
-    return sparkline(history.lag_rows(sink.name), f"Lag of {sink.name} in rows over time")
+    return sparkline(history.lag_rows(sink.key), f"Lag of {sink.name} in rows over time")
 
 
 def throughput(history: History, sinks: list[SinkView], *, with_in: bool) -> Markup:
     if history.since is None or history.until is None:
         return Markup("")
     lines = [Line("in", "in", history.rows_in())] if with_in else []
-    lines.append(Line("out", "out", history.rows_out(s.name for s in sinks)))
+    lines.append(Line("out", "out", history.rows_out(s.key for s in sinks)))
     start, end = clock(history.since), f"{clock(history.until)} UTC"
     return line_chart(lines, f"Rows per second, in and out, {start} to {end}", start=start, end=end)

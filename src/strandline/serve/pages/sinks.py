@@ -16,7 +16,7 @@ from strandline.serve.auth.caller import Caller
 from strandline.serve.auth.needs import needs
 from strandline.serve.pages import actions
 from strandline.serve.pages.charts import Line, Point, line_chart
-from strandline.serve.pages.history import History, last_value
+from strandline.serve.pages.history import History, SinkKey, last_value
 from strandline.serve.pages.overview import spark
 from strandline.serve.pages.render import PageRoute, document_of, is_admin, page, source_of
 from strandline.serve.pages.spelling import clock, seconds, short_number
@@ -76,7 +76,7 @@ async def show_sink(request: Request, name: NamePath, caller: Caller = needs(Rol
     if is_admin(caller):
         begun = document_of(await tasks.list_tasks(request, caller, subject=known, limit=TASKS))["tasks"]
     look = await source.newest()
-    history = source.history
+    history, key = source.history, SinkKey(sink["dataset"], known)
     return page(
         request,
         "sink.html",
@@ -90,9 +90,9 @@ async def show_sink(request: Request, name: NamePath, caller: Caller = needs(Rol
         lanes_total=len(sink["lanes"]),
         quarantined=sum(lane["quarantined"] for lane in sink["lanes"]),
         delivered=sum_known(lane["exported"] for lane in sink["lanes"]),
-        rate=last_value(history.rows_out([known])),
-        rows_chart=_chart(history, history.lag_rows(known), f"Lag of {known} in rows"),
-        seconds_chart=_chart(history, history.lag_seconds(known), f"Lag of {known} in seconds", seconds),
+        rate=last_value(history.rows_out([key])),
+        rows_chart=_chart(history, history.lag_rows(key), f"Lag of {known} in rows"),
+        seconds_chart=_chart(history, history.lag_seconds(key), f"Lag of {known} in seconds", seconds),
         history=history,
         tasks=begun,
         actions=actions.sink_actions(known, sink["state"]),

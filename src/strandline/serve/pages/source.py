@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from hashlib import sha256
 
 from strandline.ledger.engine import utc_now
-from strandline.serve.api.status import seen_by
+from strandline.serve.api.status import seen_by, text_for
 from strandline.serve.auth.caller import Caller
 from strandline.serve.context import ServeContext
 from strandline.serve.pages.history import History, sample_of
@@ -19,7 +18,6 @@ from strandline.status.report import LakeStatus
 class Look:
     status: LakeStatus
     at: datetime
-    version: str  # the same while nothing that is shown has changed
 
     def seen_by(self, caller: Caller) -> LakeStatus:
         return seen_by(caller, self.status)
@@ -35,12 +33,18 @@ class Source:
 
     async def newest(self) -> Look:
         """Raises StrandlineError if the lake cannot be read."""
-        status = self._context.status
-        found = await status.newest()
-        text = await status.text_of(found)
+        return self._look(await self._context.status.newest())
+
+    async def version_for(self, caller: Caller) -> str:
+        """The same while nothing has changed that is shown to the caller. Whoever is limited to some datasets is not to
+        learn when others change. Raises StrandlineError if the lake cannot be read."""
+        found = await self._context.status.newest()
+        self._look(found)
+        return (await text_for(self._context, caller, found)).version
+
+    def _look(self, found: StatusSnapshot) -> Look:
         if self._newest is None or self._newest[0] is not found:
-            at = utc_now() - timedelta(seconds=status.age_seconds(found))
-            look = Look(found.status, at, sha256(text.plain).hexdigest()[:16])
+            at = utc_now() - timedelta(seconds=self._context.status.age_seconds(found))
             self.history.add(sample_of(found.status, at))
-            self._newest = found, look
+            self._newest = found, Look(found.status, at)
         return self._newest[1]

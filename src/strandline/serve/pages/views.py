@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from urllib.parse import quote
 
+from strandline.serve.pages.history import SinkKey
 from strandline.status.problems import StatusProblem, Subject
 from strandline.status.report import DatasetStatus, LakeStatus
 from strandline.status.sinks import SinkStatus
@@ -29,6 +30,10 @@ class SinkView:
     held_since: datetime | None
     lanes: int
     retry_at: datetime | None
+
+    @property
+    def key(self) -> SinkKey:
+        return SinkKey(self.dataset, self.name)
 
 
 def sink_views(lanes: Iterable[SinkStatus]) -> list[SinkView]:

@@ -194,7 +194,8 @@ class ObjectSink(ABC, Generic[_Place]):
         theirs = found.claim
         if (theirs.lake, theirs.dataset) != (claim.lake, claim.dataset):
             raise RefusedError(
-                f"{self.destination} belongs to lake {theirs.lake}, dataset {theirs.dataset}",
+                # not its name: the message is stored as the sink's reason, and not all who read that may know it
+                f"{self.destination} belongs to another lake or dataset: {names.CLAIM} there says to which",
                 hint="Choose another place: what two lakes deliver must not lie in one folder.",
             )
         # Each generation is a name of its own: whoever writes in whatever order, the highest never goes back.

@@ -151,7 +151,8 @@ class PostgresSink(HoldsConnection):
                 raise RefusedError(f"the claim on {self.destination} was removed while it was made")
             if (theirs.claim.lake, theirs.claim.dataset) != (claim.lake, claim.dataset):
                 raise RefusedError(
-                    f"{self.destination} belongs to lake {theirs.claim.lake}, dataset {theirs.claim.dataset}",
+                    # not its name: the message is stored as the sink's reason, and not all who read that may know it
+                    f"{self.destination} belongs to another lake or dataset: its record there says to which",
                     hint="Choose another table: what two deliver must not be mixed.",
                 )
             if generation > theirs.generation:
