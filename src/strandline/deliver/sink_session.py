@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from strandline.core import failpoints
 from strandline.core.delivery_types import SinkRecord, SinkState
-from strandline.core.errors import LeaseLost, SinkStopped
+from strandline.core.errors import DestinationTaken, LeaseLost, RefusedError, SinkStopped
 from strandline.core.types import Dataset, Lease, Seq
 from strandline.core.wording import plural
 from strandline.deliver.context import DeliverContext
@@ -142,7 +142,11 @@ class SinkRun:
         """Raises SinkStopped if the destination belongs to another sink, is in a newer generation or lost rows."""
         mine = Claim(self.context.lake, self.record.instance, self.dataset.name, self.dataset.table_uuid)
         sink = self.sink()
-        found = sink.claim(mine, self.record.generation)
+        try:
+            found = sink.claim(mine, self.record.generation)
+        except DestinationTaken as e:
+            # Without its name: this is stored as the sink's reason, and not all who read that may know of the other.
+            raise RefusedError(f"{self.record.destination} belongs to another lake or dataset", hint=e.hint) from None
         self._note_peer(sink)
         if found.claim.instance != mine.instance or found.claim.lake != mine.lake:
             raise SinkStopped(

@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from strandline.core import failpoints
-from strandline.core.errors import RefusedError, StorageError
+from strandline.core.errors import DestinationTaken, RefusedError, StorageError
 from strandline.core.types import Seq, SeqRange, merge_ranges
 from strandline.deliver.sink import (
     Address,
@@ -193,9 +193,8 @@ class ObjectSink(ABC, Generic[_Place]):
             raise RefusedError(f"{names.CLAIM} was taken away from {self.destination} while it was claimed")
         theirs = found.claim
         if (theirs.lake, theirs.dataset) != (claim.lake, claim.dataset):
-            raise RefusedError(
-                # not its name: the message is stored as the sink's reason, and not all who read that may know it
-                f"{self.destination} belongs to another lake or dataset: {names.CLAIM} there says to which",
+            raise DestinationTaken(
+                f"{self.destination} belongs to lake {theirs.lake}, dataset {theirs.dataset}",
                 hint="Choose another place: what two lakes deliver must not lie in one folder.",
             )
         # Each generation is a name of its own: whoever writes in whatever order, the highest never goes back.

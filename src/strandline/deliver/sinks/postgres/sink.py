@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import psycopg
 
-from strandline.core.errors import RefusedError, SchemaError, StorageError, UsageError
+from strandline.core.errors import DestinationTaken, RefusedError, SchemaError, StorageError, UsageError
 from strandline.core.types import Seq, SeqRange
 from strandline.core.wording import plural
 from strandline.deliver.sink import (
@@ -150,9 +150,8 @@ class PostgresSink(HoldsConnection):
             if theirs is None:
                 raise RefusedError(f"the claim on {self.destination} was removed while it was made")
             if (theirs.claim.lake, theirs.claim.dataset) != (claim.lake, claim.dataset):
-                raise RefusedError(
-                    # not its name: the message is stored as the sink's reason, and not all who read that may know it
-                    f"{self.destination} belongs to another lake or dataset: its record there says to which",
+                raise DestinationTaken(
+                    f"{self.destination} belongs to lake {theirs.claim.lake}, dataset {theirs.claim.dataset}",
                     hint="Choose another table: what two deliver must not be mixed.",
                 )
             if generation > theirs.generation:
