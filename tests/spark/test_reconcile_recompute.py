@@ -10,7 +10,6 @@ from pyspark.sql import DataFrame
 
 from strandline.iceberg.session.lake_session import open_session
 from strandline.iceberg.spark.java_errors import JAVA_ERRORS
-from strandline.iceberg.spark.tables import SparkTables
 from strandline.reconcile.model import Protection
 from strandline.reconcile.on_spark.references import SparkReferenceReader, _readable
 from strandline.reconcile.on_spark.survey import SparkSurveyor
@@ -28,19 +27,15 @@ def some_lake(tmp_path: Path) -> Iterator[SomeLake]:
 
 
 def test_a_manifest_that_cannot_be_read_the_second_time_is_an_error_and_not_fewer_references(
-    some_lake: SomeLake, monkeypatch: pytest.MonkeyPatch
+    some_lake: SomeLake,
 ) -> None:
     some_lake.create()
     some_lake.append()
     table = some_lake.append()
-    tables, kept = SparkTables(open_session(some_lake.config), attempts_max=3), list[DataFrame]()
-    monkeypatch.setattr(SparkReferenceReader, "_from_metadata_tables", lambda *args: None)
+    spark, kept = open_session(some_lake.config), list[DataFrame]()
     with Pool() as pool:
         reading = ManifestReading(pool, timeout_seconds=60)
-        reader = SparkReferenceReader(
-            some_lake.catalog, reading, tables, timeout_seconds=60, check=lambda: None, kept=kept
-        )
-        references = reader.read()
+        references = SparkReferenceReader(some_lake.catalog, reading, spark, kept).read()
     held = references.held["ns.t"]
     assert not references.unread and held.count() == 2
     snapshot = table.current_snapshot()
@@ -72,9 +67,8 @@ def test_strangers_bounds_and_other_names_are_seen_on_spark_as_well(tmp_path: Pa
     stray, other = lake.put("ns/t/data/stray.parquet"), lake.put("ns/other/data/stray.parquet")
     unknown = [lake.put(f"ns/{name}/data/x.parquet") for name in ("x", "y")]
     listed = inventory(lake, tmp_path / "inventory.parquet")
-    tables = SparkTables(open_session(lake.config), attempts_max=3)
     for options in ({}, {"inventory_file": listed}):
-        surveyor = SparkSurveyor(lake.surveyor(**options), tables)
+        surveyor = SparkSurveyor(lake.surveyor(**options))
         survey = surveyor.survey(lake.context(seals={}), Watching())
         found = by_path(survey.drift.orphans())
         assert found[stray].protected is Protection.OVERLAP and acted_on(iter(found.values())) == [other]

@@ -17,25 +17,17 @@ import pytest
 from strandline.core.reconcile_records import AbortReason
 from strandline.core.types import SEQ_COLUMN
 from strandline.iceberg.session.lake_session import open_session
-from strandline.iceberg.spark.tables import SparkTables
 from strandline.reconcile.compare import findings
 from strandline.reconcile.model import LedgerContext, Protection, Survey
 from strandline.reconcile.on_spark import compare as spark_compare
 from strandline.reconcile.on_spark import listing as spark_listing
 from strandline.reconcile.on_spark import references as spark_references
 from strandline.reconcile.on_spark import survey as spark_sweep
-from strandline.reconcile.on_spark.paths import encoded, spelled, with_keys
-from strandline.reconcile.on_spark.references import SparkReferenceReader
 from strandline.reconcile.on_spark.survey import SparkSurveyor
-from strandline.reconcile.paths import key
 from tests.reconcile.conftest import DAY_NS, SomeLake, Watching, data_files
 from tests.reconcile.flipping import SEVERAL_FILES, SEVERAL_ROWS, repeat_an_entry
 from tests.reconcile.test_workers import too_deep
 from tests.reconcile.whole_lakes import ACT, REPORT, WholeLake
-
-SPELLINGS = ("/a/b", "file:/a/b c", "file:///a/b", "file://localhost/a", "s3://b/k", "s3a://b/k", "s3n://b/k",
-             "S3://b/k", "s3://b//k", "s3:///b/k", "s3://b/k/", "/a//b", "/a/./b", "/a/../b", "/a/.b", "/a/%20b",
-             "/a/%2520", "/a/b/", "gs://b/k", "file:a", "a/b", "//a/b", "file:////a", "/a/ü\nb", "/", "")  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -52,12 +44,8 @@ def some_lake(tmp_path: Path) -> Iterator[SomeLake]:
     lake.catalog.close()
 
 
-def tables_of(lake: SomeLake) -> SparkTables:
-    return SparkTables(open_session(lake.config), attempts_max=3)
-
-
-def on_spark(lake: SomeLake, tables: SparkTables, context: LedgerContext, **options: Any) -> Survey:
-    surveyor = SparkSurveyor(lake.surveyor(**options), tables)
+def on_spark(lake: SomeLake, context: LedgerContext, **options: Any) -> Survey:
+    surveyor = SparkSurveyor(lake.surveyor(**options))
     survey = surveyor.survey(context, Watching())
     list(survey.drift.missing())
     surveyor.close()
@@ -77,11 +65,9 @@ def told(survey: Survey) -> dict[str, Any]:
     }
 
 
-def check_same(
-    lake: SomeLake, tables: SparkTables, context: LedgerContext | None = None, **options: Any
-) -> dict[str, Any]:
+def check_same(lake: SomeLake, context: LedgerContext | None = None, **options: Any) -> dict[str, Any]:
     context = context or lake.context(now_ns=lake.context().now_ns + 3 * DAY_NS, accept_loss=True)
-    here, there = told(lake.survey(context, **options)), told(on_spark(lake, tables, context, **options))
+    here, there = told(lake.survey(context, **options)), told(on_spark(lake, context, **options))
     for part, expected in here.items():
         assert there[part] == expected, part
     return here
@@ -90,17 +76,10 @@ def check_same(
 # ---- the same findings -----------------------------------------------------------------------------------------------
 
 
-def test_what_spark_compares_by_is_what_this_process_compares_by(spark: Any) -> None:
-    paths = [path + more for path in SPELLINGS for more in ("", "/x.parquet")]
-    frame = spark.createDataFrame([(path,) for path in paths], "path string")
-    found = {row.path: bytes(row.key) for row in with_keys(spelled(frame)).collect()}
-    assert found == {path: encoded(key(path)) for path in paths}
-
-
-def a_lake_of_spark(lake: SomeLake, tables: SparkTables) -> None:
+def a_lake_of_spark(lake: SomeLake) -> None:
     """Delete files, a deletion vector, a branch, a tag, a snapshot that nothing leads to, statistics of its own. The
     paths of one table have escapes in them, those of the other have none."""
-    spark = tables.spark
+    spark = open_session(lake.config)
     spark.sql("CREATE NAMESPACE lake.sp")
     for version in (2, 3):
         name = f"lake.sp.v{version}"
@@ -164,8 +143,7 @@ def disturb(lake: SomeLake, chance: random.Random) -> dict[Path, bytes]:
 
 
 def test_random_lakes_have_the_same_findings_in_both_ways(some_lake: SomeLake, monkeypatch: pytest.MonkeyPatch) -> None:
-    tables = tables_of(some_lake)
-    a_lake_of_spark(some_lake, tables)
+    a_lake_of_spark(some_lake)
     some_lake.create("ns.t", partition_by="p")
     some_lake.create("ns.u")
     some_lake.create("ns.empty")
@@ -179,7 +157,7 @@ def test_random_lakes_have_the_same_findings_in_both_ways(some_lake: SomeLake, m
             break
         monkeypatch.setattr(spark_compare, "SENT_MAX", seed % 2 * 100_000)
         gone = disturb(some_lake, random.Random(seed))
-        found = check_same(some_lake, tables)
+        found = check_same(some_lake)
         for path, content in gone.items():
             path.write_bytes(content)
         for finding in [*found["missing"], *found["orphans"]]:
@@ -201,10 +179,9 @@ def test_a_listing_can_come_from_an_inventory(some_lake: SomeLake, tmp_path: Pat
             "Last-Modified": pa.array([stat.st_mtime_ns for stat in stats], pa.timestamp("ns", "UTC")),
         }
     )
-    tables = tables_of(some_lake)
     Path(data_files(table)[0]).unlink()
     pq.write_table(listed, tmp_path / "inventory.parquet", row_group_size=2)
-    found = check_same(some_lake, tables, inventory_file=tmp_path / "inventory.parquet")
+    found = check_same(some_lake, inventory_file=tmp_path / "inventory.parquet")
     # The inventory has the file that is gone since, and does not have the one that came.
     assert [f.path for f in found["orphans"]] == [orphan] and not found["missing"] and Path(later).exists()
 
@@ -225,7 +202,6 @@ def test_every_kind_of_trouble_is_told_alike_and_leaves_alone_only_what_it_conce
         some_lake.append(f"ns.{name}")
         some_lake.append(f"ns.{name}")
         some_lake.put(f"ns/{name}/data/stray.parquet")
-    tables = tables_of(some_lake)
     live = data_files(some_lake.catalog.load("ns.whole"))[0]
     no_text = os.fsdecode(os.fsencode(live) + b"\xff.parquet")
     Path(no_text).write_bytes(b"x")
@@ -238,7 +214,7 @@ def test_every_kind_of_trouble_is_told_alike_and_leaves_alone_only_what_it_conce
     damaged.write_bytes(damaged.read_bytes()[:-40])
     some_lake.path("ns/away/data").rename(some_lake.path("data-away"))
 
-    found = check_same(some_lake, tables)
+    found = check_same(some_lake)
     assert set(found["unread"]) == {"ns.gone", "ns.damaged"}
     assert {failure.prefix for failure in found["failures"]} >= {deep, str(loop)}
     planned = [f for f in found["orphans"] if f.protected is None]
@@ -249,7 +225,7 @@ def test_every_kind_of_trouble_is_told_alike_and_leaves_alone_only_what_it_conce
 
 
 def test_a_manifest_that_names_a_file_twice_stops_its_table_and_one_that_others_repeat_does_not(
-    some_lake: SomeLake, monkeypatch: pytest.MonkeyPatch
+    some_lake: SomeLake,
 ) -> None:
     for name in ("ns.damaged", "ns.rewritten"):
         some_lake.create(name, properties=SEVERAL_FILES)
@@ -257,16 +233,8 @@ def test_a_manifest_that_names_a_file_twice_stops_its_table_and_one_that_others_
     # History has a manifest with the same files, and the newest one says of one of them that it is deleted.
     some_lake.catalog.load("ns.rewritten").delete(f"{SEQ_COLUMN} <= {SEVERAL_ROWS + 3}")
     lost = repeat_an_entry(some_lake.catalog.load("ns.damaged"))
-    decoded: list[str] = []
-    decode = SparkReferenceReader.decode
-
-    def noted(self: SparkReferenceReader, manifests: Any, ios: Any) -> Any:
-        decoded.extend(manifests)
-        return decode(self, manifests, ios)
-
-    monkeypatch.setattr(SparkReferenceReader, "decode", noted)
-    found = check_same(some_lake, tables_of(some_lake))
-    assert set(found["unread"]) == set(decoded) == {"ns.damaged"}
+    found = check_same(some_lake)
+    assert set(found["unread"]) == {"ns.damaged"}
     orphans = {f.path: f.protected for f in found["orphans"]}
     assert lost in orphans and set(orphans.values()) == {Protection.TABLE_UNREAD}
 

@@ -49,6 +49,7 @@ class FallbackSurveyor:
         from strandline.reconcile.on_spark.survey import SparkSurveyor
 
         try:
-            return SparkSurveyor(self._light, self._tables())
+            self._tables()  # starts Spark, if nothing has yet
+            return SparkSurveyor(self._light)
         except StrandlineError as e:
             raise ReferencesTooMany(f"{because.message}, and Spark cannot be used: {e.message}", hint=e.hint) from e

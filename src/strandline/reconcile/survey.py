@@ -146,7 +146,7 @@ class LakeSurveyor:
         s = self._settings
         seconds, check = s.prefix_timeout_seconds, watch.check
         reading = ManifestReading(pool, timeout_seconds=seconds, check=check, memory=self._memory, on_found=on_found)
-        return ReferenceReader(self.catalog, reading, references_max=s.references_max, check=check)
+        return ReferenceReader(self.catalog, reading, references_max=s.references_max)
 
     def known(self) -> Known:
         known = Known()

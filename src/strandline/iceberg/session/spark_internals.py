@@ -65,13 +65,9 @@ def is_of_session(df: DataFrame, spark: SparkSession) -> bool:
 
 def frame_over(spark: SparkSession, rdd: Any, like: DataFrame) -> DataFrame:
     """A frame over an RDD of Spark's internal rows, with the schema of another frame."""
-    return frame_of(spark, java_session(spark).internalCreateDataFrame(rdd, like._jdf.schema(), False))
-
-
-def frame_of(spark: SparkSession, java_frame: Any) -> DataFrame:
     from pyspark.sql import DataFrame
 
-    return DataFrame(java_frame, spark)
+    return DataFrame(java_session(spark).internalCreateDataFrame(rdd, like._jdf.schema(), False), spark)
 
 
 def catalyst_of(spark: SparkSession) -> Any:

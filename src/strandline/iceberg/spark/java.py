@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from strandline.iceberg.session.spark_internals import frame_of, java_session, jvm_of, session_catalog, set_active
+from strandline.iceberg.session.spark_internals import java_session, jvm_of, session_catalog, set_active
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 _EXCEPTIONS = "org.apache.iceberg.exceptions"
 COMMIT_FAILED = f"{_EXCEPTIONS}.CommitFailedException"
@@ -61,16 +61,6 @@ class IcebergJava:
         self._iceberg.TableMetadataParser.toJson(metadata, generator)
         generator.flush()
         return _in_pieces(written.getBuffer())
-
-    def all_entries(self, table: Any, name: str, metadata_location: str) -> DataFrame:
-        """The metadata table `all_entries`, as of a metadata file of the table."""
-        operations = self._iceberg.StaticTableOperations(metadata_location, table.io())
-        found = self._iceberg.spark.SparkTableUtil.loadMetadataTable(
-            java_session(self._spark),
-            self._iceberg.BaseTable(operations, name),
-            self._iceberg.MetadataTableType.ALL_ENTRIES,
-        )
-        return frame_of(self._spark, found)
 
     def long_reader(self) -> Callable[[Any], int]:
         """Reads the bound of a long column. Every call to the JVM costs, so what does not change is read once."""

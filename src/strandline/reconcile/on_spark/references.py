@@ -1,32 +1,26 @@
 """Reads what the tables reference, and leaves the content files on Spark's executors.
 
-The driver reads metadata and manifest lists, with the same reader as always. The entries of the manifests come from
-Iceberg's metadata table `all_entries`, for the same metadata file that the driver read. The number of live entries must
-agree with the manifest lists, and no manifest may name a file twice. If that fails, for example because a manifest is
-gone, executors read the manifests of the table one by one with our own decoder, which says which of them is at fault.
+The driver reads metadata and manifest lists, and executors read the manifests, both with the same reader as always.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING
 
 from pyspark import StorageLevel
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from strandline.core.errors import NoSuchDataset
-from strandline.iceberg.spark.java_errors import JAVA_ERRORS
 from strandline.reconcile.model import Content
 from strandline.reconcile.on_spark.listing import ROWS_AT_ONCE, TASKS_PER_CORE, pieces
-from strandline.reconcile.on_spark.paths import decoded, decoded_column, encoded, spelled, with_keys
+from strandline.reconcile.on_spark.paths import decoded, decoded_column, encoded
 from strandline.reconcile.paths import key
 from strandline.reconcile.references.collect import (
     LakeReferences,
-    Parts,
     ReferenceReader,
     TableReferences,
     not_understood,
@@ -42,25 +36,10 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
-    from strandline.iceberg.spark.tables import SparkTables
 
-TABLES_AT_ONCE = 50  # more would make one query plan too large
 _KEYED = "table string, key binary"
 _LISTED = "table string, manifest string, live bigint, length bigint"
 _DECODED = "table string, manifest string, key binary, content string, why string, is_missing boolean"
-_CONTENT = (
-    f"CASE data_file.content WHEN 0 THEN '{Content.DATA}' WHEN 2 THEN '{Content.EQUALITY_DELETES}' "
-    f"ELSE CASE WHEN upper(data_file.file_format) = 'PUFFIN' THEN '{Content.DELETION_VECTOR}' "
-    f"ELSE '{Content.POSITION_DELETES}' END END AS content"
-)
-_IS_LIVE = "status <> 2 AS is_live"
-# A hash is enough: if two differ and have the same one, the decoder reads the table, and finds nothing wrong. Spark
-# calls the manifest that it reads the input file. If it ever did not, all manifests of a table would count as one.
-# Deletion vectors share a file.
-_NAMED_ONCE = (
-    "CASE WHEN upper(data_file.file_format) <> 'PUFFIN' THEN xxhash64(input_file_name(), data_file.file_path) END "
-    "AS named_once"
-)
 
 
 @dataclass(frozen=True)
@@ -95,32 +74,17 @@ class SparkReferences(LakeReferences):
         return {path for row in met for path in wanted[bytes(row.key)]}
 
 
-@dataclass(frozen=True)
-class _Read:
-    """The content of some tables."""
-
-    counts: Mapping[str, int]
-    odd: Mapping[str, str]  # by table: a key that is no path
-    # table, manifest, why it cannot be read, and whether it is missing
-    problems: Sequence[tuple[str, str, str, bool]] = ()
-
-
 class SparkReferenceReader(ReferenceReader):
     def __init__(
         self,
         catalog: PyIcebergCatalog,
         reading: ManifestReading,
-        tables: SparkTables,
-        *,
-        timeout_seconds: float,
-        check: Callable[[], None],
+        spark: SparkSession,
         kept: list[DataFrame],
     ) -> None:
         """The caller unpersists the frames in `kept`."""
-        super().__init__(catalog, reading, references_max=sys.maxsize, check=check)
-        self._tables = tables
-        self._spark = tables.spark
-        self._timeout_seconds = timeout_seconds
+        super().__init__(catalog, reading, references_max=sys.maxsize)
+        self._spark = spark
         self._kept = kept
         self._held: dict[str, DataFrame] = {}
 
@@ -137,104 +101,39 @@ class SparkReferenceReader(ReferenceReader):
         return replace(references, real=self._real(references))
 
     def _read_manifests(self, tables: Mapping[str, Table]) -> dict[str, TableReferences]:
+        if not tables:
+            return {}
         parts = self._read_lists(tables)
-        counts: dict[str, int] = {}
-        odd: dict[str, str] = {}
-        for some in pieces(sorted(tables), TABLES_AT_ONCE):
-            for read in self._contents({name: tables[name] for name in some}, parts):
-                for name, path, why, is_missing in read.problems:
-                    parts[name].lacks(path, why, Content.MANIFEST if is_missing else None)
-                counts |= read.counts
-                odd |= read.odd
+        self._check()
+        manifests = {name: {m.path: m for m in parts[name].listed()} for name in tables}
+        ios = {name: table.io for name, table in tables.items()}
+        raw = decode(self._spark, manifests, ios, timeout_seconds=self._reading.timeout_seconds)
+        raw.persist(StorageLevel.DISK_ONLY)
+        try:
+            problems = raw.where("why IS NOT NULL").select("table", "manifest", "why", "is_missing").collect()
+            for row in sorted(problems):  # one row per manifest
+                parts[row.table].lacks(row.manifest, row.why, Content.MANIFEST if row.is_missing else None)
+            totals = self._hold(list(tables), raw.where(_readable({row.table for row in problems})))
+        finally:
+            raw.unpersist()
         found: dict[str, TableReferences] = {}
         for name, table in tables.items():
             one = references_from(name, table, parts[name], damage=self.damage_of(table))
-            problem = one.problem or (not_understood([odd[name]]) if name in odd else None)
-            found[name] = replace(one, apart=counts.get(name, 0), problem=problem)
+            count, odd = totals.get(name, (0, None))
+            problem = one.problem or (None if odd is None else not_understood([odd]))
+            found[name] = replace(one, apart=count, problem=problem)
         return found
 
-    def _contents(self, tables: Mapping[str, Table], parts: Mapping[str, Parts]) -> Iterator[_Read]:
-        """The content of all tables: some from metadata tables, the rest through the decoder."""
-        manifests = {name: {m.path: m for m in parts[name].listed()} for name in tables}
-        whole = [name for name in tables if parts[name].problem is None]
-        self._check()
-        right = self._from_metadata_tables(whole, tables, manifests)
-        if right is not None:
-            yield right
-        left = [name for name in tables if right is None or name not in right.counts]
-        if left:
-            self._check()
-            ios = {name: tables[name].io for name in left}
-            yield self._decoded({name: manifests[name] for name in left}, ios)
-
-    def _from_metadata_tables(
-        self, names: Sequence[str], tables: Mapping[str, Table], manifests: Mapping[str, Mapping[str, ListedManifest]]
-    ) -> _Read | None:
-        """The tables whose number of entries agrees with their manifest lists, and of which no manifest names a file
-        twice; None if the query fails."""
-        if not names:
-            return None
-        raw: DataFrame | None = None
-        try:
-            frames = [self._all_entries(name, tables[name].metadata_location) for name in names]
-            raw = spelled(reduce(DataFrame.unionByName, frames)).persist(StorageLevel.DISK_ONLY)
-            totals = raw.groupBy("table").agg(
-                F.count(F.when(F.col("is_live"), F.col("path"))).alias("entries"),
-                F.every("is_plain").alias("are_plain"),
-                (F.count("named_once") > F.countDistinct("named_once")).alias("repeats"),
-            )
-            found = {row.table: row for row in totals.collect()}
-            right = [
-                name
-                for name in names
-                if _expected(manifests[name].values()) == (found[name].entries if name in found else 0)
-                and not (name in found and found[name].repeats)
-            ]
-            if not right:
-                return None
-            all_plain = all(row.are_plain for row in found.values())
-            live = raw.where(F.col("is_live") & F.col("table").isin(right)).drop("is_live", "named_once")
-            return self._hold(right, with_keys(live, all_plain=all_plain))
-        except (*JAVA_ERRORS, NoSuchDataset):
-            return None  # One of the tables is at fault; reading them one by one shows which, and why.
-        finally:
-            if raw is not None:
-                raw.unpersist()
-
-    def _all_entries(self, name: str, metadata_location: str) -> DataFrame:
-        """Deleted entries are checked, too, as in `manifests.live_files`."""
-        found = self._tables.java.all_entries(self._tables.load(name), name, metadata_location)
-        table, path = F.lit(name).alias("table"), F.col("data_file.file_path").alias("path")
-        return found.select(table, path, *map(F.expr, (_CONTENT, _IS_LIVE, _NAMED_ONCE)))
-
-    def _decoded(self, manifests: Mapping[str, Mapping[str, ListedManifest]], ios: Mapping[str, FileIO]) -> _Read:
-        raw = self.decode(manifests, ios).persist(StorageLevel.DISK_ONLY)
-        try:
-            troubled = raw.where("why IS NOT NULL").select("table", "manifest", "why", "is_missing")
-            problems = [(r.table, r.manifest, r.why, r.is_missing) for r in troubled.collect()]  # one row per manifest
-            held = self._hold(list(manifests), raw.where(_readable({name for name, _, _, _ in problems})))
-        finally:
-            raw.unpersist()
-        return replace(held, problems=sorted(problems))
-
-    def decode(self, manifests: Mapping[str, Mapping[str, ListedManifest]], ios: Mapping[str, FileIO]) -> DataFrame:
-        """One row for each live entry, with its manifest, and one for each manifest that cannot be read."""
-        listed = [(name, m) for name in sorted(manifests) for _, m in sorted(manifests[name].items())]
-        rows = [(name, m.path, m.live, m.length) for name, m in listed]
-        tasks = max(1, min(len(rows), self._spark.sparkContext.defaultParallelism * TASKS_PER_CORE))
-        frame = self._spark.createDataFrame(rows, _LISTED).repartition(tasks)
-        return frame.mapInArrow(_Decoding(dict(ios), self._timeout_seconds).run, _DECODED)
-
-    def _hold(self, names: Sequence[str], rows: DataFrame) -> _Read:
+    def _hold(self, names: Sequence[str], rows: DataFrame) -> dict[str, tuple[int, str | None]]:
+        """By table: the number of its keys, and a key that is no path, if there is one."""
         frame = rows.groupBy("table", "key").agg(F.max("content").alias("content")).persist(StorageLevel.DISK_ONLY)
         self._kept.append(frame)
+        self._held |= dict.fromkeys(names, frame)
         text = F.col("key").cast("string")
         odd = F.min(F.when(~text.startswith("/") & ~text.startswith("s3://"), F.col("key")))
         # one row per table
         totals = frame.groupBy("table").agg(F.count("key").alias("count"), odd.alias("odd")).collect()
-        self._held |= dict.fromkeys(names, frame)
-        counts = dict.fromkeys(names, 0) | {row.table: row["count"] for row in totals}
-        return _Read(counts, {row.table: decoded(row.odd) for row in totals if row.odd is not None})
+        return {row.table: (row["count"], None if row.odd is None else decoded(row.odd)) for row in totals}
 
     def _real(self, references: SparkReferences) -> DataFrame | None:
         content = references.content()
@@ -250,6 +149,21 @@ class SparkReferenceReader(ReferenceReader):
         found = found.persist(StorageLevel.DISK_ONLY)
         self._kept.append(found)
         return found
+
+
+def decode(
+    spark: SparkSession,
+    manifests: Mapping[str, Mapping[str, ListedManifest]],
+    ios: Mapping[str, FileIO],
+    *,
+    timeout_seconds: float,
+) -> DataFrame:
+    """One row for each live entry, with its manifest, and one for each manifest that cannot be read."""
+    listed = [(name, m) for name in sorted(manifests) for _, m in sorted(manifests[name].items())]
+    rows = [(name, m.path, m.live, m.length) for name, m in listed]
+    tasks = max(1, min(len(rows), spark.sparkContext.defaultParallelism * TASKS_PER_CORE))
+    frame = spark.createDataFrame(rows, _LISTED).repartition(tasks)
+    return frame.mapInArrow(_Decoding(dict(ios), timeout_seconds).run, _DECODED)
 
 
 @dataclass(frozen=True)
@@ -305,8 +219,3 @@ def _readable(troubled: Set[str]) -> Column:
     lost = F.raise_error(F.concat(F.lit("cannot be read again: "), "manifest", F.lit(": "), "why")).cast("boolean")
     is_entry = F.when(F.col("why").isNull(), True)
     return is_entry.when(F.col("table").isin(sorted(troubled)), False).otherwise(lost)
-
-
-def _expected(manifests: Iterable[ListedManifest]) -> int | None:
-    counts = [manifest.live for manifest in manifests]
-    return None if None in counts else sum(count for count in counts if count is not None)

@@ -1,7 +1,6 @@
 """The same survey on Spark, for lakes that do not fit into one process.
 
-Executors list storage, references come from Iceberg's metadata tables, and Spark compares both. The driver sees
-prefixes, counts and differences. From there on everything works as without Spark: the same guards, the same checks.
+Executors list storage and read manifests, and Spark compares both. The driver sees prefixes, counts and differences. From there on everything works as without Spark: the same guards, the same checks.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from pyspark.sql import functions as F
 from strandline.iceberg.session.job_watch import watched
 from strandline.iceberg.session.lake_session import open_session
 from strandline.iceberg.spark.java_errors import JAVA_ERRORS, explain
-from strandline.iceberg.spark.tables import SparkTables
 from strandline.reconcile.compare.compared import Comparison
 from strandline.reconcile.compare.findings import Spill
 from strandline.reconcile.compare.places import Places, Unclaimed
@@ -32,7 +30,7 @@ from strandline.reconcile.on_spark.listing import (
     list_on_spark,
 )
 from strandline.reconcile.on_spark.paths import decoded, decoded_column, encoded
-from strandline.reconcile.on_spark.references import SparkReferenceReader, SparkReferences
+from strandline.reconcile.on_spark.references import SparkReferenceReader, SparkReferences, decode
 from strandline.reconcile.references.collect import LakeReferences
 from strandline.reconcile.references.manifest_workers import ManifestReading
 from strandline.reconcile.storage.listing import Listing
@@ -48,7 +46,7 @@ _PUSHED_THROUGH_UNIONS = "org.apache.spark.sql.catalyst.optimizer.PushDownLeftSe
 
 
 class SparkSurveyor:
-    def __init__(self, light: LakeSurveyor, tables: SparkTables) -> None:
+    def __init__(self, light: LakeSurveyor) -> None:
         self._light = light
         # A session of its own, because its number of partitions must not affect what else the lake does.
         self._spark = open_session(light.config)
@@ -56,7 +54,6 @@ class SparkSurveyor:
         # other, and shuffle everything again for each of them.
         rules = self._spark.conf.get(_EXCLUDED_RULES, "") or ""
         self._spark.conf.set(_EXCLUDED_RULES, ",".join(filter(None, (rules, _PUSHED_THROUGH_UNIONS))))
-        self._tables = SparkTables(self._spark, attempts_max=tables.attempts_max)
         self._kept: list[DataFrame] = []
         self._expect(0)
 
@@ -77,7 +74,7 @@ class SparkSurveyor:
             files = self._with(listing.files, beside)
             comparing = Comparing(files, references, beside.roots, failures, self._kept)
             difference = comparing.difference()
-            sought = comparing.sought(difference.listed, lambda names: self._manifests(names, references, watch))
+            sought = comparing.sought(difference.listed, lambda names: self._manifests(names, references))
             places = known.places(references)
             if light.inventory_file is not None:
                 places = self._bounded(places, known, listing.files, failures)
@@ -131,24 +128,20 @@ class SparkSurveyor:
         return files.unionByName(rows.drop("kind", "why"))
 
     def _read(self, known: LakeReferences | None, watch: Watch, links: Sequence[str] = ()) -> SparkReferences:
-        with Pool() as pool:
-            return self._reader(pool, watch).read(known, links=links)
-
-    def _reader(self, pool: Pool, watch: Watch) -> SparkReferenceReader:
         seconds = self._light.config.settings.reconcile.prefix_timeout_seconds
-        reading = ManifestReading(pool, timeout_seconds=seconds, check=watch.check)
-        return SparkReferenceReader(
-            self._light.catalog, reading, self._tables, timeout_seconds=seconds, check=watch.check, kept=self._kept
-        )
+        with Pool() as pool:
+            reading = ManifestReading(pool, timeout_seconds=seconds, check=watch.check)
+            reader = SparkReferenceReader(self._light.catalog, reading, self._spark, self._kept)
+            return reader.read(known, links=links)
 
-    def _manifests(self, names: Sequence[str], references: SparkReferences, watch: Watch) -> DataFrame:
-        """The manifest of each entry of these tables, which the metadata tables do not tell."""
+    def _manifests(self, names: Sequence[str], references: SparkReferences) -> DataFrame:
+        """The manifest of each entry of these tables, which the references do not keep."""
         manifests = {
             name: {path: place.listed for path, place in references.by_name[name].listed.items()} for name in names
         }
         ios = {name: self._light.catalog.load(name).io for name in names}
-        with Pool() as pool:
-            found = self._reader(pool, watch).decode(manifests, ios)
+        seconds = self._light.config.settings.reconcile.prefix_timeout_seconds
+        found = decode(self._spark, manifests, ios, timeout_seconds=seconds)
         return found.where("why IS NULL").select("table", "manifest", "key")
 
 

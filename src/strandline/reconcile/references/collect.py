@@ -8,7 +8,7 @@ reference a file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, repeat
@@ -119,12 +119,11 @@ class ReferenceReader:
         reading: ManifestReading,
         *,
         references_max: int,
-        check: Callable[[], None] | None = None,
     ) -> None:
         self._catalog = catalog
         self._reading = reading
         self._references_max = references_max
-        self._check = check or (lambda: None)
+        self._check = reading.check or (lambda: None)
 
     def read(self, known: LakeReferences | None = None, *, links: Sequence[str] = ()) -> LakeReferences:
         """A table whose pointer did not move since `known` is not read again. Names are listed before and after, so
