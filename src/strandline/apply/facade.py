@@ -86,8 +86,7 @@ class Declarations:
                 self._store(schedule_key(kind), cron, new)
 
     def _store(self, key: str, before: str | None, after: str | None) -> None:
-        with self.lake.ledger.write() as connection:
-            applied_settings.change(connection, key, before=before, after=after)
+        self.lake.ledger.change(applied_settings.change, key, before=before, after=after)
 
 
 def _text(rule: RetainSettings | None) -> str | None:

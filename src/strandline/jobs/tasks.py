@@ -74,8 +74,7 @@ class Tasks:
         begun: Task | None = None
         stopping = threading.Event()
         try:
-            with self._ledger.write() as connection:
-                begun, lease = tasks.begin(connection, kind, subject, node(), lease_seconds=self._lease_seconds)
+            begun, lease = self._ledger.change(tasks.begin, kind, subject, node(), lease_seconds=self._lease_seconds)
             failpoints.hit("task.after_begin")
             thread = threading.Thread(
                 target=carried(self._run),
@@ -98,8 +97,7 @@ class Tasks:
 
     def _run(self, task: Task, lease: Lease, stopping: threading.Event, work: Work) -> None:
         def renew() -> bool:
-            with self._ledger.write() as connection:
-                renewed = tasks.renew(connection, lease, seconds=self._lease_seconds)
+            renewed = self._ledger.change(tasks.renew, lease, seconds=self._lease_seconds)
             if renewed is None or renewed.stop_asked:
                 stopping.set()
             return renewed is not None
@@ -137,8 +135,7 @@ class Tasks:
     def cancel(self, id: int) -> Task:
         """Calls a task off, also one of another process, which sees it within a third of the lease. The task ends at
         its next durable step. `NoSuchRun` if it is unknown."""
-        with self._ledger.write() as connection:
-            asked = tasks.ask_to_stop(connection, id)
+        asked = self._ledger.change(tasks.ask_to_stop, id)
         with self._lock:
             here = self._here.get(asked.id)
         if here is not None:
@@ -146,8 +143,7 @@ class Tasks:
         return self._told(asked)
 
     def get(self, id: int) -> Task:
-        with self._ledger.read() as connection:
-            found = tasks.get(connection, id)
+        found = self._ledger.query(tasks.get, id)
         return self._told(found)
 
     def latest(
@@ -177,12 +173,10 @@ class Tasks:
         if not found.seems_dead(utc_now()):
             return found
         self._close_dead()
-        with self._ledger.read() as connection:
-            return tasks.get(connection, found.id)
+        return self._ledger.query(tasks.get, found.id)
 
     def _close_dead(self) -> None:
-        with self._ledger.write() as connection:
-            tasks.close_dead(connection)
+        self._ledger.change(tasks.close_dead)
 
     def call_all_off(self) -> list[_UnderWay]:
         """Calls off all tasks of this process, which takes no more, and returns them."""

@@ -121,16 +121,15 @@ def compact(
     done.manifests_after = _manifests(tables, dataset.name)
     done.skip(chosen.skipped)
     if done.commits or done.manifests_after != done.manifests_before:
-        with context.ledger.write() as connection:
-            audit.record(
-                connection,
-                Event.COMPACTED,
-                dataset=dataset.name,
-                files=done.files_rewritten,
-                into=done.files_written,
-                bytes=done.bytes_rewritten,
-                rows=done.rows_written,
-            )
+        context.ledger.change(
+            audit.record,
+            Event.COMPACTED,
+            dataset=dataset.name,
+            files=done.files_rewritten,
+            into=done.files_written,
+            bytes=done.bytes_rewritten,
+            rows=done.rows_written,
+        )
     return done
 
 

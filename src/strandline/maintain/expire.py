@@ -83,16 +83,15 @@ def expire(
     failpoints.hit("expire.after_expire")
     gone = len(before.snapshots.keys() - tables.view(dataset.name).snapshots.keys())
     progress("expiring snapshots", gone, gone)
-    with context.ledger.write() as connection:
-        audit.record(
-            connection,
-            Event.EXPIRED,
-            dataset=dataset.name,
-            snapshots=gone,
-            older_than=chosen.cutoff,
-            data_files=deleted.data,
-            delete_files=deleted.deletes,
-        )
+    context.ledger.change(
+        audit.record,
+        Event.EXPIRED,
+        dataset=dataset.name,
+        snapshots=gone,
+        older_than=chosen.cutoff,
+        data_files=deleted.data,
+        delete_files=deleted.deletes,
+    )
     return _expired(before, chosen, deleted, gone)
 
 

@@ -336,14 +336,11 @@ class Maintenance:
         chosen = None if only is None else [known[name] for name in only if name in known]
         if dataset is not None:
             chosen = [self._dataset(dataset).id]
-        with self.context.ledger.read() as connection:
-            found = maintenance.latest(
-                connection,
-                datasets=chosen,
-                kind=None if kind is None else Kind(kind),
-                before=before,
-                runs_max=runs_max,
-            )
+        found = self.context.ledger.query(maintenance.latest, datasets=chosen,
+            kind=None if kind is None else Kind(kind),
+            before=before,
+            runs_max=runs_max,
+        )
         return list(map(self._told, found))
 
     def get(self, run: int) -> Run:

@@ -145,7 +145,7 @@ class Actor:
         after = settle_files(self._context, [*refused, *untried], "it could not be moved")
         aside = {file.id: replace(file, state=SweptState.HELD) for file in after.get(SweptState.HELD, [])}
         stayed = [file for file in (*refused, *untried) if file.id not in aside]
-        self._counters.failed += sum(1 for file in refused if file.id not in aside)
+        self._counters.did(failed=sum(1 for file in refused if file.id not in aside))
         return [*moved, *aside.values()], stayed, lost
 
     def _needed(self, moved: Sequence[Swept], known: LakeReferences) -> list[Swept]:
@@ -165,7 +165,7 @@ class Actor:
             except StorageError as e:
                 went_back[file.id] = False
                 self._counters.fail(e.message)
-        self._counters.skipped_recheck += sum(went_back.values())
+        self._counters.did(skipped_recheck=sum(went_back.values()))
         with self._context.ledger.write() as connection:
             recorded = quarantined_files.of_run(connection, self._run, quarantined_files.IN_QUARANTINE)
             back = [file for file in recorded if went_back.get(file.id) is True]
@@ -178,10 +178,12 @@ class Actor:
             return
         size = sum(file.size for file in moved)
         counts = Counter(kinds[file.path] for file in moved)
-        self._counters.orphans += counts[FindingKind.ORPHAN]
-        self._counters.foreign += counts[FindingKind.FOREIGN]
-        self._counters.superseded += counts[FindingKind.SUPERSEDED]
-        self._counters.bytes += size
+        self._counters.did(
+            orphans=counts[FindingKind.ORPHAN],
+            foreign=counts[FindingKind.FOREIGN],
+            superseded=counts[FindingKind.SUPERSEDED],
+            bytes=size,
+        )
         with self._context.ledger.write() as connection:
             changed = quarantined_files.move(connection, moved, SweptState.HELD)
             self._record(connection, Event.FILES_QUARANTINED, moved, size)
@@ -202,7 +204,7 @@ class Actor:
         failpoints.hit("reconcile.after_deleted")
         gone = [replace(file, state=SweptState.PURGING) for file in held if file.kept_at not in failed]
         for kept_at, why in failed.items():
-            self._counters.failed += 1
+            self._counters.did(failed=1)
             self._counters.fail(f"{printable(kept_at)}: {why}")
         with self._context.ledger.write() as connection:
             quarantined_files.move(connection, gone, SweptState.PURGED)
@@ -217,7 +219,7 @@ class Actor:
             files=len(files),
             bytes=size,
             storage=self._context.storage.kind.value,
-            failed=self._counters.failed,
+            failed=self._counters.done.failed,
             samples=[file.path for file in files[: self._context.settings.samples_max]],
             **self._counters.flags,
         )
@@ -231,7 +233,7 @@ class Actor:
             if not self._asked.accept_loss:
                 # A sink that was added, or reset, since the run began.
                 owed = {f.path for f in findings if (gone := _gone(f)) and given_up(marks, [gone])}
-                self._counters.skipped_recheck += len(owed)
+                self._counters.did(skipped_recheck=len(owed))
                 findings = [f for f in findings if f.path not in owed]
             batch = self._begin(connection, table, findings, marks) if findings else None
         if batch is None:
@@ -239,8 +241,7 @@ class Actor:
         failpoints.hit("reconcile.after_drop_record")
         dropped = self._commit(batch, findings)
         failpoints.hit("reconcile.after_drop_commit")
-        self._counters.missing += dropped
-        self._counters.skipped_recheck += len(findings) - dropped
+        self._counters.did(missing=dropped, skipped_recheck=len(findings) - dropped)
         with self._context.ledger.write() as connection:
             dropped_entries.end(connection, batch, dropped)
             self._record_dropped(connection, batch, dropped)

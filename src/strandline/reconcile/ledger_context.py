@@ -40,8 +40,7 @@ class LedgerContextLoader:
         clock = self._ledger.query(self._clock, now_ns)
         if asked.act and clock.doubt is None:
             # Otherwise files of a dead job would be protected forever if nobody ever runs maintenance again.
-            with self._ledger.write() as connection:
-                runs.close_dead(connection, utc_now(), lease_seconds=self._config.settings.ingest.lease_seconds)
+            self._ledger.change(runs.close_dead, utc_now(), lease_seconds=self._config.settings.ingest.lease_seconds)
         with self._ledger.read() as connection:
             known = datasets.list_datasets(connection)
             seals = {d.name: _seal(connection, d) for d in known}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from strandline.core.errors import StorageError
-from strandline.core.reconcile_records import Counts, Done, FindingKind, Outcome
+from strandline.core.reconcile_records import Done, FindingKind, Outcome
 from strandline.core.settings_reconcile import ReconcileSettings
 from strandline.reconcile.model import Finding, LedgerContext, Protection, Survey
 from strandline.reconcile.rendering import document, printable
@@ -16,52 +16,42 @@ from strandline.reconcile.rendering import document, printable
 
 @dataclass(slots=True)
 class RunCounters:
-    """Has the fields of `Outcome`, and those of its `done`, under the same names."""
+    """What a run has seen and done so far."""
 
     settings: ReconcileSettings
-    partial: bool = False
-    cap_hit: bool = False
-    listed: int = 0
-    referenced: int = 0
-    found: Counts = field(default_factory=Counts)
-    planned: Counts = field(default_factory=Counts)
-    missing: int = 0
-    orphans: int = 0
-    foreign: int = 0
-    bytes: int = 0
-    restored: int = 0
-    skipped_recheck: int = 0
-    failed: int = 0
-    recheck_failed: int = 0
-    superseded: int = 0
-    protected: Mapping[str, int] = field(default_factory=dict)
-    tables: dict[str, int] = field(default_factory=dict)
-    sequences: dict[str, int] = field(default_factory=dict)
-    clock: Mapping[str, Any] | None = None
-    suspects: int = 0
-    stopped: dict[str, str] = field(default_factory=dict)
-    vanished: int = 0
-    refusals: list[str] = field(default_factory=list)
+    seen: Outcome = field(default_factory=Outcome)  # without `done`, failures and samples
+    done: Done = field(default_factory=Done)
     failures: list[str] = field(default_factory=list)
     unlisted_failures: int = 0
     samples: list[Mapping[str, Any]] = field(default_factory=list)
-    phases: Mapping[str, float] = field(default_factory=dict)
     _sampled: dict[FindingKind, int] = field(default_factory=dict)
+
+    def note(self, **values: Any) -> None:
+        """Sets fields of `Outcome`."""
+        self.seen = replace(self.seen, **values)
+
+    def did(self, **more: int) -> None:
+        """Adds to fields of `Done`."""
+        self.done = replace(self.done, **{name: getattr(self.done, name) + count for name, count in more.items()})
 
     @property
     def left(self) -> int:
         """How many more a run may act on."""
-        return self.settings.deletes_max_per_run - self.missing - self.files
+        return self.settings.deletes_max_per_run - self.done.missing - self.files
 
     @property
     def files(self) -> int:
         """How many files it acted on."""
-        return self.orphans + self.foreign + self.superseded
+        return self.done.orphans + self.done.foreign + self.done.superseded
 
     @property
     def flags(self) -> dict[str, object]:
         """What each record of the audit log says about the run so far."""
-        return {"partial": self.partial, "cap_hit": self.cap_hit, "skipped_recheck": self.skipped_recheck}
+        return {
+            "partial": self.seen.partial,
+            "cap_hit": self.seen.cap_hit,
+            "skipped_recheck": self.done.skipped_recheck,
+        }
 
     def fail(self, what: str) -> None:
         if len(self.failures) < self.settings.errors_max:
@@ -74,34 +64,39 @@ class RunCounters:
         errors = [stat for stat in stats if isinstance(stat, StorageError)]
         for error in errors:
             self.fail(error.message)
-        self.recheck_failed += len(errors)
+        self.did(recheck_failed=len(errors))
         return len(errors)
 
     def begin(self, ledger_context: LedgerContext) -> None:
         """Takes over what an unfinished run passes on unchanged."""
-        self.tables, self.sequences = dict(ledger_context.contents_before), dict(ledger_context.sequences_before)
-        self.clock = ledger_context.clock
+        tables, sequences = ledger_context.contents_before, ledger_context.sequences_before
+        self.note(tables=dict(tables), sequences=dict(sequences), clock=ledger_context.clock)
 
     def survey(self, survey: Survey, contents_before: Mapping[str, int]) -> None:
         drift = survey.drift
-        self.partial = bool(survey.failures) or bool(survey.references.unread)
-        self.listed, self.referenced = drift.listed, len(survey.references)
-        self.found, self.planned = drift.found, drift.planned
-        self.protected = {reason.value: count for reason, count in drift.protected.items()}
         unread = survey.references.unread
         # A table that was left alone keeps its earlier count: the next run must not take this one for normal.
         whole = [t for t in drift.tables if t.head.name not in unread and t.stopped is None]
         still = contents_before if unread else {t.head.uuid for t in drift.tables}
         # Carried from run to run, so that it outlives the record of the run that counted.
-        self.tables = {uuid: count for uuid, count in contents_before.items() if uuid in still}
-        self.tables |= {t.head.uuid: t.contents for t in whole}
-        self.sequences = {uuid: number for uuid, number in self.sequences.items() if uuid in still}
+        tables = {uuid: count for uuid, count in contents_before.items() if uuid in still}
+        sequences = {uuid: number for uuid, number in self.seen.sequences.items() if uuid in still}
         for head in (t.head for t in drift.tables):
             if head.lineage is not None and head.lineage.proven is not None:
-                self.sequences[head.uuid] = max(head.lineage.proven, self.sequences.get(head.uuid, 0))
+                sequences[head.uuid] = max(head.lineage.proven, sequences.get(head.uuid, 0))
         # A table that cannot be read is among the failures.
         stopped = [t for t in drift.tables if t.stopped not in (None, Protection.TABLE_UNREAD)]
-        self.stopped = {t.head.name: t.stopped.value for t in stopped[: self.settings.errors_max] if t.stopped}
+        self.note(
+            partial=bool(survey.failures) or bool(unread),
+            listed=drift.listed,
+            referenced=len(survey.references),
+            found=drift.found,
+            planned=drift.planned,
+            protected={reason.value: count for reason, count in drift.protected.items()},
+            tables=tables | {t.head.uuid: t.contents for t in whole},
+            sequences=sequences,
+            stopped={t.head.name: t.stopped.value for t in stopped[: self.settings.errors_max] if t.stopped},
+        )
         for failure in survey.failures:
             self.fail(f"{failure.prefix}: {failure.why}")
         for name, why in unread.items():
@@ -109,14 +104,15 @@ class RunCounters:
 
     def reprotect(self, found: Mapping[Protection | None, int], by: Protection) -> None:
         """Counts findings under another protection than before. Those without protection were missing entries."""
-        counts = Counter(self.protected)
+        counts, planned = Counter(self.seen.protected), self.seen.planned
         for before, count in found.items():
             if before is None:
-                self.planned = replace(self.planned, missing=self.planned.missing - count)
+                planned = replace(planned, missing=planned.missing - count)
             else:
                 counts[before.value] -= count
             counts[by.value] += count
-        self.protected = {reason.value: counts[reason.value] for reason in Protection if counts[reason.value]}
+        protected = {reason.value: counts[reason.value] for reason in Protection if counts[reason.value]}
+        self.note(planned=planned, protected=protected)
 
     def sample(self, findings: Iterable[Finding]) -> None:
         """The first of each kind, those that can be acted on before protected ones."""
@@ -140,8 +136,4 @@ class RunCounters:
 
     def outcome(self) -> Outcome:
         more = [f"and {self.unlisted_failures:,} more"] if self.unlisted_failures else []
-        done = Done(**{counter.name: getattr(self, counter.name) for counter in fields(Done)})
-        values: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(Outcome) if f.name != "done"}
-        values["failures"] = (*self.failures, *more)
-        values |= {"samples": tuple(self.samples), "refusals": tuple(self.refusals)}
-        return Outcome(done=done, **values)
+        return replace(self.seen, done=self.done, failures=(*self.failures, *more), samples=tuple(self.samples))

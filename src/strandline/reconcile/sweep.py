@@ -113,7 +113,7 @@ class _Sweep:
         self._counters.begin(ledger_context)
         survey = self._context.surveyor.survey(ledger_context, self._watch)
         self._counters.survey(survey, ledger_context.contents_before)
-        self._counters.vanished = self._vanished(survey)
+        self._counters.note(vanished=self._vanished(survey))
         quarantined = self._in_quarantine(survey)
         suspects = self._find_suspects(survey, quarantined)
         self._report(survey, quarantined, suspects, on_finding)
@@ -122,7 +122,7 @@ class _Sweep:
         )
         if not self._asked.act and not is_empty:  # a new lake has nothing that a guard could refuse
             refusals = (self._gate_refusal(survey), self._share_refusal(survey, quarantined))
-            self._counters.refusals = [why for why in refusals if why is not None]
+            self._counters.note(refusals=tuple(why for why in refusals if why is not None))
         self._context.ledger.change(reconcile_runs.progress, self._run, self._counters.outcome())
         if not self._asked.act:
             return
@@ -138,7 +138,8 @@ class _Sweep:
     def _in_quarantine(self, survey: Survey) -> QuarantineLookup:
         """Missing files that are in quarantine, or for which that could not be checked."""
         quarantined = find_quarantined(self._context, survey, self._watch.check)
-        self._counters.partial |= bool(quarantined.unchecked)
+        if quarantined.unchecked:
+            self._counters.note(partial=True)
         for why in dict.fromkeys(quarantined.unchecked.values()):
             self._counters.fail(why)
         return quarantined
@@ -146,7 +147,7 @@ class _Sweep:
     def _find_suspects(self, survey: Survey, quarantined: QuarantineLookup) -> Suspects:
         """Orphan files that are probably the files of missing entries: the run touches neither."""
         suspects = find_suspects(self._context, survey, quarantined, self._watch)
-        self._counters.suspects = len(suspects.files)
+        self._counters.note(suspects=len(suspects.files))
         for path, entry in suspects.files.items():
             self._counters.fail(f"{path} is probably the file that the entry {entry} means: the metadata is damaged")
         for why in dict.fromkeys(suspects.unreadable.values()):
@@ -186,7 +187,7 @@ class _Sweep:
 
     def _share_refusal(self, survey: Survey, quarantined: QuarantineLookup) -> str | None:
         """Files that are only in quarantine do not count: they were brought back before this check."""
-        settings, planned = self._settings, self._counters.planned
+        settings, planned = self._settings, self._counters.seen.planned
         for what, count, total in (
             ("entry", planned.missing - quarantined.planned, len(survey.references)),
             ("file", planned.orphans + planned.foreign + planned.superseded, survey.drift.listed),
@@ -220,7 +221,7 @@ class _Sweep:
         if not back:
             return
         failpoints.hit("reconcile.after_brought_back")
-        self._counters.restored += len(back)
+        self._counters.did(restored=len(back))
         with self._context.ledger.write() as connection:
             recorded = [file.swept for file in back if file.swept is not None]
             quarantined_files.move(connection, recorded, SweptState.RESTORED, "a table references it")
@@ -242,11 +243,11 @@ class _Sweep:
         for table, findings in groupby(planned, key=lambda f: f.table or ""):
             for some in self._batches(findings):
                 known, gone, unchecked = self._still_gone(table, some, known)
-                self._counters.skipped_recheck += len(some) - len(gone) - unchecked
+                self._counters.did(skipped_recheck=len(some) - len(gone) - unchecked)
                 if gone:
                     self._actor.drop_entries(table, gone)
-                self._watch.progress(self._counters.missing)
-            if self._counters.cap_hit:
+                self._watch.progress(self._counters.done.missing)
+            if self._counters.seen.cap_hit:
                 break
         return known
 
@@ -287,7 +288,7 @@ class _Sweep:
                 self._counters.fail("a table cannot be read: until it can, nothing is deleted without quarantine")
                 return
             still = self._still_orphans(some, stats, known, before)
-            self._counters.skipped_recheck += len(some) - len(still) - self._not_checked(stats)
+            self._counters.did(skipped_recheck=len(some) - len(still) - self._not_checked(stats))
             if still:
                 known = self._actor.sweep_files(still, known)
             self._watch.progress(self._counters.files)
@@ -319,24 +320,23 @@ class _Sweep:
         return still
 
     def _hit_cap(self) -> None:
-        if self._counters.cap_hit:
+        if self._counters.seen.cap_hit:
             return
-        self._counters.cap_hit = True
-        with self._context.ledger.write() as connection:
-            audit.record(
-                connection,
-                Event.CAP_HIT,
-                run=self._run,
-                cap=self._settings.deletes_max_per_run,
-                missing=self._counters.missing,
-                orphans=self._counters.files,
-                storage=self._context.storage.kind.value,
-                **self._counters.flags,
-            )
+        self._counters.note(cap_hit=True)
+        self._context.ledger.change(
+            audit.record,
+            Event.CAP_HIT,
+            run=self._run,
+            cap=self._settings.deletes_max_per_run,
+            missing=self._counters.done.missing,
+            orphans=self._counters.files,
+            storage=self._context.storage.kind.value,
+            **self._counters.flags,
+        )
 
     def _end(self, reason: AbortReason | None = None, why: str = "") -> None:
         self._watch.end_phase()
-        self._counters.phases = self._watch.seconds
+        self._counters.note(phases=self._watch.seconds)
         outcome, settings = self._counters.outcome(), self._settings
         with self._context.ledger.write() as connection:
             if reason is None:

@@ -130,8 +130,7 @@ class QuarantineForPurge:
         wanted = [one for one in self._rows(dataset) if one[2].id in ids]
         left = []
         for name in sorted({sink.name for sink, _, _ in wanted}):
-            with self.context.ledger.write() as connection:
-                _record_discard(connection, name, [row for sink, _, row in wanted if sink.name == name])
+            self.context.ledger.change(_record_discard, name, [row for sink, _, row in wanted if sink.name == name])
         for sink, removed, row in wanted:
             if not quarantine.discard(self.context.ledger, row.id) and not removed:
                 left.append(
