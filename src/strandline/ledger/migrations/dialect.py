@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import sqlalchemy as sa
+from alembic import op
 
 _REFUSAL = re.compile(
     r"CREATE TRIGGER (?P<name>\w+) BEFORE (?P<move>\w+) ON (?P<table>\w+)\s+WHEN (?P<condition>.*?)\s+"
@@ -33,3 +35,8 @@ def execute_file(connection: sa.Connection, file: Path) -> None:
     for statement in file.read_text("utf-8").split("\n\n"):
         for translated in [statement] if connection.dialect.name == "sqlite" else for_postgres(statement):
             connection.exec_driver_sql(translated)
+
+
+def sql_beside(module: str) -> Callable[[], None]:
+    """A migration that executes the SQL file beside its module."""
+    return lambda: execute_file(op.get_bind(), Path(module).with_suffix(".sql"))

@@ -3,15 +3,8 @@
 The SQL file is frozen, like every migration: each later change is a new migration.
 """
 
-from pathlib import Path
-
-from alembic import op
-
-from strandline.ledger.migrations.dialect import execute_file
+from strandline.ledger.migrations.dialect import sql_beside
 
 revision = "0001"
 down_revision = None
-
-
-def upgrade() -> None:
-    execute_file(op.get_bind(), Path(__file__).with_suffix(".sql"))
+upgrade = sql_beside(__file__)
