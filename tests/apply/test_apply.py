@@ -27,6 +27,7 @@ from strandline.core.errors import RefusedError
 from strandline.core.settings_reconcile import ReconcileSettings
 from strandline.core.types import SnapshotId
 from strandline.iceberg.schema.columns import Column, Primitive
+from strandline.jobs.loop import LoopControl
 from strandline.lake import Lake, open_lake
 from strandline.lake_admin import init_lake
 from strandline.ledger import audit
@@ -358,9 +359,10 @@ def test_a_daemon_notices_schedules_that_are_applied_while_it_runs(home: Path, m
         reconcile_heard.set()
 
     with open_lake() as lake:
-        maintain = threading.Thread(target=lake.maintenance.run, args=(stopping,), kwargs={"on_schedules": hear})
+        by_control = (LoopControl(stopping),)
+        maintain = threading.Thread(target=lake.maintenance.run, args=by_control, kwargs={"on_schedules": hear})
         sweep = threading.Thread(
-            target=lake.reconciler.run_on_schedule, args=(stopping,), kwargs={"on_schedule": hear_reconcile}
+            target=lake.reconciler.run_on_schedule, args=by_control, kwargs={"on_schedule": hear_reconcile}
         )
         maintain.start()
         sweep.start()

@@ -16,6 +16,7 @@ from strandline.core.actor import SCHEDULE
 from strandline.core.errors import LedgerBusy, StrandlineError
 from strandline.core.reconcile_records import AbortReason, Asked, Run
 from strandline.core.settings_reconcile import Bounds, ReconcileSettings
+from strandline.jobs.loop import LoopControl
 from strandline.ledger.reconcile import reconcile_runs
 from tests.reconcile.whole_lakes import WholeLake
 
@@ -173,7 +174,8 @@ def test_the_daemons_loop_outlives_a_failure_and_calls_its_run_off_when_it_is_to
 
     monkeypatch.setattr(lake.lake.reconciler, "_catch_up", busy_once)
     with ThreadPoolExecutor(1) as pool:
-        loop = pool.submit(lake.lake.reconciler.run_on_schedule, stopping, begin, ended.append, told.append)
+        control = LoopControl(stopping, told.append)
+        loop = pool.submit(lake.lake.reconciler.run_on_schedule, control, begin, ended.append)
         loop.result(120)
     assert [e.message for e in told] == ["the ledger is busy"]
     assert [run.aborted for run in ended] == [AbortReason.CANCELLED] and Path(orphan).exists()

@@ -22,6 +22,7 @@ from strandline.core.types import Seq, SeqRange
 from strandline.iceberg.schema.alteration import AddColumn, DropColumn, RenameColumn
 from strandline.iceberg.schema.columns import Primitive
 from strandline.iceberg.schema.schema_file import parse_columns
+from strandline.jobs.loop import LoopControl
 from strandline.ingest.sources.body import read_json_lines
 from strandline.lake import Lake, open_lake
 from strandline.ledger.engine import utc_now
@@ -113,9 +114,8 @@ def test_a_batch_under_way_is_called_off_when_its_process_stops_and_the_next_ing
 
     with monkeypatch.context() as patched:
         patched.setattr(Intake, "_write_receipt", write_and_stop)
-        sender.lake.receiver.intake(lambda report: pytest.fail(report.did)).run(
-            stopping, on_trouble=lambda error: pytest.fail(error.message)
-        )
+        control = LoopControl(stopping, lambda error: pytest.fail(error.message))
+        sender.lake.receiver.intake(lambda report: pytest.fail(report.did)).run(control)
     assert values(sender) == []
     [report] = sender.ingest()
     assert (report.did, report.rows, values(sender)) == ("ingested", 3, [1, 2, 3])

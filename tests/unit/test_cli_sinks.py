@@ -34,6 +34,7 @@ from strandline.core.types import BlockKind, Reserved, Seq, SeqRange, SnapshotId
 from strandline.deliver import sink_kinds
 from strandline.deliver.plan.preview import LanePreview, SinkPreview
 from strandline.deliver.tick import SinkReport, TickReport
+from strandline.jobs.loop import LoopControl
 from strandline.lake import Lake, open_lake
 from strandline.ledger.deliver import intents, sinks
 from strandline.ledger.engine import utc_now
@@ -613,7 +614,7 @@ def test_the_daemon_recovers_only_what_a_dead_writer_left_and_not_at_every_tick(
                 if len(ticks) == 5:
                     stopping.set()
 
-            delivery.run(stopping, on_tick, lambda e: pytest.fail(e.message))
+            delivery.run(LoopControl(stopping, lambda e: pytest.fail(e.message)), on_tick)
             return len(recovered)
 
         assert some_ticks() == 0, "nothing is open"
@@ -646,12 +647,9 @@ def test_the_daemon_goes_on_after_a_tick_that_failed(home: Path) -> None:
             if (error := next(failures, None)) is not None:
                 raise error
 
-        replace(lake.delivery, recovery=SimpleNamespace(catch_up=away)).run(
-            stopping,
-            lambda report: stopping.set(),
-            lambda e: heard.append(e.message),
-            lambda: heard.append("well again"),
-        )
+        control = LoopControl(stopping, lambda e: heard.append(e.message), lambda: heard.append("well again"))
+        delivery = replace(lake.delivery, recovery=SimpleNamespace(catch_up=away))
+        delivery.run(control, lambda report: stopping.set())
     assert heard == ["the warehouse is away", "well again"], "what stays wrong is told once"
 
 
@@ -672,5 +670,5 @@ def test_a_sink_whose_dataset_is_gone_stops_and_takes_no_look_of_the_daemon_with
             if told:
                 stopping.set()
 
-        lake.delivery.run(stopping, on_tick, lambda e: pytest.fail(e.message))
+        lake.delivery.run(LoopControl(stopping, lambda e: pytest.fail(e.message)), on_tick)
         assert [s.name for s in told] == ["out"] and "dropped" in (told[0].reason or "")

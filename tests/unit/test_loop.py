@@ -67,8 +67,8 @@ def test_the_loop_outlives_what_fails_and_says_when_it_is_well_again(unforeseen:
     steps: list[Callable[[], None]] = [fail, fail, lambda: None, lambda: None, fail, lambda: None, stopping.set]
     run_until_stopped(
         lambda: steps.pop(0)(),
+        stopping,
         name="work",
-        stopping=stopping,
         poll_seconds=0.001,
         on_trouble=lambda e: heard.append(e.message),
         on_well=lambda: heard.append("well again"),
@@ -79,4 +79,4 @@ def test_the_loop_outlives_what_fails_and_says_when_it_is_well_again(unforeseen:
 def test_a_loop_that_is_told_to_stop_before_it_begins_does_nothing() -> None:
     stopping = threading.Event()
     stopping.set()
-    run_until_stopped(lambda: pytest.fail("it worked"), name="work", stopping=stopping, poll_seconds=60)
+    run_until_stopped(lambda: pytest.fail("it worked"), stopping, name="work", poll_seconds=60)

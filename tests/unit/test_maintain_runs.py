@@ -20,6 +20,7 @@ from strandline.core.errors import AlreadyRunning, CalledOff, RefusedError, Skip
 from strandline.core.failpoints import FailpointError
 from strandline.core.settings import LakeConfig
 from strandline.core.types import Dataset
+from strandline.jobs.loop import LoopControl
 from strandline.jobs.schedule import FollowedSchedules
 from strandline.lake import Lake, open_lake
 from strandline.lake_admin import init_lake
@@ -357,7 +358,7 @@ def test_the_daemon_goes_on_after_trouble_and_ends_when_it_is_asked_to(
             stopping.set()
 
     keeper = pretended(lake, compact_schedule=EVERY_SECOND)
-    Troubled(keeper.context).run(stopping, on_trouble=lambda error: told.append(error.message))
+    Troubled(keeper.context).run(LoopControl(stopping, lambda error: told.append(error.message)))
     assert told == ["the ledger is away", "unexpected ZeroDivisionError: zero"]
 
 

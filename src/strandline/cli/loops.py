@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from strandline.cli.daemon_log import DaemonLog
 from strandline.cli.log_lines import log_lines
 from strandline.core.errors import FailedError
-from strandline.jobs.loop import LoopStates, OnTrouble
+from strandline.jobs.loop import LoopControl, LoopStates
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -35,7 +35,7 @@ class Loop:
     """One of the things that a process keeps doing."""
 
     name: str  # in the log, and in `/readyz`
-    run: Callable[[threading.Event, OnTrouble, Callable[[], None]], None]  # until the event is set
+    run: Callable[[LoopControl], None]  # until its event is set
 
 
 def open_log(call: Call) -> DaemonLog:
@@ -88,7 +88,7 @@ def _run(loop: Loop, stopping: threading.Event, journal: DaemonLog, states: Loop
 
     states.begun(loop.name)
     try:
-        loop.run(stopping, troubled, well)
+        loop.run(LoopControl(stopping, troubled, well))
     finally:
         states.ended(loop.name)
 

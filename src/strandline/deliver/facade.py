@@ -20,7 +20,7 @@ from strandline.deliver.recover_sink import SinkRecovered, recover_sink
 from strandline.deliver.sink_session import Progress, no_progress
 from strandline.deliver.tick import Deliverer, TickReport, dataset_of
 from strandline.iceberg.metadata.identifier import full_name, in_spark
-from strandline.jobs.loop import OnTrouble, run_until_stopped
+from strandline.jobs.loop import LoopControl
 from strandline.ledger import audit
 from strandline.ledger.deliver import delivery_report, intents, sinks
 from strandline.ledger.engine import utc_now
@@ -205,16 +205,10 @@ class Delivery:
         self.recovery.catch_up()
         return verify(self.context, chosen, taken_is_fine=taken_is_fine, progress=progress)
 
-    def run(
-        self,
-        stopping: threading.Event,
-        on_tick: Callable[[TickReport], None] = lambda report: None,
-        on_trouble: OnTrouble | None = None,
-        on_well: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Until `stopping` is set: settle the blocks of dead writers, and deliver to every sink what is sealed. A tick
+    def run(self, control: LoopControl, on_tick: Callable[[TickReport], None] = lambda report: None) -> None:
+        """Until `control.stopping` is set: settle the blocks of dead writers, and deliver to every sink what is sealed. A tick
         that fails is reported and retried. Spark starts when there is work for it."""
-        deliverer = self.deliverer(stopping=stopping)
+        deliverer = self.deliverer(stopping=control.stopping)
         caught_up_at: float | None = None
         tried: frozenset[BlockId] = frozenset()
         tried_at = 0.0
@@ -231,14 +225,7 @@ class Delivery:
                 tried, tried_at = left, monotonic()
             on_tick(deliverer.keep_delivering())
 
-        run_until_stopped(
-            tick,
-            name="a tick",
-            stopping=stopping,
-            poll_seconds=self.context.settings.poll_seconds,
-            on_trouble=on_trouble,
-            on_well=on_well,
-        )
+        control.repeat(tick, name="a tick", poll_seconds=self.context.settings.poll_seconds)
         last = deliverer.close()
         if last.sinks:
             on_tick(last)

@@ -6,7 +6,7 @@ import logging
 import random
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from strandline.core.errors import StrandlineError, as_strandline_error
 from strandline.jobs.backoff import backoff_seconds
@@ -72,9 +72,9 @@ class LoopStates:
 
 def run_until_stopped(
     work: Callable[[], None],
+    stopping: threading.Event,
     *,
     name: str,
-    stopping: threading.Event,
     poll_seconds: float,
     on_trouble: OnTrouble | None = None,
     on_well: Callable[[], None] = lambda: None,
@@ -98,3 +98,16 @@ def run_until_stopped(
                 on_well()
             health = health.after_success()
         stopping.wait(health.wait_seconds(poll_seconds, random.random()))
+
+
+@dataclass(frozen=True, slots=True)
+class LoopControl:
+    """What whoever runs a loop keeps in hand."""
+
+    stopping: threading.Event = field(default_factory=threading.Event)
+    on_trouble: OnTrouble | None = None  # None: it is logged
+    on_well: Callable[[], None] = lambda: None
+
+    def repeat(self, work: Callable[[], None], *, name: str, poll_seconds: float) -> None:
+        stopping, on_trouble, on_well = self.stopping, self.on_trouble, self.on_well
+        run_until_stopped(work, stopping, name=name, poll_seconds=poll_seconds, on_trouble=on_trouble, on_well=on_well)

@@ -15,7 +15,7 @@ from strandline.core.actor import SCHEDULE, acting_as
 from strandline.core.audit_events import Event
 from strandline.core.errors import StrandlineError, UsageError
 from strandline.core.types import Dataset
-from strandline.jobs.loop import OnTrouble, run_until_stopped
+from strandline.jobs.loop import LoopControl
 from strandline.jobs.schedule import FollowedSchedules
 from strandline.ledger import applied_settings, audit
 from strandline.ledger.engine import utc_now
@@ -232,14 +232,12 @@ class Maintenance:
 
     def run(
         self,
-        stopping: threading.Event,
+        control: LoopControl,
         on_begin: Callable[[Dataset, Kind], None] = lambda dataset, kind: None,
         on_run: Callable[[Run], None] = lambda run: None,
-        on_trouble: OnTrouble | None = None,
         on_schedules: Callable[[Mapping[str, str]], None] = lambda crons: None,
-        on_well: Callable[[], None] = lambda: None,
     ) -> None:
-        """Until `stopping` is set, runs the jobs that are due, one after the other. That also calls off the job under
+        """Until `control.stopping` is set, runs the jobs that are due, one after the other. That also calls off the job under
         way: it ends before its next durable step, and its Spark jobs are cancelled. Several daemons on one ledger share
         the jobs. Schedules that are applied meanwhile count at once; `on_schedules` gets them, by kind."""
         jitter = self.context.config.settings.run.jitter_seconds_max
@@ -250,16 +248,9 @@ class Maintenance:
             if (by_kind := self._crons()) != followed.crons:
                 followed = replace(followed, crons=by_kind, since=None)
                 on_schedules(by_kind)
-            self.take_turns(stopping, followed, on_begin, on_run)
+            self.take_turns(control.stopping, followed, on_begin, on_run)
 
-        run_until_stopped(
-            turn,
-            name="maintenance",
-            stopping=stopping,
-            poll_seconds=_POLL_SECONDS,
-            on_trouble=on_trouble,
-            on_well=on_well,
-        )
+        control.repeat(turn, name="maintenance", poll_seconds=_POLL_SECONDS)
 
     def take_turns(
         self,

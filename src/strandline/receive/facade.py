@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -16,7 +15,7 @@ from strandline.core.errors import FailedError, RefusedError, StrandlineError
 from strandline.core.roles import Role
 from strandline.core.types import Dataset
 from strandline.iceberg.metadata.identifier import full_name
-from strandline.jobs.loop import OnTrouble
+from strandline.jobs.loop import LoopControl
 from strandline.ledger import audit
 from strandline.ledger.ingest import blocks, datasets, sequence
 from strandline.ledger.receive import ended_batches, receive_holds, senders, spool_files, tokens
@@ -185,20 +184,18 @@ class Receiver:
 
     def serve(
         self,
-        stopping: threading.Event,
+        control: LoopControl,
         listener: ReceiverListener,
-        on_trouble: OnTrouble | None = None,
-        on_well: Callable[[], None] = lambda: None,
         *,
         host: str | None = None,
         port: int | None = None,
         ingest: bool = True,
     ) -> None:
-        """Serves until `stopping` is set, then answers the requests under way. `on_trouble` and `on_well` are told of
-        the intake."""
+        """Serves until `control.stopping` is set, then answers the requests under way. `control` is told of the
+        intake."""
         from strandline.http.server import address, listen, tls_files
 
-        settings = self.context.settings
+        settings, stopping = self.context.settings, control.stopping
         tls = tls_files(self.context.config, settings.tls_certificate, settings.tls_key, section="receive")
         address_of = settings.host if host is None else host, settings.port if port is None else port
         listening = listen(*address_of, section="receive")
@@ -213,7 +210,7 @@ class Receiver:
                 if not ingest:
                     self._adopt_at_start()
                 if ingest:
-                    working = pool.submit(carried(intake.run), stopping, on_trouble, on_well)
+                    working = pool.submit(carried(intake.run), control)
                     working.add_done_callback(lambda _: stopping.set())
                 while not stopping.wait(0.1):
                     if not server.is_alive:

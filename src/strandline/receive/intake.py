@@ -34,7 +34,7 @@ from strandline.core.types import INTERNAL_COLUMNS, Dataset, DatasetId, Publishe
 from strandline.core.wording import plural
 from strandline.jobs.backoff import backoff_seconds
 from strandline.jobs.heartbeat import beating
-from strandline.jobs.loop import OnTrouble, run_until_stopped
+from strandline.jobs.loop import LoopControl
 from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.ingest import blocks, datasets
 from strandline.ledger.receive import batch_receipts, batches, ended_batches, receive_holds, received
@@ -134,15 +134,10 @@ class Intake:
         """Called when the ledger was found behind the witness."""
         self._opens.set()
 
-    def run(
-        self,
-        stopping: threading.Event,
-        on_trouble: OnTrouble | None = None,
-        on_well: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Runs until `stopping` is set. That also calls off batches that are not committed yet, and cancels their Spark
+    def run(self, control: LoopControl) -> None:
+        """Runs until `control.stopping` is set. That also calls off batches that are not committed yet, and cancels their Spark
         jobs: the next process ingests them."""
-        self._stopping = stopping
+        self._stopping = control.stopping
 
         def step() -> None:
             self._collect()
@@ -150,18 +145,12 @@ class Intake:
             self._begin()
             self._tidy_now_and_then()
 
-        run_until_stopped(
-            step,
-            name="the intake",
-            stopping=stopping,
-            poll_seconds=POLL_SECONDS,
-            on_trouble=on_trouble,
-            on_well=on_well,
-        )
+        control.repeat(step, name="the intake", poll_seconds=POLL_SECONDS)
         try:
             self.close()
         except Exception as e:
-            (on_trouble or (lambda error: log.warning("the intake failed: %s", error.message)))(_as_known(e))
+            report = control.on_trouble or (lambda error: log.warning("the intake failed: %s", error.message))
+            report(_as_known(e))
 
     def close(self) -> None:
         """Waits for batches under way; begins no other."""

@@ -27,7 +27,7 @@ from strandline.core.errors import (
 from strandline.core.reconcile_records import Asked, Run, RunId, Suspect, Swept
 from strandline.core.settings import LakeConfig
 from strandline.core.settings_reconcile import ReconcileSettings
-from strandline.jobs.loop import OnTrouble, run_until_stopped
+from strandline.jobs.loop import LoopControl
 from strandline.jobs.schedule import FollowedSchedules
 from strandline.ledger import applied_settings, audit
 from strandline.ledger.engine import Ledger, utc_now
@@ -176,14 +176,12 @@ class Reconciler:
 
     def run_on_schedule(
         self,
-        stopping: threading.Event,
+        control: LoopControl,
         on_begin: Callable[[Asked], None] = lambda asked: None,
         on_run: Callable[[Run], None] = lambda run: None,
-        on_trouble: OnTrouble | None = None,
         on_schedule: Callable[[ReconcileSettings], None] = lambda settings: None,
-        on_well: Callable[[], None] = lambda: None,
     ) -> None:
-        """Runs until `stopping` is set. That also cancels a run under way, which ends before its next batch. A schedule
+        """Runs until `control.stopping` is set. That also cancels a run under way, which ends before its next batch. A schedule
         that is applied meanwhile counts at once; `on_schedule` gets it."""
         told: ReconcileSettings | None = None
 
@@ -193,18 +191,11 @@ class Reconciler:
             if settings != told and (settings.enabled or told is not None):
                 told = settings
                 on_schedule(settings)
-            run = self.run_if_due(cancelled=stopping, on_begin=on_begin)
+            run = self.run_if_due(cancelled=control.stopping, on_begin=on_begin)
             if run is not None:
                 on_run(run)
 
-        run_until_stopped(
-            take_turn,
-            name="the reconciler",
-            stopping=stopping,
-            poll_seconds=_POLL_SECONDS,
-            on_trouble=on_trouble,
-            on_well=on_well,
-        )
+        control.repeat(take_turn, name="the reconciler", poll_seconds=_POLL_SECONDS)
 
     def suspects(self) -> list[Suspect]:
         """Orphan files that are probably the files of damaged entries, by path."""

@@ -50,21 +50,13 @@ def _loops(lake: Lake, journal: DaemonLog, *, receive: bool) -> Iterator[Loop]:
     """What a site does by itself. A new loop is added here."""
     # The parts of the lake are made here, by one thread.
     delivery, maintenance, reconciler, receiver = lake.delivery, lake.maintenance, lake.reconciler, lake.receiver
-    yield Loop("delivery", lambda stopping, *on: delivery.run(stopping, journal.tick, *on))
+    yield Loop("delivery", lambda control: delivery.run(control, journal.tick))
     # Both run always: a schedule may be applied at any time.
     scheduled = partial(journal.scheduled, lake)
-    yield Loop(
-        "maintenance",
-        lambda stopping, bad, well: maintenance.run(stopping, journal.begun, journal.ended, bad, scheduled, well),
-    )
-    on_schedule = journal.sweep_scheduled
-    yield Loop(
-        "reconcile",
-        lambda stopping, bad, well: reconciler.run_on_schedule(
-            stopping, journal.sweeping, journal.swept, bad, on_schedule, well
-        ),
-    )
+    yield Loop("maintenance", lambda control: maintenance.run(control, journal.begun, journal.ended, scheduled))
+    heard = (journal.sweeping, journal.swept, journal.sweep_scheduled)
+    yield Loop("reconcile", lambda control: reconciler.run_on_schedule(control, *heard))
     if receive:
         yield receiver_loop(lake, journal)
     else:
-        yield Loop("intake", lambda stopping, *on: receiver.intake(journal.batch).run(stopping, *on))
+        yield Loop("intake", receiver.intake(journal.batch).run)

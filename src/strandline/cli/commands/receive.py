@@ -49,6 +49,4 @@ def receiver_loop(
     lake: Lake, journal: DaemonLog, *, host: str | None = None, port: int | None = None, ingest: bool = True
 ) -> Loop:
     receiver = lake.receiver
-    return Loop(
-        "intake", lambda stopping, *on: receiver.serve(stopping, journal, *on, host=host, port=port, ingest=ingest)
-    )
+    return Loop("intake", lambda control: receiver.serve(control, journal, host=host, port=port, ingest=ingest))

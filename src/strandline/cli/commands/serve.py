@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Annotated, Any
 
 import typer
@@ -10,7 +9,7 @@ import typer
 from strandline.cli.command import EVENT_LINES, Call, command
 from strandline.cli.daemon_log import DaemonLog
 from strandline.cli.loops import Loop, open_log, run_loops
-from strandline.jobs.loop import LoopStates
+from strandline.jobs.loop import LoopControl, LoopStates
 from strandline.lake import Lake
 
 app = typer.Typer()
@@ -60,9 +59,9 @@ def serve_until_stopped(call: Call, **options: Any) -> None:
 def api_loop(lake: Lake, journal: DaemonLog, states: LoopStates, **options: Any) -> Loop:
     """`/readyz` shows the states of the loops."""
 
-    def serving(stopping: threading.Event, *_: object) -> None:
+    def serving(control: LoopControl) -> None:
         from strandline.serve.server import serve_lake
 
-        serve_lake(lake, stopping, on_listening=journal.listening, loops=states, **options)
+        serve_lake(lake, control.stopping, on_listening=journal.listening, loops=states, **options)
 
     return Loop("api", serving)
