@@ -12,7 +12,7 @@ where its input ends: a damaged file may crash the process, which must not be ou
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -146,7 +146,8 @@ _METHODS = (
 
 
 class _Source:
-    """The source of a reader. It contains only numbers and names made here, nothing from the file."""
+    """The source of a reader. It contains only numbers and names made here, nothing from the file. Nested unions and
+    arrays use the same variables: each reads its own before those inside it do, and not after."""
 
     def __init__(self, schema: Any, wanted: WantedFields) -> None:
         if not isinstance(schema, dict) or schema.get("type") != "record":
@@ -154,66 +155,55 @@ class _Source:
         self._schema = schema
         self._wanted = wanted
         self._named: dict[str, Any] = {}
-        self._lines: list[str] = []
-        self._number = 0
         self._got: set[int] = set()
 
     def text(self) -> str:
-        self._fields(self._schema, 2, looking=True)
+        fields = self._fields(self._schema, looking=True)
         if not self._wanted.required <= self._got:
             raise AvroUnknown("its schema lacks a field that is needed")
-        head = [
-            "from itertools import repeat",
-            "def read_block(decoder, count, size, found):",
-            *(f"    {name} = decoder.{name}" for name in _METHODS),
-            "    keep = found.append",
-            f"    {self._wanted.defaults}",
-            "    at = tell()",
-            "    for _ in range(count):",
+        record = [
+            *fields,
+            "if not at <= tell() <= size:",
+            "    raise EOFError('a record goes beyond its block')",
+            "at = tell()",
+            f"keep({self._wanted.keep})",
         ]
-        tail = [
-            "        if not at <= tell() <= size:",
-            "            raise EOFError('a record goes beyond its block')",
-            "        at = tell()",
-            f"        keep({self._wanted.keep})",
-            "",
+        block = [
+            *(f"{name} = decoder.{name}" for name in _METHODS),
+            "keep = found.append",
+            self._wanted.defaults,
+            "at = tell()",
+            "for _ in range(count):",
+            *_indented(record),
         ]
-        return "\n".join(head + self._lines + tail)
+        head = ["from itertools import repeat", "def read_block(decoder, count, size, found):"]
+        return "\n".join([*head, *_indented(block), ""])
 
-    def _add(self, depth: int, line: str) -> None:
-        self._lines.append("    " * depth + line)
-
-    def _fields(self, record: dict[str, Any], depth: int, *, looking: bool) -> None:
+    def _fields(self, record: dict[str, Any], *, looking: bool) -> list[str]:
         self._remember(record)
+        lines: list[str] = []
         for field in record["fields"]:
             number, kind = field.get("field-id"), field["type"]
             if looking and number in self._wanted.fields:
                 if number in self._got:
                     raise AvroUnreadable(f"its schema has the field {number} twice")
                 reads = _TEXTS if number in self._wanted.texts else _NUMBERS
-                self._read(self._wanted.fields[number], kind, depth, reads)
+                lines += self._read(self._wanted.fields[number], kind, reads)
                 self._got.add(number)
             elif looking and number in self._wanted.inside and isinstance(kind, dict):
-                self._fields(kind, depth, looking=True)
+                lines += self._fields(kind, looking=True)
             else:
-                self._skip(kind, depth)
+                lines += self._skip(kind)
+        return lines
 
-    def _read(self, name: str, kind: Any, depth: int, reads: Mapping[str, str]) -> None:
+    def _read(self, name: str, kind: Any, reads: Mapping[str, str]) -> list[str]:
         if isinstance(kind, list) and len(kind) == 2 and "null" in kind:
             other = kind[1 - kind.index("null")]
             if isinstance(other, str) and other in reads:
-                which = self._name()
-                self._add(depth, f"{which} = read_int()")
-                self._add(depth, f"if {which} == {kind.index('null')}:")
-                self._add(depth + 1, f"{name} = None")
-                self._add(depth, f"elif {which} == {1 - kind.index('null')}:")
-                self._add(depth + 1, f"{name} = {reads[other]}")
-                self._add(depth, "else:")
-                self._add(depth + 1, "raise ValueError('no such branch of a union')")
-                return
+                return _union([[f"{name} = None"] if k == "null" else [f"{name} = {reads[other]}"] for k in kind])
         if not isinstance(kind, str) or kind not in reads:
             raise AvroUnknown("a field that is needed has another type")
-        self._add(depth, f"{name} = {reads[kind]}")
+        return [f"{name} = {reads[kind]}"]
 
     def _remember(self, kind: dict[str, Any]) -> None:
         if "name" in kind:
@@ -221,84 +211,75 @@ class _Source:
             if "namespace" in kind:
                 self._named[f"{kind['namespace']}.{kind['name']}"] = kind
 
-    def _skip(self, kind: Any, depth: int) -> None:
+    def _skip(self, kind: Any) -> list[str]:
         if isinstance(kind, list):
-            self._skip_union(kind, depth)
-        elif not isinstance(kind, str):
-            self._skip_complex(kind, depth)
-        elif kind in _SKIPS:
-            self._add(depth, _SKIPS[kind])
-        elif kind in self._named:
-            self._skip(self._named[kind], depth)
-        elif kind != "null":
+            return _union([self._skip(one) for one in kind])
+        if not isinstance(kind, str):
+            return self._skip_complex(kind)
+        if kind in _SKIPS:
+            return [_SKIPS[kind]]
+        if kind in self._named:
+            return self._skip(self._named[kind])
+        if kind != "null":
             raise AvroUnknown(f"a type called {kind[:40]!r}")
+        return []
 
-    def _skip_complex(self, kind: dict[str, Any], depth: int) -> None:
+    def _skip_complex(self, kind: dict[str, Any]) -> list[str]:
         match kind.get("type"):
             case "record":
-                self._fields(kind, depth, looking=False)
+                return self._fields(kind, looking=False)
             case "array":
-                self._skip_array(kind["items"], depth)
+                return self._skip_array(kind["items"])
             case "map":
-                self._skip_blocks(depth, ["skip_utf8()"], kind["values"])
+                return _blocks(_each(["skip_utf8()", *self._skip(kind["values"])]))
             case "fixed":
                 self._remember(kind)
-                self._add(depth, f"skip({int(kind['size'])})")
+                return [f"skip({int(kind['size'])})"]
             case "enum":
                 self._remember(kind)
-                self._add(depth, "skip_int()")
+                return ["skip_int()"]
             case inner:
-                self._skip(inner, depth)
+                return self._skip(inner)
 
-    def _skip_union(self, kinds: list[Any], depth: int) -> None:
-        which = self._name()
-        self._add(depth, f"{which} = read_int()")
-        for n, kind in enumerate(kinds):
-            self._add(depth, f"{'if' if n == 0 else 'elif'} {which} == {n}:")
-            self._add(depth + 1, "pass")
-            self._skip(kind, depth + 1)
-        self._add(depth, "else:")
-        self._add(depth + 1, "raise ValueError('no such branch of a union')")
-
-    def _skip_array(self, items: Any, depth: int) -> None:
+    def _skip_array(self, items: Any) -> list[str]:
         pair = [f["type"] for f in items["fields"]] if isinstance(items, dict) and items.get("type") == "record" else []
         numbers = ("int", "long")
         if len(pair) == 2 and all(isinstance(t, str) and t in numbers for t in pair):
             self._remember(items)
-            self._at_once(depth, "read_ints(2 * {n})")
-        elif isinstance(items, str) and items in numbers:
-            self._at_once(depth, "read_ints({n})")
-        else:
-            self._skip_blocks(depth, [], items)
+            return _blocks(["read_ints(2 * n)"])
+        if isinstance(items, str) and items in numbers:
+            return _blocks(["read_ints(n)"])
+        return _blocks(_each(self._skip(items)))
 
-    def _skip_blocks(self, depth: int, first: list[str], items: Any) -> None:
-        n = self._open_blocks(depth)
-        self._add(depth + 2, f"for _ in repeat(None, {n}):")
-        for line in ["pass", *first]:
-            self._add(depth + 3, line)
-        self._skip(items, depth + 3)
-        self._add(depth + 1, f"{n} = read_int()")
 
-    def _at_once(self, depth: int, body: str) -> None:
-        n = self._open_blocks(depth)
-        self._add(depth + 2, body.format(n=n))
-        self._add(depth + 1, f"{n} = read_int()")
+def _indented(lines: Iterable[str]) -> list[str]:
+    return [f"    {line}" for line in lines]
 
-    def _open_blocks(self, depth: int) -> str:
-        """Arrays and maps come in blocks; after a negative count follows the block's size in bytes."""
-        n = self._name()
-        for line in (f"{n} = read_int()", f"while {n}:"):
-            self._add(depth, line)
-        self._add(depth + 1, f"if {n} < 0:")
-        self._add(depth + 2, f"{n} = read_int()")
-        self._add(depth + 2, f"if not 0 <= {n} <= size:")
-        self._add(depth + 3, "raise EOFError('more bytes than there are')")
-        self._add(depth + 2, f"skip({n})")
-        self._add(depth + 1, f"elif {n} > size or tell() > size:")
-        self._add(depth + 2, "raise EOFError('more items than bytes')")
-        self._add(depth + 1, "else:")
-        return n
 
-    def _name(self) -> str:
-        self._number += 1
-        return f"v{self._number}"
+def _union(branches: Sequence[Sequence[str]]) -> list[str]:
+    lines = ["which = read_int()"]
+    for n, branch in enumerate(branches):
+        lines += [f"{'if' if n == 0 else 'elif'} which == {n}:", "    pass", *_indented(branch)]
+    return [*lines, "else:", "    raise ValueError('no such branch of a union')"]
+
+
+def _each(item: Sequence[str]) -> list[str]:
+    return ["for _ in repeat(None, n):", "    pass", *_indented(item)]
+
+
+def _blocks(items: Sequence[str]) -> list[str]:
+    """Arrays and maps come in blocks; after a negative count follows the block's size in bytes."""
+    return [
+        "n = read_int()",
+        "while n:",
+        "    if n < 0:",
+        "        n = read_int()",
+        "        if not 0 <= n <= size:",
+        "            raise EOFError('more bytes than there are')",
+        "        skip(n)",
+        "    elif n > size or tell() > size:",
+        "        raise EOFError('more items than bytes')",
+        "    else:",
+        *_indented(_indented(items)),
+        "    n = read_int()",
+    ]
