@@ -13,7 +13,7 @@ from strandline.core.errors import LedgerBusy, NoSuchDataset, ReferencesTooMany,
 from strandline.core.reconcile_records import AbortReason, Asked, SweptState
 from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.ledger.engine import Ledger
-from strandline.reconcile.references.lake_catalog import LakeCatalog
+from strandline.reconcile.fallback import FallbackSurveyor
 from strandline.reconcile.storage.local_store import LocalStore
 from tests.reconcile.whole_lakes import ACT, COLUMNS, REPORT, WholeLake, there
 
@@ -22,19 +22,19 @@ DELETE = Asked(act=True, delete=True)
 
 def after_moving(monkeypatch: pytest.MonkeyPatch, then: Callable[[], object]) -> None:
     """Something happens between the move and the look at the references."""
-    move, read, moved = LocalStore.set_aside, LakeCatalog.references, list[bool]()
+    move, read, moved = LocalStore.set_aside, FallbackSurveyor.references, list[bool]()
 
     def set_aside(self: LocalStore, files: Any) -> Any:
         moved.append(True)
         return move(self, files)
 
-    def references(self: LakeCatalog, known: Any, watch: Any) -> Any:
+    def references(self: FallbackSurveyor, known: Any, watch: Any) -> Any:
         if moved:
             then()
         return read(self, known, watch)
 
     monkeypatch.setattr(LocalStore, "set_aside", set_aside)
-    monkeypatch.setattr(LakeCatalog, "references", references)
+    monkeypatch.setattr(FallbackSurveyor, "references", references)
 
 
 def raising(error: BaseException) -> Callable[[], object]:

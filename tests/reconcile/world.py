@@ -403,6 +403,9 @@ class ModelSurveyor:
         comparing = CompareContext(self.storage.look, self._describe, watch.check, lambda path: (), 0.9, 1)
         return compared(self.world.root, listing, references, context, comparing)
 
+    def references(self, known: LakeReferences | None, watch: Watch) -> LakeReferences:
+        return self.catalog.references(known, watch)
+
     def _list(self) -> Listing:
         listing = Listing((self.world.root,))
         self.failed = []

@@ -23,6 +23,17 @@ EVENT_LINES = "One JSON document per line on standard output, one for each event
 NameArgument = Annotated[str, typer.Argument(metavar="DATASET", help="TABLE or NAMESPACE.TABLE")]
 
 
+def host_option(section: str) -> Any:
+    default = f"{section}.host of the settings"
+    return typer.Option(None, metavar="ADDRESS", help="The address to listen on.", show_default=default)
+
+
+def port_option(section: str) -> Any:
+    said = "The port to listen on; 0 is any that is free."
+    default = f"{section}.port of the settings"
+    return typer.Option(None, min=0, max=65_535, metavar="PORT", help=said, show_default=default)
+
+
 class Call(Output):
     """One call of a command. The lake is opened when it is first used, and closed when the command ends."""
 

@@ -86,7 +86,7 @@ class Actor:
         try:
             moved, stayed, lost = self._move(begun)
             failpoints.hit("reconcile.after_files_moved")
-            known = self._context.catalog.references(known, self._watch)
+            known = self._context.surveyor.references(known, self._watch)
             needed = self._needed(moved, known)
         except BaseException:
             self._undo(begun, "whether it is referenced by now could not be read")

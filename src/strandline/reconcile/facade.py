@@ -273,7 +273,7 @@ class Reconciler:
                 self._ledger,
                 self._config.settings.reconcile,
                 self.storage,
-                LakeCatalog(self._catalog, surveyor.references, self._spark),
+                LakeCatalog(self._catalog, self._spark),
                 surveyor,
                 self._loader.ledger_context,
                 self._loader.gate,

@@ -38,46 +38,50 @@ class Content(StrEnum):
 
 
 class Protection(StrEnum):
-    """Why a finding is not acted on. In order of precedence: the first that applies is reported."""
+    """Why a finding is not acted on, in a word and in `words`. In order of precedence: the first that applies is
+    reported."""
 
-    # Probably the file of an entry whose path is wrong, or an entry that probably means an existing file; or the
-    # table's identity is off by one bit. The metadata is damaged: nothing happens until a person says what is right.
-    DAMAGED = "damaged"
-    TABLE_UNREAD = "table_unread"  # its references could not all be read, so nobody knows what is unreferenced
-    PREFIX_FAILED = "prefix_failed"  # the listing of its prefix failed, was cut short or timed out
-    OVERLAP = "overlap"  # another table's location contains this one's, or is in it; or may be, where nobody can tell
-    SPELLING = "spelling"  # files that it references exist and were not listed: storage shows them under other names
-    REFERENCES_EMPTY = "references_empty"
-    REFERENCES_SHRUNK = "references_shrunk"
-    # its metadata is older than at the last run, or lacks what was published: an older copy of the catalog
-    ROLLED_BACK = "rolled_back"
-    # The table has entries whose file is missing. One of their paths may be wrong and mean this file: in a run that
-    # finds such entries, no orphan file of the table is touched.
-    ENTRIES_MISSING = "entries_missing"
-    # nothing of the whole table, or of its data, was listed: the storage is away, not the files
-    NOTHING_LISTED = "nothing_listed"
-    # outside `<table>/data/**` and `<table>/metadata/**`, or a path with segments that no writer makes
-    LAYOUT = "layout"
-    # In a folder with the metadata of a table that the catalog does not know: the catalog may be the one that is wrong.
-    # Applies whatever the settings say.
-    VANISHED_TABLE = "vanished_table"
-    UNKNOWN_ROOT = "unknown_root"  # under a folder or namespace that the catalog does not know
-    ORIGIN = "origin"  # on storage that is not shared: not provably written by this node
-    UNSEALED = "unsealed"  # the range of the entry is unknown, or not wholly at or below the seal; whatever its age
-    # A received body that the ledger does not know, perhaps because it was restored from an older copy: its sender may
-    # have been told that it is safe. A receiver records it.
-    ACKNOWLEDGED = "acknowledged"
-    NO_TIME = "no_time"
-    FUTURE_TIME = "future_time"
-    YOUNG = "young"
-    OPEN_BLOCK = "open_block"  # not older than the oldest open block
-    OPEN_JOB = "open_job"  # not older than the oldest registered maintenance job
-    UNDELIVERED = "undelivered"  # not every active sink holds its rows, and `--accept-loss` was not given
-    NOT_DATA = "not_data"  # a missing delete file, deletion vector or manifest: to drop it would bring rows back
-    NOT_IN_MAIN = "not_in_main"  # only history, a branch or a tag has the entry: there is nothing to drop it from
-    # the lake does not ingest into this table of the catalog: its entries belong to its owner
-    NOT_A_DATASET = "not_a_dataset"
-    SHARED_FILE = "shared_file"  # more than one table references it
+    _value_: str
+    words: str
+
+    def __new__(cls, value: str, words: str) -> Protection:
+        made = str.__new__(cls, value)
+        made._value_, made.words = value, words
+        return made
+
+    # Also if the table's identity is off by one bit. Nothing happens until a person says what is right.
+    DAMAGED = "damaged", "probably the file of a damaged entry, or such an entry"
+    TABLE_UNREAD = "table_unread", "not all references of the table could be read"
+    PREFIX_FAILED = "prefix_failed", "the listing there is not complete"
+    OVERLAP = "overlap", "another table's location overlaps, or may"
+    SPELLING = "spelling", "storage shows files of the table under other names"
+    REFERENCES_EMPTY = "references_empty", "the table references nothing, and has files"
+    REFERENCES_SHRUNK = "references_shrunk", "the table references far less than last time"
+    # or it lacks what was published: an older copy of the catalog
+    ROLLED_BACK = "rolled_back", "the table's metadata is older than at the last run"
+    # One of the entries may mean this file: in a run that finds such entries, no orphan file of the table is touched.
+    ENTRIES_MISSING = "entries_missing", "files of the table are missing: one of its paths may be wrong"
+    # the storage is away, not the files
+    NOTHING_LISTED = "nothing_listed", "nothing was listed of the whole table, or of all its data"
+    # `<table>/data/**` and `<table>/metadata/**`; or a path has segments that no writer makes
+    LAYOUT = "layout", "outside every table's layout"
+    # The catalog may be the one that is wrong. Applies whatever the settings say.
+    VANISHED_TABLE = "vanished_table", "beside the metadata of a table that the catalog does not know"
+    UNKNOWN_ROOT = "unknown_root", "in a folder that no table owns"
+    ORIGIN = "origin", "not known to be this machine's"  # on storage that is not shared
+    UNSEALED = "unsealed", "not wholly at or below the seal"  # or its range is unknown; whatever its age
+    # The ledger may have been restored from an older copy: the sender may have been told that the body is safe.
+    ACKNOWLEDGED = "acknowledged", "a received body that the ledger does not know; a receiver records it"
+    NO_TIME = "no_time", "has no modification time"
+    FUTURE_TIME = "future_time", "modified in the future"
+    YOUNG = "young", "younger than the grace window"
+    OPEN_BLOCK = "open_block", "not older than the oldest open block"
+    OPEN_JOB = "open_job", "not older than the oldest maintenance job"
+    UNDELIVERED = "undelivered", "not every sink holds the rows (--accept-loss)"
+    NOT_DATA = "not_data", "not a data file: without it, rows would come back"
+    NOT_IN_MAIN = "not_in_main", "only history, a branch or a tag has it"  # there is nothing to drop it from
+    NOT_A_DATASET = "not_a_dataset", "a table that is not a dataset"  # its entries belong to its owner
+    SHARED_FILE = "shared_file", "more than one table references it"
 
 
 class Phase(StrEnum):

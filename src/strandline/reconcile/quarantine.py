@@ -189,7 +189,7 @@ def _purge(context: SweepContext, run: RunId | None, watch: RunWatch, on_progres
     on_progress(0, len(due))
     while some := list(islice(waiting, context.settings.batch_size)):
         watch.phase(Phase.SETTLE)
-        known = context.catalog.references(known, watch)
+        known = context.surveyor.references(known, watch)
         _check_catalog(context, known, seen_before)
         # A table that cannot be read may reference any file, under whatever name the file was quarantined.
         if known.unread:

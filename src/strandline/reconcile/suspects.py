@@ -150,7 +150,7 @@ def _still_missing(
     """Those whose table still has the entry, or cannot be read now."""
     if not matched:
         return
-    now = context.catalog.references(survey.references, watch)
+    now = context.surveyor.references(survey.references, watch)
     live = now.referenced({path for _, entries in matched for path in entries})
     for finding, entries in matched:
         still = entries if finding.table in now.unread else [path for path in entries if path in live]

@@ -264,7 +264,7 @@ class _Sweep:
         self, table: str, some: Sequence[Finding], known: LakeReferences
     ) -> tuple[LakeReferences, list[Finding], int]:
         """Also returns how many could not be checked."""
-        known = self._context.catalog.references(known, self._watch)
+        known = self._context.surveyor.references(known, self._watch)
         if table in known.unread:
             return known, [], 0
         live = known.referenced([f.path for f in some])
@@ -283,7 +283,7 @@ class _Sweep:
         before = {head.location for head in survey.references.tables}
         for some in self._batches(waiting):
             stats = self._context.look_at([f.path for f in some])
-            known = self._context.catalog.references(known, self._watch)
+            known = self._context.surveyor.references(known, self._watch)
             if self._asked.delete and known.unread:
                 self._counters.fail("a table cannot be read: until it can, nothing is deleted without quarantine")
                 return

@@ -7,9 +7,9 @@ from functools import partial
 
 import typer
 
-from strandline.cli.command import DELIVERY, EVENT_LINES, Call, command
+from strandline.cli.command import DELIVERY, EVENT_LINES, Call, command, host_option, port_option
 from strandline.cli.commands.receive import receiver_loop
-from strandline.cli.commands.serve import HostOption, InsecureOption, PortOption, api_loop
+from strandline.cli.commands.serve import InsecureOption, api_loop
 from strandline.cli.daemon_log import DaemonLog
 from strandline.cli.loops import Loop, open_log, run_loops
 from strandline.core.actor import Actor, Trigger, set_process_actor, system_user
@@ -24,8 +24,8 @@ def run(
     call: Call,
     serve: bool = typer.Option(False, "--serve", help="Also serve the API and the dashboard, as `strandline serve`."),
     receive: bool = typer.Option(False, "--receive", help="Also take rows in over HTTP, as `strandline receive`."),
-    host: HostOption = None,
-    port: PortOption = None,
+    host: str | None = host_option("serve"),
+    port: int | None = port_option("serve"),
     insecure_http: InsecureOption = False,
 ) -> None:
     """Keep the lake going, in the foreground, until SIGTERM or Ctrl-C: deliver to all sinks, ingest what receivers took

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from strandline.cli.command import DELIVERY, EVENT_LINES, Call, command
+from strandline.cli.command import DELIVERY, EVENT_LINES, Call, command, host_option, port_option
 from strandline.cli.daemon_log import DaemonLog
 from strandline.cli.loops import Loop, open_log, run_loops
 from strandline.core.actor import Actor, Trigger, set_process_actor, system_user
@@ -16,17 +16,8 @@ app = typer.Typer()
 @command(app, panel=DELIVERY, json_help=EVENT_LINES)
 def receive(
     call: Call,
-    host: str | None = typer.Option(
-        None, metavar="ADDRESS", help="The address to listen on.", show_default="receive.host of the settings"
-    ),
-    port: int | None = typer.Option(
-        None,
-        min=0,
-        max=65_535,
-        metavar="PORT",
-        help="The port to listen on; 0 is any that is free.",
-        show_default="receive.port of the settings",
-    ),
+    host: str | None = host_option("receive"),
+    port: int | None = port_option("receive"),
     ingest: bool = typer.Option(
         True,
         "--ingest/--no-ingest",

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from strandline.cli.command import EVENT_LINES, Call, command
+from strandline.cli.command import EVENT_LINES, Call, command, host_option, port_option
 from strandline.cli.daemon_log import DaemonLog
 from strandline.cli.loops import Loop, open_log, run_loops
 from strandline.jobs.loop import LoopControl, LoopStates
@@ -14,20 +14,6 @@ from strandline.lake import Lake
 
 app = typer.Typer()
 
-HostOption = Annotated[
-    str | None,
-    typer.Option(metavar="ADDRESS", help="The address to listen on.", show_default="serve.host of the settings"),
-]
-PortOption = Annotated[
-    int | None,
-    typer.Option(
-        min=0,
-        max=65_535,
-        metavar="PORT",
-        help="The port to listen on; 0 is any that is free.",
-        show_default="serve.port of the settings",
-    ),
-]
 InsecureOption = Annotated[
     bool,
     typer.Option(
@@ -39,7 +25,12 @@ InsecureOption = Annotated[
 
 
 @command(app, json_help=EVENT_LINES)
-def serve(call: Call, host: HostOption = None, port: PortOption = None, insecure_http: InsecureOption = False) -> None:
+def serve(
+    call: Call,
+    host: str | None = host_option("serve"),
+    port: int | None = port_option("serve"),
+    insecure_http: InsecureOption = False,
+) -> None:
     """Serve the HTTP API and the dashboard of the lake, in the foreground, until SIGTERM or Ctrl-C. `strandline run
     --serve` does so beside delivery.
 

@@ -13,38 +13,11 @@ from strandline.cli.render.audit import who
 from strandline.cli.render.elements import BAD, DOUBT, NOTHING, OK, done, grid, size
 from strandline.core.reconcile_records import Counts, Outcome, Run, Suspect, Swept
 from strandline.core.wording import age, plural
+from strandline.reconcile.model import Protection
 
 if TYPE_CHECKING:
     from strandline.reconcile.quarantine import PurgedFiles, Restored
 
-_PROTECTED = {
-    "damaged": "probably the file of a damaged entry, or such an entry",
-    "table_unread": "not all references of the table could be read",
-    "prefix_failed": "the listing there is not complete",
-    "overlap": "another table's location overlaps, or may",
-    "spelling": "storage shows files of the table under other names",
-    "references_empty": "the table references nothing, and has files",
-    "references_shrunk": "the table references far less than last time",
-    "rolled_back": "the table's metadata is older than at the last run",
-    "entries_missing": "files of the table are missing: one of its paths may be wrong",
-    "nothing_listed": "nothing was listed of the whole table, or of all its data",
-    "layout": "outside every table's layout",
-    "vanished_table": "beside the metadata of a table that the catalog does not know",
-    "unknown_root": "in a folder that no table owns",
-    "origin": "not known to be this machine's",
-    "acknowledged": "a received body that the ledger does not know; a receiver records it",
-    "no_time": "has no modification time",
-    "future_time": "modified in the future",
-    "young": "younger than the grace window",
-    "open_block": "not older than the oldest open block",
-    "open_job": "not older than the oldest maintenance job",
-    "unsealed": "not wholly at or below the seal",
-    "undelivered": "not every sink holds the rows (--accept-loss)",
-    "not_data": "not a data file: without it, rows would come back",
-    "not_in_main": "only history, a branch or a tag has it",
-    "not_a_dataset": "a table that is not a dataset",
-    "shared_file": "more than one table references it",
-}
 _KINDS = {
     "missing": "missing files",
     "orphans": "orphan files",
@@ -100,7 +73,7 @@ def _notes(found: Run) -> list[RenderableType]:
     if outcome.partial:
         notes.append(Text("  partial: not everything could be read; nothing there is touched", "yellow"))
     for table, reason in outcome.stopped.items():
-        notes.append(Text(f"  suspicious: {table} is left alone: {_PROTECTED.get(reason, reason)}", "yellow"))
+        notes.append(Text(f"  suspicious: {table} is left alone: {_protection(reason)}", "yellow"))
     if outcome.vanished:
         known = plural(outcome.vanished, "table")
         notes.append(Text(f"  suspicious: the last run knew {known} that the catalog does not have", "yellow"))
@@ -121,12 +94,17 @@ def _notes(found: Run) -> list[RenderableType]:
     return notes
 
 
+def _protection(reason: str) -> str:
+    """A run of another version may have other reasons."""
+    return Protection(reason).words if reason in set(Protection) else reason
+
+
 def _protected(protected: Mapping[str, int]) -> list[RenderableType]:
     if not protected:
         return []
     table = grid("", "", right=())
     for reason, count in protected.items():
-        table.add_row(Text(f"  {count:,}", justify="right"), Text(_PROTECTED.get(reason, reason), "dim"))
+        table.add_row(Text(f"  {count:,}", justify="right"), Text(_protection(reason), "dim"))
     return [Text("  protected:", "dim"), table]
 
 

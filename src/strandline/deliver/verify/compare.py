@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 from strandline.core.delivery_types import ChunkState
 from strandline.core.types import SeqRange
+from strandline.core.wording import plural
 from strandline.deliver.send.digests import bare, same_bytes, tell_apart
 from strandline.deliver.sink import Inspected
-from strandline.deliver.verify.ranges import Fault, LaneRanges, Present, Recorded, VerifyFinding, counted
+from strandline.deliver.verify.ranges import Fault, LaneRanges, Present, Recorded, VerifyFinding
 from strandline.deliver.verify.verdict import Proved
 
 _ENCODED_OTHERWISE = (
@@ -101,7 +102,7 @@ class _Comparison:
             chunk = present.record.chunk
             count, digest = _seen(present, seen)
             if chunk.count is not None and count is not None and count != chunk.count:
-                words = f"it holds {counted(count, 'row')}, and {chunk.count:,} were delivered"
+                words = f"it holds {plural(count, 'row')}, and {chunk.count:,} were delivered"
                 self.layout.add(Fault.COUNT, rows, words, options=options)
             elif chunk.digest and digest and not same_bytes(digest, chunk.digest):
                 words = f"its content is {bare(digest)}, and {bare(chunk.digest)} was delivered"
@@ -146,7 +147,7 @@ class _Comparison:
         if there.twice is not None:
             self._twice(record, there.twice)
         elif there.all > explained:
-            words = f"the lake has {counted(there.all - explained, 'row')} there that nobody sent"
+            words = f"the lake has {plural(there.all - explained, 'row')} there that nobody sent"
             self.layout.add(Fault.UNEXPLAINED, chunk.rows, words, options=record.options)
         elif explained > withheld:
             return  # whether the lake still has the row does not matter
@@ -154,7 +155,7 @@ class _Comparison:
             self.proof.gone += withheld - there.all
         elif (there.count, there.withheld) != (0, withheld):
             there_now = f"it has {there.withheld:,} to withhold and {there.count:,} to send"
-            self._differs(record, Fault.COUNT, f"{counted(withheld, 'row')} were withheld, {there_now}")
+            self._differs(record, Fault.COUNT, f"{plural(withheld, 'row')} were withheld, {there_now}")
 
     def check_with_lake(self, record: Recorded, present: Present | None, seen: Inspected | None) -> int:
         """Compares the ledger, or the sink if the ledger has no record, with the lake. Returns the rows of the
@@ -180,16 +181,16 @@ class _Comparison:
         delivered = there.count if count is None else count
         whole = delivered + (there.withheld if chunk.withheld is None else chunk.withheld)
         if there.all > whole:
-            more = counted(there.all - whole, "row")
+            more = plural(there.all - whole, "row")
             words = f"the lake has {more} more in this range than were delivered or withheld"
             self.layout.add(Fault.COUNT, chunk.rows, words, options=options)
         elif there.all < whole and may_lack:
             self.proof.gone += whole - there.all  # the sink was compared with what the ledger recorded when it was sent
         elif there.all < whole:
-            fewer = counted(whole - there.all, "row")
+            fewer = plural(whole - there.all, "row")
             self._differs(record, Fault.COUNT, f"it has {fewer} fewer than were delivered")
         elif there.count != delivered:
-            words = f"the condition lets {counted(there.count, 'row')} through, and {delivered:,} were delivered"
+            words = f"the condition lets {plural(there.count, 'row')} through, and {delivered:,} were delivered"
             self._differs(record, Fault.COUNT, words)
         elif digest and there.digest and tell_apart(digest, there.digest):
             self._differs(record, Fault.DIGEST, "its rows have another content now")

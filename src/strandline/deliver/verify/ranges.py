@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from strandline.core.delivery_types import Chunk, ChunkState, Intent, Lane
 from strandline.core.types import Seq, SeqRange, merge_ranges
+from strandline.core.wording import plural
 from strandline.deliver.sink import Held, HeldRange
 
 
@@ -265,12 +266,8 @@ def _look_for_chunks(layout: LaneRanges, held: Held, *, taken_is_fine: bool) -> 
             if taken:
                 layout.taken.append(lost)
             if not (taken and taken_is_fine):
-                rows = "" if chunk.count is None else f" with {counted(chunk.count, 'row')}"
+                rows = "" if chunk.count is None else f" with {plural(chunk.count, 'row')}"
                 detail = f"it was delivered{rows} and is not there"
                 if taken:
                     detail += "; if a consumer took it away, --taken-is-fine accepts that"
                 layout.add(Fault.MISSING, lost, detail, options=record.options)
-
-
-def counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

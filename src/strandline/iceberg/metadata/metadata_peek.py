@@ -55,12 +55,9 @@ def read_pointer(config: LakeConfig, name: str) -> TableGlance | None:
     """None if there is no such table, or not a local one (REST catalogs and buckets). Raises StorageError."""
     if not is_glanceable(config):
         return None
-    catalog = config.path(config.settings.catalog.path)
-    if not catalog.is_file():
-        return None
     missing: OSError | None = None
     for _ in range(_READ_ATTEMPTS):
-        location = _location(catalog, parse_identifier(name))
+        location = read_locations(config).get(parse_identifier(name))
         if location is None or (path := local_path(location)) is None:
             return None
         try:
@@ -101,20 +98,6 @@ def read_locations(config: LakeConfig) -> dict[tuple[str, ...], str]:
                 return {}
             raise
     return {(*str(namespace).split("."), name): location for namespace, name, location in rows if location is not None}
-
-
-def _location(catalog: Path, identifier: tuple[str, ...]) -> str | None:
-    query = (
-        "SELECT metadata_location FROM iceberg_tables WHERE catalog_name = ? AND table_namespace = ? AND table_name = ?"
-    )
-    with _catalog_file(catalog) as connection:
-        try:
-            row = connection.execute(query, (CATALOG, ".".join(identifier[:-1]), identifier[-1])).fetchone()
-        except sqlite3.OperationalError as e:
-            if "no such table" in str(e):
-                return None
-            raise
-    return None if row is None else row[0]
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from strandline.iceberg.metadata.live_files import FilePart, LiveFile
 from strandline.iceberg.metadata.table_metadata import BLOCK_SUMMARY, VOID_PREFIX, WapId
 from strandline.iceberg.session.spark_internals import set_active
 from strandline.iceberg.spark import java
-from strandline.iceberg.spark.java_errors import JAVA_ERRORS, explain, java_class, root_cause
+from strandline.iceberg.spark.java_errors import JAVA_ERRORS, explain, explaining, java_class, root_cause
 from strandline.iceberg.spark.number_bounds import NewFile, NumberBounds, new_files
 from strandline.iceberg.spark.rewrite import discard, replace_files, staged, write_files
 from strandline.iceberg.spark.tables import SparkTables, iterate, planned_files
@@ -75,14 +75,12 @@ def list_main(tables: SparkTables, name: str) -> Main | None:
     tasks: dict[str, Any] = {}
     scan = table.newScan().useSnapshot(current.snapshotId()).includeColumnStats().ignoreResiduals()
     facts = _Facts(tables, table)
-    try:
+    with explaining(f"the files of {name} cannot be listed"):
         for task in planned_files(scan):
             file = facts.of(task)
             found.append(file)
             tasks[file.location] = task
         manifests = current.dataManifests(table.io()).size()
-    except JAVA_ERRORS as e:
-        raise explain(e, f"the files of {name} cannot be listed") from e
     deletes = int(current.summary().get("total-delete-files") or 0)
     snapshot = SnapshotId(current.snapshotId())
     return Main(name, table, snapshot, int(current.sequenceNumber()), tuple(found), tasks, deletes, manifests)
@@ -156,11 +154,8 @@ class Rewrite:
         if not (with_deletes := [f for piece in self._pieces for f in piece.files if f.deletes]):
             return known
         id = f"{self.id}-live"
-        try:
-            with self._staged(id, with_deletes):
-                return known + int(self._tables.spark.read.format("iceberg").load(id).count())
-        except JAVA_ERRORS as e:
-            raise explain(e, f"rows of {self._main.name} cannot be counted") from e
+        with explaining(f"rows of {self._main.name} cannot be counted"), self._staged(id, with_deletes):
+            return known + int(self._tables.spark.read.format("iceberg").load(id).count())
 
     @contextmanager
     def _reading(self, id: str, piece: FilePart) -> Iterator[DataFrame]:

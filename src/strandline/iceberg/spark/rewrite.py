@@ -23,7 +23,7 @@ from strandline.iceberg.metadata.identifier import in_spark
 from strandline.iceberg.metadata.table_metadata import BLOCK_SUMMARY, TableView, WapId
 from strandline.iceberg.session.spark_internals import set_active
 from strandline.iceberg.spark import java
-from strandline.iceberg.spark.java_errors import JAVA_ERRORS, explain, explaining, java_class, root_cause
+from strandline.iceberg.spark.java_errors import JAVA_ERRORS, explaining, java_class, root_cause
 from strandline.iceberg.spark.table_change import check_epoch
 from strandline.iceberg.spark.tables import SparkTables, planned_files
 
@@ -49,11 +49,9 @@ class FilesGone(Exception):
 def unnumbered_rows(tables: SparkTables, name: str) -> int:
     """How many rows have no sequence number, by metrics: with deleted rows, and all rows of files without metrics."""
     number = tables.load(name).schema().findField(SEQ_COLUMN).fieldId()
-    try:
+    with explaining(f"the files of {name} cannot be counted"):
         files = tables.spark.table(in_spark(f"{name}.files")).where("content = 0")
         found = files.selectExpr(f"sum(coalesce(null_value_counts[{number}], record_count)) AS rows").first()
-    except JAVA_ERRORS as e:
-        raise explain(e, f"the files of {name} cannot be counted") from e
     return int(found["rows"] or 0) if found is not None else 0
 
 
@@ -74,7 +72,7 @@ def unnumbered_group(
     scan = table.newScan().useSnapshot(current.snapshotId()).filter(is_null).ignoreResiduals()
     tasks: list[Any] = []
     records = 0
-    try:
+    with explaining(f"the files of {name} cannot be listed"):
         for task in planned_files(scan):
             path = task.file().location()
             if path in skip or (only is not None and path not in only):
@@ -83,8 +81,6 @@ def unnumbered_group(
                 break
             tasks.append(task)
             records += int(task.file().recordCount())
-    except JAVA_ERRORS as e:
-        raise explain(e, f"the files of {name} cannot be listed") from e
     if not tasks or (only is not None and len(tasks) < len(set(only))):
         return None
     return group_of(name, table, SnapshotId(current.snapshotId()), tasks)

@@ -151,7 +151,7 @@ class SparkTables:
         scan = table.newScan().useSnapshot(snapshot).filter(bounds).includeColumnStats()
         found: list[DataFile] = []
         numbers = NumberBounds(self.java, table)
-        try:
+        with explaining(f"the files of {name} cannot be listed"):
             for task in planned_files(scan):
                 if len(found) == files_max:
                     return None
@@ -160,8 +160,6 @@ class SparkTables:
                     return None
                 is_parquet, has_deletes = file.format().toString() == "PARQUET", not task.deletes().isEmpty()
                 found.append(DataFile(str(file.location()), file.recordCount(), *held, is_parquet, has_deletes))
-        except JAVA_ERRORS as e:
-            raise explain(e, f"the files of {name} cannot be listed") from e
         return found
 
     def spans_above(self, name: str, number: int) -> list[NumberSpan]:
@@ -203,10 +201,8 @@ class SparkTables:
                 found.extend(t.toString() for t in catalog.listTables(child))
                 walk(child)
 
-        try:
+        with explaining("the catalog cannot be listed"):
             walk(self.java.root_namespace())
-        except JAVA_ERRORS as e:
-            raise explain(e, "the catalog cannot be listed") from e
         return sorted(found)
 
     def change(self, name: str) -> TableChange:

@@ -80,18 +80,13 @@ def progress(connection: sa.Connection, run: RunId, outcome: Outcome) -> bool:
 def complete(connection: sa.Connection, run: RunId, outcome: Outcome) -> bool:
     """False if somebody took the run for dead and ended it."""
     ended = _RUNS.change(connection, run, state="completed", outcome=_written(outcome), ended_at=utc_now())
-    if ended:
-        audit.record(connection, Event.RUN_COMPLETED, run=run, **_summary(connection, run, outcome))
-    return ended
+    return ended and _audited(connection, Event.RUN_COMPLETED, run, outcome)
 
 
 def abort(connection: sa.Connection, run: RunId, outcome: Outcome, reason: AbortReason, why: str) -> bool:
     end = {"reason": reason.value, "why": why}
     values = {"state": "aborted", **end, "outcome": _written(outcome), "ended_at": utc_now()}
-    ended = _RUNS.change(connection, run, **values)
-    if ended:
-        audit.record(connection, Event.RUN_ABORTED, run=run, **end, **_summary(connection, run, outcome))
-    return ended
+    return _RUNS.change(connection, run, **values) and _audited(connection, Event.RUN_ABORTED, run, outcome, **end)
 
 
 def close_dead(connection: sa.Connection, run: RunId, outcome: Outcome) -> bool:
@@ -99,10 +94,8 @@ def close_dead(connection: sa.Connection, run: RunId, outcome: Outcome) -> bool:
     `unknown`: that is the one end which the ledger lets the run itself correct, if it lives after all."""
     values = {"reason": AbortReason.UNKNOWN.value, "why": DIED, "outcome": _written(outcome), "ended_at": utc_now()}
     ended = _RUNS.change(connection, run, state="aborted", **values)
-    if ended:
-        end = {"reason": AbortReason.DIED.value, "why": DIED}
-        audit.record(connection, Event.RUN_ABORTED, run=run, **end, **_summary(connection, run, outcome))
-    return ended
+    end = {"reason": AbortReason.DIED.value, "why": DIED}
+    return ended and _audited(connection, Event.RUN_ABORTED, run, outcome, **end)
 
 
 def outlived(connection: sa.Connection, run: RunId, outcome: Outcome) -> bool:
@@ -118,9 +111,7 @@ def outlived(connection: sa.Connection, run: RunId, outcome: Outcome) -> bool:
     changed = connection.execute(
         reconcile_run.update().where(*taken_for_dead).values(**end, outcome=_written(outcome), ended_at=utc_now())
     )
-    if changed.rowcount == 1:
-        audit.record(connection, Event.RUN_ABORTED, run=run, **end, **_summary(connection, run, outcome))
-    return changed.rowcount == 1
+    return changed.rowcount == 1 and _audited(connection, Event.RUN_ABORTED, run, outcome, **end)
 
 
 def correct(connection: sa.Connection, run: RunId, done: Done) -> bool:
@@ -131,16 +122,21 @@ def correct(connection: sa.Connection, run: RunId, done: Done) -> bool:
     return connection.execute(reconcile_run.update().where(*aborted).values(outcome=outcome)).rowcount == 1
 
 
-def _summary(connection: sa.Connection, run: RunId, outcome: Outcome) -> dict[str, Any]:
+def _audited(connection: sa.Connection, event: Event, run: RunId, outcome: Outcome, **end: str) -> bool:
     storage = connection.execute(sa.select(reconcile_run.c.storage).where(reconcile_run.c.id == run)).scalar_one()
-    return {
-        "storage": storage,
-        "partial": outcome.partial,
-        "cap_hit": outcome.cap_hit,
-        "skipped_recheck": outcome.done.skipped_recheck,
-        "planned": asdict(outcome.planned),
-        "done": asdict(outcome.done),
-    }
+    audit.record(
+        connection,
+        event,
+        run=run,
+        **end,
+        storage=storage,
+        partial=outcome.partial,
+        cap_hit=outcome.cap_hit,
+        skipped_recheck=outcome.done.skipped_recheck,
+        planned=asdict(outcome.planned),
+        done=asdict(outcome.done),
+    )
+    return True
 
 
 def is_called_off(connection: sa.Connection) -> bool:

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING
 from strandline.core.errors import NoSuchDataset
 from strandline.iceberg.pyiceberg import drop_entries as light_drop
 from strandline.iceberg.pyiceberg.catalog import COMMIT_ATTEMPTS_MAX, PyIcebergCatalog
-from strandline.reconcile.model import Watch
 from strandline.reconcile.paths import key
-from strandline.reconcile.references.collect import LakeReferences
 
 if TYPE_CHECKING:
     from strandline.iceberg.spark.tables import SparkTables
@@ -22,17 +20,11 @@ class LakeCatalog:
     """If the catalog cannot be read at all, methods raise `StorageError`."""
 
     open: Callable[[], PyIcebergCatalog]
-    read: Callable[[LakeReferences | None, Watch], LakeReferences]
     spark: Callable[[], SparkTables]
 
     @property
     def _catalog(self) -> PyIcebergCatalog:
         return self.open()
-
-    def references(self, known: LakeReferences | None, watch: Watch) -> LakeReferences:
-        """The present references. A table whose pointer did not move since `known` is not read again. A table that
-        cannot be read is in `unread`."""
-        return self.read(known, watch)
 
     def drop_entries(
         self, table: str, paths: Sequence[str], *, token: str, summary: Mapping[str, str], last_word: Callable[[], None]

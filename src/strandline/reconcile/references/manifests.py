@@ -6,7 +6,7 @@ whatever is not understood is an error, and callers compare the number of entrie
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +45,7 @@ Listed = tuple[str, int | None, int | None, int | None, int | None, int | None]
 
 def listed_manifests(content: bytes) -> Iterator[list[Listed]]:
     met: set[str] = set()
-    for found in _listed(content):
+    for found in _records(content, _LISTED, _listed_by_pyiceberg):
         paths = [manifest[0] for manifest in found]
         _check_paths(paths)
         _check_once(paths, met)
@@ -53,30 +53,31 @@ def listed_manifests(content: bytes) -> Iterator[list[Listed]]:
         yield found
 
 
-def _listed(content: bytes) -> Iterator[list[Listed]]:
+def _records(
+    content: bytes, wanted: WantedFields, by_pyiceberg: Callable[[Any], Iterator[Any]]
+) -> Iterator[list[Any]]:
+    """By PyIceberg if ours does not know the format."""
     try:
-        yield from read_records(content, _LISTED)
+        yield from read_records(content, wanted)
+        return
     except AvroUnknown:
-        yield _listed_by_pyiceberg(content)
+        pass  # Nothing was yielded yet: an unknown format shows in the head of the file.
+    try:
+        found = list(by_pyiceberg(_InMemory(content)))
+    except Exception as e:
+        raise AvroUnreadable(f"{type(e).__name__}: {e}") from e
+    yield found
 
 
 def live_files(content: bytes) -> Iterator[LivePart]:
     """All entries that are not deleted, in order. Deleted entries are checked, too: if two entries of a manifest name
     one file, the name of another file was lost."""
     met: set[str] = set()
-    for found in _entries(content):
+    for found in _records(content, _ENTRY, _entries):
         _check_paths([entry[2] for entry in found])
         # Deletion vectors share a file.
         _check_once([path for _, form, path, _ in found if form.upper() != _SHARED_FORM], met)
         yield _part([entry for entry in found if entry[3] != _DELETED])
-
-
-def _entries(content: bytes) -> Iterator[list[Found]]:
-    try:
-        yield from read_records(content, _ENTRY)
-    except AvroUnknown:
-        # Nothing was yielded yet: an unknown format shows in the head of the file.
-        yield _live_by_pyiceberg(content)
 
 
 def _part(found: list[Found]) -> LivePart:
@@ -117,33 +118,17 @@ def entries_by_pyiceberg(file: Any) -> Iterator[ManifestEntry]:
         yield from entries
 
 
-def _live_by_pyiceberg(content: bytes) -> list[Found]:
-    try:
-        return [
-            (int(e.data_file.content or 0), str(e.data_file.file_format), e.data_file.file_path, int(e.status))
-            for e in entries_by_pyiceberg(_InMemory(content))
-        ]
-    except Exception as e:
-        raise AvroUnreadable(f"{type(e).__name__}: {e}") from e
+def _entries(file: Any) -> Iterator[Found]:
+    for e in entries_by_pyiceberg(file):
+        yield int(e.data_file.content or 0), str(e.data_file.file_format), e.data_file.file_path, int(e.status)
 
 
-def _listed_by_pyiceberg(content: bytes) -> list[Listed]:
+def _listed_by_pyiceberg(file: Any) -> Iterator[Listed]:
     from pyiceberg.manifest import read_manifest_list
 
-    try:
-        return [
-            (
-                m.manifest_path,
-                m.partition_spec_id,
-                m.added_snapshot_id,
-                m.added_files_count,
-                m.existing_files_count,
-                m.manifest_length,
-            )
-            for m in read_manifest_list(_InMemory(content))  # type: ignore[arg-type]
-        ]
-    except Exception as e:
-        raise AvroUnreadable(f"{type(e).__name__}: {e}") from e
+    for m in read_manifest_list(file):
+        spec, snapshot = m.partition_spec_id, m.added_snapshot_id
+        yield m.manifest_path, spec, snapshot, m.added_files_count, m.existing_files_count, m.manifest_length
 
 
 class _InMemory:
