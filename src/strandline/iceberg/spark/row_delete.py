@@ -7,8 +7,6 @@ files is gone, or had rows deleted meanwhile: then everything is read again.
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,22 +14,12 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from strandline.core.errors import CommitUnknown
 from strandline.core.types import SEQ_COLUMN, SnapshotId
-from strandline.core.wording import plural
 from strandline.iceberg.metadata.identifier import in_spark
-from strandline.iceberg.spark.java import NOT_LANDED
-from strandline.iceberg.spark.java_errors import JAVA_ERRORS, explain, java_class, root_cause
+from strandline.iceberg.spark.java import NOT_LANDED, REFUSED
+from strandline.iceberg.spark.java_errors import JAVA_ERRORS, java_class, root_cause
 from strandline.iceberg.spark.rewrite import check_rows, discard, group_of, reading, write
-from strandline.iceberg.spark.tables import SparkTables, planned_files
-
-_LOST = (
-    "CommitFailedException",
-    "ValidationException",
-    "CommitStateUnknownException",
-    "RESTException",
-    "UncheckedSQLException",
-)
+from strandline.iceberg.spark.tables import LookAgain, SparkTables, planned_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,27 +31,10 @@ class _Fitting:
     last: int | None  # None if a matching row has no sequence number
 
 
-class _Moved(Exception):
-    """Main has changed since its rows were counted."""
-
-
 def delete(tables: SparkTables, name: str, condition: str) -> None:
     """Repeats a commit that lost or has an unknown outcome: a second delete finds nothing. Raises CommitUnknown."""
-    last = ""
-    for n in range(tables.attempts_max):
-        try:
-            return _attempt(tables, name, condition)
-        except _Moved as e:
-            last = str(e)
-        except JAVA_ERRORS as e:
-            last = f"{java_class(e)} {root_cause(e)}"
-            if not any(word in last for word in _LOST):
-                raise explain(e, f"rows of {name} cannot be deleted") from e
-        time.sleep(min(2.0, 0.05 * 2 ** min(n, 6)) * random.random())
-    raise CommitUnknown(
-        f"rows of {name} cannot be deleted: {plural(tables.attempts_max, 'attempt')}, the last one: {last}",
-        hint="Nothing is lost: the next run goes on with it.",
-    )
+    hint = "Nothing is lost: the next run goes on with it."
+    tables.repeat(lambda: _attempt(tables, name, condition), f"rows of {name} cannot be deleted", hint)
 
 
 def _attempt(tables: SparkTables, name: str, condition: str) -> None:
@@ -104,7 +75,7 @@ def _count(tables: SparkTables, name: str, table: Any, snapshot: SnapshotId, con
     )
     found = counts.collect()  # one row per file
     if tables.view(name).main != snapshot and not view.main_has_current_schema:
-        raise _Moved("the table was changed while its rows were counted")
+        raise LookAgain("the table was changed while its rows were counted")
     has_unnumbered = any(r[4] < r["rows"] for r in found)
     return _Fitting(
         {r["file"]: r["rows"] for r in found},
@@ -127,7 +98,7 @@ def _tasks(
             is_whole = task.deletes().isEmpty() and count == task.file().recordCount()
             (whole if is_whole else partial).append(task)
     if len(whole) + len(partial) != len(fitting.by_file):
-        raise _Moved(f"{name} has other files than were counted")
+        raise LookAgain(f"{name} has other files than were counted")
     return whole, partial
 
 
@@ -146,4 +117,6 @@ def _commit(tables: SparkTables, table: Any, snapshot: SnapshotId, old: Sequence
     except JAVA_ERRORS as e:
         if not tables.is_remote and java_class(e) in NOT_LANDED:
             discard(table, added)
+        if java_class(e) == REFUSED:
+            raise LookAgain(root_cause(e)) from e
         raise

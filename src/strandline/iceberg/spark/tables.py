@@ -54,11 +54,12 @@ class DataFile:
     has_deletes: bool
 
 
-class _LookAgain(Exception):
-    """A commit was sent, and its result has not been read back yet."""
+class LookAgain(Exception):
+    """A commit was sent, and its result has not been read back yet; or what it was to replace has changed since."""
 
 
 T = TypeVar("T")
+_SETTLED_LATER = "Nothing is lost; `strandline status` shows the open block, and the next run settles it."
 
 
 class SparkTables:
@@ -273,7 +274,7 @@ class SparkTables:
             change.commit(pick=plan.snapshot if isinstance(plan, CherryPick) else None, remove=branch, settle=settle)
             failpoints.hit("publish.after_commit")
             # Read back instead of assuming: the next attempt ends in AlreadyPublished.
-            raise _LookAgain("it was sent, and not read back")
+            raise LookAgain("it was sent, and not read back")
 
         return self.repeat(attempt, f"{wap.rows} cannot be published in {name}")
 
@@ -313,14 +314,14 @@ class SparkTables:
 
         self.repeat(attempt, f"the epoch of {name} cannot be raised")
 
-    def repeat(self, attempt: Callable[[], T], what: str) -> T:
+    def repeat(self, attempt: Callable[[], T], what: str, hint: str = _SETTLED_LATER) -> T:
         """Repeats the attempt until it returns, within bounds. After a commit that lost, or whose outcome is unknown,
         the next attempt begins by reading, so it finds what landed and does not repeat it. Raises CommitUnknown."""
         last: Exception | None = None
         for n in range(self.attempts_max):
             try:
                 return attempt()
-            except _LookAgain as e:
+            except LookAgain as e:
                 last = e
                 continue
             except JAVA_ERRORS as e:
@@ -336,7 +337,7 @@ class SparkTables:
             time.sleep(min(2.0, 0.02 * 2 ** min(n, 6)) * random.random())
         raise CommitUnknown(
             f"{what}: {plural(self.attempts_max, 'attempt')}, the last one: {'' if last is None else root_cause(last)}",
-            hint="Nothing is lost; `strandline status` shows the open block, and the next run settles it.",
+            hint=hint,
         )
 
 
