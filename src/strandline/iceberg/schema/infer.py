@@ -30,6 +30,7 @@ from strandline.iceberg.schema.columns import Column, ColumnType, ListOf, MapOf,
 from strandline.iceberg.schema.input_files import (
     HEAD_BYTES,
     check_text,
+    format_of,
     how_to_convert,
     is_folder,
     other_delimiter,
@@ -102,20 +103,13 @@ def infer(path: Path, types: Mapping[str, ColumnType] = MappingProxyType({})) ->
 
 
 def _kind(path: Path) -> str:
-    suffixes = [s.lower() for s in path.suffixes]
-    if suffixes and suffixes[-1] in (".gz", ".zst"):
-        suffixes.pop()
-    match suffixes[-1:]:
-        case [".jsonl" | ".ndjson" | ".json"]:
-            return "jsonl"
-        case [".csv"]:
-            return "csv"
-        case [".parquet"] if path.suffix.lower() == ".parquet":
-            return "parquet"
-    raise SchemaError(
-        f"{path}: from the name it is not clear what kind of file it is",
-        hint="Use .jsonl or .csv (also with .gz or .zst), or .parquet.",
-    )
+    kind, packed = format_of(path)
+    if kind is None or (kind == "parquet" and packed):
+        raise SchemaError(
+            f"{path}: from the name it is not clear what kind of file it is",
+            hint="Use .jsonl or .csv (also with .gz or .zst), or .parquet.",
+        )
+    return kind
 
 
 @contextmanager

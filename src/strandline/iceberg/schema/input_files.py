@@ -7,6 +7,7 @@ import shlex
 import zlib
 from collections import Counter
 from pathlib import Path
+from typing import Literal
 
 import zstandard
 
@@ -16,7 +17,22 @@ HEAD_BYTES = 64 * 1024  # enough of a file to recognize the kind of text
 
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _PACKED = {".gz": "gzip", ".zst": "zstd"}  # the command that compresses and decompresses each
-_READ = (".jsonl", ".ndjson", ".json", ".csv", ".parquet")
+
+Format = Literal["jsonl", "csv", "parquet"]
+FORMATS: dict[str, Format] = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".csv": "csv",
+    ".parquet": "parquet",
+}
+
+
+def format_of(path: Path) -> tuple[Format | None, str]:
+    """The format that a file's name says, if it says one; and the suffix of its compression, which may be empty."""
+    suffixes = [s.lower() for s in path.suffixes]
+    packed = suffixes.pop() if suffixes and suffixes[-1] in _PACKED else ""
+    return FORMATS.get(suffixes[-1] if suffixes else ""), packed
 
 
 def is_folder(path: Path) -> InputError:
@@ -26,7 +42,7 @@ def is_folder(path: Path) -> InputError:
     except OSError:
         found = []
     endings = Counter("".join(Path(n).suffixes[-2:] if Path(n).suffix in _PACKED else [Path(n).suffix]) for n in found)
-    known = [e for e, _ in endings.most_common() if e and "." + e.split(".")[1] in _READ]
+    known = [e for e, _ in endings.most_common() if e and "." + e.split(".")[1] in FORMATS]
     hint = "There is no file in it that can be read: JSON lines, CSV or Parquet."
     if known:
         hint = f"Name the files in it: {shlex.quote(str(path))}/*{known[0]}"

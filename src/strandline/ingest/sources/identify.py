@@ -8,19 +8,11 @@ from pathlib import Path
 from typing import Literal, cast
 
 from strandline.core.errors import InputError, UsageError
-from strandline.iceberg.schema.input_files import HEAD_BYTES, check_text, is_folder, unpacked
+from strandline.iceberg.schema.input_files import FORMATS, HEAD_BYTES, Format, check_text, format_of, is_folder, unpacked
 
-Format = Literal["jsonl", "csv", "parquet"]
 Compression = Literal["none", "gz", "zst"]
 
-FORMATS: dict[str, Format] = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
-    ".csv": "csv",
-    ".parquet": "parquet",
-}
-COMPRESSIONS: dict[str, Compression] = {".gz": "gz", ".zst": "zst"}
+COMPRESSIONS: dict[str, Compression] = {"": "none", ".gz": "gz", ".zst": "zst"}
 _FORMAT_NAMES = ("jsonl", "csv", "parquet")
 
 _MAGIC = {
@@ -43,11 +35,9 @@ def identify(path: Path, format: str | None = None) -> SourceFile:
     """By its name; `format` overrides the name. Raises if the first bytes contradict."""
     if path.is_dir():
         raise is_folder(path)
-    suffixes = [s.lower() for s in path.suffixes]
-    compression: Compression = "none"
-    if suffixes and suffixes[-1] in COMPRESSIONS:
-        compression = COMPRESSIONS[suffixes.pop()]
-    found = _format(path, suffixes[-1] if suffixes else "", format)
+    said, packed = format_of(path)
+    compression = COMPRESSIONS[packed]
+    found = _format(path, said, format)
     if found == "parquet" and compression != "none":
         raise UsageError(
             f"{path}: Parquet compresses inside the file",
@@ -80,17 +70,17 @@ def unreadable(path: Path, error: OSError) -> InputError:
     return InputError(f"{path} cannot be read: {error.strerror or error}")
 
 
-def _format(path: Path, suffix: str, named: str | None) -> Format:
+def _format(path: Path, said: Format | None, named: str | None) -> Format:
     if named is not None:
         if named not in _FORMAT_NAMES:
             raise UsageError(f"unknown format {named}", hint=f"It is one of {', '.join(_FORMAT_NAMES)}.")
         return cast(Format, named)
-    if suffix not in FORMATS:
+    if said is None:
         raise UsageError(
             f"{path}: the name does not say which format this is",
             hint=f"Known are {' '.join(FORMATS)}, the text formats also with .gz or .zst; or say --format.",
         )
-    return FORMATS[suffix]
+    return said
 
 
 def _look(path: Path) -> tuple[int, bytes]:

@@ -75,17 +75,17 @@ class Owning:
             found = [owner(folder) for folder in decoded_column(batch, "folder")]
             owners = pa.array([name for name, _ in found], pa.string())
             metadata = pa.array([is_metadata for _, is_metadata in found], pa.bool_())
-            yield pa.RecordBatch.from_arrays(
-                [owners, metadata, batch.column("files")], names=["owner", "is_metadata", "files"]
-            )
+            yield pa.record_batch({"owner": owners, "is_metadata": metadata, "files": batch.column("files")})
 
     def place(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Adds each file's owner, and size and time, which a local listing lacks. Skips files deleted meanwhile."""
         import pyarrow as pa
 
         owner, store = self.owner_of(), LocalStore()
+        number = pa.int64()
+        schema = pa.schema({"path": pa.binary(), "owner": pa.string(), "size": number, "modified_ns": number})
         for batch in batches:
-            rows: list[tuple[bytes, str | None, int | None, int | None]] = []
+            rows: list[dict[str, Any]] = []
             for row in batch.to_pylist():
                 size, modified_ns = row["size"], row["modified_ns"]
                 path = decoded(row["path"])
@@ -98,13 +98,9 @@ class Owning:
                         if stat is None:
                             continue
                         size, modified_ns = stat.size, stat.modified_ns
-                rows.append((row["path"], owner(decoded(row["folder"]))[0], size, modified_ns))
-            types = (pa.binary(), pa.string(), pa.int64(), pa.int64())
-            columns = zip(*rows, strict=True) if rows else ((), (), (), ())
-            yield pa.RecordBatch.from_arrays(
-                [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)],
-                names=["path", "owner", "size", "modified_ns"],
-            )
+                name = owner(decoded(row["folder"]))[0]
+                rows.append({"path": row["path"], "owner": name, "size": size, "modified_ns": modified_ns})
+            yield pa.RecordBatch.from_pylist(rows, schema)
 
 
 @dataclass(frozen=True)

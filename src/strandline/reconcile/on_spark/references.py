@@ -207,9 +207,7 @@ class _Following:
         real = RealPaths(self.folders, self.links)
         for batch in batches:
             found = real.also([decoded_column(batch, "key")])
-            yield pa.RecordBatch.from_arrays(
-                [pa.array([encoded(k) for k in sorted(found)], pa.binary())], names=["key"]
-            )
+            yield pa.record_batch({"key": pa.array([encoded(k) for k in sorted(found)], pa.binary())})
 
 
 def _readable(troubled: Set[str]) -> Column:
