@@ -206,8 +206,8 @@ class Delivery:
         return verify(self.context, chosen, taken_is_fine=taken_is_fine, progress=progress)
 
     def run(self, control: LoopControl, on_tick: Callable[[TickReport], None] = lambda report: None) -> None:
-        """Until `control.stopping` is set: settle the blocks of dead writers, and deliver to every sink what is sealed. A tick
-        that fails is reported and retried. Spark starts when there is work for it."""
+        """Until `control.stopping` is set: settle the blocks of dead writers, and deliver to every sink what is sealed.
+        A tick that fails is reported and retried. Spark starts when there is work for it."""
         deliverer = self.deliverer(stopping=control.stopping)
         caught_up_at: float | None = None
         tried: frozenset[BlockId] = frozenset()

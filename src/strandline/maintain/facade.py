@@ -237,9 +237,9 @@ class Maintenance:
         on_run: Callable[[Run], None] = lambda run: None,
         on_schedules: Callable[[Mapping[str, str]], None] = lambda crons: None,
     ) -> None:
-        """Until `control.stopping` is set, runs the jobs that are due, one after the other. That also calls off the job under
-        way: it ends before its next durable step, and its Spark jobs are cancelled. Several daemons on one ledger share
-        the jobs. Schedules that are applied meanwhile count at once; `on_schedules` gets them, by kind."""
+        """Until `control.stopping` is set, runs the jobs that are due, one after the other. That also calls off the job
+        under way: it ends before its next durable step, and its Spark jobs are cancelled. Several daemons on one ledger
+        share the jobs. Schedules that are applied meanwhile count at once; `on_schedules` gets them, by kind."""
         jitter = self.context.config.settings.run.jitter_seconds_max
         followed = FollowedSchedules(self.context.ledger, {}, jitter_seconds_max=jitter)
 

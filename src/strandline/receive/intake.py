@@ -135,8 +135,8 @@ class Intake:
         self._opens.set()
 
     def run(self, control: LoopControl) -> None:
-        """Runs until `control.stopping` is set. That also calls off batches that are not committed yet, and cancels their Spark
-        jobs: the next process ingests them."""
+        """Runs until `control.stopping` is set. That also calls off batches that are not committed yet, and cancels
+        their Spark jobs: the next process ingests them."""
         self._stopping = control.stopping
 
         def step() -> None:

@@ -181,8 +181,8 @@ class Reconciler:
         on_run: Callable[[Run], None] = lambda run: None,
         on_schedule: Callable[[ReconcileSettings], None] = lambda settings: None,
     ) -> None:
-        """Runs until `control.stopping` is set. That also cancels a run under way, which ends before its next batch. A schedule
-        that is applied meanwhile counts at once; `on_schedule` gets it."""
+        """Runs until `control.stopping` is set. That also cancels a run under way, which ends before its next batch. A
+        schedule that is applied meanwhile counts at once; `on_schedule` gets it."""
         told: ReconcileSettings | None = None
 
         def take_turn() -> None:

@@ -37,11 +37,11 @@ def root_cause(error: Exception) -> str:
 
 
 @contextmanager
-def explaining(what: str) -> Iterator[None]:
+def explaining(what: str, errors: tuple[type[Exception], ...] = (Exception,)) -> Iterator[None]:
     """Raises what `explain` makes of an error."""
     try:
         yield
-    except Exception as e:
+    except errors as e:
         raise explain(e, what) from e
 
 

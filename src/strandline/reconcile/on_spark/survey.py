@@ -1,12 +1,12 @@
 """The same survey on Spark, for lakes that do not fit into one process.
 
-Executors list storage and read manifests, and Spark compares both. The driver sees prefixes, counts and differences. From there on everything works as without Spark: the same guards, the same checks.
+Executors list storage and read manifests, and Spark compares both. The driver sees prefixes, counts and differences.
+From there on everything works as without Spark: the same guards, the same checks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from strandline.iceberg.session.job_watch import watched
 from strandline.iceberg.session.lake_session import open_session
-from strandline.iceberg.spark.java_errors import JAVA_ERRORS, explain
+from strandline.iceberg.spark.java_errors import JAVA_ERRORS, explaining
 from strandline.reconcile.compare.compared import Comparison
 from strandline.reconcile.compare.findings import Spill
 from strandline.reconcile.compare.places import Places, Unclaimed
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROWS_PER_PARTITION = 500_000
+_FAILED = "comparing on Spark failed"
 _EXCLUDED_RULES = "spark.sql.optimizer.excludedRules"
 _PUSHED_THROUGH_UNIONS = "org.apache.spark.sql.catalyst.optimizer.PushDownLeftSemiAntiJoin"
 
@@ -63,7 +64,7 @@ class SparkSurveyor:
 
     def survey(self, ledger_context: LedgerContext, watch: Watch) -> Survey:
         light = self._light
-        with _explained(), watched(self._spark, watch.check):
+        with explaining(_FAILED, JAVA_ERRORS), watched(self._spark, watch.check):
             watch.phase(Phase.LIST)
             known = light.known()
             beside, listing = self._list(known, watch)
@@ -84,7 +85,7 @@ class SparkSurveyor:
 
     def references(self, known: LakeReferences | None, watch: Watch) -> SparkReferences:
         """The present references."""
-        with _explained(), watched(self._spark, watch.check):
+        with explaining(_FAILED, JAVA_ERRORS), watched(self._spark, watch.check):
             return self._read(known, watch)
 
     def close(self) -> None:
@@ -156,11 +157,3 @@ class _Rooting:
             roots = {self.unclaimed.root_of(folder) for folder in decoded_column(batch, "folder")}
             found = [encoded(root) for root in roots if root is not None]
             yield pa.RecordBatch.from_arrays([pa.array(found, pa.binary())], names=["root"])
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    try:
-        yield
-    except JAVA_ERRORS as e:
-        raise explain(e, "comparing on Spark failed") from e
