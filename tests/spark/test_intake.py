@@ -22,8 +22,8 @@ from strandline.core.types import Seq, SeqRange
 from strandline.iceberg.schema.alteration import AddColumn, DropColumn, RenameColumn
 from strandline.iceberg.schema.columns import Primitive
 from strandline.iceberg.schema.schema_file import parse_columns
-from strandline.jobs.loop import LoopControl
 from strandline.ingest.sources.body import read_json_lines
+from strandline.jobs.loop import LoopControl
 from strandline.lake import Lake, open_lake
 from strandline.ledger.engine import utc_now
 from strandline.ledger.receive import received, senders

@@ -327,7 +327,9 @@ class Maintenance:
         chosen = None if only is None else [known[name] for name in only if name in known]
         if dataset is not None:
             chosen = [self._dataset(dataset).id]
-        found = self.context.ledger.query(maintenance.latest, datasets=chosen,
+        found = self.context.ledger.query(
+            maintenance.latest,
+            datasets=chosen,
             kind=None if kind is None else Kind(kind),
             before=before,
             runs_max=runs_max,

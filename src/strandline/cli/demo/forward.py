@@ -18,6 +18,7 @@ from strandline.cli.demo.scene import DATASET, Demo, count, events, ingest, star
 from strandline.core.errors import FailedError, StrandlineError
 from strandline.core.types import SEQ_COLUMN
 from strandline.core.wording import plural
+from strandline.jobs.loop import LoopControl
 from strandline.lake import Lake
 from strandline.lake_admin import init_lake
 
@@ -151,7 +152,7 @@ def _receiving(demo: Demo, collector: Lake, port: int) -> Iterator[None]:
     """In this process, so that both lakes share one JVM."""
     stopping, log = threading.Event(), _ReceiverLog(demo)
     with ThreadPoolExecutor(1, "strandline-demo-receiver") as pool:
-        serving = pool.submit(collector.receiver.serve, stopping, log, log.trouble, port=port)
+        serving = pool.submit(collector.receiver.serve, LoopControl(stopping, log.trouble), log, port=port)
         serving.add_done_callback(lambda _: log.listens.set())
         try:
             log.listens.wait(WAIT_SECONDS_MAX)

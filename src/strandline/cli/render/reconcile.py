@@ -18,6 +18,7 @@ from strandline.reconcile.model import Protection
 if TYPE_CHECKING:
     from strandline.reconcile.quarantine import PurgedFiles, Restored
 
+_PROTECTED = {reason.value: reason.words for reason in Protection}  # a run of another version may have others
 _KINDS = {
     "missing": "missing files",
     "orphans": "orphan files",
@@ -73,7 +74,7 @@ def _notes(found: Run) -> list[RenderableType]:
     if outcome.partial:
         notes.append(Text("  partial: not everything could be read; nothing there is touched", "yellow"))
     for table, reason in outcome.stopped.items():
-        notes.append(Text(f"  suspicious: {table} is left alone: {_protection(reason)}", "yellow"))
+        notes.append(Text(f"  suspicious: {table} is left alone: {_PROTECTED.get(reason, reason)}", "yellow"))
     if outcome.vanished:
         known = plural(outcome.vanished, "table")
         notes.append(Text(f"  suspicious: the last run knew {known} that the catalog does not have", "yellow"))
@@ -94,17 +95,12 @@ def _notes(found: Run) -> list[RenderableType]:
     return notes
 
 
-def _protection(reason: str) -> str:
-    """A run of another version may have other reasons."""
-    return Protection(reason).words if reason in set(Protection) else reason
-
-
 def _protected(protected: Mapping[str, int]) -> list[RenderableType]:
     if not protected:
         return []
     table = grid("", "", right=())
     for reason, count in protected.items():
-        table.add_row(Text(f"  {count:,}", justify="right"), Text(_protection(reason), "dim"))
+        table.add_row(Text(f"  {count:,}", justify="right"), Text(_PROTECTED.get(reason, reason), "dim"))
     return [Text("  protected:", "dim"), table]
 
 

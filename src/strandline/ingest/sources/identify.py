@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import Literal, cast
 
 from strandline.core.errors import InputError, UsageError
-from strandline.iceberg.schema.input_files import FORMATS, HEAD_BYTES, Format, check_text, format_of, is_folder, unpacked
+from strandline.iceberg.schema.input_files import (
+    FORMATS,
+    HEAD_BYTES,
+    Format,
+    check_text,
+    format_of,
+    is_folder,
+    unpacked,
+)
 
 Compression = Literal["none", "gz", "zst"]
 

@@ -75,15 +75,16 @@ class Owning:
             found = [owner(folder) for folder in decoded_column(batch, "folder")]
             owners = pa.array([name for name, _ in found], pa.string())
             metadata = pa.array([is_metadata for _, is_metadata in found], pa.bool_())
-            yield pa.record_batch({"owner": owners, "is_metadata": metadata, "files": batch.column("files")})
+            columns: dict[str, Any] = {"owner": owners, "is_metadata": metadata, "files": batch.column("files")}
+            yield pa.record_batch(columns)
 
     def place(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Adds each file's owner, and size and time, which a local listing lacks. Skips files deleted meanwhile."""
         import pyarrow as pa
 
         owner, store = self.owner_of(), LocalStore()
-        number = pa.int64()
-        schema = pa.schema({"path": pa.binary(), "owner": pa.string(), "size": number, "modified_ns": number})
+        whole = pa.int64()
+        types: dict[str, Any] = {"path": pa.binary(), "owner": pa.string(), "size": whole, "modified_ns": whole}
         for batch in batches:
             rows: list[dict[str, Any]] = []
             for row in batch.to_pylist():
@@ -100,7 +101,7 @@ class Owning:
                         size, modified_ns = stat.size, stat.modified_ns
                 name = owner(decoded(row["folder"]))[0]
                 rows.append({"path": row["path"], "owner": name, "size": size, "modified_ns": modified_ns})
-            yield pa.RecordBatch.from_pylist(rows, schema)
+            yield pa.RecordBatch.from_pylist(rows, pa.schema(types))
 
 
 @dataclass(frozen=True)

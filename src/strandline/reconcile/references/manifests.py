@@ -53,9 +53,7 @@ def listed_manifests(content: bytes) -> Iterator[list[Listed]]:
         yield found
 
 
-def _records(
-    content: bytes, wanted: WantedFields, by_pyiceberg: Callable[[Any], Iterator[Any]]
-) -> Iterator[list[Any]]:
+def _records(content: bytes, wanted: WantedFields, by_pyiceberg: Callable[[Any], Iterator[Any]]) -> Iterator[list[Any]]:
     """By PyIceberg if ours does not know the format."""
     try:
         yield from read_records(content, wanted)
