@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from strandline.apply.declaration import DatasetSpec, Declaration, SinkSpec
 from strandline.core.errors import ConfigError, InputError, UsageError
 from strandline.core.settings_maintain import RetainSettings
-from strandline.core.settings_section import Cron
+from strandline.core.settings_section import Cron, named_tables
 from strandline.core.types import History
 from strandline.core.wording import nearest
 from strandline.iceberg.metadata.identifier import full_name
@@ -88,22 +88,12 @@ def _named(
     parse: Callable[[str, Mapping[str, Any]], _Spec],
 ) -> dict[str, _Spec]:
     found: dict[str, _Spec] = {}
-    for written, table in _tables(_table(values.get(what, {}), what)):
+    for written, table in named_tables(_table(values.get(what, {}), what)):
         name = name_of(written)
         if name in found:
             raise ConfigError(f"{what} {name} is declared twice", hint="Keep one of them.")
         found[name] = parse(name, _table(table, f"{what} {written}"))
     return found
-
-
-def _tables(tables: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """TOML reads `[dataset.shop.events]` as a table within a table; it is one name. A table that has nothing but tables
-    is a namespace."""
-    for name, value in tables.items():
-        if isinstance(value, dict) and value and all(isinstance(v, dict) for v in value.values()):
-            yield from _tables(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def _dataset(name: str, table: Mapping[str, Any]) -> DatasetSpec:

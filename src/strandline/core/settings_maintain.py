@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Literal
 
@@ -10,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from strandline.core import duration
 from strandline.core.errors import ConfigError
-from strandline.core.settings_section import Cron, Duration, Section
+from strandline.core.settings_section import Cron, Duration, Section, named_tables
 
 
 class CompactSettings(Section):
@@ -92,8 +91,7 @@ class MaintainSettings(Section):
     @field_validator("retain", mode="before")
     @classmethod
     def _names_with_a_dot(cls, value: object) -> object:
-        """TOML reads `[maintain.retain.shop.events]` as a table within a table; it is one name."""
-        return dict(_flat("", value)) if isinstance(value, dict) else value
+        return dict(named_tables(value)) if isinstance(value, dict) else value
 
     def schedules(self) -> dict[str, str | None]:
         """By kind of maintenance."""
@@ -113,11 +111,3 @@ class MaintainSettings(Section):
                 raise ConfigError(f"maintain.retain has two rules for {full}", hint="Keep one of them.")
             found[full] = rule
         return found
-
-
-def _flat(prefix: str, tables: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    for name, value in tables.items():
-        if isinstance(value, dict) and value and all(isinstance(v, dict) for v in value.values()):
-            yield from _flat(f"{prefix}{name}.", value)
-        else:
-            yield f"{prefix}{name}", value

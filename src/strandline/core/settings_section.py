@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 
@@ -15,6 +16,16 @@ class Section(BaseModel):
     """Frozen once it is read; a name that nobody knows is refused. The text below a setting is what users read."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def named_tables(tables: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """TOML reads `[retain.shop.events]` as a table within a table; it is one name. A table that has nothing but tables
+    is a namespace."""
+    for name, value in tables.items():
+        if isinstance(value, dict) and value and all(isinstance(v, dict) for v in value.values()):
+            yield from named_tables(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
 
 
 def _cron(text: str) -> str:
