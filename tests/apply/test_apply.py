@@ -269,7 +269,7 @@ def test_what_the_settings_file_names_is_refused_and_counts_where_both_have_it(
         status = lake.status().maintenance
         assert status is not None and status.schedules["retain"] == "1 1 * * *"
         assert status.overridden == ("retain.default.events", "schedule.reconcile", "schedule.retain")
-        assert not lake.reconciler.is_scheduled
+        assert not lake.reconciler.settings.enabled
     text = exported(capsys)
     assert "[retain" not in text and "[schedule" not in text
     assert "# maintain.retain_schedule is in the settings, so not here.\n" in text

@@ -295,7 +295,6 @@ def test_the_daemon_tells_of_every_run_and_of_trouble(home: Path, capsys: pytest
     journal = DaemonLog(as_json=True)
     with open_lake(home) as lake:
         target = lake.dataset("events")
-        assert lake.maintenance.is_scheduled
         journal.scheduled(lake, {"retain": "0 3 * * *"})
         journal.begun(target, Kind.COMPACT)
         journal.ended(recorded(lake.maintenance.context, target, Kind.COMPACT, lambda _: COMPACTED).run)

@@ -23,7 +23,7 @@ from strandline.ingest.ingest_files import FileOutcome
 from strandline.ingest.recover import Recovered
 from strandline.ingest.reject_file import find_rejects, rejects_path
 from strandline.status import documents
-from strandline.status.problems import find_problems, lines_of
+from strandline.status.problems import find_problems
 from strandline.status.report import DatasetStatus, LakeStatus, OpenBlockStatus
 
 NOW = datetime(2031, 4, 1, 12, tzinfo=UTC)
@@ -86,7 +86,7 @@ def test_status_names_every_problem_and_what_to_do() -> None:
         "l", 10, 12, 1, "the witness stands at 12, the ledger at 10",
         (dataset(unnumbered=7, foreign=3, number_twice=11, problem="its metadata is gone"),),
     )  # fmt: skip
-    problems = "\n".join(lines_of(find_problems(found)))
+    problems = "\n".join(p.line for p in find_problems(found))
     assert "the witness stands at 12" in problems
     assert "its metadata is gone" in problems
     assert "7 rows have no sequence number" in problems

@@ -29,7 +29,7 @@ from strandline.ledger.maintain.runs import Kind as JobKind
 from strandline.ledger.maintain.runs import Outcome, Run, RunId
 from strandline.ledger.receive.senders import PlacedBody
 from strandline.receive.count_received import ReceivedCounter, describe
-from strandline.status.problems import find_sink_problems, lines_of
+from strandline.status.problems import find_sink_problems
 from strandline.status.sinks import SinkStatus
 
 NOW = datetime(2031, 4, 1, 12, tzinfo=UTC)
@@ -90,7 +90,7 @@ def sink(n: int) -> str:
         "out", "files", "default.events", None, 1, 9, 0, 0.0, "active", None, None, 0, 0, 9, None, 0, None, "steady",
         0, 0, 0.0, held_rows=n, held_since=NOW, lost_rows=n,
     )  # fmt: skip
-    return "\n".join(lines_of(find_sink_problems([status], NOW))) + "\n" + sinks._held(status, NOW).plain
+    return "\n".join(p.line for p in find_sink_problems([status], NOW)) + "\n" + sinks._held(status, NOW).plain
 
 
 def inspected(n: int) -> str:

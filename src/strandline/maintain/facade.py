@@ -212,14 +212,9 @@ class Maintenance:
 
     def _settings(self) -> MaintainSettings:
         """With the rules and schedules that were applied; they may change while this process runs."""
-        with self.context.ledger.read() as connection:
-            return applied_settings.effective(connection, self.context.config).maintain
+        return self.context.ledger.query(applied_settings.effective, self.context.config).maintain
 
     # By schedule.
-
-    @property
-    def is_scheduled(self) -> bool:
-        return bool(self._crons())
 
     def _crons(self) -> dict[str, str]:
         return {kind.value: cron for kind, cron in crons(self._settings()).items()}

@@ -128,14 +128,9 @@ class Reconciler:
         return found
 
     @property
-    def is_scheduled(self) -> bool:
-        return self.settings.enabled
-
-    @property
     def settings(self) -> ReconcileSettings:
         """With the schedule that was applied; it may change while this process runs."""
-        with self._ledger.read() as connection:
-            return applied_settings.effective(connection, self._config).reconcile
+        return self._ledger.query(applied_settings.effective, self._config).reconcile
 
     def run_if_due(
         self,

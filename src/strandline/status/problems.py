@@ -282,7 +282,3 @@ def _of_reconciler(found: ReconcileStatus) -> Iterator[StatusProblem]:
             f"`strandline reconcile show {seen.run}` tells more{part}",
             Severity.ERROR if seen.missing else Severity.WARNING,
         )
-
-
-def lines_of(found: Sequence[StatusProblem]) -> list[str]:
-    return [problem.line for problem in found]
