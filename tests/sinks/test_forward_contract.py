@@ -23,6 +23,7 @@ from strandline.core.types import SEQ_MAX, Seq
 from strandline.deliver.sink import Address, Claim, Claimed, Landed, Refused, Sink, SinkContext, TryLater
 from strandline.deliver.sink_kinds import find_kind, resolve
 from strandline.iceberg.schema.columns import Column, Primitive
+from strandline.jobs.loop import LoopControl
 from strandline.lake import Lake
 from strandline.lake_admin import init_lake
 from strandline.ledger.receive import senders
@@ -92,7 +93,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lake, str
     lake = init_lake(tmp_path_factory.mktemp("receiving") / "lake")
     heard, stopping = Heard(), threading.Event()
     with ThreadPoolExecutor(1) as pool:
-        serving = pool.submit(lake.receiver.serve, stopping, heard, port=0, ingest=False)
+        serving = pool.submit(lake.receiver.serve, LoopControl(stopping), heard, port=0, ingest=False)
         while not heard.up.wait(0.05):
             assert not serving.done(), serving.exception()
         try:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import strandline
+from strandline.jobs.loop import LoopControl
 from tests.spark import bodies
 from tests.spark.lakes import create, in_order, numbers, sql
 from tests.spark.relay import Relay, relaying
@@ -58,7 +59,7 @@ class Receiving:
         heard, self._stopping = _Heard(), threading.Event()
         options = {"port": self.port, "ingest": False}
         self._thread = threading.Thread(
-            target=self.lake.receiver.serve, args=(self._stopping, heard), kwargs=options, daemon=True
+            target=self.lake.receiver.serve, args=(LoopControl(self._stopping), heard), kwargs=options, daemon=True
         )
         self._thread.start()
         assert heard.up.wait(_START_SECONDS_MAX)

@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from strandline.deliver import sink_kinds
+from strandline.jobs.loop import LoopControl
 from tests.spark.flaky import TROUBLE
 from tests.spark.lakes import create, new_lake, numbers, sql
 from tests.spark.sinks import names, rows, tick
@@ -37,7 +38,7 @@ def lake(tmp_path: Path, make_home: MakeHome) -> Iterator[Lake]:
 @contextmanager
 def daemon(lake: Lake) -> Iterator[None]:
     stopping = threading.Event()
-    loop = threading.Thread(target=lake.delivery.run, args=(stopping,))
+    loop = threading.Thread(target=lake.delivery.run, args=(LoopControl(stopping),))
     loop.start()
     try:
         yield

@@ -27,6 +27,7 @@ from strandline.deliver.verify.ranges import Fault
 from strandline.iceberg.schema.alteration import WidenColumn
 from strandline.iceberg.schema.columns import Primitive
 from strandline.iceberg.schema.schema_file import parse_columns
+from strandline.jobs.loop import LoopControl
 from strandline.ledger.deliver import sinks
 from strandline.ledger.engine import utc_now
 from tests.conftest import MakeHome
@@ -546,7 +547,7 @@ def test_a_destination_that_hangs_or_says_later_holds_back_nobody_else_and_nobod
             for name in ("hanging", "silent"):
                 sinks.failed(connection, lake.delivery.get(name).id, "no answer", None, utc_now())
         stopping = threading.Event()
-        daemon = threading.Thread(target=lake.delivery.run, args=(stopping,), daemon=True)
+        daemon = threading.Thread(target=lake.delivery.run, args=(LoopControl(stopping),), daemon=True)
         daemon.start()
         try:
             assert eventually(lambda: len(hanging.posts() + silent.posts()) > 0, 300)

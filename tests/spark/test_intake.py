@@ -156,9 +156,8 @@ def test_two_intakes_over_one_ledger_ingest_each_row_once(sender: Sender) -> Non
         stopping = threading.Event()
         trouble: list[str] = []
         both = [Intake(lake.receiver.context) for lake in (sender.lake, other)]
-        threads = [
-            threading.Thread(target=intake.run, args=(stopping, lambda e: trouble.append(e.message))) for intake in both
-        ]
+        control = LoopControl(stopping, lambda e: trouble.append(e.message))
+        threads = [threading.Thread(target=intake.run, args=(control,)) for intake in both]
         for thread in threads:
             thread.start()
         for body in range(30):

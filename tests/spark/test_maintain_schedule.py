@@ -12,6 +12,7 @@ import pytest
 
 import strandline
 from strandline.core.settings import LakeConfig
+from strandline.jobs.loop import LoopControl
 from strandline.ledger.maintain.runs import Kind, Run
 from tests.spark.lakes import count, create, numbers, sql, values
 from tests.spark.upkeep import data_files
@@ -36,7 +37,7 @@ def test_what_is_due_runs_beside_delivery_and_nothing_is_missed(
         lake.delivery.add("out", "events", "files", {"path": str(tmp_path / "out"), "format": "jsonl"})
         stopping, ended = threading.Event(), list[Run]()
         with ThreadPoolExecutor(1) as pool:
-            loop = pool.submit(lake.maintenance.run, stopping, on_run=ended.append)
+            loop = pool.submit(lake.maintenance.run, LoopControl(stopping), on_run=ended.append)
             try:
                 for n in range(4):
                     lake.append("events", numbers(lake, 10 * n + 1, 10 * n + 10))
