@@ -54,10 +54,10 @@ class TableGlances:
         locations = read_locations(self._config)
         for name in names:
             location = locations.get(parse_identifier(name))
-            if location is None or (path := local_path(location)) is None:
-                yield name, None
-            elif (same := known.get(location)) is not None:
+            if location is not None and (same := known.get(location)) is not None:
                 yield name, same
+            elif location is None or (path := local_path(location)) is None:
+                yield name, None
             else:
                 yield name, self._read_file(name, location, path)
 

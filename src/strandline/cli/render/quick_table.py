@@ -32,7 +32,22 @@ class QuickTable(Table):
         widths = [max(map(cell_len, column)) for column in plain]
         if not all(widths) or sum(widths) + GAP * (len(widths) - 1) > options.max_width:
             return super().__rich_console__(console, options)
+        if console.color_system is None:
+            return self._plain_lines(plain, widths)
         return self._lines(console, columns, plain, widths)
+
+    def _plain_lines(self, plain: list[list[str]], widths: list[int]) -> Iterator[Segment]:
+        """For a pipe: without styles a line is one segment."""
+        padded = [
+            [
+                " " * (width - cell_len(t)) + t if column.justify == "right" else t + " " * (width - cell_len(t))
+                for t in texts
+            ]
+            for column, texts, width in zip(self.columns, plain, widths, strict=True)
+        ]
+        for line in zip(*padded, strict=True):
+            yield Segment((" " * GAP).join(line))
+            yield Segment.line()
 
     def _lines(
         self, console: Console, columns: list[list[RenderableType]], plain: list[list[str]], widths: list[int]

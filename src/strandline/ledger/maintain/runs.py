@@ -20,7 +20,7 @@ from strandline.core.actor import Actor
 from strandline.core.errors import AlreadyRunning
 from strandline.core.types import DatasetId
 from strandline.ledger.actor_columns import read_actor
-from strandline.ledger.engine import from_row, lock_row, utc_now
+from strandline.ledger.engine import lock_row, utc_now
 from strandline.ledger.run_records import Renewed, RunTable
 from strandline.ledger.schema.core import dataset as dataset_table
 from strandline.ledger.schema.maintain import maintenance_run
@@ -87,14 +87,22 @@ class NewRun:
 
 
 def _run(row: Any) -> Run:
-    return from_row(
-        Run,
-        row,
-        dataset=row.dataset_name,
-        kind=Kind(row.kind),
-        outcome=None if row.outcome is None else Outcome(row.outcome),
-        result=None if row.result is None else json.loads(row.result),
-        actor=read_actor(row),
+    # By position: a status of a thousand datasets has thousands of them.
+    return Run(
+        row.id,
+        row.dataset_name,
+        Kind(row.kind),
+        row.node,
+        row.dry_run,
+        row.by_schedule,
+        row.started_at,
+        row.heartbeat_at,
+        row.ended_at,
+        None if row.outcome is None else Outcome(row.outcome),
+        row.reason,
+        None if row.result is None else json.loads(row.result),
+        read_actor(row),
+        row.stop_asked_at,
     )
 
 
@@ -237,7 +245,7 @@ def last_of_each_kind(connection: sa.Connection) -> dict[DatasetId, list[Run]]:
     live = dataset_table.c.dropped_at.is_(None)
     query = _RUNS.rows.where(maintenance_run.c.id.in_(newest), live).order_by(maintenance_run.c.kind)
     found: dict[DatasetId, list[Run]] = {}
-    for r in connection.execute(query):
+    for r in connection.execute(query).all():
         found.setdefault(DatasetId(r.dataset_id), []).append(_run(r))
     return found
 
