@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import secrets
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psycopg
 import pytest
 import sqlalchemy as sa
 
-from strandline.core.errors import StorageError
+from strandline.core.errors import RefusedError, StorageError
 from strandline.core.settings import LakeConfig
 from strandline.ledger.engine import Ledger
+from strandline.ledger.ingest import datasets
 from tests.ledger.conftest import LAKE, Bench, open_bench
 
 
@@ -54,6 +57,32 @@ def test_a_statement_that_the_database_does_not_understand_is_an_error_of_ours(b
     with pytest.raises(StorageError) as refused, bench.ledger.read() as connection:
         connection.exec_driver_sql("SELECT no_such_column FROM sequence")
     assert "no_such_column" in refused.value.message and "\n" not in refused.value.message
+
+
+def test_of_two_who_create_a_dataset_of_one_name_at_once_the_second_is_refused(postgres_config: LakeConfig) -> None:
+    bench, inserts = open_bench(postgres_config), threading.Semaphore(0)
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if statement.startswith("INSERT INTO dataset"):
+            inserts.release()
+
+    with ThreadPoolExecutor(1) as other:
+        with bench.ledger.write() as connection:
+            datasets.add(connection, name="default.same", table_uuid="uuid-1")
+            sa.event.listen(bench.ledger.engine, "before_cursor_execute", note)
+            second = other.submit(bench.add_dataset, "default.same")
+            assert inserts.acquire(timeout=60), "it has looked for the name, and found none"
+        with pytest.raises(RefusedError, match=r"a dataset named default\.same already"):
+            second.result(60)
+    bench.ledger.close()
+
+
+def test_a_name_that_is_taken_is_refused_until_it_is_dropped(bench: Bench) -> None:
+    first = bench.add_dataset("default.same")
+    with pytest.raises(RefusedError, match="already"):
+        bench.add_dataset("default.same")
+    assert bench.ledger.change(datasets.mark_dropped, first.id)
+    assert bench.add_dataset("default.same").id != first.id
 
 
 def test_an_illegal_move_stays_what_it_is(bench: Bench) -> None:

@@ -119,7 +119,7 @@ def test_a_daemon_that_is_restarted_across_its_moment_makes_the_run_up_once(
     lake.lake.close()
 
 
-def test_the_daemon_runs_it_when_it_is_due_and_leaves_it_to_another_that_is_under_way(
+def test_a_run_that_is_due_waits_for_another_that_is_under_way_and_is_not_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = WholeLake(tmp_path / "lake", enabled=True, dry_run=False)
@@ -130,11 +130,17 @@ def test_the_daemon_runs_it_when_it_is_due_and_leaves_it_to_another_that_is_unde
     monkeypatch.setattr("strandline.reconcile.facade.utc_now", lambda: tomorrow)
     lease = reconcile_runs.take_lease(lake.lake.ledger, seconds=60)
     assert lease is not None
-    assert lake.lake.reconciler.run_if_due() is None
+    begun, busy = list[Asked](), list[Asked]()
+
+    def poll() -> Run | None:
+        return lake.lake.reconciler.run_if_due(on_begin=begun.append, on_busy=busy.append)
+
+    assert poll() is None and poll() is None
+    assert (begun, busy) == ([], [Asked(act=True)]), "it is said once"
     reconcile_runs.leases.release(lake.lake.ledger, lease)
-    monkeypatch.setattr("strandline.reconcile.facade.utc_now", lambda: tomorrow + timedelta(days=1))
-    run = lake.lake.reconciler.run_if_due()
+    run = poll()
     assert run is not None and run.outcome.done.orphans == 1 and not Path(orphan).exists()
+    assert begun == busy == [Asked(act=True)] and poll() is None, "once"
     lake.lake.close()
 
 

@@ -83,6 +83,27 @@ def test_a_limited_token_sees_only_its_datasets_on_every_page(served: Served, da
         assert client.get("/audit").status_code == 403
 
 
+def test_a_dataset_whose_table_somebody_dropped_is_a_problem_and_keeps_its_page(
+    served: Served, admin: httpx.Client, browser: httpx.Client, dataset: str
+) -> None:
+    served.lake.catalog.drop(dataset)
+    said = "the catalog has no table of this name"
+
+    def problems() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = admin.get(f"{API}/status").json()["problems"]
+        return found
+
+    eventually(lambda: [p for p in problems() if p["dataset"] == dataset])
+    [problem] = problems()
+    assert (problem["severity"], problem["name"]) == ("error", dataset) and said in problem["reason"]
+    assert said in browser.get("/").text and said in browser.get("/datasets").text
+    shown = browser.get(f"/datasets/{dataset}")
+    assert shown.status_code == 200 and said in shown.text and "No rows yet." in shown.text
+    assert browser.get("/datasets/default.never").status_code == 404
+    assert admin.delete(f"{API}/datasets/{dataset}").status_code == 200, "the way on"
+    assert browser.get(f"/datasets/{dataset}").status_code == 404
+
+
 def test_names_and_reasons_cannot_write_into_a_page(served: Served, browser: httpx.Client) -> None:
     evil = "<img src=x onerror=alert(1)>"
     served.token(evil, Role.READ)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ from strandline.core.errors import (
 )
 from strandline.core.settings import LakeConfig, Settings
 from strandline.core.types import PARTITION_COLUMN, Seq, SeqRange
-from strandline.iceberg.metadata.metadata_peek import read_pointer
+from strandline.iceberg.metadata.metadata_peek import TableGlance, read_pointer
 from strandline.iceberg.metadata.table_metadata import NUMBERED_SINCE_PROPERTY
 from strandline.iceberg.pyiceberg import duplicate_numbers
 from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog, open_catalog
@@ -38,6 +40,7 @@ from strandline.iceberg.pyiceberg.schema import columns_of
 from strandline.iceberg.schema.alteration import AddColumn, Alteration, DropColumn, RenameColumn, WidenColumn
 from strandline.iceberg.schema.columns import Column, Primitive, type_text
 from strandline.iceberg.schema.schema_file import parse_columns, parse_type
+from strandline.status.table_glances import NoGlance, TableGlances
 
 LAKE = "lake-1"
 
@@ -226,6 +229,26 @@ def test_dropping_leaves_the_files(catalog: PyIcebergCatalog) -> None:
         catalog.drop("events")
     with pytest.raises(NoSuchDataset):
         catalog.load("nowhere.events")
+
+
+def test_a_table_that_is_gone_is_told_from_one_whose_metadata_is_elsewhere(
+    catalog: PyIcebergCatalog, config: LakeConfig
+) -> None:
+    names = ["default.here", "default.gone", "default.bucket"]
+    for name in names:
+        create(catalog, name)
+    glances = TableGlances(config)
+    assert all(isinstance(found, TableGlance) for found in glances.read(names).values())
+    catalog.drop("gone")
+    file = config.path(config.settings.catalog.path)
+    with closing(sqlite3.connect(file)) as moved, moved:
+        moved.execute("UPDATE iceberg_tables SET metadata_location = 's3://b/m.json' WHERE table_name = 'bucket'")
+    here, gone, bucket = glances.read(names).values()
+    assert isinstance(here, TableGlance) and (gone, bucket) == (NoGlance.GONE, NoGlance.ELSEWHERE)
+    catalog.close()
+    file.unlink()
+    assert {str(found) for found in glances.read(names).values()} == {f"there is no catalog at {file}"}
+    assert glances.read([]) == {}
 
 
 # ---- altering --------------------------------------------------------------------------------------------------------

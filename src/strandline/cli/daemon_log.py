@@ -104,6 +104,9 @@ class DaemonLog:
     def sweeping(self, asked: Asked) -> None:
         self.write("reconciling", act=asked.act)
 
+    def sweep_busy(self, asked: Asked) -> None:
+        self.write("reconciling", outcome="busy", act=asked.act, reason="another run is under way; it begins after it")
+
     def swept(self, run: Sweep) -> None:
         found, done = run.outcome.found, run.outcome.done
         self.write(

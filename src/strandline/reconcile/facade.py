@@ -74,6 +74,7 @@ class Reconciler:
             jitter_seconds_max=config.settings.run.jitter_seconds_max,
         )
         self._tried: datetime | None = None
+        self._is_waiting = False  # a run is due, and another is under way
 
     def runs(self, runs_max: int | None = None, *, before: int | None = None) -> list[Run]:
         """Newest first; `before` is the id of the last run of the previous page."""
@@ -137,9 +138,12 @@ class Reconciler:
         *,
         cancelled: threading.Event | None = None,
         on_begin: Callable[[Asked], None] = lambda asked: None,
+        on_busy: Callable[[Asked], None] = lambda asked: None,
     ) -> Run | None:
         """The daemon calls this regularly. None if no run is due, or another process does it: for example, another
-        machine with the same schedule. A run that was missed because no daemon ran is made up for, once."""
+        machine with the same schedule. A run that was missed because no daemon ran is made up for, once. One that
+        finds another run under way, which may do less, is due until the ledger has one that did as much; `on_busy`
+        is told once."""
         settings, now = self.settings, utc_now()
         asked = Asked(act=not settings.dry_run)
         if (crons := {"reconcile": settings.schedule}) != self._followed.crons:
@@ -147,15 +151,20 @@ class Reconciler:
         if not settings.enabled:
             return None
         if not self._followed.is_due("reconcile", settings.schedule, last=self._begun(asked), now=now):
+            self._is_waiting = False
             return None
-        on_begin(asked)
+        was_waiting, self._is_waiting, before = self._is_waiting, False, self._tried
+        self._tried = now
         try:
             with acting_as(SCHEDULE):
-                return self.run(asked, cancelled=cancelled)
-        except (SweepRunning, LeaseLost):
+                return self.run(asked, cancelled=cancelled, on_begun=lambda run: on_begin(asked))
+        except SweepRunning:
+            self._tried, self._is_waiting = before, True
+            if not was_waiting:
+                on_busy(asked)
             return None
-        finally:
-            self._tried = now
+        except LeaseLost:
+            return None
 
     def _begun(self, asked: Asked) -> datetime | None:
         """When a run that did at least as much last began; only runs of this folder, if each machine has its own. A run
@@ -175,6 +184,7 @@ class Reconciler:
         on_begin: Callable[[Asked], None] = lambda asked: None,
         on_run: Callable[[Run], None] = lambda run: None,
         on_schedule: Callable[[ReconcileSettings], None] = lambda settings: None,
+        on_busy: Callable[[Asked], None] = lambda asked: None,
     ) -> None:
         """Runs until `control.stopping` is set. That also cancels a run under way, which ends before its next batch. A
         schedule that is applied meanwhile counts at once; `on_schedule` gets it."""
@@ -186,7 +196,7 @@ class Reconciler:
             if settings != told and (settings.enabled or told is not None):
                 told = settings
                 on_schedule(settings)
-            run = self.run_if_due(cancelled=control.stopping, on_begin=on_begin)
+            run = self.run_if_due(cancelled=control.stopping, on_begin=on_begin, on_busy=on_busy)
             if run is not None:
                 on_run(run)
 

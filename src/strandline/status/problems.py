@@ -13,7 +13,7 @@ from strandline.core.wording import age, agreeing, duration, plural
 from strandline.status.maintenance import MaintenanceStatus
 from strandline.status.receive import ReceiveStatus
 from strandline.status.reconcile import ReconcileStatus
-from strandline.status.report import DatasetStatus, LakeStatus
+from strandline.status.report import TABLE_GONE, DatasetStatus, LakeStatus
 from strandline.status.sinks import SinkStatus
 
 _UNKNOWN = "?"
@@ -70,7 +70,8 @@ def _of_dataset(d: DatasetStatus) -> Iterator[StatusProblem]:
         return StatusProblem(severity, Subject.DATASET, d.name, d.name, f"{d.name}: {reason}", next_step)
 
     if d.problem:
-        yield problem(Severity.ERROR, d.problem, f"`strandline dataset show {d.name}` tells more")
+        more = None if d.problem == TABLE_GONE else f"`strandline dataset show {d.name}` tells more"
+        yield problem(Severity.ERROR, d.problem, more)
     if d.unnumbered:
         yield problem(
             Severity.WARNING,

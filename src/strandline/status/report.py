@@ -15,6 +15,7 @@ from strandline.core.types import Reserved, TableCounts
 from strandline.iceberg.metadata.lineage import Memory
 from strandline.iceberg.metadata.metadata_peek import TableGlance
 from strandline.ledger.engine import Ledger
+from strandline.ledger.ingest import datasets as dataset_records
 from strandline.ledger.ingest import sequence
 from strandline.ledger.ingest.dataset_report import DatasetFacts, read_datasets
 from strandline.ledger.receive import receive_holds
@@ -24,7 +25,12 @@ from strandline.status.maintenance import MaintenanceStatus, read_maintenance
 from strandline.status.receive import ReceiveStatus, read_receive
 from strandline.status.reconcile import NOT_YET, ReconcileStatus, read_reconcile
 from strandline.status.sinks import SinkStatus, read_sinks
-from strandline.status.table_glances import TableGlances
+from strandline.status.table_glances import NoGlance, TableGlances
+
+TABLE_GONE = (
+    "the catalog has no table of this name: put it back there, or remove its sinks and give the dataset up with "
+    "`strandline dataset drop`"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +128,18 @@ class _Tables:
             and (facts.counts is None or facts.counts.snapshot != found.view.main)
         ]
         self._counted = foreign_rows.counts_from_history(ledger, lake, changed)
+        # A dataset that was dropped since the ledger was read has no table either.
+        is_any_gone = NoGlance.GONE in self._found.values()
+        self._kept = {d.id for d in ledger.query(dataset_records.list_datasets)} if is_any_gone else set()
 
     def look(self, facts: DatasetFacts) -> tuple[int | None, TableCounts | None, str | None]:
         """Rows, counts of rows that are not ours, and the problem. Raises StrandlineError."""
         dataset, found = facts.dataset, self._found[facts.dataset.name]
         if isinstance(found, StrandlineError):
             raise found
-        if found is None:
-            return None, None, None
+        if isinstance(found, NoGlance):
+            is_lost = found is NoGlance.GONE and dataset.id in self._kept
+            return None, None, TABLE_GONE if is_lost else None
         # What was purged says only whether rows may be missing, and rows are not read here.
         memory = Memory(facts.state.settled, facts.published)
         problem = self._glances.rollback_problem(dataset, found, memory)

@@ -6,9 +6,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from enum import Enum
 from pathlib import Path
 
-from strandline.core.errors import StrandlineError
+from strandline.core.errors import StorageError, StrandlineError
 from strandline.core.settings import LakeConfig
 from strandline.core.types import Dataset
 from strandline.iceberg.metadata.identifier import parse_identifier
@@ -23,8 +24,15 @@ from strandline.iceberg.metadata.metadata_peek import (
 )
 from strandline.read import rollback
 
+
+class NoGlance(Enum):
+    GONE = "the catalog has no such table"
+    ELSEWHERE = "the catalog has it, and its metadata is not a local file: nothing is known of it"
+
+
+Glance = TableGlance | StrandlineError | NoGlance
 Known = Mapping[str, TableGlance]  # by metadata file
-Found = Mapping[str, TableGlance | StrandlineError | None]  # by dataset; None: there is no such table
+Found = Mapping[str, Glance]  # by dataset
 
 
 class TableGlances:
@@ -50,27 +58,33 @@ class TableGlances:
             self._problems = {at: p for at, p in self._problems.items() if at in self._by_location}
         return found
 
-    def _local(self, names: Sequence[str], known: Known) -> Iterator[tuple[str, TableGlance | StrandlineError | None]]:
+    def _local(self, names: Sequence[str], known: Known) -> Iterator[tuple[str, Glance]]:
+        if names and not (file := self._config.path(self._config.settings.catalog.path)).is_file():
+            raise StorageError(f"there is no catalog at {file}", hint="Restore the file.")
         locations = read_locations(self._config)
         for name in names:
-            location = locations.get(parse_identifier(name))
-            if location is not None and (same := known.get(location)) is not None:
+            if (location := locations.get(parse_identifier(name))) is None:
+                yield name, NoGlance.GONE
+            elif (same := known.get(location)) is not None:
                 yield name, same
-            elif location is None or (path := local_path(location)) is None:
-                yield name, None
+            elif (path := local_path(location)) is None:
+                yield name, NoGlance.ELSEWHERE
             else:
                 yield name, self._read_file(name, location, path)
 
-    def _read_file(self, name: str, location: str, path: Path) -> TableGlance | StrandlineError | None:
+    def _read_file(self, name: str, location: str, path: Path) -> Glance:
         try:
             try:
                 return glance_at(name, location, path)
-            except FileNotFoundError:
-                return read_pointer(self._config, name)  # the catalog may name a newer file by now
+            except FileNotFoundError:  # the catalog may name a newer file by now, or none
+                if (newer := read_pointer(self._config, name)) is not None:
+                    return newer
+                is_there = parse_identifier(name) in read_locations(self._config)
+                return NoGlance.ELSEWHERE if is_there else NoGlance.GONE
         except StrandlineError as e:
             return e
 
-    def _remote(self, names: Sequence[str], known: Known) -> Iterator[tuple[str, TableGlance | StrandlineError | None]]:
+    def _remote(self, names: Sequence[str], known: Known) -> Iterator[tuple[str, Glance]]:
         """Slower: the catalog or the metadata is remote, so PyIceberg must be loaded."""
         if not names:
             return
@@ -79,7 +93,7 @@ class TableGlances:
         with closing(open_catalog(self._config)) as catalog:
             for name in names:
                 try:
-                    yield name, catalog.glance(name, known)
+                    yield name, catalog.glance(name, known) or NoGlance.GONE
                 except StrandlineError as e:
                     yield name, e
 

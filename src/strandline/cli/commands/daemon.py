@@ -54,7 +54,7 @@ def _loops(lake: Lake, journal: DaemonLog, *, receive: bool) -> Iterator[Loop]:
     # Both run always: a schedule may be applied at any time.
     scheduled = partial(journal.scheduled, lake)
     yield Loop("maintenance", lambda control: maintenance.run(control, journal.begun, journal.ended, scheduled))
-    heard = (journal.sweeping, journal.swept, journal.sweep_scheduled)
+    heard = (journal.sweeping, journal.swept, journal.sweep_scheduled, journal.sweep_busy)
     yield Loop("reconcile", lambda control: reconciler.run_on_schedule(control, *heard))
     if receive:
         yield receiver_loop(lake, journal)

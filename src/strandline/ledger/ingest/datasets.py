@@ -27,10 +27,9 @@ def add(
     adopted: bool = False,
     history: History = History.DELIVER,
 ) -> Dataset:
-    if find(connection, name) is not None:
-        raise RefusedError(f"there is a dataset named {name} already")
+    """`RefusedError` for a taken name, also where another process took it just now."""
     added = connection.execute(
-        dataset.insert()
+        insert_into(connection, dataset)
         .values(
             name=name,
             table_uuid=table_uuid,
@@ -39,9 +38,12 @@ def add(
             history=history.value,
             created_at=utc_now(),
         )
+        .on_conflict_do_nothing()
         .returning(dataset)
-    )
-    return _dataset(added.one())
+    ).one_or_none()
+    if added is None:
+        raise RefusedError(f"there is a dataset named {name} already")
+    return _dataset(added)
 
 
 def find(connection: sa.Connection, name: str) -> Dataset | None:

@@ -57,9 +57,9 @@ async def show_dataset(
     try:
         table, table_problem = document_of(await api.show_dataset(request, full, caller)), None
     except StrandlineError as e:
-        if type(e).__name__ == "NoSuchDataset":
-            raise
-        table, table_problem = None, e.message  # the catalog may be away; the ledger still knows the rest
+        # The catalog may be away, or have no such table: the ledger still knows the rest. What the ledger does not know
+        # either is refused below, by `list_blocks`.
+        table, table_problem = None, e.message
     blocks = document_of(await api.list_blocks(request, full, caller, limit=BLOCKS, before=before))
     runs = document_of(await maintenance.list_runs(request, caller, dataset=full, limit=RUNS))
     look = await source_of(request).newest()
