@@ -14,10 +14,12 @@ from strandline.apply.plan import deletes_more, plan
 from strandline.apply.read_toml import parse_declaration
 from strandline.apply.steps import Action, Permission, Plan, Wish
 from strandline.apply.write_toml import write_declaration
+from strandline.cli.render import apply as render_apply
 from strandline.core.errors import UsageError
 from strandline.core.settings_maintain import RetainSettings
 from strandline.core.types import History
 from strandline.iceberg.schema.columns import Column, ListOf, Primitive, Struct
+from strandline.status import documents
 from tests.apply.declarations import declarations, found, rules, take
 
 EVERYTHING = Wish(prune=True, allowed=frozenset(Permission))
@@ -265,6 +267,41 @@ def test_a_schedule_of_a_reconciler_that_acts_needs_a_word() -> None:
     by_settings = replace(found(lake(), declared, {"schedule.reconcile_act": "reconcile.dry_run"}), settings_act=True)
     assert plan(declared, by_settings, Wish()).refused
     assert not plan(declared, replace(by_settings, settings_act=False), Wish()).refused
+
+
+def acting(lake: Declaration) -> bool:
+    return "reconcile" in lake.schedules and lake.schedules.get("reconcile_act") == "true"
+
+
+@pytest.mark.parametrize("prune", [True, False])
+@given(declarations(), declarations())
+def test_without_a_word_the_reconciler_acts_at_no_moment_of_the_way(
+    prune: bool, declared: Declaration, there: Declaration
+) -> None:
+    declared, there = (Declaration(schedules=x.schedules) for x in (declared, there))
+    made = planned(declared, there, Permission.DELETE_ROWS, prune=prune)
+    assume(not made.refused and not acting(there))
+    for step in made.steps:
+        there = take(there, step)
+        assert not acting(there), step
+
+
+def test_what_keeps_the_reconciler_from_acting_comes_before_its_schedule() -> None:
+    nightly, there = {"reconcile": "17 4 * * *"}, lake(schedules={"reconcile_act": "true"})
+    for declared, prune in ((nightly | {"reconcile_act": "false"}, False), (nightly, True)):
+        made = planned(lake(schedules=declared), there, prune=prune)
+        assert not made.refused and [s.name for s in made.steps] == ["reconcile_act", "reconcile"]
+    both = planned(lake(schedules=nightly | {"reconcile_act": "true"}), lake(), Permission.RECONCILE_ACT)
+    assert [s.name for s in both.steps] == ["reconcile", "reconcile_act"]
+
+
+def test_a_password_in_an_option_of_a_foreign_kind_is_not_shown() -> None:
+    address = "postgresql://u:hunter22hunter22@h/{}"
+    old, new = (replace(OUT, options={"path": "out", "dsn": address.format(n)}) for n in ("a", "b"))
+    for there in (lake(EVENTS), lake(EVENTS, old)):
+        made = planned(lake(EVENTS, new), there, Permission.CHANGE_DELIVERY)
+        told = [str(documents.apply_plan(made, done=None)), *map(str, render_apply.plan(made))]
+        assert "u:***@h/b" in told[0] and "hunter22" not in "".join(told)
 
 
 def test_letting_the_reconciler_act_needs_a_word() -> None:

@@ -51,6 +51,14 @@ def test_a_sink_without_partitions_counts_every_row_that_it_lacks(shared: Bench)
     assert (batch["from"], batch["to"], batch["rows"]) == (1, 100, 65)
 
 
+def test_a_password_in_what_was_promised_is_not_shown(shared: Bench) -> None:
+    """Our own kinds of sinks refuse one; kinds that packages bring may not."""
+    delivery = new_delivery(shared, partitioned=False)
+    assert delivery.plan(100, one_chunk("", None, 100), dsn="postgresql://u:hunter22hunter22@h/d")
+    told = documents.sink_in_full(delivery.sink, list(look(delivery).values()), delivery.open())
+    assert [i["options"] for i in told["open_intents"]] == [{"dsn": "postgresql://u:***@h/d"}]
+
+
 def test_the_last_batch_is_the_last_that_brought_rows(shared: Bench) -> None:
     delivery = new_delivery(shared, partitioned=False)
     delivery.deliver(60, one_chunk("", None, 60))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
 from strandline.core.delivery_types import ChunkState, LanePlan, PeerKind, SinkRecord
 from strandline.core.errors import RefusedError, SinkStopped, StorageError
 from strandline.core.types import Dataset, Seq, SeqRange
+from strandline.deliver import manage_sinks
 from strandline.deliver.context import DeliverContext
 from strandline.deliver.generation_start import find_beginning
 from strandline.deliver.manage_sinks import add_sink, remove_sink, reset_sink
@@ -305,7 +306,62 @@ def test_a_sink_that_is_added_again_goes_on_from_where_its_generation_began(
     with pytest.raises(RefusedError, match="does not know where that began") as refused:
         add(delivery.dataset)
     assert refused.value.hint and "rows up to 100 that the place does not have yet are never sent" in refused.value.hint
-    assert add(delivery.dataset, from_now=True).start == 100
+    with pytest.raises(RefusedError, match="does not know where that began"):
+        add(delivery.dataset, from_now=True, may_skip=False)  # as `apply` does
+    delivery.sink = add(delivery.dataset, from_now=True)
+    assert delivery.sink.start == 100
+    with shared.ledger.read() as connection:
+        (left_out,) = losses.of_sink(connection, delivery.sink)
+    assert (str(left_out.range), left_out.rows, left_out.reason) == ("1..100", None, losses.Reason.FORGOTTEN)
+
+
+def test_a_sink_for_new_rows_that_is_added_again_loses_none_that_came_meanwhile(shared: Bench, tmp_path: Path) -> None:
+    bench = DeliverContext(LAKE, shared.config, shared.ledger, no_tables)
+    delivery = new_delivery(shared, partitioned=False)
+    options = {"path": str(tmp_path / "new")}
+
+    def add(*, from_now: bool) -> SinkRecord:
+        name, how = f"{delivery.sink.name}-new", {"from_now": from_now, "may_skip": False}
+        return add_sink(bench, delivery.dataset, COLUMNS, name=name, kind="files", options=options, **how)
+
+    def begins(*, from_now: bool) -> Seq | None:
+        made = add(from_now=from_now)
+        with shared.ledger.read() as connection:
+            assert losses.of_sink(connection, made) == []
+        remove_sink(bench, made.name)
+        return made.start
+
+    assert begins(from_now=True) == 100, "a place that is new"
+    delivery.settle(101, 150)
+    assert begins(from_now=True) == 100, "101..150 came while it was away"
+    with shared.ledger.write() as connection:  # as in a ledger that was made anew
+        connection.exec_driver_sql("UPDATE sink SET instance = instance || '-unknown' WHERE removed_at IS NOT NULL")
+    assert begins(from_now=True) is None, "by the place's own record, and by nothing else"
+    assert begins(from_now=False) is None
+
+
+def test_who_changes_a_sink_that_was_changed_meanwhile_is_told(
+    shared: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = DeliverContext(LAKE, shared.config, shared.ledger, no_tables)
+    delivery = new_delivery(shared)
+    name, before = f"{delivery.sink.name}-other", {"path": str(tmp_path / "other")}
+    add_sink(bench, delivery.dataset, COLUMNS, name=name, kind="files", options=before, from_now=False)
+    before, opened = dict(shared.ledger.query(sinks.get, name).options), manage_sinks.open_sink
+
+    def update(**options: str) -> SinkRecord:
+        return manage_sinks.update_sink(bench, delivery.dataset, COLUMNS, name, options)
+
+    def meanwhile(*given: Any) -> Any:
+        monkeypatch.setattr(manage_sinks, "open_sink", opened)
+        update(where="n = 1")
+        return opened(*given)
+
+    monkeypatch.setattr(manage_sinks, "open_sink", meanwhile)
+    with pytest.raises(RefusedError, match=f"somebody else has changed sink {name} meanwhile"):
+        update(chunk_rows_max="7")
+    assert shared.ledger.query(sinks.get, name).options == before | {"where": "n = 1"}
+    assert update(chunk_rows_max="7").options == before | {"where": "n = 1", "chunk_rows_max": "7"}
 
 
 def test_a_ledger_that_was_restored_does_not_know_what_was_sent_since(shared: Bench, stranger: Misbehaving) -> None:

@@ -103,6 +103,18 @@ def test_options_change_for_the_next_intent_and_never_onto_anothers_destination(
     assert delivery.open()[0].options == {"format": "csv"}
 
 
+def test_two_changes_at_the_same_time_do_not_undo_each_other(delivery: Delivery) -> None:
+    id, place, read = delivery.sink.id, delivery.sink.destination, delivery.sink.options
+    with delivery.ledger.write() as connection:
+        assert sinks.set_options(connection, id, {**read, "where": "n = 'ü'"}, place, expected=read)
+    with delivery.ledger.write() as connection:
+        assert not sinks.set_options(connection, id, {**read, "chunk_rows_max": "7"}, place, expected=read)
+    delivery.refresh()
+    assert delivery.sink.options == {**read, "where": "n = 'ü'"}
+    with delivery.ledger.write() as connection:
+        assert sinks.set_options(connection, id, read, place, expected=delivery.sink.options)
+
+
 def test_how_a_sink_fares_is_kept_and_why_it_stopped_is_not_overwritten(delivery: Delivery) -> None:
     id, later = delivery.sink.id, utc_now() + timedelta(minutes=1)
     with delivery.ledger.write() as connection:

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from strandline.cli.main import run
+from strandline.core.actor import Actor, Trigger, current_actor, system_user
 from strandline.core.roles import Role
 from strandline.lake_admin import init_lake
 from tests.serve.conftest import API
@@ -73,3 +74,4 @@ def test_an_address_in_use_is_told(home: Path, capsys: pytest.CaptureFixture[str
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert run(["serve", "--port", str(taken.getsockname()[1]), "--config", str(home)]) == 1
     assert "is in use" in capsys.readouterr().err
+    assert current_actor() == Actor(system_user(), Trigger.DAEMON), "what nobody asked for one by one"

@@ -75,7 +75,14 @@ class Declarations:
             case DropDataset(name):
                 lake.drop_dataset(name)
             case AddSink(spec):
-                lake.delivery.add(spec.name, spec.dataset, spec.kind, spec.options, from_now=spec.from_now)
+                lake.delivery.add(
+                    spec.name,
+                    spec.dataset,
+                    spec.kind,
+                    spec.options,
+                    from_now=spec.from_now,
+                    may_skip=False,  # a file is no word to leave rows out
+                )
             case UpdateSink(name, options, unset):
                 lake.delivery.update(name, options, unset)
             case RemoveSink(name):

@@ -68,12 +68,17 @@ def plan(declared: Declaration, found: Found, wish: Wish) -> Plan:
     )
 
 
-def _rank(step: Step) -> tuple[int, str]:
+def _rank(step: Step) -> tuple[int, bool, str]:
     rank = next(
         i for i, (kind, action) in enumerate(_ORDER)
         if isinstance(step.operation, kind) and action in (None, step.action)
     )  # fmt: skip
-    return rank, step.name
+    return rank, not _keeps_from_acting(step.operation), step.name
+
+
+def _keeps_from_acting(operation: Operation) -> bool:
+    """Such a step comes before a schedule: after a crash between the two, no run acts that nobody allowed to act."""
+    return isinstance(operation, ChangeSchedule) and operation.kind == RECONCILE_ACT and operation.after != "true"
 
 
 def _not_allowed(step: Step, needed: Permission) -> Refusal:

@@ -48,12 +48,23 @@ class Delivery:
     # Sinks.
 
     def add(
-        self, name: str, dataset: str, kind: str, options: Mapping[str, str], *, from_now: bool = False
+        self,
+        name: str,
+        dataset: str,
+        kind: str,
+        options: Mapping[str, str],
+        *,
+        from_now: bool = False,
+        may_skip: bool = True,
     ) -> SinkRecord:
+        """`from_now` is for a new place. At one that was ours before, it leaves rows out only if nobody knows where the
+        place was, and with `may_skip`."""
         target = self.context.ledger.query(datasets.get, full_name(dataset))
         self._check_where(target, options.get("where"))
         columns = self.catalog().columns(target.name)
-        return add_sink(self.context, target, columns, name=name, kind=kind, options=options, from_now=from_now)
+        return add_sink(
+            self.context, target, columns, name=name, kind=kind, options=options, from_now=from_now, may_skip=may_skip
+        )
 
     def update(self, name: str, options: Mapping[str, str], unset: Sequence[str] = ()) -> SinkRecord:
         target = self._of_sink(name)

@@ -20,6 +20,7 @@ class Beginning:
     start: Seq | None
     # per partition: the row after which it starts, and what it builds on
     lanes: Mapping[str, tuple[Seq | None, Seq | None]]
+    skipped: Seq | None = None  # rows up to it that the destination lacks are never sent: a person chose that
 
 
 def lane_began(lane: Lane, start: Seq | None, first: Mapping[LaneId, int]) -> int:

@@ -43,9 +43,13 @@ def add_sink(
     kind: str,
     options: Mapping[str, str],
     from_now: bool,
+    may_skip: bool = True,
 ) -> SinkRecord:
     """Check the sink against its destination, then record it. The destination is claimed before the ledger records the
-    sink, so that a ledger that is lost right after finds its sink again."""
+    sink, so that a ledger that is lost right after finds its sink again.
+
+    `from_now` is for a place that is new: one that was ours before goes on from where it was. Only if nobody knows
+    where that is, and with `may_skip`, `from_now` leaves rows out there, which are recorded as a loss."""
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"{name!r} cannot be the name of a sink",
@@ -67,8 +71,8 @@ def add_sink(
         found = sink.claimed()
         if found is not None:
             draft = _continue(context, draft, dataset, found)
-            if not from_now:
-                context.ledger.query(_beginning, dataset, draft)  # raises before the destination is changed
+            # raises before the destination is changed
+            context.ledger.query(_beginning, dataset, draft, from_now=from_now, may_skip=may_skip)
         sink.prepare(wanted)
         claim = Claim(context.lake, draft.instance, dataset.name, dataset.table_uuid)
         claimed = sink.claim(claim, draft.generation)
@@ -85,10 +89,8 @@ def add_sink(
         floor = floors.get(connection, dataset.id)
         if found is None:
             begins = Beginning(_above(floor, _start(connection, dataset, from_now=from_now)), {})
-        elif from_now:
-            begins = Beginning(_start(connection, dataset, from_now=True), {})
         else:  # a destination that was ours before continues by its own record
-            begins = _beginning(connection, dataset, draft)
+            begins = _beginning(connection, dataset, draft, from_now=from_now, may_skip=may_skip)
         added = sinks.add(
             connection,
             instance=draft.instance,
@@ -105,11 +107,10 @@ def add_sink(
         for partition, (mark, builds_on) in begins.lanes.items():
             token = context.token(dataset)
             lanes.rebuild(connection, added, partition, mark=mark, token=token, last=None, builds_on=builds_on)
-        if floor is not None and (added.start or 0) < floor:
-            losses.add(connection, added, Reason.FORGOTTEN, [NewLoss("", added.start, floor, None)])
+        losses.add(connection, added, Reason.FORGOTTEN, _forgotten(begins, floor))
         audit.record(
             connection, Event.SINK_ADDED, sink=name, kind=kind, dataset=dataset.name, destination=draft.destination,
-            start=added.start, generation=added.generation, floor=floor, peer=peer,
+            start=added.start, generation=added.generation, floor=floor, peer=peer, skipped=begins.skipped,
         )  # fmt: skip
     return added
 
@@ -165,20 +166,34 @@ def _continue(context: DeliverContext, draft: SinkRecord, dataset: Dataset, foun
     return replace(draft, instance=claim.instance, generation=found.generation)
 
 
-def _beginning(connection: Connection, dataset: Dataset, draft: SinkRecord) -> Beginning:
-    """Where a destination that continues began. The first generation began at the dataset's beginning; for a later one
-    only the ledger knows. Raises RefusedError if this ledger does not."""
-    if draft.generation == 1:
-        return Beginning(_start(connection, dataset, from_now=False), {})
+def _beginning(
+    connection: Connection, dataset: Dataset, draft: SinkRecord, *, from_now: bool, may_skip: bool
+) -> Beginning:
+    """Where a destination that continues began. The first generation began at the dataset's beginning, unless it was
+    for new rows; of that, and of a later one, only the ledger knows. Raises RefusedError if this ledger does not know a
+    later one, unless rows may be left out."""
     found = find_beginning(connection, dataset.id, draft.instance, draft.generation)
-    if found is None:
-        sealed = blocks.sealed(connection, dataset.id)
-        raise RefusedError(
-            f"{draft.destination} is in generation {draft.generation}, and this ledger does not know where that began",
-            hint="Give the sink another place, where it begins anew. Or add it with --from now, for new rows "
-            f"only: rows up to {sealed} that the place does not have yet are never sent to it.",
-        )
-    return found
+    if draft.generation == 1 and (found is None or not from_now):
+        return Beginning(_start(connection, dataset, from_now=False), {})
+    if found is not None:
+        return found
+    sealed = blocks.sealed(connection, dataset.id)
+    if from_now and may_skip:
+        return Beginning(sealed, {}, skipped=sealed)
+    raise RefusedError(
+        f"{draft.destination} is in generation {draft.generation}, and this ledger does not know where that began",
+        hint="Give the sink another place, where it begins anew. Or `strandline sink add --from now`, for new rows "
+        f"only: rows up to {sealed} that the place does not have yet are never sent to it, and count as a loss.",
+    )
+
+
+def _forgotten(begins: Beginning, floor: Seq | None) -> list[NewLoss]:
+    """Ranges with rows that the sink may lack, and never gets."""
+    if begins.skipped is not None:
+        return [NewLoss("", None, begins.skipped, None)]
+    if floor is not None and (begins.start or 0) < floor:
+        return [NewLoss("", begins.start, floor, None)]
+    return []
 
 
 def _start(connection: Connection, dataset: Dataset, *, from_now: bool) -> Seq | None:
@@ -222,9 +237,15 @@ def update_sink(
             )
         sink.prepare(wanted)
     with context.ledger.write() as connection:
-        sinks.set_options(connection, record.id, merged, record.destination)
+        changed = sinks.set_options(connection, record.id, merged, record.destination, expected=record.options)
+        now = sinks.get(connection, name)
+        if not changed:
+            raise RefusedError(
+                f"somebody else has changed sink {name} meanwhile; nothing was done",
+                hint=f"`strandline sink show {name}` shows what it has now. Then run the command again.",
+            )
         audit.record(connection, Event.SINK_UPDATED, sink=name, options=merged)
-        return sinks.get(connection, name)
+        return now
 
 
 @contextmanager

@@ -101,9 +101,9 @@ def recovered(found: Recovered) -> Document:
 def apply_plan(plan: Plan, *, done: int | None) -> Document:
     """`done`: how many of the changes were made, in their order; None if it was only asked what would change."""
     return {
-        "changes": [fields_of(step, "operation") for step in plan.steps],
+        "changes": [masked_within(fields_of(step, "operation")) for step in plan.steps],
         "done": done,
-        "refused": list(plan.refused),
+        "refused": [masked_within(fields_of(refusal)) for refusal in plan.refused],
         "unchanged": plan.unchanged,
         "not_declared": list(plan.not_declared),
     }
@@ -234,7 +234,7 @@ def _intent(i: Intent) -> Document:
         "from": (i.after or 0) + 1,
         "to": i.until,
         "opened_at": i.opened_at,
-        "options": i.options,
+        "options": masked_within(i.options),
         "chunks": [
             _from_to(c.rows) | {"rows": c.count} | fields_of(c, "id", "rows", "count", "offered") for c in i.chunks
         ],

@@ -193,7 +193,9 @@ def _of_sink(one: SinkStatus, now: datetime) -> Iterator[StatusProblem]:
         )
     if one.unknown_losses:
         yield problem(
-            Severity.ERROR, " may lack rows that were deleted", f"`strandline verify {name}` says what it has"
+            Severity.ERROR,
+            " may lack rows that were deleted or left out",
+            f"`strandline verify {name}` says what it has",
         )
 
 

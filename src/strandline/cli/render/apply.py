@@ -9,6 +9,7 @@ from rich.text import Text
 
 from strandline.apply.steps import Action, Plan, Step
 from strandline.cli.render import elements
+from strandline.core.masking import masked
 from strandline.core.wording import plural
 
 _SIGNS = {Action.CREATE: ("+", "green"), Action.CHANGE: ("~", "yellow"), Action.REMOVE: ("-", "red")}
@@ -18,9 +19,9 @@ _DONE = {Action.CREATE: "is created", Action.CHANGE: "is changed", Action.REMOVE
 def plan(found: Plan) -> Iterator[RenderableType]:
     for step in found.steps:
         yield _headline(step)
-        yield from (Text(f"    {line}") for line in step.details)
+        yield from (Text(f"    {masked(line)}") for line in step.details)
     for refusal in found.refused:
-        yield Text.assemble(elements.BAD, f" {refusal.what} {refusal.name}: {refusal.reason}")
+        yield Text.assemble(elements.BAD, f" {refusal.what} {refusal.name}: {masked(refusal.reason)}")
         if refusal.hint:
             yield Text(f"    {refusal.hint}", "yellow")
     if found.not_declared:

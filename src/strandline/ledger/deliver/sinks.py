@@ -127,14 +127,23 @@ def _change(connection: sa.Connection, id: SinkId, *where: sa.ColumnElement[bool
     return changed.rowcount == 1
 
 
-def set_options(connection: sa.Connection, id: SinkId, options: Mapping[str, str], destination: str) -> bool:
+def set_options(
+    connection: sa.Connection,
+    id: SinkId,
+    options: Mapping[str, str],
+    destination: str,
+    *,
+    expected: Mapping[str, str] | None = None,
+) -> bool:
     """Sets the options of the next intent; an open intent keeps its own. The change may have fixed what made the sink
-    fail, so the sink is retried at once, and `failing_since` starts anew."""
+    fail, so the sink is retried at once, and `failing_since` starts anew. With `expected`, only if the sink still has
+    these options: two people who change it at the same time do not undo each other's change."""
     for other in list_sinks(connection):
         if other.destination == destination and other.id != id:
             raise taken(other.name, destination)
+    still = [] if expected is None else [sink.c.options == options_text(expected)]
     text = options_text(options)
-    return _change(connection, id, options=text, destination=destination, retry_at=None, failing_since=None)
+    return _change(connection, id, *still, options=text, destination=destination, retry_at=None, failing_since=None)
 
 
 def note_peer(connection: sa.Connection, id: SinkId, peer: PeerKind) -> bool:
