@@ -57,7 +57,7 @@ class _SinkFacts:
         self.unplanned_rows = unplanned_rows(connection, sink)
         self.lag_rows, self.since = lag(connection, sink)
         since = now - timedelta(minutes=TREND_MINUTES)
-        self.trend = trend(pace(connection, sink, since), self.lag_rows)
+        self.trend = "unknown" if self.lanes is None else trend(pace(connection, sink, since), self.lag_rows)
 
     def statuses(self) -> list[SinkStatus]:
         if self.lanes is None:  # a stored watermark contradicts itself

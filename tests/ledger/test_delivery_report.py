@@ -147,7 +147,7 @@ def test_a_record_that_disagrees_with_itself_is_shown_as_unknown(shared: Bench) 
     delivery.damage("UPDATE lane SET continuation = 'nonsense', version = version + 1 WHERE sink_id = :sink")
     [found] = look(delivery).values()
     assert (found.watermark, found.lag_rows, found.lag_seconds, found.exported, found.withheld) == (None,) * 5
-    assert "cannot be used" in (found.reason or "")
+    assert "cannot be used" in (found.reason or "") and found.trend == "unknown"
 
 
 def test_a_sink_that_failed_waits_and_one_whose_dataset_is_gone_says_so(shared: Bench) -> None:

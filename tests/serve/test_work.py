@@ -145,6 +145,26 @@ def test_a_ledger_that_is_away_is_503_and_comes_back_by_itself(served: Served, a
     assert admin.get(f"{API}/status").status_code == 200
 
 
+def test_a_run_that_fails_as_nobody_foresaw_is_logged_also_after_it_was_answered(
+    lake: Lake, caplog: pytest.LogCaptureFixture
+) -> None:
+    work = LongWork(Tasks(lake.ledger, lease_seconds=60), runs_at_once_max=2, stop_seconds_max=60)
+
+    def fail(error: Exception) -> None:
+        def run(stopping: threading.Event, begun: OnBegun) -> None:
+            begun(7)
+            raise error
+
+        assert work.start_run("test", run) == 7
+        eventually(lambda: not work.call_off("test", 7))
+
+    fail(RefusedError("the table is not fit"))
+    fail(ZeroDivisionError("division"))
+    work.close()
+    [record] = [r for r in caplog.records if r.name == "strandline.serve.work"]
+    assert record.getMessage() == "run 7 (test) failed in a way that nobody foresaw" and record.exc_info
+
+
 def test_work_that_fails_before_it_is_on_record_is_answered_with_its_error(lake: Lake) -> None:
     work = LongWork(Tasks(lake.ledger, lease_seconds=60), runs_at_once_max=1, stop_seconds_max=5)
 

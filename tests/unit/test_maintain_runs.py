@@ -16,7 +16,7 @@ import pytest
 
 from strandline.core import failpoints
 from strandline.core.actor import SCHEDULE
-from strandline.core.errors import AlreadyRunning, CalledOff, RefusedError, Skipped, UsageError
+from strandline.core.errors import AlreadyRunning, CalledOff, RefusedError, Skipped, StorageError, UsageError
 from strandline.core.failpoints import FailpointError
 from strandline.core.settings import LakeConfig
 from strandline.core.types import Dataset
@@ -31,6 +31,9 @@ from strandline.ledger.maintain import runs
 from strandline.ledger.maintain.runs import Kind, NewRun, Run
 from strandline.maintain.facade import Maintenance
 from strandline.maintain.runs import RunControl, StillAlive, plain, recorded, rehearsed
+from strandline.status.maintenance import read_maintenance
+from strandline.status.metrics import samples
+from strandline.status.reconcile import ReconcileStatus
 
 EVERY_SECOND = "* * * * * *"
 
@@ -158,6 +161,62 @@ def test_how_a_run_ended_is_stored_with_the_reason_and_the_error_goes_on(
         with pytest.raises(type(error)):
             rehearsed(lake.maintenance.context, lake.dataset("a"), Kind.RETAIN, fail)
         assert (lake.maintenance.runs()[0].outcome, lake.maintenance.runs()[0].dry_run) == (outcome, True)
+
+
+@pytest.mark.parametrize("error", [None, RefusedError("the table is not fit")])
+def test_how_a_run_ended_is_stored_also_where_the_ledger_is_away_at_that_moment(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, error: Exception | None
+) -> None:
+    real, failures = runs.end, iter([StorageError("the ledger did not answer"), None, None])
+
+    def end(*given: Any, **values: Any) -> bool:
+        stored = real(*given, **values)
+        if (away := next(failures)) is not None:
+            raise away
+        return stored
+
+    def work(alive: StillAlive) -> Worked:
+        if error is not None:
+            raise error
+        return worked()
+
+    monkeypatch.setattr(runs, "end", end)
+    with nullcontext() if error is None else pytest.raises(RefusedError):
+        recorded(lake.maintenance.context, lake.dataset("a"), Kind.COMPACT, work)
+    [run] = lake.maintenance.runs()
+    assert run.outcome == ("done" if error is None else "refused")
+
+
+def test_a_process_that_stops_does_not_wait_for_a_ledger_that_is_away(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*given: Any, **values: Any) -> bool:
+        raise StorageError("the ledger did not answer")
+
+    def interrupted(alive: StillAlive) -> Worked:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runs, "end", away)
+    stopped = RunControl()
+    stopped.stopping.set()
+    with pytest.raises(StorageError):
+        recorded(lake.maintenance.context, lake.dataset("a"), Kind.COMPACT, worked, stopped)
+    with pytest.raises(KeyboardInterrupt):
+        recorded(lake.maintenance.context, lake.dataset("b"), Kind.COMPACT, interrupted)
+
+
+def test_a_run_that_was_called_off_is_no_failure_in_the_metrics(lake: Lake) -> None:
+    def ok_after(error: Exception) -> list[float]:
+        def work(alive: StillAlive) -> Worked:
+            raise error
+
+        with pytest.raises(Skipped):
+            recorded(lake.maintenance.context, lake.dataset("a"), Kind.PURGE, work)
+        with lake.ledger.read_at_once() as connection:
+            care = read_maintenance(lake.config, connection)
+        return [s.value for s in samples((), care, ReconcileStatus()) if s.name.endswith("maintenance_last_run_ok")]
+
+    assert ok_after(CalledOff(runs.CALLED_OFF)) == [] and ok_after(Skipped("the clock jumped")) == [0]
 
 
 def test_a_second_run_is_refused_with_who_is_at_it_and_a_dry_run_is_not(lake: Lake) -> None:

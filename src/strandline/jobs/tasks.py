@@ -7,9 +7,9 @@ once. What the work itself has done is durable in its own stage, whatever become
 from __future__ import annotations
 
 import logging
-import random
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
@@ -26,9 +26,9 @@ from strandline.core.errors import (
     as_strandline_error,
 )
 from strandline.core.types import Lease
-from strandline.jobs.backoff import backoff_seconds
 from strandline.jobs.heartbeat import beating
 from strandline.jobs.node import node
+from strandline.jobs.store_end import store_end
 from strandline.ledger import tasks
 from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.tasks import BegunBy, Outcome, Task, TaskId
@@ -42,8 +42,6 @@ Work = Callable[[threading.Event], Mapping[str, Any]]
 AT_ONCE_MAX = 8  # each may hold a thread and a connection for hours
 KEPT_MAX = 1000  # tasks on record
 RESULT_CHARS_MAX = 1 << 20  # a result is read as a whole whenever somebody looks at the task
-_STORE_END_SECONDS_MAX = 600.0  # how long the end of a task is tried to be stored while the ledger is away
-_RETRY_SECONDS_MAX = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,23 +112,19 @@ class Tasks:
             self._free.release()
 
     def _store_end(self, task: Task, lease: Lease, end: _End) -> None:
-        """Tries again while the ledger is away. A retry of an end that was stored changes nothing."""
-        deadline, failures = monotonic() + _STORE_END_SECONDS_MAX, 0
-        while True:
-            try:
-                with self._ledger.write() as connection:
-                    stored = tasks.end(connection, lease, end.outcome, result=end.result, error=end.error)
-                    tasks.forget_old(connection, tasks_kept=self._kept_max)
-                if not stored and not failures:
-                    log.warning("task %d (%s) was taken for dead; it ended as %s", task.id, task.kind, end.outcome)
-                return
-            except StrandlineError as e:
-                failures += 1
-                if monotonic() > deadline or self._closing.is_set():
-                    log.error("the end of task %d cannot be stored, it will be shown as died: %s", task.id, e.message)
-                    return
-                wait = backoff_seconds(failures - 1, random.random(), first=0.1, longest=_RETRY_SECONDS_MAX)
-                self._closing.wait(wait)
+        tries = 0
+
+        def store() -> None:
+            nonlocal tries
+            tries += 1
+            with self._ledger.write() as connection:
+                stored = tasks.end(connection, lease, end.outcome, result=end.result, error=end.error)
+                tasks.forget_old(connection, tasks_kept=self._kept_max)
+            if not stored and tries == 1:  # a later try may find the end that an earlier one stored
+                log.warning("task %d (%s) was taken for dead; it ended as %s", task.id, task.kind, end.outcome)
+
+        with suppress(StrandlineError):  # it is logged
+            store_end(store, f"task {task.id}", self._closing)
 
     def cancel(self, id: int) -> Task:
         """Calls a task off, also one of another process, which sees it within a third of the lease. The task ends at

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -16,6 +17,7 @@ from strandline.core.errors import CalledOff, LeaseLost, RefusedError, Skipped, 
 from strandline.core.types import Dataset
 from strandline.jobs.heartbeat import beating
 from strandline.jobs.node import node
+from strandline.jobs.store_end import store_end
 from strandline.ledger import audit
 from strandline.ledger.engine import utc_now
 from strandline.ledger.maintain import runs
@@ -30,6 +32,8 @@ T = TypeVar("T", bound="DataclassInstance")
 # its files: the reconciler may have taken them for garbage.
 StillAlive = Callable[[], None]
 Work = Callable[[StillAlive], T]
+_SET = threading.Event()
+_SET.set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,7 @@ class RunControl:
 
     def check(self) -> None:
         if self.stopping.is_set() or self.called_off.is_set():
-            raise CalledOff("it was called off", hint="What it has committed stays; the next run goes on from there.")
+            raise CalledOff(runs.CALLED_OFF, hint="What it has committed stays; the next run goes on from there.")
 
     def checking(self, progress: Progress) -> Progress:
         """The progress callback, which also ends the run where a step is about to begin."""
@@ -137,18 +141,27 @@ def _work(
     except BaseException as e:
         outcome, reason = _how_it_ended(e, kind)
         watch.tell(outcome.value)
-        with context.ledger.write() as connection:
-            runs.end(connection, run, outcome, reason=reason, result=None)
-            if outcome is Outcome.SKIPPED:
-                audit.record(
-                    connection, Event.RUN_SKIPPED, dataset=dataset.name, kind=kind.value, run=run, reason=reason
-                )
+
+        def store_failure() -> None:
+            with context.ledger.write() as connection:
+                if runs.end(connection, run, outcome, reason=reason, result=None) and outcome is Outcome.SKIPPED:
+                    audit.record(
+                        connection, Event.RUN_SKIPPED, dataset=dataset.name, kind=kind.value, run=run, reason=reason
+                    )
+
+        with suppress(StrandlineError):  # it is logged, and `e` says more
+            # Whoever interrupts a command does not wait for the ledger.
+            store_end(store_failure, f"run {run}", control.stopping if isinstance(e, Exception) else _SET)
         raise
     failpoints.hit("maintain.before_end")
-    with context.ledger.write() as connection:
-        runs.end(connection, run, Outcome.DONE, reason=None, result=plain(result))
-        _forget_old(context, connection, dataset, kind)
-        ended = runs.get(connection, run)
+
+    def store_result() -> Run:
+        with context.ledger.write() as connection:
+            runs.end(connection, run, Outcome.DONE, reason=None, result=plain(result))
+            _forget_old(context, connection, dataset, kind)
+            return runs.get(connection, run)
+
+    ended = store_end(store_result, f"run {run}", control.stopping)
     watch.tell(Outcome.DONE.value)
     return RunResult(ended, result)
 
@@ -173,7 +186,7 @@ def _how_it_ended(error: BaseException, kind: Kind) -> tuple[Outcome, str]:
             outcome, said = Outcome.FAILED, "interrupted"
         case _:
             outcome, said = Outcome.FAILED, unexpected_message(error)
-    if kind is Kind.PURGE:
+    if kind is Kind.PURGE and not isinstance(error, CalledOff):
         said = f"{type(error).__name__}; its words are not kept, since they may repeat the condition"
     return outcome, said
 

@@ -5,14 +5,17 @@ Maintenance and the reconciler have records of their own runs. Everything else i
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from time import monotonic
 
 from strandline.core.actor import carried
-from strandline.core.errors import TooManyTasks
+from strandline.core.errors import StrandlineError, TooManyTasks
 from strandline.jobs.tasks import Tasks
+
+log = logging.getLogger(__name__)
 
 OnBegun = Callable[[int], None]
 # Gets an event that is set when the run is called off, and a function for the run's id, to be called when it is on
@@ -54,6 +57,8 @@ class LongWork:
                 work(called_off, told)
             except BaseException as e:
                 if begun.done():
+                    if not isinstance(e, StrandlineError):
+                        log.error("run %d (%s) failed in a way that nobody foresaw", begun.result(), kind, exc_info=e)
                     return  # it is on the record of the run
                 begun.set_exception(e)
             finally:

@@ -41,7 +41,8 @@ HELP: Mapping[str, str] = {
     "dataset_held_rows": "Rows that are due for deletion and stay, for the sink that holds the most of them.",
     "maintenance_last_run_timestamp_seconds": "When the newest run of its kind began; dry runs do not count.",
     "maintenance_last_run_seconds": "How long it took; absent while it is under way.",
-    "maintenance_last_run_ok": "1 if it was done, 0 if it failed, died, was refused or skipped; absent until then.",
+    "maintenance_last_run_ok": "1 if it was done, 0 if it failed, died, was refused or skipped; absent until then, "
+    "and if it was called off.",
     "reconcile_last_run": "The number of the newest run of the reconciler that ended: it rises with every run.",
     "reconcile_last_run_ended_timestamp_seconds": "When it ended.",
     "reconcile_last_run_ok": "1 if it went through, 0 if it ended early.",
@@ -151,7 +152,7 @@ def _of_dataset(d: DatasetMaintenance) -> Iterator[_NamedValue]:
         yield "maintenance_last_run_timestamp_seconds", of, _seconds(run.started_at)
         if run.ended_at is not None:
             yield "maintenance_last_run_seconds", of, (run.ended_at - run.started_at).total_seconds()
-            yield "maintenance_last_run_ok", of, int(run.outcome == "done")
+            yield "maintenance_last_run_ok", of, None if run.was_called_off else int(run.outcome == "done")
 
 
 def _of_reconciler(found: ReconcileStatus) -> Iterator[_NamedValue]:

@@ -42,7 +42,7 @@ class SinkStatus:
     retries: int  # consecutive failed ticks
     retry_at: datetime | None
     # The following are of the whole sink.
-    trend: str  # `growing`, `shrinking` or `steady`
+    trend: str  # `growing`, `shrinking`, `steady` or `unknown`
     unplanned_rows: int  # settled rows whose partition only the next plan determines
     sink_lag_rows: int | None
     sink_lag_seconds: float | None
@@ -102,7 +102,7 @@ class _SinkFacts(WholeSink):
         super().__init__(found, sink, self.lanes, lake, now, promised=promised)
         self.under_way, self.last, self.quarantined = found.under_way, found.last, found.quarantined
         self.quarantined_rows = sum(found.quarantined.get(one.id, 0) for one in self.lanes)
-        self.trend = trend(found.paces[sink.id], self.counted_lag_rows)
+        self.trend = trend(found.paces[sink.id], self.counted_lag_rows) if self.is_readable else "unknown"
 
     def statuses(self) -> list[SinkStatus]:
         if not self.is_readable:

@@ -39,6 +39,9 @@ class Kind(StrEnum):
     NUMBER = "number"  # gives sequence numbers to rows that others appended to an adopted table
 
 
+CALLED_OFF = "it was called off"
+
+
 class Outcome(StrEnum):
     DONE = "done"
     SKIPPED = "skipped"
@@ -72,6 +75,11 @@ class Run:
         return replace(
             self, ended_at=max(self.started_at, min(now, self.heartbeat_at + lease)), outcome=Outcome.DIED, reason=_DIED
         )
+
+    @property
+    def was_called_off(self) -> bool:
+        """By a person, or because its process was told to stop."""
+        return self.outcome is Outcome.SKIPPED and self.reason == CALLED_OFF
 
     @property
     def seconds(self) -> float | None:
