@@ -20,6 +20,7 @@ from strandline.serve.pages import actions, spelling
 from strandline.serve.pages.charts import Line, Point, line_chart, share_bar, sparkline, thinned
 from strandline.serve.pages.history import APART_SECONDS_MIN, GAP_SECONDS, History, Sample, SinkKey
 from strandline.serve.pages.login import _own_path
+from strandline.serve.pages.render import _environment
 from strandline.serve.pages.views import place_of
 from strandline.serve.server import serve_lake
 from strandline.status.problems import Severity, StatusProblem, Subject
@@ -102,6 +103,12 @@ def test_a_dataset_whose_table_somebody_dropped_is_a_problem_and_keeps_its_page(
     assert browser.get("/datasets/default.never").status_code == 404
     assert admin.delete(f"{API}/datasets/{dataset}").status_code == 200, "the way on"
     assert browser.get(f"/datasets/{dataset}").status_code == 404
+
+
+def test_null_says_none_of_a_problem_and_unknown_of_a_figure() -> None:
+    macros = _environment().get_template("macros.html").module
+    shown = re.sub(r"<[^>]*>|\s", "", str(macros.facts({"problem": None, "rows": None, "files": 0})))  # type: ignore[attr-defined]
+    assert shown == "ProblemnoneRowsunknownFiles0"
 
 
 def test_names_and_reasons_cannot_write_into_a_page(served: Served, browser: httpx.Client) -> None:

@@ -123,6 +123,7 @@
     if (kind) made.className = kind;
     return made;
   }
+  const NONE_IF_NULL = new Set(["problem", "reason", "error", "attention"]); // of others, null says that nobody knows
   function show(value) {
     if (value === null || value === undefined) return element("span", "unknown", "unknown");
     if (Array.isArray(value)) {
@@ -136,7 +137,7 @@
       const made = element("dl", undefined, "facts");
       for (const [name, one] of Object.entries(value)) {
         const detail = element("dd");
-        detail.append(show(one));
+        detail.append(show(one === null && NONE_IF_NULL.has(name) ? [] : one));
         made.append(element("dt", name.charAt(0).toUpperCase() + name.slice(1).replaceAll("_", " ")), detail);
       }
       return made;
