@@ -335,6 +335,13 @@ def test_a_sink_that_starts_now_gets_only_what_comes(lake: Lake, out: Path) -> N
     lake.append("events", numbers(lake, 11, 12))
     tick(lake, "out")
     assert names(out) == ["all/11-12"]
+    lake.append("events", numbers(lake, 13, 14))
+    lake.config.path("ledger.db").unlink()
+    rebuild_ledger(lake.config)
+    lake.delivery.add("out", "events", "files", {"path": str(out)}, from_now=True)
+    tick(lake, "out")
+    assert rows(out) == expected(11, 14), "the place was its own: none that came meanwhile is left out"
+    assert lake.delivery.verify("out", taken_is_fine=True).ok
 
 
 def test_a_snapshot_that_is_expired_between_plan_and_send_costs_no_tick(
