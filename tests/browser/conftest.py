@@ -45,6 +45,7 @@ class Visitor:
     page: Page
     url: str
     complaints: list[str] = field(default_factory=list)
+    expected: set[int] = field(default_factory=set)  # statuses that the test provokes
 
     def __post_init__(self) -> None:
         self.page.set_default_timeout(PATIENCE_MILLISECONDS)
@@ -53,8 +54,9 @@ class Visitor:
         self.page.on("request", self._request)
 
     def _console(self, message: Any) -> None:
-        # A refused page is a failed resource to the browser; the tests that expect one say so themselves.
-        if message.type in ("error", "warning") and "status of 4" not in message.text:
+        # A page that is refused is a failed resource to the browser.
+        is_expected = any(f"status of {status} " in message.text for status in self.expected)
+        if message.type in ("error", "warning") and not is_expected:
             self.complaints.append(f"{message.type}: {message.text}")
 
     def _request(self, request: Any) -> None:

@@ -60,6 +60,7 @@ def test_the_pictures_of_the_readme_can_be_made_again(admin: Visitor) -> None:
 
 
 def test_a_stranger_is_asked_to_log_in_and_then_gets_the_page(visitor: Visitor, shown: Shown) -> None:
+    visitor.expected = {401}
     page = visitor.go("/sinks/partner")
     assert heading(page) == "Log in"
     page.fill("#token", "sl_wrong")
@@ -75,6 +76,7 @@ def test_a_log_out_ends_the_session(visitor: Visitor, shown: Shown) -> None:
     visitor.log_in(shown.secrets[Role.WRITE])
     visitor.page.get_by_role("button", name="Log out").click()
     expect(visitor.page.get_by_role("status")).to_have_text("You are logged out.")
+    visitor.expected = {401}
     assert heading(visitor.go("/")) == "Log in"
 
 
@@ -83,6 +85,7 @@ def test_a_reader_sees_no_buttons_and_is_refused_what_needs_an_admin(visitor: Vi
     page = visitor.go("/sinks/partner")
     assert page.locator("main button").count() == 0 and page.locator("dialog").count() == 0
     assert page.get_by_role("link", name="Audit").count() == 0
+    visitor.expected = {403}
     page = visitor.go("/audit")
     assert "role" in heading(page) and "needs the role admin" in page.locator("main").inner_text()
     answer = page.request.post(f"{shown.url}/api/v1/sinks/partner/pause")
@@ -162,8 +165,11 @@ def test_a_quarantined_row_is_replayed_and_another_discarded(admin: Visitor, sho
     assert act.is_disabled(), "after a dry run"
     dialog.get_by_role("button", name="Dry run").click()
     expect(dialog.locator(".outcome")).to_contain_text("Dry run: done.")
-    assert len(shown.lake.delivery.quarantined("partner")) == 1
-    act.click()
+    [left] = shown.lake.delivery.quarantined("partner")
+    with page.expect_request(lambda r: r.url.endswith("/discard")) as sent:
+        act.click()
+    wanted = {"sink": "partner", "dry_run": False, "numbers": [int(left.row.seq)]}
+    assert sent.value.post_data_json == wanted, "the rows that the dry run has shown, and none that came since"
     expect(dialog.locator(".outcome")).to_contain_text("Discard: done.")
     assert shown.lake.delivery.quarantined("partner") == []
 
@@ -204,7 +210,19 @@ def test_a_token_is_made_shown_once_and_revoked(admin: Visitor) -> None:
     expect(dialog.locator(".outcome")).to_contain_text("Revoke: done.")
 
 
+def test_a_page_is_live_again_after_the_server_has_answered_with_an_error(admin: Visitor) -> None:
+    admin.expected = {503}
+    admin.page.clock.install()
+    admin.page.route("**/live", lambda route: route.fulfill(status=503), times=1)
+    page = admin.go("/")
+    expect(page.locator("#live")).to_have_text("Not live: connecting again")
+    with page.expect_request("**/live"):
+        page.clock.run_for(30_000)
+    expect(page.locator("#live")).to_contain_text("Live")
+
+
 def test_what_the_api_refuses_is_said_with_what_to_do(admin: Visitor) -> None:
+    admin.expected = {409}
     page = admin.go("/sinks")
     dialog = open_dialog(page, "Add a sink")
     dialog.get_by_label("Name").fill("partner")

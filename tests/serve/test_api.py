@@ -75,6 +75,20 @@ def test_a_sink_is_added_shown_changed_paused_resumed_and_removed(
     assert admin.get(f"{API}/sinks/partner").status_code == 404
 
 
+def test_a_table_that_cannot_be_opened_is_a_conflict_that_is_described(
+    served: Served, admin: httpx.Client, dataset: str
+) -> None:
+    for file in served.lake.config.home.rglob("*.metadata.json"):
+        file.write_text("{}", "utf-8")
+    for answer in (
+        admin.get(f"{API}/datasets/{dataset}"),
+        admin.patch(f"{API}/datasets/{dataset}", json={"drop": ["text"]}),
+    ):
+        assert (answer.status_code, answer.json()["type"]) == (409, "urn:strandline:problem:table-unfit"), answer.text
+    for known in ("blocks", "seal"):
+        assert admin.get(f"{API}/datasets/{dataset}/{known}").status_code == 200, "the ledger has them"
+
+
 def test_a_tick_and_a_reset_are_tasks_to_look_at(admin: httpx.Client, dataset: str, tmp_path: Path) -> None:
     add_sink(admin, tmp_path / "out")
     for path, body, kind in (
@@ -129,6 +143,10 @@ def test_a_token_is_made_listed_used_and_revoked(served: Served, admin: httpx.Cl
         assert reader.get(f"{API}/tokens").status_code == 403
     listed = admin.get(f"{API}/tokens", params={"limit": 1000}).text
     assert '"reader"' in listed and secret not in listed
+    for named, role in (({}, "read"), ({"role": "admin"}, "admin")):
+        new = admin.post(f"{API}/tokens", json={"name": f"new {role}", "replaces": "reader"} | named)
+        assert (new.status_code, new.json()["role"]) == (201, role), "as the old one, unless another is named"
+    assert admin.post(f"{API}/tokens", json={"name": "sender"}).json()["role"] == "write"
     assert admin.delete(f"{API}/tokens/reader").json() == {"name": "reader", "revoked": True}
     assert admin.delete(f"{API}/tokens/reader").status_code == 409
     with served.client(secret) as reader:

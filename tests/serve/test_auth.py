@@ -185,7 +185,8 @@ def test_what_another_site_sends_with_our_cookie_changes_nothing(
         assert (answer.status_code, answer.json()["type"]) == (403, "urn:strandline:problem:cross-site")
         assert client.get(f"{API}/datasets/events").status_code == 200
         own = {"X-CSRF-Token": csrf, "Sec-Fetch-Site": "same-origin", "Origin": served.url}
-        assert client.delete(f"{API}/datasets/events", headers=own).status_code == 200
+        behind_proxy = own | {"Host": "upstream.internal"}
+        assert client.delete(f"{API}/datasets/events", headers=behind_proxy).status_code == 200
 
 
 def test_another_site_cannot_log_a_browser_in(served: Served) -> None:

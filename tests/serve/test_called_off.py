@@ -74,6 +74,7 @@ def test_a_task_of_a_sink(
     held.let.set()
     eventually(lambda: admin.get(place).json()["ended_at"])
     found = admin.get(place).json()
+    assert found["kind"] == (f"{asked}_dry_run" if body.get("dry_run") else asked)
     assert (found["outcome"], found["error"]["type"]) == ("cancelled", "CalledOff"), found
     assert admin.get(f"{API}/sinks/partner").json()["generation"] == before["generation"]
     events = {e["event"] for e in admin.get(f"{API}/audit").json()["events"]}

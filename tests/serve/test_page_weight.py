@@ -9,21 +9,37 @@ from datetime import timedelta
 import httpx
 import pytest
 
+from strandline.core.reconcile_records import Asked, FindingKind, Outcome, StorageKind
 from strandline.core.roles import Role
+from strandline.deliver.quarantine import rows
+from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.lake import Lake
+from strandline.ledger import tasks
 from strandline.ledger.engine import utc_now
+from strandline.ledger.maintain import runs
+from strandline.ledger.reconcile import quarantined_files, reconcile_runs
+from strandline.ledger.reconcile.quarantined_files import NewSwept
 from strandline.serve.app import create_app
-from strandline.serve.pages import tokens
-from strandline.serve.pages.history import APART_SECONDS_MIN, SAMPLES_MAX, Sample
+from strandline.serve.pages.history import APART_SECONDS_MIN, SAMPLES_MAX, Sample, SinkKey
+from strandline.serve.pages.overview import SINKS_MAX
+from strandline.serve.pages.sinks import PAGE
 from strandline.serve.pages.static_files import _files
+from strandline.serve.pages.tokens import PAGE as TOKENS
+from strandline.status import sinks
 from strandline.status.maintenance import DatasetMaintenance, MaintenanceStatus
 from strandline.status.reconcile import Compared, ReconcileStatus
 from strandline.status.report import DatasetStatus, LakeStatus
 from strandline.status.sinks import SinkStatus
+from tests.serve.test_dry_runs import refuse_rows
 
 PAGE_BYTES_MAX = 100_000
 DATASETS, SINKS, LANES = 1_000, 200, 5
-PATHS = ("/", "/datasets", "/sinks", "/drift", "/runs", "/audit", "/tokens")
+WITH_SPARKS, WITH_CHARTS = ("/", "/sinks"), ("/", "/sinks/partner")
+PATHS = (
+    "/", "/datasets", "/datasets/events", "/sinks", "/sinks/partner", "/quarantine/rows?sink=partner", "/drift",
+    "/drift/runs/1", "/runs", "/runs/maintenance/1", "/runs/tasks/1", "/audit", "/tokens",
+)  # fmt: skip
+COLUMNS = [{"name": f"column-{n}", "type": "string"} for n in range(100)]
 NAME = "a-name-as-long-as-people-give-them"
 
 
@@ -48,24 +64,55 @@ def large() -> LakeStatus:
     return LakeStatus("lake", 10**9, 10**9, 1, "x", tuple(datasets), tuple(sinks), None, care, drift)
 
 
+def fill(lake: Lake, found: LakeStatus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of each thing that has a page of its own, each with much to show."""
+    lake.create_dataset("events", parse_columns(COLUMNS), deliver_by=(), partition_by=None)
+    lake.delivery.add("partner", "events", "files", {"path": str(lake.config.home / "out")}, from_now=False)
+    refuse_rows(lake, *range(1, 101))
+    lanes = tuple(replace(s, name="partner", dataset="default.events") for s in found.sinks)
+    monkeypatch.setattr(sinks, "load_sinks", lambda *_: lanes)
+    monkeypatch.setattr(rows, "_content", lambda *_: ({f"column-{n}": NAME for n in range(100)}, None))
+    result = {"sinks": [{"name": NAME, "ok": False, "findings": [{"kind": "missing", "said": NAME}] * 5_000}]}
+    sample = {"kind": "orphan", "path": f"data/{NAME}.parquet", "table": f"default.{NAME}", "size": 48_211}
+    swept = [NewSwept(FindingKind.ORPHAN, NAME, f"data/{NAME}/{n}", f"aside/{n}", 7, None) for n in range(500)]
+    lease = reconcile_runs.take_lease(lake.ledger, seconds=60)
+    with lake.ledger.write() as connection:
+        new = runs.NewRun(lake.dataset("events").id, runs.Kind.COMPACT, "node-1")
+        begun = runs.begin(connection, new, lease_seconds=60)
+        assert lease is not None and begun is not None
+        runs.end(connection, begun, runs.Outcome.DONE, reason=None, result=result)
+        _, held = tasks.begin(connection, "verify", "partner", "node-1", lease_seconds=60)
+        tasks.end(connection, held, tasks.Outcome.DONE, result=result)
+        run = reconcile_runs.start(connection, Asked(act=True), StorageKind.LOCAL)
+        quarantined_files.begin(connection, run, swept)
+        assert reconcile_runs.complete(connection, run, Outcome(samples=(sample,) * 30, failures=(NAME,) * 100))
+
+
 def test_a_page_of_a_large_lake_weighs_at_most_100_kilobytes(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     found = large()
     monkeypatch.setattr(Lake, "status", lambda self: found)
     secret = lake.receiver.create_token("admin", role=Role.ADMIN)[1]
-    for n in range(tokens.PAGE + 1):
+    for n in range(TOKENS + 1):
         lake.receiver.create_token(f"{NAME}-{n}", role=Role.READ)
+    fill(lake, found, monkeypatch)
     app = create_app(lake)
     history, start = app.state.pages.history, utc_now() - timedelta(days=1)
-    names = [f"{NAME}-{n:03}" for n in range(SINKS)]
+    keys = [SinkKey("default.events", "partner"), *{SinkKey(s.dataset, s.name): None for s in found.sinks}]
     for n in range(SAMPLES_MAX):
-        rows = dict.fromkeys(names, 10**6 + n * n % 977)
-        history.add(Sample(start + timedelta(seconds=n * APART_SECONDS_MIN), n * (n % 977), rows, {}, rows))
+        at = start + timedelta(seconds=n * APART_SECONDS_MIN)
+        lag = dict.fromkeys(keys, 10**6 * (n * n % 977))
+        history.add(Sample(at, n**3, lag, lag, dict.fromkeys(keys, n * n)))
 
     async def weigh() -> dict[str, int]:
         transport, headers = httpx.ASGITransport(app), {"Authorization": f"Bearer {secret}"}
         async with httpx.AsyncClient(transport=transport, base_url="http://lake", headers=headers) as client:
             answers = {path: await client.get(path) for path in PATHS}
-        assert {a.status_code for a in answers.values()} == {200}
+        assert {path: a.status_code for path, a in answers.items()} == dict.fromkeys(PATHS, 200)
+        shown = {path: a.text for path, a in answers.items()}
+        assert {path for path in PATHS if 'class="spark"' in shown[path]} == {*WITH_SPARKS}
+        assert shown["/sinks"].count('class="spark"') == PAGE
+        assert {path for path in PATHS if 'class="chart"' in shown[path]} == {*WITH_CHARTS}
+        assert shown["/"].count('class="line"') == 2 + SINKS_MAX, "rows in, rows out, a spark for each sink"
         return {path: len(a.content) for path, a in answers.items()}
 
     files = sum(len(content) for content, _ in _files().values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from strandline.lake import Lake
 from strandline.serve.app import create_app, declared_routes
 from strandline.serve.auth.needs import Needs
 from strandline.serve.auth.sessions import COOKIE
-from strandline.serve.pages import actions, spelling
+from strandline.serve.pages import actions, live, spelling
 from strandline.serve.pages.charts import Line, Point, line_chart, share_bar, sparkline, thinned
 from strandline.serve.pages.history import APART_SECONDS_MIN, GAP_SECONDS, History, Sample, SinkKey
 from strandline.serve.pages.login import _own_path
@@ -279,6 +280,23 @@ def test_an_open_page_is_told_of_a_change_and_its_stream_ends_with_the_session(
             if token.role is Role.ADMIN:
                 served.lake.receiver.revoke_token(token.name)
         assert next(line for line in lines if line != "event: changed" and line != "event: beat") == "event: ended"
+
+
+@pytest.mark.parametrize("settings", [{"serve": {"requests_at_once_max": 1}}])
+def test_open_pages_take_no_place_of_requests_and_one_token_cannot_take_all_streams(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "STREAMS_OF_TOKEN_MAX", 2)
+    with served.as_role(Role.READ) as reader, served.as_role() as other, ExitStack() as stack:
+        reader.event_hooks["response"], other.event_hooks["response"] = [], []  # they would read to the end
+
+        def opened(client: httpx.Client) -> int:
+            stream = stack.enter_context(client.stream("GET", "/live"))
+            next(stream.iter_lines())
+            return stream.status_code
+
+        assert [opened(reader) for _ in range(3)] == [200, 200, 429]
+        assert opened(other) == 200 and other.get(f"{API}/session").status_code == 200
 
 
 def test_a_server_that_stops_does_not_wait_for_open_pages(lake: Lake) -> None:

@@ -166,7 +166,7 @@ def test_a_run_that_fails_as_nobody_foresaw_is_logged_also_after_it_was_answered
 
 
 def test_work_that_fails_before_it_is_on_record_is_answered_with_its_error(lake: Lake) -> None:
-    work = LongWork(Tasks(lake.ledger, lease_seconds=60), runs_at_once_max=1, stop_seconds_max=5)
+    work = LongWork(Tasks(lake.ledger, lease_seconds=60, at_once_max=1), stop_seconds_max=5)
 
     def refuse(stopping: threading.Event, begun: OnBegun) -> None:
         raise AlreadyRunning("it runs")
@@ -184,6 +184,8 @@ def test_work_that_fails_before_it_is_on_record_is_answered_with_its_error(lake:
     assert work.start_run("test", wait) == 7
     with pytest.raises(TooManyTasks):
         work.start_run("test", wait)
+    with pytest.raises(TooManyTasks):  # tasks have no places of their own
+        work.tasks.start("test", "", lambda stopping: {})
     assert not work.call_off("test", 8) and not work.call_off("other", 7)
     assert work.call_off("test", 7)
     eventually(lambda: not work.call_off("test", 7))

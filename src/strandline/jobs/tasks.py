@@ -59,7 +59,7 @@ class Tasks:
         self._ledger = ledger
         self._lease_seconds = lease_seconds
         self._kept_max = kept_max
-        self._free = threading.BoundedSemaphore(at_once_max)
+        self.free = threading.BoundedSemaphore(at_once_max)  # places for long work in this process
         self._lock = threading.Lock()
         self._here: dict[TaskId, _UnderWay] = {}
         self._closing = threading.Event()
@@ -67,7 +67,7 @@ class Tasks:
     def start(self, kind: str, subject: str, work: Work) -> Task:
         """Records the task, begins its work in a thread, and returns at once. The work acts for the current actor.
         `AlreadyRunning` if a task of this kind works on the same subject, `TooManyTasks` if this process is busy."""
-        if self._closing.is_set() or not self._free.acquire(blocking=False):
+        if self._closing.is_set() or not self.free.acquire(blocking=False):
             raise TooManyTasks("this process can take no more tasks now", hint="Try again when one has ended.")
         begun: Task | None = None
         stopping = threading.Event()
@@ -87,7 +87,7 @@ class Tasks:
             with self._lock:
                 if begun is not None:
                     self._here.pop(begun.id, None)
-            self._free.release()
+            self.free.release()
             raise
         if self._closing.is_set():  # `close` may have looked before the task was there
             stopping.set()
@@ -109,7 +109,7 @@ class Tasks:
         finally:
             with self._lock:
                 del self._here[task.id]
-            self._free.release()
+            self.free.release()
 
     def _store_end(self, task: Task, lease: Lease, end: _End) -> None:
         tries = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -49,7 +50,7 @@ class ServeContext:
         self.settings: ServeSettings = lake.config.settings.serve
         self.cookie_secure = tls or self.settings.cookie_secure
         self.ending = threading.Event()  # set when the server is told to stop: what streams without end ends then
-        self.streams = 0  # open event streams; used from the event loop only
+        self.streams: Counter[str] = Counter()  # open event streams by token; used from the event loop only
         self.keys = load_session_keys(lake.config)
         self.sessions = Sessions(
             lake.ledger,
@@ -82,11 +83,7 @@ class ServeContext:
             lease_seconds=lake.config.settings.ingest.lease_seconds,
             at_once_max=self.settings.work_at_once_max,
         )
-        self.work = LongWork(
-            tasks,
-            runs_at_once_max=self.settings.work_at_once_max,
-            stop_seconds_max=lake.config.settings.run.part_seconds_max,
-        )
+        self.work = LongWork(tasks, stop_seconds_max=lake.config.settings.run.part_seconds_max)
 
     def _load_gauges(self, began: float, last: GaugesSnapshot | None) -> GaugesSnapshot:
         lake = self.lake

@@ -104,6 +104,7 @@ _PROBLEMS = {
 }
 ALWAYS = (401, 403, 408, 413, 422, 429, 503)
 NAMED = (400, 404, *ALWAYS)
+READS_A_TABLE = (409, *NAMED)  # the table may not be fit to be read
 CHANGES = (400, 404, 409, *ALWAYS)
 
 

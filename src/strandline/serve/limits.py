@@ -26,6 +26,7 @@ _CALLERS_MAX = 10_000
 _BODIES_OF_AN_ADDRESS = 4  # one address may have this part of the bodies that are on their way
 # They cost little, and whoever watches the server must reach it also while others keep it busy.
 _ALWAYS_ANSWERED = ("/healthz", "/readyz")
+_STREAMS = "/live"  # once open, they do little for minutes; `pages/live.py` limits them
 
 
 class RateLimit:
@@ -98,10 +99,22 @@ class RequestLimits:
             await of_problem(e)(scope, receive, send)
             return
         self._inside += 1
+        is_counted = True
+
+        def release() -> None:
+            nonlocal is_counted
+            self._inside -= is_counted
+            is_counted = False
+
+        async def told(message: Message) -> None:
+            if scope["path"] == _STREAMS and message["type"] == "http.response.start":
+                release()
+            await send(message)
+
         try:
-            await self._app(scope, _replayed(body, receive), send)
+            await self._app(scope, _replayed(body, receive), told)
         finally:
-            self._inside -= 1
+            release()
 
     def _too_many(self, detail: str) -> Problem:
         return too_many(detail, self._settings.retry_after_seconds)

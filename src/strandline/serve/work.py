@@ -26,10 +26,11 @@ RunWork = Callable[[threading.Event, OnBegun], object]
 class LongWork:
     """The long work of this process. Thread-safe."""
 
-    def __init__(self, tasks: Tasks, *, runs_at_once_max: int, stop_seconds_max: float) -> None:
+    def __init__(self, tasks: Tasks, *, stop_seconds_max: float) -> None:
+        """Runs and tasks share the places of `tasks`."""
         self.tasks = tasks
         self._stop_seconds_max = stop_seconds_max
-        self._free = threading.BoundedSemaphore(runs_at_once_max)
+        self._free = tasks.free
         self._lock = threading.Lock()
         self._here: dict[tuple[str, int], threading.Event] = {}
         self._threads: dict[threading.Thread, threading.Event] = {}

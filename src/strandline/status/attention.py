@@ -22,7 +22,7 @@ def _found(kind: str, result: Mapping[str, Any]) -> Iterator[str]:
             for sink in result.get("sinks", ()):
                 if not sink["ok"]:
                     yield f"{sink['name']} is not as it should be: {plural(len(sink['findings']), 'finding')}"
-        case "tick":
+        case "tick" | "tick_dry_run":
             for sink in result.get("sinks", ()):
                 yield from _tick(sink)
         case "replay":
@@ -42,6 +42,8 @@ def _tick(sink: Mapping[str, Any]) -> Iterator[str]:
     """Of a tick, or of its dry run."""
     if (error := sink.get("error")) is not None:
         yield f"{sink['name']}: {error['message']}"
+    elif sink.get("did") == "busy":
+        yield sink["reason"] or f"{sink['name']} got nothing: another process delivers to it just now"
     elif sink.get("did") == "paused":
         yield f"{sink['name']} is paused, and got nothing"
     elif sink.get("did") in ("stopped", "waiting") and sink["reason"] is not None:

@@ -15,7 +15,19 @@ from strandline.serve.api.inputs import AfterName, BeforeId, Body, DryRun, Limit
 from strandline.serve.auth.caller import Caller
 from strandline.serve.auth.needs import needs
 from strandline.serve.context import ServeContext, context_of
-from strandline.serve.describe import CHANGES, FLAG, NAMED, NUMBER, TEXT, also, documented, fields, or_null, page_of
+from strandline.serve.describe import (
+    CHANGES,
+    FLAG,
+    NAMED,
+    NUMBER,
+    READS_A_TABLE,
+    TEXT,
+    also,
+    documented,
+    fields,
+    or_null,
+    page_of,
+)
 from strandline.serve.schemas import BLOCK, DATASET, DATASET_IN_FULL, SEAL
 from strandline.status import documents
 
@@ -88,7 +100,7 @@ async def create_dataset(
     return await context.change(caller, create, status=201)
 
 
-@router.get("/{name}", summary="One dataset with its columns", **documented(DATASET_IN_FULL, problems=NAMED))
+@router.get("/{name}", summary="One dataset with its columns", **documented(DATASET_IN_FULL, problems=READS_A_TABLE))
 async def show_dataset(request: Request, name: NamePath, caller: Caller = needs(Role.READ)) -> Response:
     context = context_of(request)
     return await context.read(caller, lambda: _in_full(context, caller, name))

@@ -223,7 +223,7 @@ async def tick_sink(request: Request, name: NamePath, wanted: Tick, caller: Call
         return documents.tick(report, time.monotonic() - began)
 
     check = lambda: check_sink(context, caller, name)  # noqa: E731
-    return await start_task(context, caller, "tick", check, work)
+    return await start_task(context, caller, "tick_dry_run" if wanted.dry_run else "tick", check, work)
 
 
 def _preview(context: ServeContext, name: str) -> Document:

@@ -18,10 +18,15 @@ from strandline.status import documents
 router = APIRouter(prefix="/tokens", tags=["tokens"])
 
 
+_DATASETS = "Only these; left out: those of the token that it replaces, or every dataset."
+
+
 class NewToken(Body):
     name: Name
-    role: Role = Field(default=Role.WRITE, strict=False)
-    datasets: list[Name] | None = Field(default=None, min_length=1, description="Only these; left out: every dataset.")
+    role: Role | None = Field(
+        default=None, strict=False, description="Left out: that of the token that it replaces, or `write`."
+    )
+    datasets: list[Name] | None = Field(default=None, min_length=1, description=_DATASETS)
     expires: Duration | None = Field(default=None, description="After how long; left out: never.")
     replaces: Name | None = Field(default=None, description="Take over what this token has claimed and sent.")
 

@@ -22,6 +22,8 @@ def check_own_page(request: Request) -> None:
     site = request.headers.get("sec-fetch-site")
     if site is not None and site not in ("same-origin", "none"):
         raise Problem(CROSS_SITE, "the browser says that another site sent this request")
+    if site == "same-origin":
+        return  # also behind a proxy that replaces Host
     origin = request.headers.get("origin")
     # Not the scheme: behind a proxy that encrypts, the browser speaks HTTPS and we do not.
     if origin is not None and origin.partition("://")[2] != request.headers.get("host", ""):

@@ -26,6 +26,7 @@ class Field:
     choices: Sequence[str] = ()
     hint: str = ""
     required: bool = False
+    unchosen: str = "as the rule says"  # how the empty choice is shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,9 +292,11 @@ def create_token(datasets: Sequence[str]) -> Action:
         "Makes a token. Its secret is shown once, here; the ledger stores only a hash.",
         [
             Field("name", "Name", required=True),
-            Field("role", "Role", "choice", "read", ("read", "write", "replicate", "admin")),
+            Field("role", "Role", "choice", "", ("", "read", "write", "replicate", "admin"),
+                  unchosen="that of the token it replaces, or write"),
             Field("datasets", "Only these datasets", "list",
-                  hint=f"With commas between them; empty: all. {'For example: ' + datasets[0] if datasets else ''}"),
+                  hint="With commas between them; empty: those of the token it replaces, or all."
+                  + (f" For example: {datasets[0]}" if datasets else "")),
             Field("expires", "Expires after", hint="A number and s, m, h or d: 30d. Empty: never."),
             Field("replaces", "Replaces", hint="A token whose claims it takes over."),
         ],

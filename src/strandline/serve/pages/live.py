@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from time import monotonic
 
@@ -21,6 +22,7 @@ from strandline.serve.problems import Problem, too_many
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 STREAMS_MAX = 64  # in this process; further pages refresh themselves now and then
+STREAMS_OF_TOKEN_MAX = 32  # so that one token cannot take them all
 BEAT_SECONDS = 12.0  # also keeps proxies from closing a silent stream
 LASTS_SECONDS_MAX = 900.0  # the browser opens it anew
 _LOOKS_SECONDS = 0.5
@@ -29,7 +31,7 @@ _LOOKS_SECONDS = 0.5
 @router.get("/live")
 async def live(request: Request, caller: Caller = needs(Role.READ)) -> Response:
     context = context_of(request)
-    if context.streams >= STREAMS_MAX:
+    if context.streams.total() >= STREAMS_MAX or context.streams[caller.token.name] >= STREAMS_OF_TOKEN_MAX:
         raise too_many("too many pages are open", 30)
     events = _events(context, source_of(request), request, caller)
     headers = {"X-Accel-Buffering": "no", "Cache-Control": "no-store"}
@@ -37,7 +39,7 @@ async def live(request: Request, caller: Caller = needs(Role.READ)) -> Response:
 
 
 async def _events(context: ServeContext, source: Source, request: Request, caller: Caller) -> AsyncIterator[bytes]:
-    context.streams += 1
+    context.streams[caller.token.name] += 1
     try:
         until, version, beat_at = monotonic() + LASTS_SECONDS_MAX, "", monotonic() + BEAT_SECONDS
         yield b"retry: 3000\n\n"
@@ -60,7 +62,8 @@ async def _events(context: ServeContext, source: Source, request: Request, calle
                 if context.ending.is_set():
                     return
     finally:
-        context.streams -= 1
+        context.streams[caller.token.name] -= 1
+        context.streams += Counter()  # forgets tokens that have none
 
 
 def _event(name: str, data: str) -> bytes:

@@ -17,6 +17,7 @@ from strandline.serve.pages.views import sink_views
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 PAGE = 25
+SINKS_MAX = 20  # that are named above the rows; the list of sinks leads to the others
 
 
 @router.get("/quarantine/rows")
@@ -30,6 +31,8 @@ async def list_rows(
     look = await source_of(request).newest()
     sinks = sink_views(look.seen_by(caller).sinks)
     chosen = sink or next((s.name for s in sinks if s.quarantined), None)
+    named = [s for s in sinks if s.quarantined or s.name == chosen]
+    named.sort(key=lambda s: s.name != chosen)
     found = (
         {"rows": [], "next": None}
         if chosen is None
@@ -42,7 +45,8 @@ async def list_rows(
         at="/quarantine/rows",
         beats=True,
         look=look,
-        sinks=[s for s in sinks if s.quarantined or s.name == chosen],
+        sinks=named[:SINKS_MAX],
+        more_sinks=max(0, len(named) - SINKS_MAX),
         chosen=chosen,
         settled=settled,
         rows=found["rows"],

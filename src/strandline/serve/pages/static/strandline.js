@@ -47,6 +47,7 @@
     if (answer?.status === 401) location.assign(location.href);
     else setTimeout(listen, 1000);
   }
+  const LISTEN_AGAIN = 30000; // milliseconds, after the server has answered with an error
   let events = null;
   function listen() {
     events = new EventSource("/live");
@@ -59,7 +60,8 @@
     events.addEventListener("ended", () => { events.close(); ended(); });
     events.addEventListener("error", () => {
       say("off", "Not live: connecting again");
-      if (events.readyState === EventSource.CLOSED) setInterval(refresh, 30000);
+      if (events.readyState !== EventSource.CLOSED) return; // the browser connects again by itself
+      setTimeout(() => { refresh(); listen(); }, LISTEN_AGAIN);
     });
   }
   if (live) {
@@ -145,6 +147,7 @@
     if (typeof value === "boolean") return element("span", value ? "yes" : "no");
     return element("span", typeof value === "number" ? value.toLocaleString("en") : value);
   }
+  const NUMBERS_MAX = 10000; // that the API takes at once
   const QUIET = new Set(["task", "run", "kind", "subject", "node", "actor", "trigger", "started_at", "ended_at", "stop_asked_at", "outcome", "result", "error", "attention", "by_schedule", "phases", "seconds", "dataset", "dry_run"]);
 
   async function follow(place, outcome, words) {
@@ -186,6 +189,13 @@
     outcome.append(show(parts), link);
     return true;
   }
+  // “All” means the rows that the dry run has shown: others may have come since, and nobody has read those.
+  function onlyShown(body, form) {
+    if (!body?.all || !form.dataset.dryFirst) return body;
+    const { all, ...rest } = body;
+    if (!form.shown?.length) throw new Error("The dry run found no row.");
+    return { ...rest, numbers: form.shown.slice(0, NUMBERS_MAX) };
+  }
   async function send(form, dry) {
     const outcome = form.querySelector(".outcome");
     const { method, path, dryPath, label } = form.dataset;
@@ -194,7 +204,8 @@
     buttons.forEach((one) => (one.disabled = true));
     try {
       const fixed = JSON.parse(dry ? form.dataset.dryBody : form.dataset.body);
-      const body = form.dataset.sendsBody ? { ...bodyOf(form), ...fixed } : undefined;
+      const given = form.dataset.sendsBody ? { ...bodyOf(form), ...fixed } : undefined;
+      const body = dry ? given : onlyShown(given, form);
       const { status, found } = await call(method, dry ? dryPath : path, body);
       if (status === 202) {
         const ended = await follow(found.place, outcome, words + " under way");
@@ -204,6 +215,9 @@
         outcome.replaceChildren(element("p", words + ": done.", "note ok"));
         if (dry) {
           form.dataset.rehearsed = "yes";
+          form.shown = found.numbers;
+          outcome.append(show(found));
+        } else if (found.numbers) {
           outcome.append(show(found));
         } else if (found.secret) {
           outcome.append(element("p", "Its secret, shown only now:", "muted"), element("code", found.secret, "secret"));
