@@ -8,11 +8,14 @@ import httpx
 
 from strandline.core.delivery_types import ChunkPlan, LanePlan
 from strandline.core.read_token import Continuation
+from strandline.core.reconcile_records import Asked, FindingKind, StorageKind, SweptState
 from strandline.core.types import BlockKind, Seq, SeqRange
 from strandline.lake import Lake
 from strandline.ledger.deliver import intents, quarantine, sinks
 from strandline.ledger.deliver.quarantine import SetAside
 from strandline.ledger.ingest import blocks
+from strandline.ledger.reconcile import quarantined_files, reconcile_runs
+from strandline.ledger.reconcile.quarantined_files import NewSwept
 from tests.serve.conftest import API, Served, eventually
 
 
@@ -153,3 +156,22 @@ def test_quarantined_rows(served: Served, admin: httpx.Client, dataset: str, tmp
     assert len(admin.get(f"{API}/quarantined-rows").json()["rows"]) == 2
     assert admin.post(at, json={"sink": "partner", "all": True}).json() == would | {"dry_run": False}
     assert admin.get(f"{API}/quarantined-rows").json()["rows"] == []
+
+
+def test_quarantined_files(served: Served, admin: httpx.Client) -> None:
+    lake, at = served.lake, f"{API}/quarantined-files/purge"
+    new = [NewSwept(FindingKind.ORPHAN, None, f"data/{n}", f"aside/{n}", 5 + n, None) for n in range(3)]
+    with lake.ledger.write() as connection:
+        run = reconcile_runs.start(connection, Asked(act=True), StorageKind.LOCAL)
+        files = quarantined_files.begin(connection, run, new)
+        quarantined_files.move(connection, files, SweptState.HELD)
+        connection.exec_driver_sql("UPDATE swept_file SET begun_at = 0 WHERE path <> 'data/2'")
+    before = admin.get(f"{API}/quarantined-files").json()
+    for wanted in ({}, {"run": run}):
+        place = admin.post(at, json=wanted | {"dry_run": True}).json()["place"]
+        eventually(lambda place=place: admin.get(place).json()["outcome"])
+        found = admin.get(place).json()
+        assert (found["kind"], found["outcome"]) == ("purge_files_dry_run", "done"), found
+        assert found["result"] == {"files": 2, "bytes": 11, "waiting": 1, "paths": ["data/0", "data/1"]}
+    assert admin.post(at, json={"run": run + 1, "dry_run": True}).status_code == 404
+    assert admin.get(f"{API}/quarantined-files").json() == before and len(before["files"]) == 3

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from strandline.iceberg.spark.tables import SparkTables
     from strandline.reconcile.context import SweepContext
     from strandline.reconcile.model import Storage
-    from strandline.reconcile.quarantine import OnFiles, PurgedFiles, Restored
+    from strandline.reconcile.quarantine import FilesToPurge, OnFiles, PurgedFiles, Restored
     from strandline.reconcile.run_watch import OnProgress
     from strandline.reconcile.sweep import OnBegun, OnFinding
 
@@ -234,6 +234,13 @@ class Reconciler:
         self._catch_up(needed=True)
         with self._context() as context:
             return quarantine.purge(context, run, on_progress)
+
+    def files_to_purge(self, run: int | None = None) -> FilesToPurge:
+        """The dry run of `purge`."""
+        from strandline.reconcile import quarantine
+
+        with self._context() as context:
+            return quarantine.files_to_purge(context, run)
 
     def _catch_up(self, *, needed: bool = False) -> None:
         """Resyncs a restored ledger before anything relies on it. A run checks again under its lease, and records the

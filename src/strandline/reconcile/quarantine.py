@@ -17,7 +17,7 @@ from strandline.core.errors import LeaseLost, RefusedError, StorageError
 from strandline.core.reconcile_records import Run, RunId, Swept, SweptState
 from strandline.core.wording import plural
 from strandline.ledger import audit
-from strandline.ledger.engine import utc_now
+from strandline.ledger.engine import Connection, utc_now
 from strandline.ledger.reconcile import quarantined_files, reconcile_runs
 from strandline.reconcile.context import SweepContext
 from strandline.reconcile.model import Phase
@@ -31,6 +31,7 @@ TAKEN = "another file is in its place, which a table references; it stays in qua
 _BACK, _IN_PLACE, _TAKEN, _LOST, _LEFT = "back", "in place", "taken", "lost", "left"
 _VANISHED = "it is no longer in quarantine"
 _T = TypeVar("_T")
+_PATHS_NAMED_MAX = 100
 _UNBOUNDED_SECONDS = 365 * 86_400.0
 _KEPT_STATES = (*quarantined_files.IN_QUARANTINE, SweptState.LOST)
 
@@ -54,6 +55,16 @@ class PurgedFiles:
     failed: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class FilesToPurge:
+    """By the ledger alone: a purge keeps those that a table references by then."""
+
+    files: int
+    bytes: int
+    waiting: int  # not old enough
+    paths: Sequence[str]  # of the first ones
+
+
 def silent(done: int, total: int) -> None:
     """Reports nothing."""
 
@@ -68,6 +79,17 @@ def restore(context: SweepContext, run: int, on_progress: OnFiles = silent) -> R
                 hint="Restore them on the machine that has made the run.",
             )
     return _with_lease(context, lambda watch: _restore(context, RunId(run), watch, on_progress))
+
+
+def files_to_purge(context: SweepContext, run: int | None = None) -> FilesToPurge:
+    """What a purge would delete; changes nothing."""
+    with context.ledger.read() as connection:
+        if run is not None:
+            reconcile_runs.get(connection, run)
+        files, due = _due(context, connection, None if run is None else RunId(run))
+    going = [file for file in due if file.state is not SweptState.LEFT]
+    paths = [file.path for file in going[:_PATHS_NAMED_MAX]]
+    return FilesToPurge(len(going), sum(file.size for file in going), _held(files) - len(going), paths)
 
 
 def purge(context: SweepContext, run: int | None = None, on_progress: OnFiles = silent) -> PurgedFiles:
@@ -177,11 +199,9 @@ def fate(seen: SweptFile, *, is_live: bool) -> Fate:
 
 
 def _purge(context: SweepContext, run: RunId | None, watch: RunWatch, on_progress: OnFiles) -> PurgedFiles:
-    before = utc_now() - timedelta(days=context.settings.quarantine_days)
     with context.ledger.read() as connection:
-        files = context.here(connection, quarantined_files.due_for_purge(connection, before=utc_now(), run=run))
+        files, due = _due(context, connection, run)
         seen_before = _tables_seen(reconcile_runs.latest(connection, runs_max=context.settings.history_runs))
-    due = [file for file in files if file.begun_at <= before]
     result = PurgedFiles(waiting=_held(files) - _held(due))
     known: LakeReferences | None = None
     waiting = iter(due)
@@ -202,6 +222,13 @@ def _purge(context: SweepContext, run: RunId | None, watch: RunWatch, on_progres
         done += len(some)
         on_progress(done, len(due))
     return result
+
+
+def _due(context: SweepContext, connection: Connection, run: RunId | None) -> tuple[list[Swept], list[Swept]]:
+    """The files in quarantine, and those of them that were moved there long enough ago."""
+    before = utc_now() - timedelta(days=context.settings.quarantine_days)
+    files = context.here(connection, quarantined_files.due_for_purge(connection, before=utc_now(), run=run))
+    return files, [file for file in files if file.begun_at <= before]
 
 
 def _tables_seen(runs: Iterable[Run]) -> Collection[str]:

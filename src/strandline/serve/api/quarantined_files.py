@@ -31,6 +31,7 @@ class Restore(Body):
 
 class Purge(Body):
     run: int | None = Field(default=None, ge=1, le=_ID_MAX, description="Only of this run.")
+    dry_run: bool = Field(default=False, description="Say which files are due; change nothing.")
 
 
 @router.get("", summary="Files in quarantine", **documented(page_of("files", QUARANTINED_FILE, NUMBER), problems=NAMED))
@@ -79,7 +80,9 @@ async def purge_files(request: Request, wanted: Purge, caller: Caller = needs(Ro
         return "" if wanted.run is None else f"run {wanted.run}"
 
     def work(stopping: threading.Event) -> Mapping[str, Any]:
+        if wanted.dry_run:
+            return fields_of(context.lake.reconciler.files_to_purge(wanted.run))
         told = lambda done, total: check_going(stopping)  # noqa: E731
         return fields_of(context.lake.reconciler.purge(wanted.run, on_progress=told))
 
-    return await start_task(context, caller, "purge_files", check, work)
+    return await start_task(context, caller, "purge_files_dry_run" if wanted.dry_run else "purge_files", check, work)

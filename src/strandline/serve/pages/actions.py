@@ -258,6 +258,7 @@ def quarantined_file_actions() -> list[Action]:
             "Deletes for good the files that were moved aside long enough ago. What a table needs by now is brought "
             "back instead.",
             [Field("run", "Only of run", "number", hint="Empty: of every run.")],
+            body={"dry_run": False}, dry_path=f"{at}/purge", dry_body={"dry_run": True},
             cannot_be_undone=True, confirm="purge",
         ),
     ]  # fmt: skip
