@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
+import pytest
 
 from strandline.core.delivery_types import ChunkPlan, LanePlan
 from strandline.core.read_token import Continuation
@@ -158,14 +160,16 @@ def test_quarantined_rows(served: Served, admin: httpx.Client, dataset: str, tmp
     assert admin.get(f"{API}/quarantined-rows").json()["rows"] == []
 
 
-def test_quarantined_files(served: Served, admin: httpx.Client) -> None:
+def test_quarantined_files(served: Served, admin: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     lake, at = served.lake, f"{API}/quarantined-files/purge"
     new = [NewSwept(FindingKind.ORPHAN, None, f"data/{n}", f"aside/{n}", 5 + n, None) for n in range(3)]
     with lake.ledger.write() as connection:
         run = reconcile_runs.start(connection, Asked(act=True), StorageKind.LOCAL)
-        files = quarantined_files.begin(connection, run, new)
+        with monkeypatch.context() as long_ago:
+            long_ago.setattr(quarantined_files, "utc_now", lambda: datetime(2020, 1, 1, tzinfo=UTC))
+            files = quarantined_files.begin(connection, run, new[:2])
+        files += quarantined_files.begin(connection, run, new[2:])
         quarantined_files.move(connection, files, SweptState.HELD)
-        connection.exec_driver_sql("UPDATE swept_file SET begun_at = 0 WHERE path <> 'data/2'")
     before = admin.get(f"{API}/quarantined-files").json()
     for wanted in ({}, {"run": run}):
         place = admin.post(at, json=wanted | {"dry_run": True}).json()["place"]

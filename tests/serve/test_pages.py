@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -291,9 +292,12 @@ def test_open_pages_take_no_place_of_requests_and_one_token_cannot_take_all_stre
     with served.as_role(Role.READ) as reader, served.as_role() as other, ExitStack() as stack:
         reader.event_hooks["response"], other.event_hooks["response"] = [], []  # they would read to the end
 
+        kept: list[Iterator[str]] = []
+
         def opened(client: httpx.Client) -> int:
             stream = stack.enter_context(client.stream("GET", "/live"))
-            next(stream.iter_lines())
+            kept.append(stream.iter_lines())  # a stream that nobody reads any more is closed
+            next(kept[-1])
             return stream.status_code
 
         assert [opened(reader) for _ in range(3)] == [200, 200, 429]
