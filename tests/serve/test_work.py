@@ -148,7 +148,7 @@ def test_a_ledger_that_is_away_is_503_and_comes_back_by_itself(served: Served, a
 def test_a_run_that_fails_as_nobody_foresaw_is_logged_also_after_it_was_answered(
     lake: Lake, caplog: pytest.LogCaptureFixture
 ) -> None:
-    work = LongWork(Tasks(lake.ledger, lease_seconds=60), runs_at_once_max=2, stop_seconds_max=60)
+    work = LongWork(Tasks(lake.ledger, lease_seconds=60, at_once_max=2), stop_seconds_max=60)
 
     def fail(error: Exception) -> None:
         def run(stopping: threading.Event, begun: OnBegun) -> None:
