@@ -32,8 +32,8 @@ T = TypeVar("T", bound="DataclassInstance")
 # its files: the reconciler may have taken them for garbage.
 StillAlive = Callable[[], None]
 Work = Callable[[StillAlive], T]
-_SET = threading.Event()
-_SET.set()
+_NOBODY_WAITS = threading.Event()
+_NOBODY_WAITS.set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ def _work(
 
         with suppress(StrandlineError):  # it is logged, and `e` says more
             # Whoever interrupts a command does not wait for the ledger.
-            store_end(store_failure, f"run {run}", control.stopping if isinstance(e, Exception) else _SET)
+            store_end(store_failure, f"run {run}", control.stopping if isinstance(e, Exception) else _NOBODY_WAITS)
         raise
     failpoints.hit("maintain.before_end")
 
