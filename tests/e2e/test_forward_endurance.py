@@ -143,7 +143,7 @@ def test_rows_that_arrive_before_the_retry_do_not_change_it_though_both_ends_are
         made.receiver_died()
         made.delivered.ingest(60)
         first, digest = (1, 40), made.digests()[1, 40]
-        assert [p.answer for p in posted] == [None] and made.digests().keys() == {first}
+        assert {p.answer is None for p in posted} == {True} and made.digests().keys() == {first}
         made.start_receiver("--no-ingest")
         made.sender_died()
         assert [c.rows for c in made.under_way()] == [SeqRange(Seq(1), Seq(40))], "it did not get to note the answer"
@@ -152,13 +152,14 @@ def test_rows_that_arrive_before_the_retry_do_not_change_it_though_both_ends_are
         [report] = made.delivered.lake.tick(SINK).sinks
         assert (report.did, report.rows) == ("delivered", 160), report
 
-        lost, repeated, *others = posted
-        assert lost.request == repeated.request
+        lost = [p for p in posted if p.answer is None]  # its retry may still reach the process that dies
+        repeated, *others = posted[len(lost) :]
+        assert {p.request for p in lost} == {repeated.request}
         assert repeated.answer["repeat"] and (repeated.answer["rows"], repeated.answer["digest"]) == (40, digest)
-        keys = [lost.key, *(p.key for p in others)]
+        keys = [repeated.key, *(p.key for p in others)]
         assert len(keys) == len(set(keys)), "what landed was sent again"
         kept = {p.key: f"sha256:{hashlib.sha256(p.content).hexdigest()}" for p in posted}
-        assert sorted(made.digests().values()) == sorted(kept.values()) and kept[lost.key] == digest
+        assert sorted(made.digests().values()) == sorted(kept.values()) and kept[repeated.key] == digest
         assert {(c.rows.lo, c.rows.hi): bare(c.digest or "") for c in made.chunks()} == made.digests()
         time.sleep(0.3)  # so long a body waits for others
         assert sum(r.rows for r in made.collector.receiver.intake().step()) == 160
