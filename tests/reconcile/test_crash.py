@@ -134,7 +134,7 @@ def test_what_a_dead_run_did_is_said_once_though_whoever_settles_it_dies_as_well
         raise KeyboardInterrupt
 
     with monkeypatch.context() as m:
-        m.setattr(settle, "done_so_far", dies)
+        m.setattr(settle, "_correct", dies)
         with pytest.raises(KeyboardInterrupt):
             lake.run(REPORT)
     (dead,) = {file.run for file in lake.swept(1)}

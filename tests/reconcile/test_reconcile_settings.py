@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import AfterValidator, ValidationError
@@ -160,6 +161,31 @@ def test_of_two_daemons_one_takes_the_turn(tmp_path: Path, monkeypatch: pytest.M
     lake.lake.close()
 
 
+def test_a_turn_that_another_daemon_has_taken_before_the_lease_is_free_is_not_taken_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = datetime.now(UTC)
+    hours_ago = f"0 {(now.hour - 6) % 24} * * *"
+    lake = WholeLake(tmp_path / "lake", enabled=True, dry_run=False, schedule=hours_ago)
+    lake.append()
+    monkeypatch.setattr("strandline.reconcile.facade.utc_now", lambda: now - timedelta(days=1, seconds=1))
+    with strandline.open(lake.home) as other:
+        one, two = lake.lake.reconciler, other.reconciler
+        assert one.run_if_due() is None and two.run_if_due() is None
+        monkeypatch.setattr("strandline.reconcile.facade.utc_now", lambda: datetime.now(UTC))
+        context = two._context
+
+        def slower(*arguments: Any) -> Any:  # it has seen that a run is due, and has no lease yet
+            assert one.run_if_due() is not None
+            return context(*arguments)
+
+        monkeypatch.setattr(two, "_context", slower)
+        assert two.run_if_due() is None
+        monkeypatch.setattr(two, "_context", context)
+        assert two.run_if_due() is None and len(one.runs()) == 1
+    lake.lake.close()
+
+
 def test_the_daemons_loop_outlives_a_failure_and_calls_its_run_off_when_it_is_to_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,17 +194,17 @@ def test_the_daemons_loop_outlives_a_failure_and_calls_its_run_off_when_it_is_to
     lake.append()
     (orphan,) = lake.puts(1)
     stopping, told, ended = threading.Event(), list[StrandlineError](), list[Run]()
-    catch_up = lake.lake.reconciler._catch_up
+    context = lake.lake.reconciler._context
 
-    def busy_once() -> None:
-        monkeypatch.setattr(lake.lake.reconciler, "_catch_up", catch_up)
+    def busy_once(*_: object) -> Any:
+        monkeypatch.setattr(lake.lake.reconciler, "_context", context)
         raise LedgerBusy("the ledger is busy")
 
     def begin(asked: Asked) -> None:
         if told:
             stopping.set()  # a run has begun, and has not listed anything yet
 
-    monkeypatch.setattr(lake.lake.reconciler, "_catch_up", busy_once)
+    monkeypatch.setattr(lake.lake.reconciler, "_context", busy_once)
     with ThreadPoolExecutor(1) as pool:
         control = LoopControl(stopping, told.append)
         loop = pool.submit(lake.lake.reconciler.run_on_schedule, control, begin, ended.append)

@@ -23,7 +23,8 @@ from strandline.ledger.reconcile.dropped_entries import DroppedBatch, NewBatch
 from strandline.ledger.reconcile.quarantined_files import NewSwept
 from strandline.reconcile import sweep as sweep_module
 from strandline.reconcile.references.lake_catalog import LakeCatalog
-from tests.reconcile.test_crash import go_on, stopped_at
+from strandline.reconcile.settle import close_dead_run
+from tests.reconcile.test_crash import go_on, killed_at, stopped_at
 from tests.reconcile.whole_lakes import ACT, REPORT, MakeLake, WholeLake, there
 
 pytestmark = pytest.mark.timeout(600)
@@ -58,33 +59,93 @@ class Successor:
         assert lease is not None
         orphan = lake.put("in-hand.parquet")
         with lake.lake.ledger.write() as connection:
+            close_dead_run(connection)
             self.run = reconcile_runs.start(connection, ACT, lake.lake.reconciler.storage.kind)
             new = NewSwept(FindingKind.ORPHAN, None, orphan, f"{orphan}.kept", 6, None)
             quarantined_files.begin(connection, self.run, [new])
             dropped_entries.begin(connection, self.run, NewBatch("its-token", lake.dataset.name, 1, ["/x"]))
 
 
-@pytest.mark.parametrize("moment", ["before settling", "before starting"])
-def test_a_run_whose_lease_was_taken_over_before_it_began_leaves_the_other_one_alone(
+@pytest.mark.parametrize("moment", ["before it began", "before settling", "after settling"])
+def test_a_run_whose_lease_was_taken_over_leaves_the_other_one_alone(
     lake: WholeLake, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    settle, others = sweep_module.settle_dead_runs, list[Successor]()
+    begin, settle, others = sweep_module._begin, sweep_module.settle_dead_runs, list[Successor]()
 
-    def slept(*arguments: Any, **options: Any) -> Any:
-        if moment == "before settling":
+    def take_over(now: str) -> None:
+        if now == moment:
             others.append(Successor(lake))
+
+    def began(*arguments: Any) -> RunId:
+        take_over("before it began")
+        return begin(*arguments)
+
+    def slept(*arguments: Any, **options: Any) -> list[str]:
+        take_over("before settling")
         answer = settle(*arguments, **options)
-        if not others:
-            others.append(Successor(lake))
+        take_over("after settling")
         return answer
 
+    monkeypatch.setattr(sweep_module, "_begin", began)
     monkeypatch.setattr(sweep_module, "settle_dead_runs", slept)
-    with pytest.raises(LeaseLost):
-        lake.run(ACT)
-    (run,) = lake.lake.reconciler.runs()
+    if moment == "before it began":
+        with pytest.raises(LeaseLost):
+            lake.run(ACT)
+    else:
+        assert lake.run(ACT).aborted is AbortReason.LEASE_LOST
+    run, *own = lake.lake.reconciler.runs()
+    assert len(own) == (moment != "before it began")
     assert run.id == others[0].run and run.ended_at is None, "it has the lease"
     assert set(lake.states(run.id).values()) == {SweptState.BEGUN} and begun(lake) == 1
     assert not [ref for ref in lake.table().metadata.refs if ref.startswith(VOID_PREFIX)]
+
+
+def test_a_run_is_on_record_before_it_settles_what_another_left(
+    lake: WholeLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Settling may take long: whoever began the run has its id, and the dead one is told as died already."""
+    orphans = lake.puts(5)
+    killed_at(lake, "reconcile.after_files_moved", "act")
+    settle, told = sweep_module.settle_dead_runs, list[tuple[RunId, ...]]()
+
+    def slow(*arguments: Any, **options: Any) -> list[str]:
+        told.append(tuple(run.id for run in lake.lake.reconciler.runs() if run.ended_at is None))
+        assert set(lake.states(dead).values()) == {SweptState.BEGUN}
+        return settle(*arguments, **options)
+
+    (dead,) = (run.id for run in lake.lake.reconciler.runs())
+    monkeypatch.setattr(sweep_module, "settle_dead_runs", slow)
+    begun_runs: list[RunId] = []
+    run = lake.lake.reconciler.run(REPORT, on_begun=begun_runs.append)
+    assert told == [(run.id,)] and begun_runs == [run.id]
+    found = lake.lake.reconciler.show(dead)[0]
+    assert found.aborted is AbortReason.DIED
+    assert found.outcome.done.orphans == sum(not is_there for is_there in there(orphans)) > 0
+
+
+def test_what_a_dead_run_did_stays_on_record_though_a_person_has_undone_it_before_the_next_run(lake: WholeLake) -> None:
+    lake.puts(2)
+    killed_at(lake, "reconcile.after_files_moved", "act")
+    (dead,) = (run.id for run in lake.lake.reconciler.runs())
+    assert lake.lake.reconciler.restore(dead).restored == 2
+    lake.run(REPORT)
+    assert lake.lake.reconciler.show(dead)[0].outcome.done.orphans == 2
+
+
+def test_what_an_acting_run_left_is_settled_though_runs_after_it_died_before_they_had(lake: WholeLake) -> None:
+    """The last of them only reported: that it had nothing to settle itself says nothing of those before it."""
+    lake.puts(5)
+    first = lake.run(ACT)
+    brought = lake.lake.reconciler.show(first.id)[1]
+    killed_at(lake, "reconcile.after_start", "act")
+    for file in brought:  # the dead run has brought them back, and not recorded it
+        Path(file.kept_at).rename(file.path)
+    failpoints.arm("reconcile.after_start=fail")
+    with pytest.raises(failpoints.FailpointError):
+        lake.run(REPORT)
+    failpoints.arm("")
+    lake.run(REPORT)
+    assert set(lake.states(first.id).values()) == {SweptState.RESTORED}
 
 
 @pytest.mark.parametrize("point", ["reconcile.after_files", "reconcile.between_files", "reconcile.before_end"])

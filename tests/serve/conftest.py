@@ -18,6 +18,7 @@ import pytest
 from strandline.core.roles import Role
 from strandline.lake import Lake, open_lake
 from strandline.lake_admin import init_lake
+from strandline.reconcile.fallback import FallbackSurveyor
 from strandline.serve.server import serve_lake
 
 COLUMNS = [{"name": "id", "type": "long", "required": True}, {"name": "text", "type": "string"}]
@@ -163,6 +164,21 @@ def dataset(admin: httpx.Client) -> str:
     assert made.status_code == 201, made.text
     name: str = made.json()["name"]
     return name
+
+
+@pytest.fixture
+def surveying(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Runs of the reconciler wait in their survey until the event is set, or until they are called off."""
+    let, real = threading.Event(), FallbackSurveyor.survey
+
+    def survey(self: FallbackSurveyor, context: Any, watch: Any) -> Any:
+        while not let.wait(0.01):
+            watch.check()
+        return real(self, context, watch)
+
+    monkeypatch.setattr(FallbackSurveyor, "survey", survey)
+    yield let
+    let.set()
 
 
 def eventually(holds: Callable[[], object], seconds: float = 60) -> None:

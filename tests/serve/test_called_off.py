@@ -12,10 +12,11 @@ import httpx
 import pytest
 
 from strandline.deliver.facade import Delivery
+from strandline.deliver.quarantine.content import QuarantineObjects
 from strandline.deliver.sinks.blobs.blob_sink import ObjectSink
 from strandline.maintain.facade import Maintenance
 from tests.serve.conftest import API, Served, eventually
-from tests.serve.test_dry_runs import add_sink
+from tests.serve.test_dry_runs import add_sink, refuse_rows
 
 
 class Held:
@@ -105,3 +106,30 @@ def test_a_run_of_maintenance(admin: httpx.Client, dataset: str, monkeypatch: py
     assert (found["outcome"], found["reason"]) == ("skipped", "it was called off")
     assert admin.post(f"{place}/cancel").json() == found
     assert admin.post(f"{API}/maintenance/runs/999/cancel").status_code == 404
+
+
+def test_a_discard_of_rows(
+    served: Served, admin: httpx.Client, dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: Held
+) -> None:
+    add_sink(admin, tmp_path / "out")
+    refuse_rows(served.lake, *range(1, 251))
+    remove = QuarantineObjects.remove
+
+    def slow(self: QuarantineObjects, name: str) -> None:
+        held.wait()
+        remove(self, name)
+
+    monkeypatch.setattr(QuarantineObjects, "remove", slow)
+    begun = admin.post(f"{API}/quarantined-rows/discard", json={"sink": "partner", "all": True})
+    assert begun.status_code == 202, begun.text
+    place = begun.json()["place"]
+    assert held.reached.wait(60)
+    assert admin.post(f"{place}/cancel").json()["outcome"] is None
+    held.let.set()
+    eventually(lambda: admin.get(place).json()["ended_at"])
+    found = admin.get(place).json()
+    assert (found["kind"], found["subject"], found["outcome"]) == ("discard", "partner", "cancelled"), found
+    left = admin.get(f"{API}/quarantined-rows", params={"limit": 1000}).json()["rows"]
+    assert [row["number"] for row in left] == list(range(101, 251)), "what it had finished stays"
+    [told] = admin.get(f"{API}/audit", params={"event": "quarantine.discarded"}).json()["events"]
+    assert (told["detail"]["rows"], told["detail"]["numbers"]) == (100, list(range(1, 101))), "and nothing else is told"

@@ -156,7 +156,9 @@ def test_quarantined_rows(served: Served, admin: httpx.Client, dataset: str, tmp
     assert admin.post(at, json=dry | {"numbers": [1]}).status_code == 400
     assert admin.delete(f"{API}/sinks/partner", params={"dry_run": "true"}).json()["quarantined_rows"] == 2
     assert len(admin.get(f"{API}/quarantined-rows").json()["rows"]) == 2
-    assert admin.post(at, json={"sink": "partner", "all": True}).json() == would | {"dry_run": False}
+    place = admin.post(at, json={"sink": "partner", "all": True}).json()["place"]
+    eventually(lambda: admin.get(place).json()["outcome"])
+    assert admin.get(place).json()["result"] == would | {"dry_run": False}
     assert admin.get(f"{API}/quarantined-rows").json()["rows"] == []
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from strandline.core.roles import Role
 from strandline.lake_admin import init_lake
+from strandline.serve.auth.sessions import COOKIE
 from tests.serve.conftest import API, COLUMNS, Served, eventually, serving
 from tests.servers import Postgres, Proxy, Toxiproxy
 
@@ -59,3 +62,54 @@ def test_while_the_ledger_is_away_clients_are_told_to_come_again_and_then_it_wor
         assert admin.delete(f"{API}/datasets/events").status_code == 200
         eventually(lambda: nobody.get("/readyz").status_code == 200)
         assert admin.get(f"{API}/status").json()["datasets"] == []
+
+
+def test_a_run_that_is_under_way_while_the_ledger_is_away_goes_on_and_ends(
+    over_postgres: Served, proxy: Proxy, surveying: threading.Event
+) -> None:
+    with over_postgres.as_role() as admin:
+        place = admin.post(f"{API}/reconciliation/trigger").json()["place"]
+        proxy.enable(False)
+        assert admin.get(place).status_code == 503
+        assert admin.post(f"{place}/cancel").status_code == 503, "it is not called off by that"
+        proxy.enable(True)
+        found = admin.get(place).json()
+        assert (found["ended_at"], found["aborted"], found["stop_asked_at"]) == (None, None, None)
+        surveying.set()
+        eventually(lambda: admin.get(place).json()["ended_at"])
+        assert admin.get(place).json()["aborted"] is None
+
+
+def test_a_run_whose_end_finds_the_ledger_away_is_told_as_died_and_the_next_one_begins(
+    over_postgres: Served, proxy: Proxy, surveying: threading.Event
+) -> None:
+    with over_postgres.as_role() as admin:
+        place = admin.post(f"{API}/reconciliation/trigger").json()["place"]
+        proxy.enable(False)
+        surveying.set()
+        eventually(lambda: "strandline-reconciliation" not in {t.name for t in threading.enumerate()})
+        proxy.enable(True)
+        with over_postgres.lake.ledger.write() as connection:
+            connection.exec_driver_sql("UPDATE sweep_lease SET until = until - 3600000000 WHERE until IS NOT NULL")
+        assert admin.get(place).json()["aborted"] == "died"
+        again = admin.post(f"{API}/reconciliation/trigger")
+        assert again.status_code == 202, again.text
+        eventually(lambda: admin.get(again.json()["place"]).json()["ended_at"])
+        assert admin.get(again.json()["place"]).json()["aborted"] is None
+
+
+def test_whoever_logs_out_while_the_ledger_is_away_loses_the_cookie_and_is_told_that_the_session_goes_on(
+    over_postgres: Served, proxy: Proxy
+) -> None:
+    with httpx.Client(base_url=over_postgres.url, timeout=60) as browser:
+        csrf = browser.post(f"{API}/session", json={"token": over_postgres.secrets[Role.READ]}).json()["csrf"]
+        cookie = browser.cookies[COOKIE]
+        proxy.enable(False)
+        out = browser.post("/logout", data={"csrf": csrf})
+        assert (out.status_code, out.headers["location"]) == (303, "/login?out=true&ended=false"), out.text
+        assert COOKIE not in browser.cookies
+        said = browser.get(out.headers["location"])
+        assert said.status_code == 200 and "the session itself goes on" in said.text
+        proxy.enable(True)
+        still = httpx.get(f"{over_postgres.url}{API}/session", cookies={COOKIE: cookie}, timeout=60)
+        assert still.status_code == 200, "what it was told is true"

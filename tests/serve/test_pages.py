@@ -284,6 +284,19 @@ def test_an_open_page_is_told_of_a_change_and_its_stream_ends_with_the_session(
         assert next(line for line in lines if line != "event: changed" and line != "event: beat") == "event: ended"
 
 
+@pytest.mark.parametrize("settings", [{"serve": {"refresh_seconds": 3600}}])
+def test_a_stream_beats_and_ends_with_its_token_also_where_the_lake_is_read_once_an_hour(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "BEAT_SECONDS", 0.1)
+    headers = {"Authorization": f"Bearer {served.token('brief', Role.READ)}"}
+    with httpx.stream("GET", f"{served.url}/live", headers=headers, timeout=60) as stream:
+        lines = (line for line in stream.iter_lines() if line.startswith("event:"))
+        assert [next(lines), next(lines)] == ["event: changed", "event: beat"]
+        served.lake.receiver.revoke_token("brief")
+        assert next(line for line in lines if line != "event: beat") == "event: ended"
+
+
 @pytest.mark.parametrize("settings", [{"serve": {"requests_at_once_max": 1}}])
 def test_open_pages_take_no_place_of_requests_and_one_token_cannot_take_all_streams(
     served: Served, monkeypatch: pytest.MonkeyPatch

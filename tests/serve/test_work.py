@@ -6,7 +6,6 @@ import json
 import shutil
 import ssl
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,27 +20,12 @@ from strandline.lake import Lake, open_lake
 from strandline.ledger.maintain import runs
 from strandline.ledger.maintain.runs import Kind, NewRun
 from strandline.ledger.reconcile import reconcile_runs
-from strandline.reconcile.fallback import FallbackSurveyor
+from strandline.reconcile import sweep
 from strandline.serve.server import check_loopback, serve_lake
 from strandline.serve.work import LongWork, OnBegun
 from tests.serve.conftest import API, Served, eventually, serving
 
 TRIGGER = f"{API}/reconciliation/trigger"
-
-
-@pytest.fixture
-def surveying(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Runs of the reconciler wait in their survey until the event is set, or until they are called off."""
-    let, real = threading.Event(), FallbackSurveyor.survey
-
-    def survey(self: FallbackSurveyor, context: Any, watch: Any) -> Any:
-        while not let.wait(0.01):
-            watch.check()
-        return real(self, context, watch)
-
-    monkeypatch.setattr(FallbackSurveyor, "survey", survey)
-    yield let
-    let.set()
 
 
 def test_the_status_of_the_reconciler_always_answers(served: Served) -> None:
@@ -279,6 +263,46 @@ def test_a_run_of_maintenance_whose_process_died_is_told_without_another_run(
         for page in ("/runs", f"/runs/maintenance/{run}", f"/datasets/{dataset}"):
             shown = browser.get(page)
             assert shown.status_code == 200 and "died" in shown.text and "under way" not in shown.text, page
+
+
+def test_a_run_of_the_reconciler_is_answered_before_it_settles_what_a_dead_one_left(
+    admin: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let, settle = threading.Event(), sweep.settle_dead_runs
+
+    def slow(*arguments: Any, **options: Any) -> list[str]:
+        assert let.wait(60), "the answer has waited for it"
+        return settle(*arguments, **options)
+
+    monkeypatch.setattr(sweep, "settle_dead_runs", slow)
+    begun = admin.post(TRIGGER)
+    assert begun.status_code == 202, begun.text
+    place = begun.json()["place"]
+    assert admin.get(f"{API}/reconciliation/status").json()["running"] == begun.json()["run"]
+    assert admin.get(place).json()["ended_at"] is None
+    let.set()
+    eventually(lambda: admin.get(place).json()["ended_at"])
+    assert admin.get(place).json()["aborted"] is None
+
+
+def test_a_run_of_maintenance_is_answered_before_it_settles_what_dead_writers_left(
+    served: Served, admin: httpx.Client, dataset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let = threading.Event()
+
+    def slow(*_: object) -> None:
+        assert let.wait(60), "the answer has waited for it"
+        raise RefusedError("it cannot be settled")
+
+    monkeypatch.setattr(type(served.lake.maintenance.context.ingestion), "catch_up", slow)
+    begun = admin.post(f"{API}/maintenance/compact", json={"dataset": dataset})
+    assert begun.status_code == 202, begun.text
+    place = begun.json()["place"]
+    assert admin.get(place).json()["ended_at"] is None
+    let.set()
+    eventually(lambda: admin.get(place).json()["ended_at"])
+    found = admin.get(place).json()
+    assert (found["outcome"], found["reason"]) == ("refused", "it cannot be settled")
 
 
 def test_two_processes_serve_one_ledger(served: Served, admin: httpx.Client) -> None:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from rich.console import Console
 
-from strandline.cli.render.top import frame
+from strandline.cli.render.top import frame, old_frame
 from strandline.status.report import DatasetStatus, LakeStatus
 from strandline.status.sinks import SinkStatus
 from strandline.status.throughput import throughput
@@ -76,3 +76,14 @@ def test_the_frame_fits_the_window_and_shows_the_worst_first() -> None:
 def test_an_empty_lake_that_is_well_says_so() -> None:
     text = shown(lake([], []))
     assert "Nothing is wrong." in text and "0 datasets, 0 sinks" in text
+
+
+def test_figures_that_cannot_be_read_anew_are_called_old_and_still_fit_the_window() -> None:
+    found = lake([dataset(f"d{n:04}", n) for n in range(1000)], [sink(f"s{n:03}", 1, lag=n) for n in range(200)])
+    out = Console(file=io.StringIO(), width=80)
+    why = "the ledger does not answer: " + "a long reason " * 20
+    out.print(old_frame(found, throughput(None, found, 2.0), why, lines_max=24, now=NOW))
+    assert isinstance(out.file, io.StringIO)
+    lines = out.file.getvalue().splitlines()
+    assert len(lines) <= 24 and lines[0].startswith("Old figures: the ledger does not answer")
+    assert "s199" in "".join(lines)

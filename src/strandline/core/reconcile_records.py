@@ -118,6 +118,7 @@ class Outcome:
     vanished: int = 0  # tables that the previous run knew and the catalog does not have
     refusals: tuple[str, ...] = ()  # in a report: why a guard would refuse to act
     clock: Mapping[str, Any] | None = None  # the time that the run used, if it was trusted or refused
+    settled: bool = False  # it died, or got no further than settling, and nothing that it left is in doubt any more
 
 
 # The reasons that protect findings of a table which is not excluded as a whole.

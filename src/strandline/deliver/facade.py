@@ -14,8 +14,8 @@ from strandline.core.errors import RefusedError
 from strandline.core.types import BlockId, BlockKind, Dataset, Reserved, Seq
 from strandline.deliver.context import DeliverContext
 from strandline.deliver.manage_sinks import Going, SinkReset, add_sink, plan_reset, remove_sink, reset_sink, update_sink
-from strandline.deliver.quarantine.replay import OnRows, ReplayReport, replay
-from strandline.deliver.quarantine.rows import QuarantinedRow, discard, list_rows, rows_to_discard
+from strandline.deliver.quarantine.replay import ReplayReport, replay
+from strandline.deliver.quarantine.rows import OnRows, QuarantinedRow, discard, list_rows, rows_to_discard
 from strandline.deliver.recover_sink import SinkRecovered, recover_sink
 from strandline.deliver.sink_session import Progress, no_progress
 from strandline.deliver.tick import Deliverer, TickReport, dataset_of
@@ -165,12 +165,19 @@ class Delivery:
         on_progress = on_progress or (lambda done, total: None)
         return replay(self.context, target, self.catalog().columns(target.name), name, numbers, on_progress)
 
-    def discard(self, name: str, numbers: Sequence[int] | None = None, *, dry_run: bool = False) -> list[Quarantined]:
+    def discard(
+        self,
+        name: str,
+        numbers: Sequence[int] | None = None,
+        *,
+        dry_run: bool = False,
+        on_progress: OnRows = lambda done, total: None,
+    ) -> list[Quarantined]:
         """Give up quarantined rows for good: all of them, or those with these sequence numbers. A dry run returns the
         same rows, and changes nothing."""
         if dry_run:
             return rows_to_discard(self.context, self.get(name), numbers)
-        return discard(self.context, name, numbers)
+        return discard(self.context, name, numbers, on_progress)
 
     def _check_where(self, dataset: Dataset, where: str | None) -> None:
         """Raises UsageError for a condition that does not fit or is not stable. Only Spark can check it."""

@@ -55,7 +55,7 @@ class Maintenance:
         control: RunControl | None = None,
     ) -> RunResult[Compacted]:
         """Rewrites small files as large ones, with rows ordered by sequence number."""
-        target, control = self._ready(dataset), control or RunControl()
+        target, control = self._dataset(dataset), control or RunControl()
         told = control.checking(progress)
         work = lambda alive: self._compact(target, dry_run, told, alive)  # noqa: E731
         return self._run(target, Kind.COMPACT, work, dry_run, control)
@@ -76,7 +76,7 @@ class Maintenance:
     ) -> RunResult[Retained]:
         """Deletes rows that are old enough and that every sink has. Options that are not given come from the dataset's
         rule in the settings; without a rule, `older_than` is required."""
-        target, control = self._ready(dataset), control or RunControl()
+        target, control = self._dataset(dataset), control or RunControl()
         options = {"column": column, "on_lag": on_lag, "drop_after": drop_after, "paused_sinks": paused_sinks}
         rule = self._rule(target, older_than=older_than, **options)
         told = control.checking(progress)
@@ -94,7 +94,7 @@ class Maintenance:
         control: RunControl | None = None,
     ) -> RunResult[Expired]:
         """Removes snapshots that nobody needs any more, and files that only they had."""
-        target, control = self._ready(dataset), control or RunControl()
+        target, control = self._dataset(dataset), control or RunControl()
         told = control.checking(progress)
         work = lambda _: self._expire(target, older_than, keep_min, dry_run, told)  # noqa: E731
         return self._run(target, Kind.EXPIRE, work, dry_run, control)
@@ -110,7 +110,7 @@ class Maintenance:
         control: RunControl | None = None,
     ) -> RunResult[PurgeResult]:
         """Deletes rows that match a condition everywhere in the lake. Copies at sinks stay; the result names them."""
-        target, control = self._ready(dataset), control or RunControl()
+        target, control = self._dataset(dataset), control or RunControl()
         told = control.checking(progress)
 
         def work(alive: StillAlive) -> PurgeResult:
@@ -123,6 +123,8 @@ class Maintenance:
 
     def _run(self, target: Dataset, kind: Kind, work: Work[Any], dry_run: bool, control: RunControl) -> RunResult[Any]:
         def todo(alive: StillAlive) -> Any:
+            # On record by then: settling what a dead writer left may take long, and can be looked at and called off.
+            self.context.ingestion.catch_up()
             with self._cancelling_jobs(control):
                 return work(alive)
 
@@ -336,11 +338,6 @@ class Maintenance:
 
     def _told(self, run: Run) -> Run:
         return run.told(utc_now(), lease_seconds=self.context.config.settings.ingest.lease_seconds)
-
-    def _ready(self, name: str) -> Dataset:
-        target = self._dataset(name)  # reports a wrong name before anything starts
-        self.context.ingestion.catch_up()
-        return target
 
     def _dataset(self, name: str) -> Dataset:
         from strandline.iceberg.metadata.identifier import full_name

@@ -93,6 +93,19 @@ class Reconciler:
         with self._ledger.read() as connection:
             return reconcile_runs.get(connection, run), quarantined_files.of_run(connection, RunId(run))
 
+    def show_some(self, run: int, *, files_max: int) -> tuple[Run, list[Swept], int]:
+        """A run, its first files, and how many it has. Raises NoSuchRun."""
+        with self._ledger.read() as connection:
+            found = reconcile_runs.get(connection, run)
+            files = quarantined_files.page_of_run(connection, found.id, after=None, files_max=files_max)
+            return found, files, quarantined_files.count_of_run(connection, found.id)
+
+    def files_of(self, run: int, *, after: int | None = None, files_max: int = 100) -> list[Swept]:
+        """Files that a run acted on; `after` is the id of the last file of the previous page. Raises NoSuchRun."""
+        with self._ledger.read() as connection:
+            found = reconcile_runs.get(connection, run)
+            return quarantined_files.page_of_run(connection, found.id, after=after, files_max=files_max)
+
     def run(
         self,
         asked: Asked,
@@ -102,19 +115,26 @@ class Reconciler:
         on_progress: OnProgress | None = None,
         on_finding: OnFinding | None = None,
         on_begun: OnBegun = lambda run: None,
+        is_due: Callable[[], bool] = lambda: True,
     ) -> Run:
-        """Does one run; `on_begun` gets its id as soon as it is on record. It starts Spark only above `references_max`,
+        """Does one run; `on_begun` gets its id as soon as it is on record. Raises SweepRunning if another is under way,
+        or if `is_due` says under the lease that another has done it. It starts Spark only above `references_max`,
         to drop entries from a table of format version 3, and to resync a restored ledger before it acts."""
         from strandline.reconcile.references.manifest_cache import forget_old
         from strandline.reconcile.sweep import sweep
 
-        if asked.act:
-            self._catch_up()
         memory = self._config.home / _MEMORY
         forget_old(str(memory))
         with self._context(inventory_file, None if asked.act else memory) as context:
             return sweep(
-                context, asked, cancelled=cancelled, on_progress=on_progress, on_finding=on_finding, on_begun=on_begun
+                context,
+                asked,
+                is_due=is_due,
+                prepare=self._catch_up if asked.act else lambda: None,
+                cancelled=cancelled,
+                on_progress=on_progress,
+                on_finding=on_finding,
+                on_begun=on_begun,
             )
 
     def cancel(self, run: int) -> Run:
@@ -150,14 +170,20 @@ class Reconciler:
             self._followed = replace(self._followed, crons=crons, since=None)
         if not settings.enabled:
             return None
-        if not self._followed.is_due("reconcile", settings.schedule, last=self._begun(asked), now=now):
+        before = self._tried
+
+        def is_due() -> bool:  # with the time of each call: a run that began after that time would not count
+            return self._followed.is_due("reconcile", settings.schedule, last=self._begun(asked, before), now=utc_now())
+
+        if not is_due():
             self._is_waiting = False
             return None
-        was_waiting, self._is_waiting, before = self._is_waiting, False, self._tried
+        was_waiting, self._is_waiting = self._is_waiting, False
         self._tried = now
         try:
             with acting_as(SCHEDULE):
-                return self.run(asked, cancelled=cancelled, on_begun=lambda run: on_begin(asked))
+                begun = lambda run: on_begin(asked)  # noqa: E731
+                return self.run(asked, cancelled=cancelled, on_begun=begun, is_due=is_due)
         except SweepRunning:
             self._tried, self._is_waiting = before, True
             if not was_waiting:
@@ -166,7 +192,7 @@ class Reconciler:
         except LeaseLost:
             return None
 
-    def _begun(self, asked: Asked) -> datetime | None:
+    def _begun(self, asked: Asked, tried: datetime | None) -> datetime | None:
         """When a run that did at least as much last began; only runs of this folder, if each machine has its own. A run
         of this process counts even if it failed before it was on record: it is not tried again before the next
         scheduled time."""
@@ -176,7 +202,7 @@ class Reconciler:
             for run in self.runs()
             if (folder is None or run.folder in (None, folder)) and (run.asked.act or not asked.act)
         )
-        return max(filter(None, (next(like, None), self._tried)), default=None)
+        return max(filter(None, (next(like, None), tried)), default=None)
 
     def run_on_schedule(
         self,

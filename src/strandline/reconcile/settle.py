@@ -9,13 +9,13 @@ is final.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from strandline.core.audit_events import Event
 from strandline.core.errors import StorageError, StrandlineError
-from strandline.core.reconcile_records import Done, FindingKind, Run, RunId, Swept, SweptState
+from strandline.core.reconcile_records import AbortReason, Done, FindingKind, Run, RunId, Swept, SweptState
 from strandline.ledger import audit
 from strandline.ledger.engine import Connection
 from strandline.ledger.ingest import datasets
@@ -27,6 +27,8 @@ from strandline.reconcile.paths import checksum_of, metadata_version
 from strandline.reconcile.run_watch import RunWatch
 
 _GONE = "in neither place"
+_RUNS_AT_ONCE = 20
+_PHASES_OF_SETTLED = 2  # a run that has begun another phase has settled what was before it
 # files that went back do not count, just as in a live run
 _ACTED = (SweptState.HELD, SweptState.PURGING, SweptState.PURGED, SweptState.LOST)
 
@@ -94,16 +96,40 @@ def settle_files(
     return after
 
 
-def settle_dead_runs(context: SweepContext, watch: RunWatch, *, entries: bool = True) -> list[str]:
-    """Called before anything new begins: the holder of the lease takes every earlier holder for dead. Batches of
-    entries need the catalog; the result says which of them could not be settled."""
+def close_dead_run(connection: Connection) -> None:
+    """Ends the run that is still on record as under way: whoever holds the lease takes it for dead. The next call of
+    `settle_dead_runs` finds out what it left."""
+    dead = reconcile_runs.left_running(connection)
+    if dead is not None:
+        reconcile_runs.close_dead(connection, dead.id, replace(dead.outcome, done=done_so_far(connection, dead)))
+
+
+def _unsettled(connection: Connection, run: RunId | None) -> list[Run]:
+    """The runs before this one (None: all) that may have left something which nobody has settled: those since the last
+    one that got past its settling, or that somebody has settled. Newest first."""
+    found: list[Run] = []
+    while some := reconcile_runs.latest(connection, runs_max=_RUNS_AT_ONCE, before=run):
+        for one in some:
+            if one.aborted is None or one.outcome.settled or len(one.outcome.phases) >= _PHASES_OF_SETTLED:
+                return found
+            found.append(one)
+        run = some[-1].id
+    return found
+
+
+def settle_dead_runs(
+    context: SweepContext, watch: RunWatch, *, run: RunId | None = None, entries: bool = True
+) -> list[str]:
+    """Called before anything new is touched, by the run `run` or by another operation: the holder of the lease takes
+    every earlier holder for dead. Batches of entries need the catalog; the result says which of them could not be
+    settled."""
     with context.ledger.read() as connection:
         files = quarantined_files.in_state(connection, SweptState.BEGUN)
         files += quarantined_files.in_state(connection, SweptState.PURGING)
         drops = dropped_entries.begun(connection) if entries else []
-        dead = reconcile_runs.left_running(connection)
-        if dead is not None and dead.asked.act:
-            # The dead run may have brought files back, of any run, without recording it.
+        dead = _unsettled(connection, run)
+        if any(one.asked.act for one in dead):
+            # A dead run may have brought files back, of any run, without recording it.
             files += quarantined_files.in_state(connection, SweptState.HELD)
         files = context.here(connection, files)
     after: Mapping[SweptState, list[Swept]] = {}
@@ -119,9 +145,10 @@ def settle_dead_runs(context: SweepContext, watch: RunWatch, *, entries: bool = 
     settled = len(drops) - len(failures)
     with context.ledger.write() as connection:
         watch.hold(connection)
-        if dead is not None:
-            outcome = replace(dead.outcome, done=done_so_far(connection, dead))
-            reconcile_runs.close_dead(connection, dead.id, outcome)
+        if run is None:
+            close_dead_run(connection)
+        for one in dead:
+            _correct(connection, one.id)
         if files or settled:
             states = {state.value: len(some) for state, some in after.items()}
             runs = sorted({file.run for file in files} | {batch.run for batch in drops})
@@ -129,14 +156,22 @@ def settle_dead_runs(context: SweepContext, watch: RunWatch, *, entries: bool = 
     return failures
 
 
+def _correct(connection: Connection, run: RunId) -> None:
+    """A run that was closed as dead before its files were looked at has done what they show now. One that has recorded
+    its own end knows better."""
+    found = reconcile_runs.get(connection, run)
+    done = done_so_far(connection, found) if found.aborted is AbortReason.DIED else found.outcome.done
+    reconcile_runs.correct(connection, run, done, settled=True)
+
+
 def _record_late(
-    context: SweepContext, dead: Run | None, connection: Connection, after: Mapping[SweptState, list[Swept]]
+    context: SweepContext, dead: Sequence[Run], connection: Connection, after: Mapping[SweptState, list[Swept]]
 ) -> None:
     """Records what a dead run or purge did and did not record."""
-    deletes = dead is not None and dead.asked.delete
+    deleting = {one.id for one in dead if one.asked.delete}
     for event, was, now in (
         (Event.FILES_QUARANTINED, SweptState.BEGUN, SweptState.HELD),
-        (Event.FILES_DELETED if deletes else Event.FILES_PURGED, SweptState.PURGING, SweptState.PURGED),
+        (Event.FILES_PURGED, SweptState.PURGING, SweptState.PURGED),
     ):
         by_run: dict[RunId, list[Swept]] = {}
         for file in after.get(now, ()):
@@ -145,7 +180,7 @@ def _record_late(
         for run, some in sorted(by_run.items()):
             audit.record(
                 connection,
-                event,
+                Event.FILES_DELETED if was is SweptState.PURGING and run in deleting else event,
                 run=run,
                 files=len(some),
                 bytes=sum(file.size for file in some),

@@ -16,7 +16,14 @@ from itertools import chain, groupby, islice
 from strandline.core import failpoints
 from strandline.core.activity import ActivityKind, Stopwatch
 from strandline.core.audit_events import Event
-from strandline.core.errors import CommitUnknown, LeaseLost, ReferencesTooMany, StorageError, StrandlineError
+from strandline.core.errors import (
+    CommitUnknown,
+    LeaseLost,
+    ReferencesTooMany,
+    StorageError,
+    StrandlineError,
+    SweepRunning,
+)
 from strandline.core.reconcile_records import AbortReason, Asked, Run, RunId, SweptState
 from strandline.core.wording import plural
 from strandline.ledger import audit
@@ -31,7 +38,7 @@ from strandline.reconcile.quarantine_lookup import QuarantinedAt, QuarantineLook
 from strandline.reconcile.references.collect import LakeReferences
 from strandline.reconcile.run_counters import RunCounters
 from strandline.reconcile.run_watch import Aborted, OnProgress, RunWatch, under_lease
-from strandline.reconcile.settle import settle_dead_runs
+from strandline.reconcile.settle import close_dead_run, settle_dead_runs
 from strandline.reconcile.suspects import Suspects, find_suspects
 
 log = logging.getLogger(__name__)
@@ -44,38 +51,42 @@ def sweep(
     context: SweepContext,
     asked: Asked,
     *,
+    is_due: Callable[[], bool] = lambda: True,
+    prepare: Callable[[], None] = lambda: None,
     cancelled: threading.Event | None = None,
     on_progress: OnProgress | None = None,
     on_finding: OnFinding | None = None,
     on_begun: OnBegun = lambda run: None,
 ) -> Run:
-    """Does one run, and returns its record. An abort is an outcome, not an error. Raises SweepRunning. `on_begun` gets
-    the run's id as soon as it is on record."""
+    """Does one run, and returns its record. An abort is an outcome, not an error. Raises SweepRunning, also if it is
+    not due any more once it has the lease. `on_begun` gets the run's id as soon as it is on record: before `prepare`,
+    and before it settles what a dead run left."""
     seconds_max = context.settings.run_seconds_max
     with under_lease(context, run_seconds_max=seconds_max, cancelled=cancelled, on_progress=on_progress) as watch:
-        watch.phase(Phase.SETTLE)
-        run, unsettled = _begin(context, asked, watch)
+        if not is_due():
+            raise SweepRunning(
+                "another run of the reconciler did meanwhile what was due", hint="`strandline reconcile runs` shows it."
+            )
+        run = _begin(context, asked, watch)
         failpoints.hit("reconcile.after_start")
         on_begun(run)
-        _Sweep(context, run, asked, watch, unsettled).run(on_finding)
+        _Sweep(context, run, asked, watch).run(prepare, on_finding)
     return context.ledger.query(reconcile_runs.get, run)
 
 
-def _begin(context: SweepContext, asked: Asked, watch: RunWatch) -> tuple[RunId, list[str]]:
-    """Starts a run after settling what the last one left; also returns what could not be settled. Raises LeaseLost."""
+def _begin(context: SweepContext, asked: Asked, watch: RunWatch) -> RunId:
+    """Puts a run on record, and ends the one before it if that died. Raises LeaseLost."""
     try:
-        unsettled = settle_dead_runs(context, watch)
         with context.ledger.write() as connection:
             watch.hold(connection)
-            return reconcile_runs.start(connection, asked, context.storage.kind, context.folder), unsettled
+            close_dead_run(connection)
+            return reconcile_runs.start(connection, asked, context.storage.kind, context.folder)
     except Aborted as e:
         raise LeaseLost("another run of the reconciler has taken over before this one began", hint="Try again.") from e
 
 
 class _Sweep:
-    def __init__(
-        self, context: SweepContext, run: RunId, asked: Asked, watch: RunWatch, unsettled: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, context: SweepContext, run: RunId, asked: Asked, watch: RunWatch) -> None:
         self._context = context
         self._settings = context.settings
         self._run = run
@@ -83,12 +94,11 @@ class _Sweep:
         self._asked = asked
         self._watch = watch
         self._counters = RunCounters(context.settings)
-        for what in unsettled:
-            self._counters.fail(what)
         self._actor = Actor(context, run, asked, watch, self._counters)
 
-    def run(self, on_finding: OnFinding | None) -> None:
+    def run(self, prepare: Callable[[], None], on_finding: OnFinding | None) -> None:
         try:
+            self._settle(prepare)
             self._work(on_finding)
         except Aborted as e:
             self._end(e.reason, e.why)
@@ -107,6 +117,13 @@ class _Sweep:
         else:
             failpoints.hit("reconcile.before_end")
             self._end()
+
+    def _settle(self, prepare: Callable[[], None]) -> None:
+        """Also for a run that is called off: what became of the run before it is recorded."""
+        self._watch.phase(Phase.SETTLE)
+        prepare()
+        for what in settle_dead_runs(self._context, self._watch, run=self._run):
+            self._counters.fail(what)
 
     def _work(self, on_finding: OnFinding | None) -> None:
         ledger_context = self._context.ledger_context(self._asked)

@@ -11,6 +11,7 @@ from typing import Any, cast
 from pydantic import TypeAdapter
 
 Schema = dict[str, Any]
+INNER_MAX = 100  # entries of a list inside a document
 
 TEXT: Schema = {"type": "string"}
 COUNT: Schema = {"type": "integer", "minimum": 0}
@@ -42,6 +43,15 @@ def one_of(values: Sequence[str]) -> Schema:
 def page_of(name: str, schema: Schema, next_page: Schema = TEXT) -> Schema:
     """`next` is what to give as `after` or `before` for the page that follows; null on the last one."""
     return fields(**{name: list_of(schema), "next": or_null(next_page)})
+
+
+def first_of(name: str, schema: Schema, paged_at: str | None, most: int = INNER_MAX) -> dict[str, Schema]:
+    """The fields of a list inside a document: its first entries, and how many there are."""
+    where = "" if paged_at is None else f" `{paged_at}` has all."
+    return {
+        name: {**list_of(schema), "maxItems": most, "description": f"The first {most}.{where}"},
+        f"{name}_total": {**COUNT, "description": "How many there are."},
+    }
 
 
 def without(schema: Schema, *names: str) -> Schema:

@@ -21,6 +21,7 @@ from strandline.serve.describe import (
     Schema,
     also,
     fields,
+    first_of,
     list_of,
     of_value,
     one_of,
@@ -58,17 +59,32 @@ BLOCK = fields(
     changed_at=or_null(MOMENT),
     reason=or_null(TEXT),
 )
-SEAL = fields(dataset=TEXT, sealed=or_null(NUMBER), allocated=or_null(NUMBER), open_blocks=list_of(BLOCK))
+SEAL = fields(
+    dataset=TEXT,
+    sealed=or_null(NUMBER),
+    allocated=or_null(NUMBER),
+    **first_of("open_blocks", BLOCK, "GET …/datasets/{name}/blocks?only_open=true"),
+)
+_CHUNK = also(_SPAN, rows=or_null(COUNT), state=TEXT, expected=COUNT)
+INTENT = also(
+    _SPAN,
+    partition=or_null(TEXT),
+    opened_at=MOMENT,
+    options=OPEN,
+    **first_of("chunks", _CHUNK, None),
+)
 SINK = also(without(of_value(SinkRecord), "id", "failures", "retry_at", "peer", "failing_since"), dataset=TEXT)
 SINK_IN_FULL = also(
     SINK,
     retries=COUNT,
     lag_rows=or_null(COUNT),
     lag_seconds=or_null({"type": "number"}),
-    lanes=list_of(SINK_LANE),
-    open_intents=list_of(OPEN),
+    **first_of("lanes", SINK_LANE, "GET …/sinks/{name}/lanes"),
+    **first_of("open_intents", INTENT, "GET …/sinks/{name}/intents"),
 )
 SINK_IN_FULL["properties"]["state"] = TEXT
+LANES_IN_LIST_MAX = 10  # of one sink among many
+SINK_WITH_LANES = fields(name=TEXT, **first_of("lanes", SINK_LANE, "GET …/sinks/{name}/lanes", LANES_IN_LIST_MAX))
 SINK_REMOVED = fields(
     removed=TEXT,
     dry_run=FLAG,
@@ -88,7 +104,7 @@ QUARANTINED_ROW = fields(
     state=TEXT,
 )
 QUARANTINED_FILE = also(without(of_value(Swept), "id", "modified_ns", "begun_at", "changed_at"), at=MOMENT)
-_FILE_OF_A_RUN = without(QUARANTINED_FILE, "run")
+FILE_OF_A_RUN = without(QUARANTINED_FILE, "run")
 MAINTENANCE_RUN = also(
     without(of_value(MaintenanceRun), "id", "heartbeat_at", "actor"),
     run=NUMBER,
@@ -102,9 +118,11 @@ RECONCILE_RUN = also(
     delete=FLAG,
     accept_loss=FLAG,
     doubts=list_of(TEXT),
-    **without(of_value(Outcome), "tables", "sequences", "vanished", "clock")["properties"],
+    **without(of_value(Outcome), "tables", "sequences", "vanished", "clock", "settled")["properties"],
 )
-RECONCILE_RUN_WITH_FILES = also(RECONCILE_RUN, files=list_of(_FILE_OF_A_RUN))
+RECONCILE_RUN_WITH_FILES = also(
+    RECONCILE_RUN, **first_of("files", FILE_OF_A_RUN, "GET …/reconciliation/runs/{run}/files")
+)
 _RUN_FOR_LIMITED = fields(
     **{
         name: schema if name in SHOWN_OF_ANY_RUN else {"type": "null"}

@@ -223,12 +223,12 @@ def sink_in_full(record: SinkRecord, lanes: Sequence[SinkStatus], open_intents: 
             "lag_rows": one.sink_lag_rows,
             "lag_seconds": one.sink_lag_seconds,
             "lanes": list(map(sink_status, lanes)),
-            "open_intents": list(map(_intent, open_intents)),
+            "open_intents": list(map(intent, open_intents)),
         }
     )
 
 
-def _intent(i: Intent) -> Document:
+def intent(i: Intent) -> Document:
     return {
         "partition": i.partition or None,
         "from": (i.after or 0) + 1,
@@ -385,7 +385,7 @@ def reconcile_run(run: ReconcileRun) -> Document:
         | fields_of(run, "id", "asked", "outcome", "folder", "actor")
         | who(run.actor)
         | {"doubts": run.doubts}
-        | fields_of(run.outcome, "tables", "sequences", "vanished", "clock")
+        | fields_of(run.outcome, "tables", "sequences", "vanished", "clock", "settled")
     )
 
 

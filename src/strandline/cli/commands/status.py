@@ -13,7 +13,7 @@ from strandline.cli.command import CARE, Call, command
 from strandline.cli.output import dumps
 from strandline.cli.render import lake as render_lake
 from strandline.cli.render import status as render_status
-from strandline.core.errors import UsageError
+from strandline.core.errors import StrandlineError, UsageError
 from strandline.core.settings import find_config, load_config
 from strandline.ledger.engine import Ledger
 from strandline.status import documents
@@ -61,16 +61,22 @@ def top(
         raise UsageError("top is for a terminal", hint="In a script, call `strandline status --json` again.")
     from rich.live import Live
 
-    from strandline.cli.render.top import frame
+    from strandline.cli.render.top import frame, old_frame
     from strandline.status.throughput import throughput
 
-    before, read_at = None, time.monotonic()
+    last, read_at = None, time.monotonic()
     with suppress(KeyboardInterrupt), Live(console=call.out, auto_refresh=False, screen=True) as live:
         while True:
-            found, at = call.lake.status(), time.monotonic()
-            flow = throughput(before, found, at - read_at)
-            live.update(frame(found, flow, lines_max=call.out.size.height), refresh=True)
-            before, read_at = found, at
+            try:
+                found, at = call.lake.status(), time.monotonic()
+            except StrandlineError as e:
+                if last is None or not e.retryable:
+                    raise
+                live.update(old_frame(*last, e.message, lines_max=call.out.size.height), refresh=True)
+            else:
+                flow = throughput(None if last is None else last[0], found, at - read_at)
+                live.update(frame(found, flow, lines_max=call.out.size.height), refresh=True)
+                last, read_at = (found, flow), at
             time.sleep(every)
 
 

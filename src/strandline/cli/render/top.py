@@ -38,6 +38,14 @@ def frame(found: LakeStatus, flow: Throughput, *, lines_max: int, now: datetime 
     return Group(*parts)
 
 
+def old_frame(
+    found: LakeStatus, flow: Throughput, why: str, *, lines_max: int, now: datetime | None = None
+) -> RenderableType:
+    """The last frame, while the lake cannot be read."""
+    said = Text(f"Old figures: {why}. It is tried again.", "red", no_wrap=True, overflow="ellipsis")
+    return Group(said, frame(found, flow, lines_max=lines_max - 1, now=now))
+
+
 def _head(found: LakeStatus) -> Text:
     names = {s.name for s in found.sinks}
     counts = f"{plural(len(found.datasets), 'dataset')}, {plural(len(names), 'sink')}"

@@ -7,7 +7,7 @@ ago: there, and only there, the row goes to a lane for replays, and late attempt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -20,7 +20,7 @@ from strandline.core.types import Dataset, Seq, SeqRange, before, merge_ranges
 from strandline.deliver.context import DeliverContext
 from strandline.deliver.manage_sinks import alone
 from strandline.deliver.quarantine.content import QuarantineObjects, RowContent, open_objects, unpacked
-from strandline.deliver.quarantine.rows import chosen
+from strandline.deliver.quarantine.rows import OnRows, chosen
 from strandline.deliver.send.rejection import REPLAY_PARTITION
 from strandline.deliver.sink import Conflict, Landed, Outcome, Parcel, Refused, Sender, Sink, TryLater, covers
 from strandline.deliver.sink_session import SinkRun
@@ -57,9 +57,6 @@ class ReplayReport:
     @property
     def failed(self) -> bool:
         return self.landed < len(self.rows)
-
-
-OnRows = Callable[[int, int], None]  # rows handled, rows in all
 
 
 def replay(

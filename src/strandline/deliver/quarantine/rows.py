@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,7 +20,9 @@ from strandline.ledger.deliver.quarantine import NOT_DELIVERED, Quarantined, Qua
 from strandline.ledger.engine import Connection
 
 _SHOWN_BYTES_MAX = 1 << 20  # the content of a larger row is not shown: its object can be read
-_NUMBERS_NAMED_MAX = 100
+_NUMBERS_NAMED_MAX = 100  # in one event
+
+OnRows = Callable[[int, int], None]  # rows handled, rows in all
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,19 +95,29 @@ def rows_to_discard(context: DeliverContext, record: SinkRecord, numbers: Sequen
     return rows
 
 
-def discard(context: DeliverContext, name: str, numbers: Sequence[int] | None) -> list[Quarantined]:
-    """Discards rows, in the ledger first, then their content. Raises RefusedError for a row that may have landed."""
+def discard(
+    context: DeliverContext, name: str, numbers: Sequence[int] | None, on_progress: OnRows = lambda done, total: None
+) -> list[Quarantined]:
+    """Discards rows, some at a time: in the ledger first, then their content. `on_progress` may raise before each step;
+    what was discarded until then stays so. Raises RefusedError for a row that may have landed."""
     record = context.ledger.query(sinks.get, name)
     objects = open_objects(context.config)
     with alone(context, record):
         rows = rows_to_discard(context, record, numbers)
-        if rows:
-            context.ledger.change(_record_discard, name, rows)
-        for row in rows:
-            if not quarantine.discard(context.ledger, row.id):
-                raise _may_have_landed(name, row)
-            objects.remove(row.object)
+        for at in range(0, len(rows), _NUMBERS_NAMED_MAX):
+            on_progress(at, len(rows))
+            some = rows[at : at + _NUMBERS_NAMED_MAX]
+            context.ledger.change(_discard, name, some)
+            for row in some:
+                objects.remove(row.object)
     return rows
+
+
+def _discard(connection: Connection, name: str, rows: Sequence[Quarantined]) -> None:
+    _record_discard(connection, name, rows)
+    for row in rows:
+        if not quarantine.discard_in(connection, row.id):
+            raise _may_have_landed(name, row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +187,7 @@ class QuarantineForPurge:
 
 
 def _record_discard(connection: Connection, sink: str, rows: Sequence[Quarantined]) -> None:
-    """Before anything is discarded, so that nothing is discarded without a trace."""
+    """Not after they are discarded: nothing is discarded without a trace."""
     numbers = [r.seq for r in rows[:_NUMBERS_NAMED_MAX]]
     audit.record(connection, Event.QUARANTINE_DISCARDED, sink=sink, rows=len(rows), numbers=numbers)
 

@@ -212,4 +212,9 @@ def refused_again(ledger: Ledger, id: QuarantinedId, reason: str) -> bool:
 
 def discard(ledger: Ledger, id: QuarantinedId) -> bool:
     """False if the row is not held: it landed, or may have."""
-    return ledger.change(_move, id, QuarantineState.HELD, QuarantineState.DISCARDED)
+    return ledger.change(discard_in, id)
+
+
+def discard_in(connection: sa.Connection, id: QuarantinedId) -> bool:
+    """The same in the caller's transaction."""
+    return _move(connection, id, QuarantineState.HELD, QuarantineState.DISCARDED)

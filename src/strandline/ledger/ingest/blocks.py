@@ -328,9 +328,13 @@ def read_blocks(connection: sa.Connection, query: sa.Select[Any]) -> list[Block]
     return list(map(_block, connection.execute(query)))
 
 
-def page(connection: sa.Connection, dataset: DatasetId, *, before: int | None, blocks_max: int) -> list[Block]:
+def page(
+    connection: sa.Connection, dataset: DatasetId, *, only_open: bool = False, before: int | None, blocks_max: int
+) -> list[Block]:
     """Highest sequence numbers first; `before` is the `lo` of the last block of the previous page."""
     query = sa.select(block).where(block.c.dataset_id == dataset).order_by(block.c.lo.desc(), block.c.id.desc())
+    if only_open:
+        query = query.where(block.c.state.in_(OPEN_STATES))
     if before is not None:
         query = query.where(block.c.lo < before)
     return read_blocks(connection, query.limit(blocks_max))

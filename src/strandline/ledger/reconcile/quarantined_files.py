@@ -87,6 +87,19 @@ def page(connection: sa.Connection, *, run: int | None, after: int | None, files
     return [_swept(row) for row in connection.execute(query.order_by(swept_file.c.id).limit(files_max))]
 
 
+def page_of_run(connection: sa.Connection, run: RunId, *, after: int | None, files_max: int) -> list[Swept]:
+    """Files of a run in any state, by id; `after` is the last id of the previous page."""
+    query = sa.select(swept_file).where(swept_file.c.run_id == run).order_by(swept_file.c.id).limit(files_max)
+    if after is not None:
+        query = query.where(swept_file.c.id > after)
+    return [_swept(row) for row in connection.execute(query)]
+
+
+def count_of_run(connection: sa.Connection, run: RunId) -> int:
+    query = sa.select(sa.func.count()).select_from(swept_file).where(swept_file.c.run_id == run)
+    return int(connection.execute(query).scalar_one())
+
+
 def of_paths(connection: sa.Connection, paths: Iterable[str]) -> dict[str, list[Swept]]:
     """The files of these paths that may still be in quarantine, newest first."""
     found: dict[str, list[Swept]] = {}

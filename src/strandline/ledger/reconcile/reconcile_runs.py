@@ -114,11 +114,12 @@ def outlived(connection: sa.Connection, run: RunId, outcome: Outcome) -> bool:
     return changed.rowcount == 1 and _audited(connection, Event.RUN_ABORTED, run, outcome, **end)
 
 
-def correct(connection: sa.Connection, run: RunId, done: Done) -> bool:
-    """Corrects what an aborted run has done, for example a commit whose response it did not get."""
+def correct(connection: sa.Connection, run: RunId, done: Done, *, settled: bool = False) -> bool:
+    """Corrects what an aborted run has done, for example a commit whose response it did not get. `settled`: nothing
+    that it left is in doubt any more."""
     found = get(connection, run)
     aborted = (reconcile_run.c.id == run, reconcile_run.c.state == "aborted")
-    outcome = _written(replace(found.outcome, done=done))
+    outcome = _written(replace(found.outcome, done=done, settled=settled or found.outcome.settled))
     return connection.execute(reconcile_run.update().where(*aborted).values(outcome=outcome)).rowcount == 1
 
 

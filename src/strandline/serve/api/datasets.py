@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
 from strandline.core.documents import Document
 from strandline.core.errors import UsageError
 from strandline.core.roles import Role
 from strandline.ledger.ingest import blocks
-from strandline.serve.api.inputs import AfterName, BeforeId, Body, DryRun, Limit, Name, NamePath, Text, paged
+from strandline.serve.api.inputs import AfterName, BeforeId, Body, DryRun, Limit, Name, NamePath, Text, cut, paged
 from strandline.serve.auth.caller import Caller
 from strandline.serve.auth.needs import needs
 from strandline.serve.context import ServeContext, context_of
@@ -175,6 +175,7 @@ async def list_blocks(
     request: Request,
     name: NamePath,
     caller: Caller = needs(Role.READ),
+    only_open: Annotated[bool, Query(description="Only those that hold back the seal.")] = False,
     limit: Limit = 100,
     before: BeforeId = None,
 ) -> Response:
@@ -183,7 +184,7 @@ async def list_blocks(
     def load() -> Document:
         dataset = context.lake.dataset(caller.check_sees(name))
         with context.lake.ledger.read() as connection:
-            found = blocks.page(connection, dataset.id, before=before, blocks_max=limit + 1)
+            found = blocks.page(connection, dataset.id, only_open=only_open, before=before, blocks_max=limit + 1)
         return paged("blocks", found, limit, documents.block, lambda b: b.head.rows.lo)
 
     return await context.read(caller, load)
@@ -197,11 +198,12 @@ async def show_seal(request: Request, name: NamePath, caller: Caller = needs(Rol
     def load() -> Document:
         dataset = context.lake.dataset(caller.check_sees(name))
         with context.lake.ledger.read() as connection:
-            return {
+            found: Document = {
                 "dataset": dataset.name,
                 "sealed": blocks.sealed(connection, dataset.id),
                 "allocated": blocks.highest(connection, dataset.id),
                 "open_blocks": [documents.block(b) for b in blocks.open_blocks(connection, dataset.id)],
             }
+        return cut(found, "open_blocks")
 
     return await context.read(caller, load)

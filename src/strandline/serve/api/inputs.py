@@ -13,6 +13,7 @@ from strandline.core import duration
 from strandline.core.bounded_text import check_text
 from strandline.core.documents import Document
 from strandline.core.errors import UsageError
+from strandline.serve.describe import INNER_MAX
 
 _T = TypeVar("_T")
 _ID_MAX = (1 << 63) - 1
@@ -70,3 +71,11 @@ def paged(name: str, found: Sequence[_T], limit: int, show: Callable[[_T], Any],
     """A page of `found`, which has one more than the page if there is another page."""
     shown = found[:limit]
     return {name: list(map(show, shown)), "next": key(shown[-1]) if len(found) > limit else None}
+
+
+def cut(document: Document, *names: str, most: int = INNER_MAX) -> Document:
+    """With at most `most` entries in each of these lists, and `NAME_total` for how many there are. Another path pages
+    them."""
+    for name in names:
+        document = document | {name: document[name][:most], f"{name}_total": len(document[name])}
+    return document

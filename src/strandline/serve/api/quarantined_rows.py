@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -14,24 +14,30 @@ from strandline.core.errors import UsageError
 from strandline.core.roles import Role
 from strandline.serve.api.inputs import AfterId, Body, Limit, Name, Text, paged
 from strandline.serve.api.sinks import check_sink
-from strandline.serve.api.tasks import TASK_STARTED, check_going, start_task
+from strandline.serve.api.tasks import TASK_STARTED, check_going, start_task, task_started
 from strandline.serve.auth.caller import Caller
 from strandline.serve.auth.needs import needs
 from strandline.serve.context import context_of
-from strandline.serve.describe import CHANGES, COUNT, FLAG, NAMED, NUMBER, TEXT, documented, fields, list_of, page_of
+from strandline.serve.describe import COUNT, FLAG, NAMED, NUMBER, TEXT, documented, fields, list_of, page_of
 from strandline.serve.schemas import QUARANTINED_ROW
 from strandline.status import documents
 
 router = APIRouter(prefix="/quarantined-rows", tags=["quarantined rows"])
 
+NUMBERS_MAX = 10_000
 Number = Annotated[int, Field(ge=1, le=(1 << 63) - 1)]
+
+
+DISCARD_ANSWERS = task_started(
+    {200: ("The dry run.", fields(sink=TEXT, dry_run=FLAG, discarded=COUNT, numbers=list_of(NUMBER)))}
+)
 
 
 class Chosen(Body):
     """Which rows: their sequence numbers, or `all`."""
 
     sink: Name
-    numbers: list[Number] = Field(default=[], max_length=10_000)
+    numbers: list[Number] = Field(default=[], max_length=NUMBERS_MAX)
     all: bool = False
 
     def check(self) -> list[int] | None:
@@ -89,19 +95,26 @@ async def replay_rows(request: Request, wanted: Chosen, caller: Caller = needs(R
     return await start_task(context, caller, "replay", check, work)
 
 
-@router.post(
-    "/discard",
-    summary="Give rows up",
-    **documented(fields(sink=TEXT, dry_run=FLAG, discarded=COUNT, numbers=list_of(NUMBER)), problems=CHANGES),
-)
+@router.post("/discard", summary="Give rows up", **DISCARD_ANSWERS)
 async def discard_rows(request: Request, wanted: Discard, caller: Caller = needs(Role.ADMIN)) -> Response:
-    """The sink never gets them, and their stored content is removed. The lake keeps its own rows."""
+    """The sink never gets them, and their stored content is removed. The lake keeps its own rows. Only the dry run
+    answers at once. `numbers` are the first that a request can name; `discarded` counts all."""
     context = context_of(request)
 
-    def discard() -> Document:
-        numbers = wanted.check()
-        sink = check_sink(context, caller, wanted.sink)
-        gone = context.lake.delivery.discard(sink, numbers, dry_run=wanted.dry_run)
-        return documents.discarded_rows(sink, gone) | {"dry_run": wanted.dry_run}
+    def discard(dry_run: bool, told: Callable[[int, int], None] = lambda done, total: None) -> Document:
+        sink, numbers = check_sink(context, caller, wanted.sink), wanted.check()
+        rows = context.lake.delivery.discard(sink, numbers, dry_run=dry_run, on_progress=told)
+        found = documents.discarded_rows(sink, rows) | {"dry_run": dry_run}
+        return found | {"numbers": found["numbers"][:NUMBERS_MAX]}
 
-    return await context.change(caller, discard)
+    if wanted.dry_run:
+        return await context.read(caller, lambda: discard(True))
+
+    def check() -> str:
+        sink: str = discard(True)["sink"]  # refused for the same reasons
+        return sink
+
+    def work(stopping: threading.Event) -> Mapping[str, Any]:
+        return discard(False, lambda done, total: check_going(stopping))
+
+    return await start_task(context, caller, "discard", check, work)

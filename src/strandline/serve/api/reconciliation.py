@@ -11,13 +11,13 @@ from strandline.core.documents import Document
 from strandline.core.errors import UsageError
 from strandline.core.reconcile_records import Asked
 from strandline.core.roles import Role
-from strandline.serve.api.inputs import BeforeId, IdPath, Limit, paged
+from strandline.serve.api.inputs import AfterId, BeforeId, IdPath, Limit, paged
 from strandline.serve.api.runs import RUN_STARTED, cancel_run, start_run
 from strandline.serve.auth.caller import Caller
 from strandline.serve.auth.needs import needs
 from strandline.serve.context import context_of
-from strandline.serve.describe import CHANGES, NAMED, NUMBER, documented, page_of
-from strandline.serve.schemas import RECONCILE_RUN, RECONCILE_RUN_WITH_FILES, RECONCILIATION
+from strandline.serve.describe import CHANGES, INNER_MAX, NAMED, NUMBER, documented, page_of
+from strandline.serve.schemas import FILE_OF_A_RUN, RECONCILE_RUN, RECONCILE_RUN_WITH_FILES, RECONCILIATION
 from strandline.serve.work import OnBegun
 from strandline.status import documents
 from strandline.status.reconciliation import load_reconciliation
@@ -80,13 +80,39 @@ async def list_runs(
 
 @router.get(
     "/runs/{run}",
-    summary="One run, and the files that it acted on",
+    summary="One run, and the first files that it acted on",
     **documented(RECONCILE_RUN_WITH_FILES, problems=NAMED),
 )
 async def show_run(request: Request, run: IdPath, caller: Caller = needs(Role.ADMIN, whole_lake=True)) -> Response:
     """404 when it is unknown, or not kept any more."""
     context = context_of(request)
-    return await context.read(caller, lambda: documents.reconcile_run_with_files(*context.lake.reconciler.show(run)))
+
+    def load() -> Document:
+        found, files, total = context.lake.reconciler.show_some(run, files_max=INNER_MAX)
+        return documents.reconcile_run_with_files(found, files) | {"files_total": total}
+
+    return await context.read(caller, load)
+
+
+@router.get(
+    "/runs/{run}/files",
+    summary="The files that a run acted on",
+    **documented(page_of("files", FILE_OF_A_RUN, NUMBER), problems=NAMED),
+)
+async def list_files(
+    request: Request,
+    run: IdPath,
+    caller: Caller = needs(Role.ADMIN, whole_lake=True),
+    limit: Limit = 100,
+    after: AfterId = None,
+) -> Response:
+    context = context_of(request)
+
+    def load() -> Document:
+        found = context.lake.reconciler.files_of(run, after=after, files_max=limit + 1)
+        return paged("files", found, limit, documents.quarantined_file, lambda f: f.id)
+
+    return await context.read(caller, load)
 
 
 @router.post("/runs/{run}/cancel", summary="Call a run off", **documented(RECONCILE_RUN, problems=CHANGES))

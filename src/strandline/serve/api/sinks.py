@@ -13,13 +13,33 @@ from pydantic import Field
 from strandline.core.documents import Document, fields_of
 from strandline.core.errors import DestinationTaken, NoSuchSink, UsageError
 from strandline.core.roles import Role
-from strandline.serve.api.inputs import AfterName, Body, DryRun, Limit, LongText, Name, NamePath, Text, paged
+from strandline.serve.api.inputs import (
+    AfterId,
+    AfterName,
+    Body,
+    DryRun,
+    Limit,
+    LongText,
+    Name,
+    NamePath,
+    Text,
+    cut,
+    paged,
+)
 from strandline.serve.api.tasks import TASK_STARTED, check_going, start_task
 from strandline.serve.auth.caller import Caller
 from strandline.serve.auth.needs import needs
 from strandline.serve.context import ServeContext, context_of
-from strandline.serve.describe import CHANGES, NAMED, TEXT, documented, fields, page_of
-from strandline.serve.schemas import SINK, SINK_IN_FULL, SINK_LANE, SINK_REMOVED
+from strandline.serve.describe import CHANGES, NAMED, NUMBER, documented, page_of
+from strandline.serve.schemas import (
+    INTENT,
+    LANES_IN_LIST_MAX,
+    SINK,
+    SINK_IN_FULL,
+    SINK_LANE,
+    SINK_REMOVED,
+    SINK_WITH_LANES,
+)
 from strandline.status import documents, sinks
 from strandline.status.whole_sinks import state_of
 
@@ -84,8 +104,8 @@ def check_sink(context: ServeContext, caller: Caller, name: str) -> str:
 
 @router.get(
     "",
-    summary="All sinks, each with its lanes",
-    **documented(page_of("sinks", fields(name=TEXT, lanes={"type": "array", "items": SINK_LANE}))),
+    summary="All sinks, each with its first lanes",
+    **documented(page_of("sinks", SINK_WITH_LANES)),
 )
 async def list_sinks(
     request: Request, caller: Caller = needs(Role.READ), limit: Limit = 100, after: AfterName = None
@@ -97,7 +117,11 @@ async def list_sinks(
         for lane in sinks.load_sinks(context.lake.ledger, context.lake.id):
             if caller.sees(lane.dataset) and (after is None or lane.name > after):
                 by_name.setdefault(lane.name, []).append(lane)
-        show = lambda name: {"name": name, "lanes": list(map(documents.sink_status, by_name[name]))}  # noqa: E731
+
+        def show(name: str) -> Document:
+            lanes = list(map(documents.sink_status, by_name[name]))
+            return cut({"name": name, "lanes": lanes}, "lanes", most=LANES_IN_LIST_MAX)
+
         return paged("sinks", sorted(by_name), limit, show, lambda name: name)
 
     return await context.read(caller, load)
@@ -132,9 +156,55 @@ async def show_sink(request: Request, name: NamePath, caller: Caller = needs(Rol
     context = context_of(request)
 
     def load() -> Document:
+        found = load_sink(context, caller, name)
+        found["open_intents"] = [cut(intent, "chunks") for intent in found["open_intents"]]
+        return cut(found, "lanes", "open_intents")
+
+    return await context.read(caller, load)
+
+
+def load_sink(context: ServeContext, caller: Caller, name: str) -> Document:
+    """With all lanes and open intents. Raises NoSuchSink."""
+    record = context.lake.delivery.get(check_sink(context, caller, name))
+    lanes = sinks.load_sinks(context.lake.ledger, context.lake.id, record.name)
+    return documents.sink_in_full(record, lanes, context.lake.delivery.open_intents(record))
+
+
+@router.get(
+    "/{name}/lanes", summary="Its lanes, by partition", **documented(page_of("lanes", SINK_LANE), problems=NAMED)
+)
+async def list_lanes(
+    request: Request, name: NamePath, caller: Caller = needs(Role.READ), limit: Limit = 100, after: AfterName = None
+) -> Response:
+    context = context_of(request)
+
+    def load() -> Document:
+        known = check_sink(context, caller, name)
+        lanes = sorted(
+            sinks.load_sinks(context.lake.ledger, context.lake.id, known), key=lambda lane: lane.partition or ""
+        )
+        found = [lane for lane in lanes if after is None or (lane.partition or "") > after]
+        return paged("lanes", found, limit, documents.sink_status, lambda lane: lane.partition or "")
+
+    return await context.read(caller, load)
+
+
+@router.get(
+    "/{name}/intents",
+    summary="Its open intents, oldest first",
+    **documented(page_of("intents", INTENT, NUMBER), problems=NAMED),
+)
+async def list_intents(
+    request: Request, name: NamePath, caller: Caller = needs(Role.READ), limit: Limit = 100, after: AfterId = None
+) -> Response:
+    context = context_of(request)
+
+    def load() -> Document:
         record = context.lake.delivery.get(check_sink(context, caller, name))
-        lanes = sinks.load_sinks(context.lake.ledger, context.lake.id, record.name)
-        return documents.sink_in_full(record, lanes, context.lake.delivery.open_intents(record))
+        intents = sorted(context.lake.delivery.open_intents(record), key=lambda intent: intent.id)
+        found = [intent for intent in intents if after is None or intent.id > after]
+        show = lambda intent: cut(documents.intent(intent), "chunks")  # noqa: E731
+        return paged("intents", found, limit, show, lambda intent: intent.id)
 
     return await context.read(caller, load)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
@@ -16,7 +17,7 @@ from strandline.serve.api.inputs import BeforeId, IdPath, Limit, Text, paged
 from strandline.serve.auth.caller import Caller
 from strandline.serve.auth.needs import needs
 from strandline.serve.context import ServeContext, context_of
-from strandline.serve.describe import CHANGES, NAMED, NUMBER, TEXT, documented, fields, page_of
+from strandline.serve.describe import CHANGES, NAMED, NUMBER, TEXT, Schema, documented, fields, page_of
 from strandline.serve.problems import hint_for
 from strandline.serve.schemas import TASK
 from strandline.status import documents
@@ -24,9 +25,14 @@ from strandline.status import documents
 PLACE = "/api/v1/tasks"
 router = APIRouter(prefix="/tasks", tags=["tasks"])
 
-TASK_STARTED = documented(
-    fields(task=NUMBER, place=TEXT), status=202, problems=CHANGES, said="Begun: look at its place."
-)
+
+def task_started(also: Mapping[int, tuple[str, Schema]] | None = None) -> dict[str, Any]:
+    """The arguments of a route that begins a task; `also`: what else it may answer."""
+    begun = fields(task=NUMBER, place=TEXT)
+    return documented(begun, status=202, problems=CHANGES, said="Begun: look at its place.", also=also)
+
+
+TASK_STARTED = task_started()
 
 
 def check_going(stopping: threading.Event) -> None:

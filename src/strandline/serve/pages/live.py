@@ -57,7 +57,9 @@ async def _events(context: ServeContext, source: Source, request: Request, calle
             elif monotonic() >= beat_at:
                 beat_at = monotonic() + BEAT_SECONDS
                 yield _event("beat", version)
-            for _ in range(max(1, int(context.settings.refresh_seconds / _LOOKS_SECONDS))):
+            # Not later than the next beat, also where the lake is read less often: a token may have been revoked.
+            pause_seconds = min(context.settings.refresh_seconds, BEAT_SECONDS)
+            for _ in range(max(1, int(pause_seconds / _LOOKS_SECONDS))):
                 await asyncio.sleep(_LOOKS_SECONDS)
                 if context.ending.is_set():
                     return

@@ -5,19 +5,28 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
+from strandline.core.errors import StrandlineError
 from strandline.serve.api.session import end_session, log_in
 from strandline.serve.auth.csrf import check_own_page, check_token, read_form
 from strandline.serve.auth.needs import anyone
 from strandline.serve.context import context_of
 from strandline.serve.pages.render import PageRoute, html
-from strandline.serve.problems import CROSS_SITE, Problem, of_problem
+from strandline.serve.problems import CROSS_SITE, LEDGER_AWAY, Problem, of_problem
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
+_LOGGED_OUT = "You are logged out."
+_COOKIE_GONE = (
+    "This browser is logged out. The ledger did not answer, so the session itself goes on until its time is over. To "
+    "end it before that, revoke its token."
+)
+
 
 @router.get("/login")
-async def show_log_in(request: Request, next: str = "/", out: bool = False, _: None = anyone()) -> Response:
-    told = "You are logged out." if out else None
+async def show_log_in(
+    request: Request, next: str = "/", out: bool = False, ended: bool = True, _: None = anyone()
+) -> Response:
+    told = (_LOGGED_OUT if ended else _COOKIE_GONE) if out else None
     return html(context_of(request), "login.html", problem=None, told=told, then=_own_path(next))
 
 
@@ -49,18 +58,35 @@ def _said(problem: Problem) -> str:
 
 @router.post("/logout")
 async def submit_log_out(request: Request, _: None = anyone()) -> Response:
-    """Without a session there is nothing to end. With one, only our own page may end it."""
+    """Without a session there is nothing to end. With one, only our own page may end it. The browser loses its cookie
+    also where the ledger does not answer, and is told that the session itself lives on."""
     context = context_of(request)
     session = context.sessions.id_of(request)
-    response = RedirectResponse("/login?out=true", 303)
+    ended = True
     if session is not None:
         check_own_page(request)
         await check_token(request, context.keys.csrf_token(session))
-        caller = await context.find_caller(request)
-        if caller is not None:
-            await end_session(request, caller)
+        ended = await _end(request)
+    response = RedirectResponse("/login?out=true" if ended else "/login?out=true&ended=false", 303)
     context.sessions.clear_cookie(response, secure=context.cookie_secure)
     return response
+
+
+async def _end(request: Request) -> bool:
+    """Ends the session; False if the ledger does not answer."""
+    try:
+        caller = await context_of(request).find_caller(request)
+        if caller is not None:
+            await end_session(request, caller)
+    except Problem as e:
+        if e.kind is not LEDGER_AWAY:
+            raise
+        return False
+    except StrandlineError as e:
+        if not e.retryable:
+            raise
+        return False
+    return True
 
 
 def _own_path(path: str) -> str:

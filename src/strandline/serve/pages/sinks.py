@@ -14,6 +14,7 @@ from strandline.serve.api import tasks
 from strandline.serve.api.inputs import NamePath, Text
 from strandline.serve.auth.caller import Caller
 from strandline.serve.auth.needs import needs
+from strandline.serve.context import context_of
 from strandline.serve.pages import actions
 from strandline.serve.pages.charts import Line, Point, line_chart
 from strandline.serve.pages.history import History, SinkKey, last_value
@@ -70,7 +71,8 @@ def _kinds() -> list[str]:
 @router.get("/sinks/{name}")
 async def show_sink(request: Request, name: NamePath, caller: Caller = needs(Role.READ)) -> Response:
     source = source_of(request)
-    sink = document_of(await api.show_sink(request, name, caller))
+    context = context_of(request)
+    sink = document_of(await context.read(caller, lambda: api.load_sink(context, caller, name)))
     known = sink["name"]
     begun = None
     if is_admin(caller):

@@ -217,8 +217,6 @@
           form.dataset.rehearsed = "yes";
           form.shown = found.numbers;
           outcome.append(show(found));
-        } else if (found.numbers) {
-          outcome.append(show(found));
         } else if (found.secret) {
           outcome.append(element("p", "Its secret, shown only now:", "muted"), element("code", found.secret, "secret"));
         } else if (!form.querySelector(".field, .confirm")) {

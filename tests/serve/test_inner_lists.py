@@ -1,0 +1,114 @@
+"""Lists inside an answer: the first entries, how many there are, and a path of their own that pages them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from strandline.core.delivery_types import ChunkPlan, LanePlan
+from strandline.core.read_token import Continuation
+from strandline.core.reconcile_records import Asked, FindingKind, StorageKind
+from strandline.core.roles import Role
+from strandline.core.types import BlockKind, Seq, SeqRange
+from strandline.lake import Lake
+from strandline.ledger.deliver import intents, sinks
+from strandline.ledger.ingest import blocks
+from strandline.ledger.reconcile import quarantined_files, reconcile_runs
+from strandline.ledger.reconcile.quarantined_files import NewSwept
+from strandline.serve.describe import INNER_MAX
+from strandline.serve.schemas import LANES_IN_LIST_MAX
+from tests.serve.conftest import API, COLUMNS, Served
+from tests.serve.test_dry_runs import add_sink
+
+MANY = INNER_MAX + 3
+
+
+def all_pages(admin: httpx.Client, path: str, name: str, cursor: str, **more: str) -> list[dict[str, Any]]:
+    found, at = list[dict[str, Any]](), dict[str, Any]()
+    while True:
+        page = admin.get(f"{API}/{path}", params={"limit": 40, **more, **at}).json()
+        assert len(page[name]) <= 40
+        found += page[name]
+        if page["next"] is None:
+            return found
+        at = {cursor: page["next"]}
+
+
+def test_files_of_a_run(served: Served, admin: httpx.Client) -> None:
+    new = [NewSwept(FindingKind.ORPHAN, None, f"data/{n}", f"aside/{n}", n, None) for n in range(MANY)]
+    with served.lake.ledger.write() as connection:
+        run = reconcile_runs.start(connection, Asked(act=True), StorageKind.LOCAL)
+        quarantined_files.begin(connection, run, new)
+    shown = admin.get(f"{API}/reconciliation/runs/{run}").json()
+    assert (len(shown["files"]), shown["files_total"]) == (INNER_MAX, MANY)
+    files = all_pages(admin, f"reconciliation/runs/{run}/files", "files", "after")
+    assert [f["path"] for f in files] == [f"data/{n}" for n in range(MANY)]
+    assert files[:INNER_MAX] == shown["files"]
+    assert admin.get(f"{API}/reconciliation/runs/{run + 1}/files").status_code == 404
+
+
+def test_open_blocks_of_a_dataset(served: Served, admin: httpx.Client, dataset: str) -> None:
+    known = served.lake.dataset(dataset).id
+    with served.lake.ledger.write() as connection:
+        first = SeqRange(Seq(1), Seq(5))
+        blocks.insert_published(connection, known, first, kind=BlockKind.RECOVERED, batch_id="published")
+        for n in range(MANY):
+            blocks.postpone(connection, known, SeqRange(Seq(10 * n + 10), Seq(10 * n + 19)), f"open {n}")
+    seal = admin.get(f"{API}/datasets/events/seal").json()
+    assert (len(seal["open_blocks"]), seal["open_blocks_total"]) == (INNER_MAX, MANY)
+    assert seal["open_blocks"][0]["lo"] == 10, "those that hold the seal back the most"
+    found = all_pages(admin, "datasets/events/blocks", "blocks", "before", only_open="true")
+    assert [b["lo"] for b in found] == [10 * n + 10 for n in reversed(range(MANY))]
+    assert len(all_pages(admin, "datasets/events/blocks", "blocks", "before")) == MANY + 1
+
+
+def promise_rows(lake: Lake, lanes_count: int, chunks_count: int) -> None:
+    """The sink has an open intent in each of so many lanes."""
+    record, dataset, until = lake.delivery.get("partner"), lake.dataset("events"), Seq(chunks_count)
+    with lake.ledger.write() as connection:
+        blocks.insert_published(
+            connection, dataset.id, SeqRange(Seq(1), until), kind=BlockKind.RECOVERED, batch_id="rows"
+        )
+    lease = sinks.leases.take(lake.ledger, record.id, seconds=600)
+    assert lease is not None
+    chunks = tuple(ChunkPlan(SeqRange(Seq(n), Seq(n)), 1) for n in range(1, until + 1))
+    whole = (ChunkPlan(SeqRange(Seq(1), until), 1),)
+    lanes = [LanePlan(f"k={n:04}", None, until, whole if n else chunks) for n in range(lanes_count)]
+    stored = intents.store_plan(
+        lake.ledger, lease, record, until=until, lanes=lanes, options={},
+        token=lambda mark: Continuation(lake.id, dataset.table_uuid, mark).encode(),
+    )  # fmt: skip
+    assert stored is not None and len(stored) == lanes_count
+    sinks.leases.release(lake.ledger, lease)
+
+
+def test_lanes_and_open_intents_of_a_sink(served: Served, admin: httpx.Client, dataset: str, tmp_path: Path) -> None:
+    add_sink(admin, tmp_path / "out")
+    promise_rows(served.lake, MANY, chunks_count=MANY)
+    names = [f"k={n:04}" for n in range(MANY)]
+    shown = admin.get(f"{API}/sinks/partner").json()
+    assert (len(shown["lanes"]), shown["lanes_total"]) == (INNER_MAX, MANY)
+    assert (len(shown["open_intents"]), shown["open_intents_total"]) == (INNER_MAX, MANY)
+    [longest] = [i for i in shown["open_intents"] if i["partition"] == names[0]]
+    assert (len(longest["chunks"]), longest["chunks_total"]) == (INNER_MAX, MANY)
+    assert [lane["partition"] for lane in all_pages(admin, "sinks/partner/lanes", "lanes", "after")] == names
+    found = all_pages(admin, "sinks/partner/intents", "intents", "after")
+    assert sorted(i["partition"] for i in found) == names
+    [listed] = admin.get(f"{API}/sinks").json()["sinks"]
+    assert (len(listed["lanes"]), listed["lanes_total"]) == (LANES_IN_LIST_MAX, MANY)
+    would = admin.delete(f"{API}/sinks/partner", params={"dry_run": "true"}).json()
+    assert would["open_intents"] == MANY, "what is counted is not cut"
+
+
+@pytest.mark.parametrize("path", ["lanes", "intents"])
+def test_the_lists_of_a_sink_are_for_those_who_see_it(
+    served: Served, admin: httpx.Client, dataset: str, tmp_path: Path, path: str
+) -> None:
+    add_sink(admin, tmp_path / "out")
+    assert admin.post(f"{API}/datasets", json={"name": "other", "columns": COLUMNS}).status_code == 201
+    with served.client(served.token("limited", Role.READ, only=["default.other"])) as limited:
+        assert limited.get(f"{API}/sinks/partner/{path}").status_code == 404
+    assert admin.get(f"{API}/sinks/partner/{path}").status_code == 200
