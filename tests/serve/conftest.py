@@ -166,12 +166,21 @@ def dataset(admin: httpx.Client) -> str:
     return name
 
 
+class Gate(threading.Event):
+    """Whoever comes to it waits until it is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached = threading.Event()
+
+
 @pytest.fixture
-def surveying(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Runs of the reconciler wait in their survey until the event is set, or until they are called off."""
-    let, real = threading.Event(), FallbackSurveyor.survey
+def surveying(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    """Runs of the reconciler wait in their survey until the gate is set, or until they are called off."""
+    let, real = Gate(), FallbackSurveyor.survey
 
     def survey(self: FallbackSurveyor, context: Any, watch: Any) -> Any:
+        let.reached.set()
         while not let.wait(0.01):
             watch.check()
         return real(self, context, watch)

@@ -37,7 +37,7 @@ def test_a_dataset_is_created_shown_altered_and_dropped(admin: httpx.Client, dat
 
 def test_the_same_dataset_twice_is_refused(admin: httpx.Client, dataset: str) -> None:
     again = admin.post(f"{API}/datasets", json={"name": "events", "columns": COLUMNS})
-    assert again.status_code == 400 and "default.events" in again.json()["detail"]
+    assert again.status_code == 409 and "default.events" in again.json()["detail"]
 
 
 def test_blocks_and_the_seal_of_a_dataset(served: Served, admin: httpx.Client, dataset: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from strandline.core.roles import Role
 from strandline.lake_admin import init_lake
 from strandline.serve.auth.sessions import COOKIE
-from tests.serve.conftest import API, COLUMNS, Served, eventually, serving
+from tests.serve.conftest import API, COLUMNS, Gate, Served, eventually, serving
 from tests.servers import Postgres, Proxy, Toxiproxy
 
 
@@ -65,10 +65,11 @@ def test_while_the_ledger_is_away_clients_are_told_to_come_again_and_then_it_wor
 
 
 def test_a_run_that_is_under_way_while_the_ledger_is_away_goes_on_and_ends(
-    over_postgres: Served, proxy: Proxy, surveying: threading.Event
+    over_postgres: Served, proxy: Proxy, surveying: Gate
 ) -> None:
     with over_postgres.as_role() as admin:
         place = admin.post(f"{API}/reconciliation/trigger").json()["place"]
+        assert surveying.reached.wait(60)
         proxy.enable(False)
         assert admin.get(place).status_code == 503
         assert admin.post(f"{place}/cancel").status_code == 503, "it is not called off by that"
@@ -81,10 +82,11 @@ def test_a_run_that_is_under_way_while_the_ledger_is_away_goes_on_and_ends(
 
 
 def test_a_run_whose_end_finds_the_ledger_away_is_told_as_died_and_the_next_one_begins(
-    over_postgres: Served, proxy: Proxy, surveying: threading.Event
+    over_postgres: Served, proxy: Proxy, surveying: Gate
 ) -> None:
     with over_postgres.as_role() as admin:
         place = admin.post(f"{API}/reconciliation/trigger").json()["place"]
+        assert surveying.reached.wait(60)
         proxy.enable(False)
         surveying.set()
         eventually(lambda: "strandline-reconciliation" not in {t.name for t in threading.enumerate()})

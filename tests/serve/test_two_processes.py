@@ -48,7 +48,7 @@ def test_what_one_does_the_other_shows_and_of_two_that_create_the_same_one_is_re
         for n in range(5):
             new = {"name": f"events{n}", "columns": COLUMNS}
             answers = list(pool.map(lambda c, new=new: c.post(f"{API}/datasets", json=new), both))
-            assert sorted(a.status_code for a in answers) == [201, 409], [a.text for a in answers]
+            assert sorted(a.status_code for a in answers) == [201, 409], "\n".join(a.text for a in answers)
     assert one.get(f"{API}/datasets").json() == two.get(f"{API}/datasets").json()
     assert len(one.get(f"{API}/datasets").json()["datasets"]) == 5
     made = one.post(f"{API}/tokens", json={"name": "reader", "role": "read"})

@@ -286,7 +286,6 @@ def test_the_settings_file_is_found_by_option_environment_and_folder(
         ["dataset", "list", "--config", "nowhere.toml"],
         ["dataset", "drop", "nope", "--yes"],
         ["dataset", "show", "nope"],
-        ["dataset", "create", "events", "--like", "sample.jsonl"],
         ["ingest", "nope", "sample.jsonl"],
         ["ingest", "events", "sample.jsonl", "--batch-id", "b", "--again"],
         ["ingest", "events", "sample.jsonl", "--batch-id", " "],
@@ -335,6 +334,7 @@ def test_what_a_guard_stops_ends_with_3(home: Path, capsys: pytest.CaptureFixtur
     assert "--yes" in plain_error(capsys, "dataset", "drop", "events", code=3)
     assert error(capsys, "ledger", "void", "1", "--reason", "x", code=3)["type"] == "RefusedError"
     assert error(capsys, "init", code=3)["type"] == "RefusedError"
+    assert error(capsys, "dataset", "create", "events", "--like", "sample.jsonl", code=3)["type"] == "RefusedError"
     (home / "copy.db").write_text("something")
     assert "already" in error(capsys, "ledger", "backup", "copy.db", code=3)["message"]
     assert (home / "copy.db").read_text() == "something"

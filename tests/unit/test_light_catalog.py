@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.table import Table
 from pyiceberg.transforms import BucketTransform, DayTransform
@@ -22,11 +23,11 @@ from pyiceberg.transforms import BucketTransform, DayTransform
 from strandline.core.errors import (
     CommitUnknown,
     NoSuchDataset,
+    RefusedError,
     SchemaError,
     StorageError,
     Superseded,
     TableUnfit,
-    UsageError,
     WrongLake,
 )
 from strandline.core.settings import LakeConfig, Settings
@@ -172,9 +173,18 @@ def test_a_table_that_cannot_be_made_is_refused_and_leaves_nothing(
 
 def test_a_name_that_is_taken_is_refused_and_the_table_stays(catalog: PyIcebergCatalog) -> None:
     uuid = create(catalog).metadata.table_uuid
-    with pytest.raises(UsageError, match="already"):
+    with pytest.raises(RefusedError, match="already"):
         create(catalog, other="long")
     assert catalog.load("events").metadata.table_uuid == uuid
+
+
+def test_a_namespace_that_another_process_makes_at_the_same_moment_is_used(
+    catalog: PyIcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(catalog, name="events")
+    looks, real = iter([False]), SqlCatalog.namespace_exists
+    monkeypatch.setattr(SqlCatalog, "namespace_exists", lambda self, name: next(looks, True) and real(self, name))
+    create(catalog, name="others")
 
 
 def test_a_folder_with_blanks_and_accents_works(tmp_path: Path) -> None:

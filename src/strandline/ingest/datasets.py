@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 from strandline.core.audit_events import Event
-from strandline.core.errors import NoSuchDataset, RefusedError, UsageError
+from strandline.core.errors import NoSuchDataset, RefusedError
 from strandline.core.types import INTERNAL_COLUMNS, BlockKind, Dataset
 from strandline.core.wording import plural
 from strandline.ledger import applied_settings, audit
@@ -46,7 +46,7 @@ class DatasetCare:
         """The table first, then the ledger: a table that names its lake can be found again, a ledger row cannot."""
         with self.ledger.read() as connection:
             if datasets.find(connection, name) is not None:
-                raise UsageError(f"there is a dataset {name} already")
+                raise RefusedError(f"there is a dataset named {name} already")
             epoch = sequence.read(connection).epoch
         if (table := self._left_over(name, columns, deliver_by)) is None:
             table = str(

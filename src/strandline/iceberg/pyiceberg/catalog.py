@@ -30,11 +30,11 @@ from pyiceberg.types import LongType, StringType
 
 from strandline.core.errors import (
     CommitUnknown,
+    RefusedError,
     SchemaError,
     StorageError,
     Superseded,
     TableUnfit,
-    UsageError,
     WrongLake,
 )
 from strandline.core.secrets import resolve_catalog_options
@@ -215,13 +215,20 @@ class PyIcebergCatalog:
         identifier = parse_identifier(name)
         try:
             with explained(full_name(name)):
-                self._catalog.create_namespace_if_not_exists(identifier[:-1])
+                self._ensure_namespace(identifier[:-1])
                 return self._catalog.create_table(identifier, schema, partition_spec=spec, properties=wanted)
         except TableAlreadyExistsError as e:
-            raise UsageError(
+            raise RefusedError(
                 f"there is a table {full_name(name)} already",
                 hint="`strandline dataset adopt` makes a dataset of a table that is there.",
             ) from e
+
+    def _ensure_namespace(self, namespace: tuple[str, ...]) -> None:
+        try:
+            self._catalog.create_namespace_if_not_exists(namespace)
+        except Exception:  # a SQL catalog lets the database's error through if another process was faster
+            if not self._catalog.namespace_exists(namespace):
+                raise
 
     def drop(self, name: str) -> None:
         """The catalog forgets the table; its files stay."""
