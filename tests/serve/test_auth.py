@@ -170,6 +170,7 @@ def test_a_session_is_audited_as_the_page(served: Served, dataset: str) -> None:
         {"X-CSRF-Token": "ours", "Sec-Fetch-Site": "same-site"},
         {"X-CSRF-Token": "ours", "Origin": "https://evil.example"},
         {"X-CSRF-Token": "ours", "Origin": "null"},
+        {"X-CSRF-Token": "ours", "Origin": "null", "Host": ""},
         {"X-CSRF-Token": "other"},
     ],
 )

@@ -64,15 +64,16 @@ def _run_until_stopped(
 ) -> None:
     with closing(call):
         # Not in the main thread, where PySpark would replace our handler for Ctrl-C by its own.
-        with _stopped_by_signals(stopping, journal), ThreadPoolExecutor(len(loops), "strandline-loop") as pool:
+        with _signals(stopping) as came, ThreadPoolExecutor(len(loops), "strandline-loop") as pool:
             running = {loop.name: pool.submit(_run, loop, stopping, journal, states) for loop in loops}
             deadline.running = running
             try:
-                # No `stopping.wait`: the handler runs in this thread, and must not meet the lock that this has taken.
-                while not (stopping.is_set() or any(loop.done() for loop in running.values())):
+                while not (came or any(loop.done() for loop in running.values())):
                     time.sleep(_LOOKS_SECONDS)
             finally:
                 stopping.set()
+            for signalled in came[:1]:
+                journal.write("stopping", signal=signalled.name)
             for loop in running.values():
                 loop.result()
 
@@ -126,17 +127,20 @@ class _Deadline:
 
 
 @contextmanager
-def _stopped_by_signals(stopping: threading.Event, journal: DaemonLog) -> Iterator[None]:
+def _signals(stopping: threading.Event) -> Iterator[list[signal.Signals]]:
+    """Those that came. The handler interrupts the main thread anywhere, so it takes no lock: neither of an event nor of
+    the log."""
+    came: list[signal.Signals] = []
+
     def stop(number: int, frame: FrameType | None) -> None:
-        if stopping.is_set() and number == signal.SIGINT:
+        if (came or stopping.is_set()) and number == signal.SIGINT:
             # Asked twice. Nothing is lost: the next process continues from here.
             os._exit(INTERRUPTED)
-        stopping.set()
-        journal.write("stopping", signal=signal.Signals(number).name)
+        came.append(signal.Signals(number))
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield
+        yield came
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -24,9 +24,9 @@ def check_own_page(request: Request) -> None:
         raise Problem(CROSS_SITE, "the browser says that another site sent this request")
     if site == "same-origin":
         return  # also behind a proxy that replaces Host
-    origin = request.headers.get("origin")
+    origin, host = request.headers.get("origin"), request.headers.get("host")
     # Not the scheme: behind a proxy that encrypts, the browser speaks HTTPS and we do not.
-    if origin is not None and origin.partition("://")[2] != request.headers.get("host", ""):
+    if origin is not None and (not host or origin.partition("://")[2] != host):
         raise Problem(CROSS_SITE, "the browser says that another site sent this request")
 
 
