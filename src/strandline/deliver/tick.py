@@ -96,9 +96,10 @@ class Deliverer:
         """Delivers until every sink has all sealed rows, or waits. A sink named by `only` does not wait for its
         retry."""
         now = utc_now()
-        if only is not None:
-            self._retry_now(only)
         known, work = self._load_work()
+        if waiting := [s.id for s in known if s.name == only and s.retry_at is not None]:
+            self.context.ledger.change(sinks.retry_now, waiting[0])
+            known, work = self._load_work()
         chosen = [s for s in known if only in (None, s.name)]
         if only is not None and not chosen:
             raise NoSuchSink(f"there is no sink {only}", hint=f"Sinks: {', '.join(s.name for s in known) or 'none'}.")
@@ -114,11 +115,6 @@ class Deliverer:
     def _load_work(self) -> tuple[list[SinkRecord], dict[SinkId, SinkWork]]:
         with self.context.ledger.read() as connection:
             return sinks.list_sinks(connection), {w.sink.id: w for w in sinks.due(connection)}
-
-    def _retry_now(self, name: str) -> None:
-        record = self.context.ledger.query(sinks.find, name)
-        if record is not None and record.retry_at is not None:
-            self.context.ledger.change(sinks.retry_now, record.id)
 
     def keep_delivering(self) -> TickReport:
         """One poll of the daemon: start every sink that has work and is not running, and report those that ended since

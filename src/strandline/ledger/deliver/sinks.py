@@ -102,22 +102,21 @@ def get(connection: sa.Connection, name: str) -> SinkRecord:
     return found
 
 
+_PRESENT = sa.select(sink).where(sink.c.removed_at.is_(None)).order_by(sink.c.name)
+
+
 def list_sinks(connection: sa.Connection) -> list[SinkRecord]:
-    return _all(connection, sink.c.removed_at.is_(None))
+    return [_sink(r) for r in connection.execute(_PRESENT)]
 
 
 def of_dataset(connection: sa.Connection, dataset: DatasetId) -> list[SinkRecord]:
-    return _all(connection, sink.c.removed_at.is_(None), sink.c.dataset_id == dataset)
+    return [_sink(r) for r in connection.execute(_PRESENT.where(sink.c.dataset_id == dataset))]
 
 
 def ever_of_dataset(connection: sa.Connection, dataset: DatasetId) -> list[tuple[SinkRecord, bool]]:
     """Includes removed sinks (True), whose destinations still have the rows that they got."""
     rows = connection.execute(sa.select(sink).where(sink.c.dataset_id == dataset).order_by(sink.c.name, sink.c.id))
     return [(_sink(r), r.removed_at is not None) for r in rows]
-
-
-def _all(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> list[SinkRecord]:
-    return [_sink(r) for r in connection.execute(sa.select(sink).where(*where).order_by(sink.c.name))]
 
 
 def _change(connection: sa.Connection, id: SinkId, *where: sa.ColumnElement[bool], **values: Any) -> bool:
