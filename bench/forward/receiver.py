@@ -37,7 +37,8 @@ def receiving(home: Path) -> Iterator[Receiver]:
         lakes.create(lake, DATASET, frames.EVENT_COLUMNS)
         _, token = lake.receiver.create_token("bench")
     command = [sys.executable, "-m", "strandline.cli.main", "receive", "--no-ingest", "--port", "0", "--json"]
-    environ = os.environ | {"STRANDLINE_RECEIVE__SPOOL_BYTES_MAX": str(1 << 40)}
+    unbounded = dict.fromkeys(("SPOOL_BYTES_MAX", "SPOOL_DATASET_BYTES_MAX"), str(1 << 40))
+    environ = os.environ | {f"STRANDLINE_RECEIVE__{name}": value for name, value in unbounded.items()}
     child = subprocess.Popen(
         [*command, "--config", str(home)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=environ
     )

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy import event
 
 from strandline.core.errors import BatchConflict, ResyncNeeded, WitnessUnreadable
-from strandline.core.types import Abandoned, Published, Reserved, SeqRange, SnapshotId, Staged
+from strandline.core.types import Abandoned, Published, Reserved, Seq, SeqRange, SnapshotId, Staged
 from strandline.ledger import postgres
 from strandline.ledger.engine import Ledger
-from strandline.ledger.ingest import blocks, sequence
+from strandline.ledger.ingest import blocks, reserve_sql, sequence
 from strandline.ledger.witness import LocalWitness
 from tests.ledger.conftest import Bench
 
@@ -41,6 +43,43 @@ def test_the_same_batch_id_with_other_rows_is_refused_and_takes_no_number(bench:
 def test_a_batch_id_belongs_to_its_dataset(bench: Bench) -> None:
     other = bench.add_dataset("default.other")
     assert bench.reserve("a").head.rows != bench.reserve("a", dataset=other).head.rows
+
+
+def test_a_dataset_whose_resync_was_postponed_gets_no_block(bench: Bench) -> None:
+    with bench.ledger.write() as connection:
+        blocks.postpone(connection, bench.dataset.id, SeqRange(Seq(1000), Seq(2000)), "postponed")
+    with pytest.raises(ResyncNeeded, match=r"default\.events"):
+        bench.reserve("a")
+    [waiting] = bench.ledger.query(blocks.postponed)
+    bench.ledger.change(blocks.settle_postponed, waiting)
+    assert bench.reserve("a").head.rows.lo == 1, "a refusal takes no number"
+
+
+def test_a_resync_that_is_made_up_for_between_the_refusal_and_its_words_costs_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusals = iter([reserve_sql.ResyncPostponed()])
+    real = reserve_sql.place
+
+    def place(connection: sa.Connection, new: dict[str, Any]) -> Any:
+        for refusal in refusals:
+            raise refusal
+        return real(connection, new)
+
+    monkeypatch.setattr(reserve_sql, "place", place)
+    assert bench.reserve("a").head.rows.lo == 1
+
+
+def test_whether_a_resync_was_postponed_is_looked_up_and_open_blocks_are_not_read(sqlite_bench: Bench) -> None:
+    statements: list[tuple[str, tuple[object, ...]]] = []
+    event.listen(
+        sqlite_bench.ledger.engine, "before_cursor_execute", lambda *a: statements.append((a[2], a[3])), named=False
+    )
+    sqlite_bench.ledger.query(blocks.check_resynced, sqlite_bench.dataset.id)
+    with sqlite_bench.ledger.read() as connection:
+        [asked] = statements
+        plan = [r[3] for r in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {asked[0]}", asked[1])]
+    assert any("postponed_blocks" in step for step in plan), plan
 
 
 def test_an_abandoned_batch_may_come_again_under_new_numbers(bench: Bench) -> None:

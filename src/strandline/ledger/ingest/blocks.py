@@ -79,10 +79,20 @@ def reserve(
     """Returns the block of this batch, durably reserved, and whether it is new. A known batch gets its old block.
 
     `place` keeps the block clear of sequence numbers that the table holds. Raises `BatchConflict` for a known batch
-    with another digest, `PlaceStale` if the table must be checked again, and `BatchEnded` for received bodies that are
-    in another batch by now."""
+    with another digest, `PlaceStale` if the table must be checked again, `BatchEnded` for received bodies that are
+    in another batch by now, and `ResyncNeeded`."""
     if wanted.rows < 1:
         raise ValueError("an empty batch has no block")
+    while True:
+        try:
+            return _reserve(ledger, witness, wanted, lease_seconds=lease_seconds, place=place)
+        except reserve_sql.ResyncPostponed:
+            ledger.query(check_resynced, wanted.dataset)  # raises, unless the resync was made up for just now
+
+
+def _reserve(
+    ledger: Ledger, witness: Witness, wanted: NewBlock, *, lease_seconds: float, place: BlockPlacement | None
+) -> tuple[Block, bool]:
     now = utc_now()
     lease_until = now + timedelta(seconds=lease_seconds)
     new = {
@@ -103,7 +113,6 @@ def reserve(
             if known is not None:
                 return _same_batch(known, wanted), False
             sequence.read(connection)  # there is a counter, so the block was abandoned just now: try again
-        check_resynced(connection, wanted.dataset)  # under the counter's lock, which a resync holds until it commits
         last, inserted = placed
         if wanted.received and inserted is not None:
             reserve_sql.check_unfinished(connection, wanted.dataset, wanted.batch_id)
@@ -346,16 +355,24 @@ def postpone(connection: sa.Connection, dataset: DatasetId, rows: SeqRange, batc
     _insert(connection, dataset, rows, BlockKind.RECOVERED, batch_id, state="reserved", lease_until=utc_now())
 
 
+_POSTPONED = (  # literals, so that SQLite finds the index
+    sa.select(block)
+    .where(block.c.state == sa.literal_column("'reserved'"), block.c.kind == sa.literal_column("'recovered'"))
+    .order_by(block.c.lo)
+)
+_IS_POSTPONED = _POSTPONED.with_only_columns(block.c.id).where(block.c.dataset_id == sa.bindparam("dataset")).limit(1)
+
+
 def postponed(connection: sa.Connection, dataset: DatasetId | None = None) -> list[Reserved]:
     """The ranges for which the resync of datasets was postponed, lowest first."""
-    found = open_blocks(connection, dataset)
-    return [b for b in found if isinstance(b, Reserved) and b.head.kind is BlockKind.RECOVERED]
+    query = _POSTPONED if dataset is None else _POSTPONED.where(block.c.dataset_id == dataset)
+    return [b for b in read_blocks(connection, query) if isinstance(b, Reserved)]
 
 
 def check_resynced(connection: sa.Connection, dataset: DatasetId) -> None:
     """Raises `ResyncNeeded` if the dataset's resync was postponed. Its table may have batches that the ledger has
     forgotten. Until they are known again, nothing is ingested and nothing is settled."""
-    if postponed(connection, dataset):
+    if connection.execute(_IS_POSTPONED, {"dataset": dataset}).first() is not None:
         name = next((d.name for d in datasets.list_datasets(connection) if d.id == dataset), f"dataset {dataset}")
         raise ResyncNeeded(
             f"{name}: its table could not be read when the ledger was found to be "

@@ -72,19 +72,27 @@ def _take_and_insert() -> sa.Select[Any]:
     return sa.select(taken.c.last, inserted.c.id).select_from(taken.outerjoin(inserted, sa.true()))
 
 
-# The trigger that checks, under the counter's lock, whether the batch has ended meanwhile.
+# Triggers that check under the counter's lock: whether the batch has ended, and whether a resync was postponed.
 _BATCH_ENDED = "an_ended_batch_gets_no_block"
+_RESYNC_POSTPONED = "no_block_before_a_postponed_resync"
+
+
+class ResyncPostponed(Exception):
+    """The dataset gets no block before its resync."""
 
 
 def place(connection: sa.Connection, new: dict[str, Any]) -> tuple[int, int | None] | None:
     """Returns the counter's new value and the block's id. The id is None if another caller with the same batch was
-    faster. Returns None, and takes no sequence number, if the batch has a block; `BatchEnded` if it has ended."""
+    faster. Returns None, and takes no sequence number, if the batch has a block; `BatchEnded` if it has ended, and
+    `ResyncPostponed`."""
     try:
         return _place(connection, new)
     except (sqlite3.IntegrityError, sa.exc.IntegrityError) as e:
-        if _BATCH_ENDED not in str(e):
-            raise
-        raise _ended(new["new_batch"]) from e
+        if _RESYNC_POSTPONED in str(e):
+            raise ResyncPostponed from e
+        if _BATCH_ENDED in str(e):
+            raise _ended(new["new_batch"]) from e
+        raise
 
 
 def check_unfinished(connection: sa.Connection, dataset: int, batch_id: str) -> None:
