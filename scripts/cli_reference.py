@@ -16,7 +16,7 @@ from typing import Any
 import typer
 from generated import write_or_check
 
-from strandline.cli.main import app
+from strandline.cli.main import application
 from strandline.core import errors
 from strandline.core.errors import StrandlineError
 
@@ -63,7 +63,7 @@ program and worth a report.
 
 
 def reference() -> str:
-    root = typer.main.get_command(app)
+    root = typer.main.get_command(application())
     parts = [INTRODUCTION]
     parts += [_command(path, command) for path, command in _leaves(("strandline",), root)]
     return "\n".join([*parts, ERRORS + _errors()])

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import typer
 
-from strandline.cli.main import app, run
+from strandline.cli.main import MODULES, application, run
 from strandline.core.errors import ConfigError
 from strandline.core.settings import load_config
 from strandline.core.types import History, Reserved, SnapshotId, Staged
@@ -208,7 +208,7 @@ def _commands(path: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, 
 
 
 def test_every_command_takes_config_and_json() -> None:
-    for path, found in _commands((), typer.main.get_command(app)):
+    for path, found in _commands((), typer.main.get_command(application())):
         taken = {option for parameter in found.params for option in parameter.opts}
         assert {"--config", "--json"} <= taken, " ".join(path)
 
@@ -270,6 +270,13 @@ def test_the_settings_file_is_found_by_option_environment_and_folder(
 
 
 # Errors and exit codes.
+
+
+def test_each_module_of_commands_adds_the_names_that_are_listed() -> None:
+    names = [name for modules in MODULES.values() for listed in modules.values() for name in listed]
+    assert sorted(names) == sorted(typer.main.get_command(application()).commands)
+    for name in names:
+        assert name in typer.main.get_command(application(only=name)).commands
 
 
 @pytest.mark.parametrize(

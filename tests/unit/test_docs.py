@@ -12,7 +12,7 @@ import pytest
 import typer
 from pydantic import BaseModel
 
-from strandline.cli.main import app
+from strandline.cli.main import application
 from strandline.core.settings import Settings
 from strandline.core.settings_maintain import RetainSettings
 
@@ -139,7 +139,7 @@ def commands(text: str) -> Iterator[list[str]]:
     ],
 )
 def test_every_command_and_option_that_a_page_names_is_there(page: str) -> None:
-    root = typer.main.get_command(app)
+    root = typer.main.get_command(application())
     for words in commands((ROOT / page).read_text("utf-8")):
         command, spelled = root, "strandline"
         options = {o for p in command.params for o in p.opts}

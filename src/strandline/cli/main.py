@@ -11,33 +11,13 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib import import_module
 
 import typer
 from rich.text import Text
 
 from strandline.cli.command import CARE, DELIVERY, ROWS, START
-from strandline.cli.commands import (
-    apply,
-    audit,
-    daemon,
-    dataset,
-    deliver,
-    ingest,
-    lake,
-    ledger,
-    maintain,
-    read,
-    receive,
-    reconcile,
-    serve,
-    sink,
-    spool,
-    status,
-    task,
-    token,
-    verify,
-)
 from strandline.cli.log_lines import mask_stray_lines
 from strandline.cli.output import Output, dumps
 from strandline.core import failpoints
@@ -50,24 +30,50 @@ from strandline.iceberg.session.java import refuse_windows
 INTERRUPTED = 128 + signal.SIGINT
 PIPE_CLOSED = 128 + 13  # SIGPIPE, which Python does not have on every system
 
-app = typer.Typer(
-    name="strandline",
-    help="Every row of an Iceberg lake to every sink exactly once, and only once it is settled.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-for panel, modules in {
-    START: (lake, apply),
-    ROWS: (dataset, ingest, read),
-    DELIVERY: (sink, deliver, daemon, verify, receive, spool, token),
-    CARE: (status, serve, maintain, reconcile, audit, task, ledger),
-}.items():
-    for module in modules:
-        app.add_typer(module.app, rich_help_panel=panel)
+# The modules of commands, and the names that each adds to `strandline`.
+MODULES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    START: {"lake": ("init", "demo", "doctor"), "apply": ("apply", "export")},
+    ROWS: {"dataset": ("dataset",), "ingest": ("ingest",), "read": ("read",)},
+    DELIVERY: {
+        "sink": ("sink",),
+        "deliver": ("tick",),
+        "daemon": ("run",),
+        "verify": ("verify",),
+        "receive": ("receive",),
+        "spool": ("spool",),
+        "token": ("token",),
+    },
+    CARE: {
+        "status": ("status", "top", "recover", "migrate", "metrics"),
+        "serve": ("serve",),
+        "maintain": ("compact", "retain", "expire", "purge", "maintenance"),
+        "reconcile": ("reconcile",),
+        "audit": ("audit",),
+        "task": ("task",),
+        "ledger": ("ledger",),
+    },
+}
 
 
-@app.callback(invoke_without_command=True)
+def application(only: str | None = None) -> typer.Typer:
+    """`strandline` with all commands, or with those of the module that has the command `only`, if one has: the imports
+    are most of the time of a short command."""
+    app = typer.Typer(
+        name="strandline",
+        help="Every row of an Iceberg lake to every sink exactly once, and only once it is settled.",
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback(invoke_without_command=True)(root)
+    found = {module for modules in MODULES.values() for module, names in modules.items() if only in names}
+    for panel, modules in MODULES.items():
+        for module in modules:
+            if not found or module in found:
+                app.add_typer(import_module(f"strandline.cli.commands.{module}").app, rich_help_panel=panel)
+    return app
+
+
 def root(
     context: typer.Context,
     version: bool = typer.Option(False, "--version", help="Print the version and end."),
@@ -122,7 +128,7 @@ def _invoke(arguments: Sequence[str]) -> int:
         failpoints.arm_from(os.environ)
     except ValueError as e:
         raise UsageError(f"STRANDLINE_FAILPOINT: {e}") from e
-    command = typer.main.get_command(app)
+    command = typer.main.get_command(application(only=next(iter(arguments), None)))
     set_process_actor(Actor(system_user(), Trigger.COMMAND))
     try:
         with command.make_context("strandline", list(arguments)) as context:
