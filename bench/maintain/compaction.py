@@ -65,6 +65,7 @@ class Small:
         """As it was before a compaction, on the disk too: every sample begins with the same."""
         arguments = f"table => 'default.{self.name}'"
         self.lake.spark.sql(f"CALL lake.system.set_current_snapshot({arguments}, snapshot_id => {snapshot})").collect()
+        self.lake.accept_table(self.name, "it is measured again")
         late = "older_than => TIMESTAMP '2999-01-01 00:00:00', retain_last => 1"
         self.lake.spark.sql(f"CALL lake.system.expire_snapshots({arguments}, {late})").collect()
 
