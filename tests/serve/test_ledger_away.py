@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from strandline.core.roles import Role
 from strandline.lake_admin import init_lake
+from strandline.ledger.reconcile import reconcile_runs
 from strandline.serve.auth.sessions import COOKIE
 from tests.serve.conftest import API, COLUMNS, Gate, Served, eventually, serving
 from tests.servers import Postgres, Proxy, Toxiproxy
@@ -81,23 +82,44 @@ def test_a_run_that_is_under_way_while_the_ledger_is_away_goes_on_and_ends(
         assert admin.get(place).json()["aborted"] is None
 
 
-def test_a_run_whose_end_finds_the_ledger_away_is_told_as_died_and_the_next_one_begins(
-    over_postgres: Served, proxy: Proxy, surveying: Gate
+def test_a_run_whose_end_finds_the_ledger_away_stores_it_when_the_ledger_is_back(
+    over_postgres: Served, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real, tries = reconcile_runs.complete, list[int]()
+
+    def complete(connection: Any, run: Any, outcome: Any) -> bool:
+        tries.append(run)
+        if len(tries) == 1:
+            proxy.enable(False)
+        return real(connection, run, outcome)
+
+    monkeypatch.setattr(reconcile_runs, "complete", complete)
+    with over_postgres.as_role() as admin:
+        place = admin.post(f"{API}/reconciliation/trigger").json()["place"]
+        eventually(lambda: "is stored when the ledger answers" in caplog.text)
+        proxy.enable(True)
+        eventually(lambda: admin.get(place).json()["ended_at"])
+        found = admin.get(place).json()
+        assert found["aborted"] is None and set(found["phases"]) > {"settle"}, "what it counted until then is there"
+        eventually(lambda: not admin.get(f"{API}/reconciliation/status").json()["running"])
+        again = admin.post(f"{API}/reconciliation/trigger")
+        assert again.status_code == 202, again.text
+        eventually(lambda: admin.get(again.json()["place"]).json()["ended_at"])
+
+
+def test_a_run_that_meets_the_ledger_away_in_its_middle_ends_with_that_as_its_reason(
+    over_postgres: Served, proxy: Proxy, surveying: Gate, caplog: pytest.LogCaptureFixture
 ) -> None:
     with over_postgres.as_role() as admin:
         place = admin.post(f"{API}/reconciliation/trigger").json()["place"]
         assert surveying.reached.wait(60)
         proxy.enable(False)
         surveying.set()
-        eventually(lambda: "strandline-reconciliation" not in {t.name for t in threading.enumerate()})
+        eventually(lambda: "is stored when the ledger answers" in caplog.text)
         proxy.enable(True)
-        with over_postgres.lake.ledger.write() as connection:
-            connection.exec_driver_sql("UPDATE sweep_lease SET until = until - 3600000000 WHERE until IS NOT NULL")
-        assert admin.get(place).json()["aborted"] == "died"
-        again = admin.post(f"{API}/reconciliation/trigger")
-        assert again.status_code == 202, again.text
-        eventually(lambda: admin.get(again.json()["place"]).json()["ended_at"])
-        assert admin.get(again.json()["place"]).json()["aborted"] is None
+        eventually(lambda: admin.get(place).json()["ended_at"])
+        found = admin.get(place).json()
+        assert found["aborted"] == "unknown" and "the ledger did not answer" in found["why"], found
 
 
 def test_whoever_logs_out_while_the_ledger_is_away_loses_the_cookie_and_is_told_that_the_session_goes_on(

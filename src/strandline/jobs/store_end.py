@@ -18,6 +18,8 @@ T = TypeVar("T")
 
 _SECONDS_MAX = 600.0
 _RETRY_SECONDS_MAX = 5.0
+NOBODY_WAITS = threading.Event()  # as `stopping`: one try only
+NOBODY_WAITS.set()
 
 
 def store_end(store: Callable[[], T], what: str, stopping: threading.Event) -> T:

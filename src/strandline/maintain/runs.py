@@ -17,7 +17,7 @@ from strandline.core.errors import CalledOff, LeaseLost, RefusedError, Skipped, 
 from strandline.core.types import Dataset
 from strandline.jobs.heartbeat import beating
 from strandline.jobs.node import node
-from strandline.jobs.store_end import store_end
+from strandline.jobs.store_end import NOBODY_WAITS, store_end
 from strandline.ledger import audit
 from strandline.ledger.engine import utc_now
 from strandline.ledger.maintain import runs
@@ -32,8 +32,6 @@ T = TypeVar("T", bound="DataclassInstance")
 # its files: the reconciler may have taken them for garbage.
 StillAlive = Callable[[], None]
 Work = Callable[[StillAlive], T]
-_NOBODY_WAITS = threading.Event()
-_NOBODY_WAITS.set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +149,7 @@ def _work(
 
         with suppress(StrandlineError):  # it is logged, and `e` says more
             # Whoever interrupts a command does not wait for the ledger.
-            store_end(store_failure, f"run {run}", control.stopping if isinstance(e, Exception) else _NOBODY_WAITS)
+            store_end(store_failure, f"run {run}", control.stopping if isinstance(e, Exception) else NOBODY_WAITS)
         raise
     failpoints.hit("maintain.before_end")
 

@@ -83,7 +83,7 @@ class RunWatch:
         self._lease = lease
         self._heartbeat = heartbeat
         self._deadline = time.monotonic() + run_seconds_max
-        self._cancelled = cancelled or threading.Event()
+        self.cancelled = cancelled or threading.Event()
         self._called_off = called_off or threading.Event()
         self._on_progress = on_progress or (lambda phase, count, total: None)
         self._phase: Phase | None = None
@@ -121,7 +121,7 @@ class RunWatch:
         return max(0.0, self._deadline - time.monotonic())
 
     def check(self) -> None:
-        if self._cancelled.is_set() or self._called_off.is_set():
+        if self.cancelled.is_set() or self._called_off.is_set():
             raise Aborted(AbortReason.CANCELLED, "it was cancelled")
         if self._heartbeat.is_lost:
             raise Aborted(AbortReason.LEASE_LOST, "another run has taken over")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, groupby, islice
 
@@ -26,6 +27,7 @@ from strandline.core.errors import (
 )
 from strandline.core.reconcile_records import AbortReason, Asked, Run, RunId, SweptState
 from strandline.core.wording import plural
+from strandline.jobs.store_end import NOBODY_WAITS, store_end
 from strandline.ledger import audit
 from strandline.ledger.maintain import runs
 from strandline.ledger.reconcile import quarantined_files, reconcile_runs
@@ -108,11 +110,12 @@ class _Sweep:
             self._end(AbortReason.COMMIT_FAILED, e.message)
         except StrandlineError as e:
             self._end(AbortReason.UNKNOWN, e.message)
-        except KeyboardInterrupt:
-            self._end(AbortReason.CANCELLED, "it was interrupted")
-            raise
         except BaseException as e:
-            self._end(AbortReason.UNKNOWN, f"it ended unexpectedly: {type(e).__name__}")
+            ended = (AbortReason.UNKNOWN, f"it ended unexpectedly: {type(e).__name__}")
+            if isinstance(e, KeyboardInterrupt):
+                ended = (AbortReason.CANCELLED, "it was interrupted")
+            with suppress(StrandlineError):  # it is logged, and `e` says more
+                self._end(*ended, waits=isinstance(e, Exception))
             raise
         else:
             failpoints.hit("reconcile.before_end")
@@ -351,18 +354,26 @@ class _Sweep:
             **self._counters.flags,
         )
 
-    def _end(self, reason: AbortReason | None = None, why: str = "") -> None:
+    def _end(self, reason: AbortReason | None = None, why: str = "", *, waits: bool = True) -> None:
+        """Stores the run's end. If the ledger is away, waits for it, under the lease: a run that had no other trouble
+        must not look dead. With `waits` False it tries once: whoever interrupts a command does not wait."""
         self._watch.end_phase()
         self._counters.note(phases=self._watch.seconds)
         outcome, settings = self._counters.outcome(), self._settings
-        with self._context.ledger.write() as connection:
-            if reason is None:
-                is_recorded = reconcile_runs.complete(connection, self._run, outcome)
-            else:
-                is_recorded = reconcile_runs.abort(connection, self._run, outcome, reason, why)
-            if not is_recorded:
-                reconcile_runs.outlived(connection, self._run, outcome)
-            reconcile_runs.forget_old(connection, runs_max=settings.history_runs, left_days=settings.quarantine_days)
+
+        def store() -> None:
+            with self._context.ledger.write() as connection:
+                if reason is None:
+                    is_recorded = reconcile_runs.complete(connection, self._run, outcome)
+                else:
+                    is_recorded = reconcile_runs.abort(connection, self._run, outcome, reason, why)
+                if not is_recorded:
+                    reconcile_runs.outlived(connection, self._run, outcome)
+                reconcile_runs.forget_old(
+                    connection, runs_max=settings.history_runs, left_days=settings.quarantine_days
+                )
+
+        store_end(store, f"run {self._run} of the reconciler", self._watch.cancelled if waits else NOBODY_WAITS)
         self._activity.tell("done" if reason is None else reason.value)
 
 
