@@ -18,6 +18,7 @@ from tests.browser.conftest import AXE, DESKTOP, PATIENCE_MILLISECONDS, Shown, V
 from tests.browser.shown_lake import STRAY
 from tests.conftest import missing
 from tests.serve.conftest import API, Served, eventually, serving
+from tests.serve.test_called_off import Held, hold_compaction
 from tests.spark.lakes import create, numbers
 
 expect.set_options(timeout=PATIENCE_MILLISECONDS)
@@ -191,6 +192,19 @@ def test_a_dry_run_of_the_reconciler_is_read_before_it_acts(admin: Visitor) -> N
     expect(page.locator("#found")).to_contain_text("Orphan files")
     assert STRAY in page.locator("#samples").inner_text()
     assert "Nothing: it was a dry run." in page.locator("#done").inner_text()
+
+
+def test_a_run_that_was_called_off_is_not_told_as_done(admin: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Held()
+    hold_compaction(monkeypatch, held)
+    dialog = open_dialog(admin.go("/datasets/default.clicks"), "Compact")
+    dialog.get_by_role("button", name="Compact").click()
+    assert held.reached.wait(60)
+    with admin.page.expect_response(lambda r: r.url.endswith("/cancel")):
+        dialog.get_by_role("button", name="Call off").click()
+    held.let.set()
+    expect(dialog.locator(".outcome .note")).to_have_text("it was called off")
+    expect(dialog.locator(".outcome .note")).to_have_class("note warn")
 
 
 def test_a_token_is_made_shown_once_and_revoked(admin: Visitor) -> None:

@@ -84,7 +84,9 @@ def test_a_task_of_a_sink(
     assert admin.post(f"{API}/tasks/999/cancel").status_code == 404
 
 
-def test_a_run_of_maintenance(admin: httpx.Client, dataset: str, monkeypatch: pytest.MonkeyPatch, held: Held) -> None:
+def hold_compaction(monkeypatch: pytest.MonkeyPatch, held: Held) -> None:
+    """Compactions wait at their first step, without Spark, and must be called off there."""
+
     @contextmanager
     def without_jobs(self: Maintenance, control: Any) -> Iterator[None]:
         yield
@@ -96,6 +98,10 @@ def test_a_run_of_maintenance(admin: httpx.Client, dataset: str, monkeypatch: py
 
     monkeypatch.setattr(Maintenance, "_cancelling_jobs", without_jobs)
     monkeypatch.setattr(Maintenance, "_compact", compact)
+
+
+def test_a_run_of_maintenance(admin: httpx.Client, dataset: str, monkeypatch: pytest.MonkeyPatch, held: Held) -> None:
+    hold_compaction(monkeypatch, held)
     place = admin.post(f"{API}/maintenance/compact", json={"dataset": dataset}).json()["place"]
     assert held.reached.wait(60)
     asked_off = admin.post(f"{place}/cancel")

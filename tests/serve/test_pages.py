@@ -14,6 +14,9 @@ import httpx
 import pytest
 
 from strandline.core.roles import Role
+from strandline.core.types import Seq
+from strandline.deliver.facade import Delivery
+from strandline.deliver.quarantine.replay import Replay, ReplayedRow, ReplayReport
 from strandline.lake import Lake
 from strandline.serve.app import create_app, declared_routes
 from strandline.serve.auth.needs import Needs
@@ -25,8 +28,10 @@ from strandline.serve.pages.login import _own_path
 from strandline.serve.pages.render import _environment
 from strandline.serve.pages.views import place_of
 from strandline.serve.server import serve_lake
+from strandline.status import documents
 from strandline.status.problems import Severity, StatusProblem, Subject
 from tests.serve.conftest import API, Served, eventually
+from tests.serve.test_dry_runs import add_sink
 
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 OWN = SinkKey("d", "s")
@@ -236,6 +241,11 @@ def test_what_cannot_be_undone_has_a_dry_run_before() -> None:
         assert {*action.only_if} <= {f.name for f in action.fields}, action.id
 
 
+def test_the_button_that_removes_a_sink_says_that_another_at_the_same_place_continues() -> None:
+    [remove] = [a for a in actions.sink_actions("partner", "active") if a.id == "remove"]
+    assert "same place" in remove.says and "continues" in remove.says and "anew" not in remove.says
+
+
 def test_a_task_that_is_done_and_whose_result_is_bad_does_not_look_well(
     served: Served, browser: httpx.Client, dataset: str, tmp_path: Path
 ) -> None:
@@ -251,6 +261,24 @@ def test_a_task_that_is_done_and_whose_result_is_bad_does_not_look_well(
         shown = browser.get(path).text
         assert "needs a look" in shown and ">done<" not in shown, path
     assert "partner is paused, and got nothing" in browser.get("/runs").text
+
+
+def test_a_result_that_is_too_large_to_be_stored_still_says_what_is_bad_in_it(
+    served: Served, browser: httpx.Client, dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    why = "422: " + "no customer of this name is known " * 3
+    refused = tuple(ReplayedRow(Seq(n), Replay.REFUSED, why) for n in range(1, 10_001))
+    monkeypatch.setattr(Delivery, "replay", lambda *given, **more: ReplayReport("partner", refused))
+    with served.as_role() as admin:
+        add_sink(admin, tmp_path / "out")
+        begun = admin.post(f"{API}/quarantined-rows/replay", json={"sink": "partner", "all": True}).json()
+        eventually(lambda: admin.get(begun["place"]).json()["outcome"])
+        found = admin.get(begun["place"]).json()
+    said = f"10,000 of 10,000 rows not delivered: {why}"
+    assert (found["outcome"], found["attention"]) == ("done", said)
+    assert "omitted" in found["result"] and found["result"]["replayed"] == 0, "its numbers are stored"
+    assert "needs a look" in browser.get(f"/runs/tasks/{begun['task']}").text
+    assert documents.task(served.lake.tasks.get(begun["task"]))["attention"] == said
 
 
 # Files and events.

@@ -9,8 +9,8 @@ class Role(StrEnum):
     """A token has one role. A request needs one: `allows` says whether the token's role is enough."""
 
     READ = "read"  # look at status, datasets, sinks and runs
-    WRITE = "write"  # also send rows to the receiver
-    REPLICATE = "replicate"  # also fetch what a follower needs
+    WRITE = "write"  # look, and send rows to the receiver
+    REPLICATE = "replicate"  # look, and fetch what a follower needs
     ADMIN = "admin"  # everything
 
 

@@ -6,6 +6,7 @@ once. What the work itself has done is durable in its own stage, whatever become
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from collections.abc import Callable, Mapping
@@ -43,6 +44,9 @@ AT_ONCE_MAX = 8  # each may hold a thread and a connection for hours
 KEPT_MAX = 1000  # tasks on record
 RESULT_CHARS_MAX = 1 << 20  # a result is read as a whole whenever somebody looks at the task
 
+# Gets the kind of a task and its result. Returns what is bad in the result, or None.
+Judge = Callable[[str, Mapping[str, Any]], str | None]
+
 
 @dataclass(frozen=True, slots=True)
 class _UnderWay:
@@ -54,9 +58,17 @@ class Tasks:
     """The tasks that this process works on, and the record of all. Thread-safe."""
 
     def __init__(
-        self, ledger: Ledger, *, lease_seconds: float, at_once_max: int = AT_ONCE_MAX, kept_max: int = KEPT_MAX
+        self,
+        ledger: Ledger,
+        *,
+        lease_seconds: float,
+        at_once_max: int = AT_ONCE_MAX,
+        kept_max: int = KEPT_MAX,
+        judge: Judge = lambda kind, result: None,
     ) -> None:
+        """`judge` is asked about a result that is too large to be stored: what it says is stored instead."""
         self._ledger = ledger
+        self._judge = judge
         self._lease_seconds = lease_seconds
         self._kept_max = kept_max
         self.free = threading.BoundedSemaphore(at_once_max)  # places for long work in this process
@@ -102,7 +114,7 @@ class Tasks:
 
         try:
             with beating(renew, lease_seconds=self._lease_seconds):
-                end = _result_of(task, work, stopping)
+                end = _result_of(task, work, stopping, self._judge)
                 failpoints.hit("task.before_end")
                 self._store_end(task, lease, end)
                 failpoints.hit("task.after_end")
@@ -198,9 +210,9 @@ class _End:
     error: Mapping[str, Any] | None = None
 
 
-def _result_of(task: Task, work: Work, stopping: threading.Event) -> _End:
+def _result_of(task: Task, work: Work, stopping: threading.Event, judge: Judge) -> _End:
     try:
-        return _End(Outcome.DONE, result=_bounded(work(stopping)))
+        return _End(Outcome.DONE, result=_bounded(task.kind, work(stopping), judge))
     except CalledOff as e:
         return _End(Outcome.CANCELLED, error=error_document(e))
     except (RefusedError, UsageError) as e:
@@ -212,8 +224,12 @@ def _result_of(task: Task, work: Work, stopping: threading.Event) -> _End:
         return _End(Outcome.FAILED, error=error_document(error))
 
 
-def _bounded(result: Mapping[str, Any]) -> Mapping[str, Any]:
-    size = len(json_text(dict(result)))
-    if size <= RESULT_CHARS_MAX:
+def _bounded(kind: str, result: Mapping[str, Any], judge: Judge) -> Mapping[str, Any]:
+    """The result; of one that is too large, its numbers and what is bad in it."""
+    text = json_text(dict(result))
+    if len(text) <= RESULT_CHARS_MAX:
         return result
-    return {"omitted": f"the result has {size:,} characters; more than {RESULT_CHARS_MAX:,} are not stored"}
+    whole: dict[str, Any] = json.loads(text)
+    numbers = {name: value for name, value in whole.items() if isinstance(value, int | float)}
+    omitted = f"the result has {len(text):,} characters; more than {RESULT_CHARS_MAX:,} are not stored"
+    return numbers | {"omitted": omitted, "attention": judge(kind, whole)}

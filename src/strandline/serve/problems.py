@@ -73,14 +73,13 @@ NOT_FOUND = ProblemKind("not-found", 404, "there is nothing at this path")
 WRONG_METHOD = ProblemKind("wrong-method", 405, "this path does not know the method")
 TOO_SLOW = ProblemKind("too-slow", 408, "the body took too long", retryable=True)
 TOO_LARGE = ProblemKind("too-large", 413, "the body is too large")
-NOT_JSON = ProblemKind("not-json", 415, "the body is not JSON by its type")
 MALFORMED = ProblemKind("malformed", 422, "the request does not have the form that it must have")
 TOO_MANY = ProblemKind("too-many", 429, "too many requests", retryable=True)
 UNEXPECTED = ProblemKind("unexpected", 500, "an error of the server that nobody foresaw")
 LEDGER_AWAY = ProblemKind("ledger-away", 503, "the ledger does not answer", retryable=True)
 
 KINDS = (
-    NO_TOKEN, WRONG_ROLE, WRONG_SCOPE, CROSS_SITE, NOT_FOUND, WRONG_METHOD, TOO_SLOW, TOO_LARGE, NOT_JSON,
+    NO_TOKEN, WRONG_ROLE, WRONG_SCOPE, CROSS_SITE, NOT_FOUND, WRONG_METHOD, TOO_SLOW, TOO_LARGE,
     MALFORMED, TOO_MANY, UNEXPECTED, LEDGER_AWAY,
 )  # fmt: skip
 

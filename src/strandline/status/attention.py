@@ -13,7 +13,17 @@ if TYPE_CHECKING:
 
 def attention(t: Task) -> str | None:
     """None if there is nothing, or if its error says it."""
-    return None if t.result is None else "; ".join(_found(t.kind, t.result)) or None
+    if t.result is None:
+        return None
+    if "omitted" in t.result:  # the result was too large to be stored; this was found before
+        stored: str | None = t.result.get("attention")
+        return stored
+    return bad_in_result(t.kind, t.result)
+
+
+def bad_in_result(kind: str, result: Mapping[str, Any]) -> str | None:
+    """What is bad in the result of a task of this kind; None if nothing is."""
+    return "; ".join(_found(kind, result)) or None
 
 
 def _found(kind: str, result: Mapping[str, Any]) -> Iterator[str]:

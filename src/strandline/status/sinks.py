@@ -61,6 +61,15 @@ def load_sinks(
         return read_sinks(connection, lake, only, now=now)
 
 
+def load_lanes(ledger: Ledger, lake: str, name: str) -> list[tuple[int, SinkStatus]]:
+    """Of one sink, each with its number in the ledger, oldest first. What stands for a sink without lanes has 0."""
+    with ledger.read_at_once() as connection:
+        found = read_sinks(connection, lake, name)
+        numbers = {one.partition: one.id for one in lanes.unchecked(connection, sinks.get(connection, name))}
+    numbered = [(numbers.get(status.partition or NOT_PARTITIONED, 0), status) for status in found]
+    return sorted(numbered, key=lambda one: one[0])
+
+
 def read_sinks(
     connection: Connection,
     lake: str,

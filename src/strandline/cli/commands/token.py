@@ -39,8 +39,8 @@ def create(
     ),
     role: Role | None = typer.Option(
         None,
-        help="What it may do: look (read), also send rows (write), also follow this lake (replicate), or everything "
-        "(admin).",
+        help="What it may do: look (read), look and send rows (write), look and follow this lake (replicate), or "
+        "everything (admin).",
         show_default="write",
     ),
     expires: str | None = typer.Option(

@@ -171,20 +171,21 @@ def load_sink(context: ServeContext, caller: Caller, name: str) -> Document:
 
 
 @router.get(
-    "/{name}/lanes", summary="Its lanes, by partition", **documented(page_of("lanes", SINK_LANE), problems=NAMED)
+    "/{name}/lanes",
+    summary="Its lanes, oldest first",
+    **documented(page_of("lanes", SINK_LANE, NUMBER), problems=NAMED),
 )
 async def list_lanes(
-    request: Request, name: NamePath, caller: Caller = needs(Role.READ), limit: Limit = 100, after: AfterName = None
+    request: Request, name: NamePath, caller: Caller = needs(Role.READ), limit: Limit = 100, after: AfterId = None
 ) -> Response:
     context = context_of(request)
 
     def load() -> Document:
         known = check_sink(context, caller, name)
-        lanes = sorted(
-            sinks.load_sinks(context.lake.ledger, context.lake.id, known), key=lambda lane: lane.partition or ""
-        )
-        found = [lane for lane in lanes if after is None or (lane.partition or "") > after]
-        return paged("lanes", found, limit, documents.sink_status, lambda lane: lane.partition or "")
+        lanes = sinks.load_lanes(context.lake.ledger, context.lake.id, known)
+        found = [lane for lane in lanes if after is None or lane[0] > after]
+        # By number: a partition may be longer than the head of a request.
+        return paged("lanes", found, limit, lambda lane: documents.sink_status(lane[1]), lambda lane: lane[0])
 
     return await context.read(caller, load)
 

@@ -116,8 +116,9 @@ def _sink_work(name: str) -> list[Action]:
         ),
         Action(
             "remove", "Remove", "DELETE", at,
-            f"{name} gets no more rows, and its watermarks are forgotten. What was delivered stays where it is. A new "
-            "sink of the same name starts anew.",
+            f"{name} gets no more rows: neither those that it lags behind nor those in its quarantine. What was "
+            "delivered stays where it is. A sink that is added to the same place later continues where this one was; "
+            "“Deliver again” starts over.",
             dry_path=f"{at}?dry_run=true", cannot_be_undone=True, confirm=name, sends_body=False,
         ),
     ]  # fmt: skip

@@ -162,13 +162,14 @@
       await wait(pause);
     }
   }
-  // `attention`: the work is done, and its result is not as it should be.
+  // `attention`: the work is done, and its result is not as it should be. `skipped`: nothing was done, and nothing is broken.
   function conclude(found, outcome, words) {
-    const failed = found.error || found.attention || found.aborted || (found.outcome && !["done", "skipped"].includes(found.outcome));
+    const failed = found.error || found.attention || found.aborted || (found.outcome && found.outcome !== "done");
     const headline = failed
       ? (found.error?.message || found.attention || found.why || found.reason || found.outcome || found.aborted)
       : words + ": done.";
-    outcome.replaceChildren(element("p", headline, "note " + (failed ? "bad" : found.partial ? "unsure" : "ok")));
+    const kind = found.outcome === "skipped" ? "warn" : failed ? "bad" : found.partial ? "unsure" : "ok";
+    outcome.replaceChildren(element("p", headline, "note " + kind));
     if (found.partial) outcome.append(element("p", "Partial: not everything could be read. There may be more than this.", "note unsure"));
     if (found.error?.hint) outcome.append(element("p", found.error.hint, "muted"));
     if (found.found) return concludeSweep(found, outcome) && !failed;
