@@ -16,8 +16,10 @@ from urllib.parse import urlsplit
 from bench.measure import Bench, Measurement, in_turn, seconds_of
 from bench.results import Figure, Goal, Samples
 from bench.serve import large_lake
+from strandline.core.settings_serve import ServeSettings
 
 CLIENTS = 50
+READINGS = 3  # of the lake that fall into each round: most answers are made from a reading that is there
 STATUS = Figure(
     f"GET /api/v1/status with {CLIENTS} clients, 99th percentile", "s", None, Goal(0.05, "at most", of="ours")
 )
@@ -33,9 +35,9 @@ def measure_status(bench: Bench) -> dict[str, Samples]:
     bench.say("making a large lake")
     secret = large_lake.fill(home, tables=size["datasets"], sinks_count=size["sinks"], lanes=1, runs=size["runs"])
     with served(home) as url:
-        asked = bench.sized(20, 3)
-        (found,) = in_turn(bench, 5, lambda n: _slowest(url, "/api/v1/status", secret, CLIENTS, asked))
-        (page,) = in_turn(bench, 5, lambda n: _slowest(url, "/", secret, 1, asked))
+        asked, long = bench.sized(20, 3), bench.sized(READINGS, 1) * ServeSettings().refresh_seconds
+        (found,) = in_turn(bench, 5, lambda n: _slowest(url, "/api/v1/status", secret, CLIENTS, asked, long))
+        (page,) = in_turn(bench, 5, lambda n: _slowest(url, "/", secret, 1, asked, long))
     command = [str(_STRANDLINE), "status", "--config", str(home)]
     (shown,) = in_turn(bench, 5, lambda n: seconds_of(lambda: _quietly(command)))
     times = {STATUS.name: found, PAGE.name: page, SHELL.name: shown}
@@ -79,27 +81,30 @@ def _after_a_pause(url: str, secret: str) -> float:
     return asyncio.run(answer_times(url, "/metrics", secret, 1))[0]
 
 
-def _slowest(url: str, path: str, secret: str, clients: int, asked: int) -> float:
-    """The 99th percentile over all requests of the clients, each with a connection of its own."""
-    return asyncio.run(_ask(url, path, secret, clients, asked))
+def _slowest(url: str, path: str, secret: str, clients: int, asked: int, seconds_min: float = 0.0) -> float:
+    """The 99th percentile over all requests of the clients, each with a connection of its own. The clients go on for
+    `seconds_min`, so that the server reads the lake anew while they ask."""
+    return asyncio.run(_ask(url, path, secret, clients, asked, seconds_min))
 
 
-async def _ask(url: str, path: str, secret: str, clients: int, asked: int) -> float:
+async def _ask(url: str, path: str, secret: str, clients: int, asked: int, seconds_min: float) -> float:
     await answer_times(url, path, secret, 2)  # the first one reads the lake
-    found = await asyncio.gather(*(answer_times(url, path, secret, asked) for _ in range(clients)))
+    found = await asyncio.gather(*(answer_times(url, path, secret, asked, seconds_min) for _ in range(clients)))
     times = sorted(seconds for of_one in found for seconds in of_one)
     return times[min(len(times) - 1, int(len(times) * 0.99))]
 
 
-async def answer_times(url: str, path: str, secret: str, asked: int) -> list[float]:
-    """As little as a client needs, so that its own time does not count: it takes what comes, and parses nothing."""
+async def answer_times(url: str, path: str, secret: str, asked: int, seconds_min: float = 0.0) -> list[float]:
+    """Of at least so many requests over at least so long. As little as a client needs, so that its own time does not
+    count: it takes what comes, and parses nothing."""
     host, port = urlsplit(url).hostname, urlsplit(url).port
     reader, writer = await asyncio.open_connection(host, port, limit=1 << 22)
     head = (
         f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\nAuthorization: Bearer {secret}\r\nAccept-Encoding: gzip\r\n\r\n"
     )
-    times = []
-    for _ in range(asked):
+    times = list[float]()
+    until = time.perf_counter() + seconds_min
+    while len(times) < asked or time.perf_counter() < until:
         began = time.perf_counter()
         writer.write(head.encode())
         answer = (await reader.readuntil(b"\r\n\r\n")).lower()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import threading
@@ -20,6 +21,7 @@ from strandline.apply.declaration import Declaration, SinkSpec
 from strandline.apply.read_toml import parse_declaration
 from strandline.apply.steps import Permission, Wish
 from strandline.apply.write_toml import write_declaration
+from strandline.cli.command import Call
 from strandline.cli.commands import apply as command
 from strandline.cli.main import run
 from strandline.core import failpoints
@@ -146,6 +148,20 @@ def test_a_dry_run_shows_the_difference_changes_nothing_and_its_exit_code_says_w
 def test_without_a_person_only_yes_is_an_answer(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "nothing was changed" in error(capsys, "apply", code=3)["message"]
     assert "dataset" not in exported(capsys)
+
+
+def test_a_person_is_asked_and_only_yes_changes_anything(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Call, "can_ask", True)
+    for answer, code in (("n", 3), ("", 3), ("y", 0)):
+        before = exported(capsys)
+        monkeypatch.setattr("sys.stdin", io.StringIO(f"{answer}\n"))
+        assert run(["apply"]) == code
+        said = capsys.readouterr()
+        assert "+ dataset events" in said.out and "Make 6 changes?" in said.err, "the difference comes before"
+        assert ("nothing was changed" in said.err) == (code == 3)
+        assert (exported(capsys) == before) == (code == 3)
 
 
 def test_only_what_differs_is_changed_and_what_is_not_declared_is_left_alone(

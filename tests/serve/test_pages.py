@@ -135,6 +135,23 @@ def test_names_and_reasons_cannot_write_into_a_page(served: Served, browser: htt
 # Forms and cookies.
 
 
+def test_the_audit_page_is_filtered_by_who_and_by_how(
+    served: Served, browser: httpx.Client, dataset: str, tmp_path: Path
+) -> None:
+    def shown(**filters: str) -> set[str]:
+        return set(re.findall(r"<code>(sink\.\w+)</code>", browser.get("/audit", params=filters).text))
+
+    with served.as_role() as admin, served.client(served.token("ann", Role.ADMIN)) as ann:
+        add_sink(admin, tmp_path / "out")
+        assert ann.post(f"{API}/sinks/partner/pause").status_code == 200
+    resumed = browser.post(f"{API}/sinks/partner/resume", headers={"X-CSRF-Token": csrf_of(browser)})
+    assert resumed.status_code == 200
+    assert shown() == shown(event="sink.") == {"sink.added", "sink.paused", "sink.resumed"}
+    assert shown(actor="ann") == {"sink.paused"} and shown(trigger="page") == {"sink.resumed"}
+    assert shown(actor="the admin", trigger="api") == {"sink.added"}
+    assert shown(actor="ann", trigger="page") == shown(actor="nobody") == set()
+
+
 def test_a_wrong_secret_is_answered_on_the_page_and_attempts_are_limited(served: Served) -> None:
     with httpx.Client(base_url=served.url, timeout=60) as client:
         answers = [log_in(client, "sl_no") for _ in range(12)]

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 from rich.console import Console
 
 from strandline.cli.render.top import frame, old_frame
+from strandline.lake_admin import init_lake
 from strandline.status.report import DatasetStatus, LakeStatus
 from strandline.status.sinks import SinkStatus
 from strandline.status.throughput import throughput
@@ -87,3 +98,56 @@ def test_figures_that_cannot_be_read_anew_are_called_old_and_still_fit_the_windo
     lines = out.file.getvalue().splitlines()
     assert len(lines) <= 24 and lines[0].startswith("Old figures: the ledger does not answer")
     assert "s000" in "".join(lines) and "d0000" in "".join(lines)
+
+
+# `top` in a terminal: the ledger is away while the file `away` is there.
+PROGRAM = """
+import sys
+from pathlib import Path
+from strandline.cli.main import run
+from strandline.core.errors import StorageError
+from strandline.lake import Lake
+
+status, away = Lake.status, Path(sys.argv[1]) / "away"
+
+def read(lake):
+    if away.exists():
+        raise StorageError("the ledger does not answer")
+    return status(lake)
+
+Lake.status = read
+sys.exit(run(["top", "--every", "0.5", "--config", sys.argv[1]]))
+"""
+
+
+def test_top_runs_in_a_terminal_and_outlives_a_ledger_that_is_away(tmp_path: Path) -> None:
+    init_lake(tmp_path).close()
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
+    environ = {**os.environ, "TERM": "xterm"}
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environ) as process:
+        os.close(theirs)
+        try:
+            read_until(ours, "Nothing is wrong.")
+            (tmp_path / "away").touch()
+            read_until(ours, "Old figures: the ledger does not answer")
+            read_until(ours, "Nothing is wrong.")  # below, the figures stay
+            (tmp_path / "away").unlink()
+            while "Old figures" in read_until(ours, "Nothing is wrong."):
+                pass
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+            os.close(ours)
+
+
+def read_until(terminal: int, words: str) -> str:
+    """What is shown from now on until these words are."""
+    seen = ""
+    while words not in seen:
+        readable, _, _ = select.select([terminal], [], [], 60)
+        assert readable and len(seen) < 1_000_000, seen[-2000:]
+        seen += os.read(terminal, 1 << 16).decode("utf-8", "replace")
+    return seen
