@@ -147,7 +147,7 @@ def read_until(terminal: int, words: str) -> str:
     """What is shown from now on until these words are."""
     seen = ""
     while words not in seen:
-        readable, _, _ = select.select([terminal], [], [], 60)
+        readable, _, _ = select.select([terminal], [], [], 300)
         assert readable and len(seen) < 1_000_000, seen[-2000:]
         seen += os.read(terminal, 1 << 16).decode("utf-8", "replace")
     return seen
