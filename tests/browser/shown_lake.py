@@ -17,6 +17,7 @@ from strandline.deliver.quarantine.content import object_name, open_objects, pac
 from strandline.deliver.sink import Address
 from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.lake import Lake
+from strandline.ledger import tasks
 from strandline.ledger.deliver import quarantine
 from strandline.ledger.deliver.quarantine import SetAside
 from strandline.ledger.engine import utc_now
@@ -48,23 +49,27 @@ def fill(lake: Lake, folder: Path) -> None:
             lake.delivery.add(name, dataset, "files", {"path": str(folder / name)}, from_now=False)
         for dataset, rows in (("orders", 1200), ("payments", 340), ("orders", 800), ("clicks", 90)):
             append(lake, dataset, rows)
+        _reserve(lake, "clicks", 60)
         _deliver(lake, "warehouse", 2340)
         set_aside(lake, "partner")
         lake.delivery.pause("ledger-export")
         _maintain(lake)
         _reconcile(lake)
+        with lake.ledger.write() as connection:
+            _, lease = tasks.begin(connection, "verify", "warehouse", "node-1", lease_seconds=60)
+            assert tasks.end(connection, lease, tasks.Outcome.DONE, result={"ok": True, "sinks": []})
+
+
+def _reserve(lake: Lake, dataset: str, rows: int) -> Reserved:
+    new = blocks.NewBlock(lake.dataset(dataset).id, rows, f"{dataset}-{utc_now():%H%M%S%f}", None)
+    held, _ = blocks.reserve(lake.ledger, lake.witness, new, lease_seconds=3600)
+    assert isinstance(held, Reserved)
+    return held
 
 
 def append(lake: Lake, dataset: str, rows: int) -> None:
     """A block with real rows in a real snapshot, written by PyIceberg instead of Spark."""
-    target = lake.dataset(dataset)
-    held, _ = blocks.reserve(
-        lake.ledger,
-        lake.witness,
-        blocks.NewBlock(target.id, rows, f"{dataset}-{utc_now():%H%M%S%f}", None),
-        lease_seconds=60,
-    )
-    assert isinstance(held, Reserved)
+    target, held = lake.dataset(dataset), _reserve(lake, dataset, rows)
     table = lake.catalog.load(target.name)
     numbers = list(range(held.head.rows.lo, held.head.rows.hi + 1))
     values = {"id": numbers, "who": ["ada"] * rows, SEQ_COLUMN: numbers}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from strandline.core.roles import Role
 from strandline.lake import Lake, open_lake
@@ -34,11 +34,51 @@ PLACES = {
     "drift-run": "/drift/runs/1",
     "runs": "/runs",
     "run": "/runs/maintenance/1",
+    "task": "/runs/tasks/1",
     "audit": "/audit",
     "tokens": "/tokens",
     "dataset-button": "/datasets/default.orders",
     "login": "/login",
+    "error": "/sinks/nobody",
 }
+
+
+def figure(name: str) -> str:
+    return f'#figures div:has(dt:text-is("{name}")) dd'
+
+
+def cell(section: str, row: str, label: str) -> str:
+    return f'#{section} tr:has-text("{row}") td[data-label="{label}"]'
+
+
+# Of the lake that `shown_lake.fill` makes: place, where on the page, and what has to be read there.
+READ = [
+    ("/", cell("sinks", "partner", "Lag, rows"), r"^1,998$"),
+    ("/", cell("sinks", "partner", "Lag, time"), r"^\d+ (s|min)"),
+    ("/", cell("sinks", "partner", "Trend"), r"growing$"),
+    ("/", cell("sinks", "warehouse", "Trend"), r"steady$"),
+    ("/", cell("sealed", "default.clicks", "Sealed up to"), r"^2,430 of 2,490"),
+    ("/", cell("sealed", "default.clicks", "Open blocks"), r"^1$"),
+    ("/", cell("sealed", "default.payments", "Sealed up to"), r"^1,540(?! of)"),
+    ("/", figure("Held by retention"), r"^640"),
+    ("/", '#held tr:has-text("partner")', r"default\.orders ?640"),
+    ("/datasets/default.orders", figure("Data files"), r"^2(?!\d)"),
+    ("/datasets/default.orders", figure("Small-file debt"), r"^1(?!\d)"),
+    ("/datasets/default.orders", "#blocks tbody tr:nth-child(1)", r"^1,541 – 2,340 ?published ?800 ?orders-"),
+    ("/datasets/default.orders", "#blocks tbody tr:nth-child(2)", r"^1 – 1,200 ?published ?1,200 ?orders-"),
+    ("/datasets/default.clicks", "#blocks tbody tr:nth-child(1)", r"^2,431 – 2,490 ?reserved ?unknown ?clicks-"),
+    ("/sinks/partner", figure("Lag, rows"), r"growing$"),
+    ("/sinks/partner", cell("lanes", "all rows", "Watermark"), r"^none yet$"),
+    ("/sinks/partner", cell("lanes", "all rows", "Quarantined"), r"^2$"),
+    ("/sinks/partner", "#intents tbody td:nth-child(1)", r"^1 – 8"),
+    ("/sinks/partner", "#intents tbody td:nth-child(2)", r"^8$"),
+    ("/sinks/partner", "#errors", r"2 rows in quarantine"),
+    ("/sinks/warehouse", cell("lanes", "all rows", "Watermark"), r"^2,340$"),
+    ("/sinks/warehouse", "#intents", r"Nothing is promised"),
+    ("/sinks/warehouse", "#errors", r"None\. The last delivery got through"),
+    ("/drift/runs/2", "#found", r"Orphan files ?3"),
+    ("/drift/runs/2", "#done", r"Orphan files moved aside or deleted ?3"),
+]
 README_BYTES_MAX = 150_000
 
 
@@ -58,6 +98,24 @@ def test_the_pictures_of_the_readme_can_be_made_again(admin: Visitor) -> None:
         expect(admin.page.locator("#live")).to_contain_text("Live")
         expect(admin.page.locator("svg.chart").first).to_be_visible()
         assert admin.picture(f"readme-{name}", whole=False).stat().st_size < README_BYTES_MAX
+
+
+def test_every_page_says_what_the_lake_has(admin: Visitor) -> None:
+    """Before the tests that change it."""
+    wrong, at = [], None
+    for place, where, wanted in READ:
+        if place != at:
+            admin.go(place)
+            at = place
+        said = " ".join((admin.page.locator(where).text_content() or "").split())
+        wrong += [] if re.search(wanted, said) else [(place, where, wanted, said)]
+    assert wrong == []
+
+
+def test_the_overview_answers_in_the_order_of_what_people_ask(admin: Visitor) -> None:
+    page = admin.go("/")
+    shown = page.eval_on_selector_all("main [id][data-live]", "found => found.map(one => one.id)")
+    assert [one for one in shown if one != "dialogs"] == ["verdict", "figures", "sinks", "throughput", "sealed", "held"]
 
 
 def test_a_stranger_is_asked_to_log_in_and_then_gets_the_page(visitor: Visitor, shown: Shown) -> None:
@@ -134,7 +192,9 @@ def test_lag_falls_on_an_open_page_while_a_sink_delivers(admin: Visitor, shown: 
     assert sorted(delivered) == list(range(1, 56))
 
 
-def test_a_sink_is_paused_and_resumed(admin: Visitor, shown: Shown) -> None:
+@pytest.mark.parametrize("who", ["admin", "on_phone"])
+def test_a_sink_is_paused_and_resumed(request: pytest.FixtureRequest, shown: Shown, who: str) -> None:
+    admin: Visitor = request.getfixturevalue(who)
     page = admin.go("/sinks/warehouse")
     dialog = open_dialog(page, "Pause")
     assert "gets no more rows until it is resumed" in dialog.inner_text()
@@ -250,16 +310,32 @@ def test_a_dialog_is_opened_used_and_closed_with_the_keyboard(admin: Visitor) ->
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
     button = page.locator("main").get_by_role("button", name="Deliver again")
-    button.focus()
+    tab_to(page, button)
     page.keyboard.press("Enter")
     expect(page.get_by_role("dialog", name="Deliver again")).to_be_visible()
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
     expect(button).to_be_focused()
+    for label, state in (("Pause", "paused"), ("Resume", "active")):
+        page.reload()
+        tab_to(page, page.locator("main").get_by_role("button", name=label, exact=True))
+        page.keyboard.press("Enter")
+        tab_to(page, page.get_by_role("dialog").get_by_role("button", name=label, exact=True))
+        page.keyboard.press("Enter")
+        expect(page.locator("#state")).to_have_text(state)
+
+
+def tab_to(page: Page, wanted: Locator) -> None:
+    for _ in range(60):
+        if wanted.evaluate("one => one === document.activeElement"):
+            return
+        page.keyboard.press("Tab")
+    raise AssertionError("no number of tabs leads there")
 
 
 def test_every_page_fits_its_window_and_has_no_serious_accessibility_fault(admin: Visitor, on_phone: Visitor) -> None:
     found = []
+    admin.expected = on_phone.expected = {404}
     for visitor, kind in ((admin, "desktop-light"), (on_phone, "phone-dark")):
         for name, place in PLACES.items():
             page = visitor.go(place)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from schemathesis.checks import CHECKS
 
 from strandline.core.roles import Role
+from tests.browser.shown_lake import fill
 from tests.campaign import scaled, seed
 from tests.serve.conftest import API, COLUMNS, Served
 
@@ -22,7 +23,14 @@ WANTED = ("not_a_server_error", "status_code_conformance", "content_type_conform
 
 
 @pytest.mark.parametrize("settings", [{"serve": {"requests_per_second_max": 100_000, "logins_per_minute_max": 10_000}}])
-def test_no_generated_request_finds_a_server_error_or_an_undescribed_answer(served: Served, tmp_path: Any) -> None:
+def test_no_generated_request_finds_a_server_error_or_an_undescribed_answer(
+    served: Served, tmp_path: Any, record_property: Any
+) -> None:
+    fill(
+        served.lake, tmp_path / "shown"
+    )  # lists with something in them, and numbers of runs, tasks and rows that exist
+    admins, limited = served.secrets[Role.ADMIN], served.token("limited", Role.ADMIN, only=["default.orders"])
+    secrets = [admins, admins, limited, served.secrets[Role.READ]]
     with served.as_role() as admin:
         admin.post(f"{API}/datasets", json={"name": NAME, "columns": COLUMNS})
         options = {"path": str(tmp_path / "out")}
@@ -42,19 +50,22 @@ def test_no_generated_request_finds_a_server_error_or_an_undescribed_answer(serv
             phases=[Phase.generate],
             suppress_health_check=list(HealthCheck),
         )
-        @given(case=st.one_of(operation.as_strategy(), operation.as_strategy(generation_mode=NEGATIVE)))
-        def run(case: Any) -> None:
+        @given(
+            case=st.one_of(operation.as_strategy(), operation.as_strategy(generation_mode=NEGATIVE)),
+            secret=st.sampled_from(secrets),
+        )
+        def run(case: Any, secret: str) -> None:
             nonlocal sent
             sent += 1
-            case.call_and_validate(
-                headers={"Authorization": f"Bearer {served.secrets[Role.ADMIN]}"}, checks=checks, timeout=60
-            )
+            case.call_and_validate(headers={"Authorization": f"Bearer {secret}"}, checks=checks, timeout=60)
 
         run()
 
     for operation in operations:
         campaign(operation, -(-CASES // len(operations)))
     assert sent >= CASES * 0.8
+    record_property("cases", sent)  # into the report of the test run, beside its date
+    record_property("seed", seed(16))
 
 
 NEGATIVE = schemathesis.GenerationMode.NEGATIVE
