@@ -62,7 +62,7 @@ READ = [
     ("/", cell("sealed", "default.payments", "Sealed up to"), r"^1,540(?! of)"),
     ("/", figure("Held by retention"), r"^640"),
     ("/", '#held tr:has-text("partner")', r"default\.orders ?640"),
-    ("/datasets/default.orders", figure("Data files"), r"^2(?!\d)"),
+    ("/datasets/default.orders", figure("Data files"), r"^2\d\d?\.\d KiB$"),
     ("/datasets/default.orders", figure("Small-file debt"), r"^1(?!\d)"),
     ("/datasets/default.orders", "#blocks tbody tr:nth-child(1)", r"^1,541 – 2,340 ?published ?800 ?orders-"),
     ("/datasets/default.orders", "#blocks tbody tr:nth-child(2)", r"^1 – 1,200 ?published ?1,200 ?orders-"),
