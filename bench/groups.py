@@ -10,6 +10,7 @@ from bench.maintain import compaction
 from bench.measure import Measurement
 from bench.read import new_rows
 from bench.reconcile import orphans
+from bench.replicate import catch_up, idle, lag
 from bench.serve import open_dashboard, requests
 
 GROUPS: dict[str, tuple[Measurement, ...]] = {
@@ -26,5 +27,6 @@ GROUPS: dict[str, tuple[Measurement, ...]] = {
     "forward": (forwarded.MEASUREMENT, alone.MEASUREMENT),
     "maintain": compaction.MEASUREMENTS,
     "reconcile": (orphans.FEWER, orphans.MANY),
+    "replicate": (catch_up.MEASUREMENT, idle.MEASUREMENT, lag.MEASUREMENT),
     "serve": (*requests.MEASUREMENTS, open_dashboard.MEASUREMENT),
 }

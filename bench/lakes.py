@@ -23,17 +23,20 @@ def create(lake: Lake, name: str, columns: list[dict[str, Any]]) -> Dataset:
     return lake.create_dataset(name, parse_columns(columns))
 
 
-def plain_table(lake: Lake, name: str, like: Dataset) -> str:
-    """An Iceberg table with the dataset's columns and write settings, and nothing of ours."""
+def plain_table(lake: Lake, name: str, like: Dataset, *, numbered: bool = False) -> str:
+    """An Iceberg table with the dataset's columns and write settings, and nothing of ours; `numbered`: except for the
+    columns."""
     from strandline.core.types import INTERNAL_COLUMNS
 
     source = lake.catalog.load(like.name)
     kept = {
         key: value
         for key, value in source.properties.items()
-        if not key.startswith("strandline.") and not key.endswith(tuple(INTERNAL_COLUMNS))
+        if not key.startswith("strandline.") and (numbered or not key.endswith(tuple(INTERNAL_COLUMNS)))
     }
-    frame = lake.spark.table(f"lake.{like.name}").drop(*INTERNAL_COLUMNS)
+    frame = lake.spark.table(f"lake.{like.name}")
+    if not numbered:
+        frame = frame.drop(*INTERNAL_COLUMNS)
     lake.spark.sql("CREATE NAMESPACE IF NOT EXISTS lake.plain")
     writer = frame.limit(0).writeTo(f"lake.plain.{name}").using("iceberg")
     for key, value in kept.items():

@@ -39,7 +39,7 @@ and `varchar` without a length, take everything. [types.md](types.md) says which
 
 def reference() -> str:
     parts = [INTRODUCTION, "## Every kind\n", _options(COMMON)]
-    for name in ("files", "s3", "postgres", "forward"):
+    for name in ("files", "s3", "postgres", "forward", "iceberg"):
         parts += [f"## `{name}`\n", _options(find_kind(name).options)]
     rules = ((f"`{r.iceberg}`", f"`{r.created}`", _list(r.also), r.note) for r in TYPE_RULES)
     return "\n".join([*parts, TYPES, _table(("Iceberg", "created as", "or", "note"), rules)])

@@ -1,4 +1,4 @@
-"""`strandline serve` as a process of its own, for tests that kill or stop it."""
+"""`strandline serve`, or `run --serve`, as a process of its own, for tests that kill or stop it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ from tests.fork_server import Forked
 
 @contextmanager
 def server_process(
-    home: Path, *, failpoint: str = "", module: str = "strandline.cli.main"
+    home: Path, *command: str, failpoint: str = "", module: str = "strandline.cli.main"
 ) -> Iterator[tuple[Forked, str]]:
-    """The process, and where it listens. It is killed at the end, if it lives."""
+    """The process, and where it listens. It is killed at the end, if it lives. `command`: another than `serve`."""
     process = Forked(
-        [module, "serve", "--port", "0", "--config", str(home)],
+        [module, *(command or ["serve"]), "--port", "0", "--config", str(home)],
         stdout=subprocess.PIPE,
         env=os.environ | {"STRANDLINE_FAILPOINT": failpoint, "PYTHONUNBUFFERED": "1"},
     )
     try:
         assert process.stdout is not None
-        told = json.loads(process.stdout.readline())  # JSON, since this is no terminal
-        assert told["event"] == "listening", told
-        yield process, told["url"]
+        lines = map(json.loads, process.stdout)  # JSON, since this is no terminal
+        yield process, next(told["url"] for told in lines if told["event"] == "listening")
     finally:
         if process.poll() is None:
             process.kill()

@@ -100,12 +100,13 @@ def _spark(work: Path, sender: Sender, rows: int) -> int:
     return largest
 
 
-def _batches(work: Path) -> Iterator[pa.RecordBatch]:
-    """As Spark hands them over: ten thousand rows at a time, copied out of a stream."""
+def _batches(work: Path) -> Iterator[pa.Table]:
+    """As a task gets them from Spark: ten thousand rows at a time, copied out of a stream."""
     import pyarrow as pa
 
     with pa.OSFile(str(work / "stream")) as file, pa.ipc.open_stream(file) as stream:
-        yield from stream
+        for batch in stream:
+            yield pa.Table.from_batches([batch])
 
 
 def _pack(work: Path, rows: int) -> None:

@@ -25,7 +25,7 @@ ROWS = 1000  # that every sink has got
 def fill(home: Path, *, tables: int, sinks_count: int, lanes: int, runs: int) -> str:
     """Makes the lake. Returns the secret of a token that may read it."""
     with lakes.new_lake(home) as lake:
-        made = _datasets(lake, tables)
+        made = make_datasets(lake, tables)
         _add_runs(lake, made, runs)
         for n in range(sinks_count):
             _add_sink(lake, made[n % len(made)], f"sink{n:03}", lanes)
@@ -33,7 +33,7 @@ def fill(home: Path, *, tables: int, sinks_count: int, lanes: int, runs: int) ->
         return lake.receiver.create_token("bench", role=Role.READ)[1]
 
 
-def _datasets(lake: Lake, count: int) -> list[Dataset]:
+def make_datasets(lake: Lake, count: int) -> list[Dataset]:
     """One that is created, and copies of it: creating a thousand would take longer than everything that is measured."""
     first = lakes.create(lake, "d0000", frames.EVENT_COLUMNS)
     original = lake.catalog.load(first.name)

@@ -60,6 +60,13 @@ def measure_metrics(bench: Bench) -> dict[str, Samples]:
 @contextmanager
 def served(home: Path) -> Iterator[str]:
     """The address of a server over the lake, in a process of its own."""
+    with serving(home) as (url, _):
+        yield url
+
+
+@contextmanager
+def serving(home: Path) -> Iterator[tuple[str, int]]:
+    """The same, and the id of the process."""
     command = [str(_STRANDLINE), "serve", "--config", str(home), "--port", "0", "--json"]
     # All clients have one token: what is measured must not be turned away.
     environ = os.environ | {"STRANDLINE_SERVE__REQUESTS_PER_SECOND_MAX": "100000"}
@@ -67,7 +74,7 @@ def served(home: Path) -> Iterator[str]:
         try:
             for line in process.stdout or ():
                 if url := json.loads(line).get("url"):
-                    yield url
+                    yield url, process.pid
                     break
             else:
                 raise RuntimeError("the server did not start")

@@ -7,11 +7,17 @@ if TYPE_CHECKING:
     from strandline.lake import Lake
     from strandline.lake import open_lake as open
     from strandline.lake_admin import init_lake
+    from strandline.replicate.state import ReplicationState
 
-__all__ = ["Lake", "init_lake", "open"]
+__all__ = ["Lake", "ReplicationState", "init_lake", "open"]
 __version__ = "0.1.0"
 
-_DOORS = {"Lake": ("lake", "Lake"), "init_lake": ("lake_admin", "init_lake"), "open": ("lake", "open_lake")}
+_DOORS = {
+    "Lake": ("lake", "Lake"),
+    "ReplicationState": ("replicate.state", "ReplicationState"),
+    "init_lake": ("lake_admin", "init_lake"),
+    "open": ("lake", "open_lake"),
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -18,14 +18,14 @@ from strandline.core import read_token as tokens
 from strandline.core.actor import Trigger
 from strandline.core.audit_events import Event
 from strandline.core.errors import UsageError, WitnessUnreadable
-from strandline.core.reconcile_records import Asked, Run
 from strandline.core.settings import LakeConfig, find_config, load_config
 from strandline.core.types import Dataset, History, Numbered, Seq
 from strandline.iceberg.metadata.identifier import full_name
+from strandline.iceberg.metadata.metadata_peek import check_catalog_file
 from strandline.ledger import audit
 from strandline.ledger.engine import Ledger
 from strandline.ledger.ingest import blocks, datasets, published_blocks, sequence, table_states
-from strandline.ledger.receive.receipts import open_receipts
+from strandline.ledger.replicate import sites
 from strandline.ledger.witness import Witness, open_witness
 from strandline.read.seal import SealedWatermark, SealWatches
 from strandline.status import report as status
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from strandline.apply.facade import Declarations
+    from strandline.core.reconcile_records import Run
     from strandline.deliver.facade import Delivery
     from strandline.deliver.tick import TickReport
     from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
@@ -54,6 +55,9 @@ if TYPE_CHECKING:
     from strandline.receive.body.json_lines import ReadLines
     from strandline.receive.facade import Receiver
     from strandline.reconcile.facade import Reconciler
+    from strandline.replicate.facade import Replication
+    from strandline.replicate.leader import Leader
+    from strandline.replicate.manage_followers import Followers
 
 
 def open_lake(path: str | Path | None = None) -> Lake:
@@ -87,15 +91,22 @@ class Lake:
         self.ledger.open()
         with self.ledger.read() as connection:
             self.id = sequence.read(connection).lake
+        if self.config.settings.replication.arbiter is not None:
+            self.ledger.write_right = self.replication.lease or self.ledger.write_right
         try:
             mark = self.witness.read()
         except WitnessUnreadable:
             return  # reading goes on; stamping is refused where it happens
         mark.check_lake(self.id)
+        site = self.ledger.query(sites.get)
+        mark.check_follows(site.follows)
+        mark.check_leads(site.follows, site.claimed_term)
 
     def close(self) -> None:
         if "tasks" in self.__dict__:
             self.tasks.close()
+        if "replication" in self.__dict__:
+            self.replication.close()
         self._watches.close()
         if "_catalog" in self.__dict__:
             self._catalog.close()
@@ -149,6 +160,7 @@ class Lake:
         from strandline.iceberg.session.lake_session import open_session
         from strandline.iceberg.spark.tables import SparkTables
         from strandline.ingest.context import IngestContext
+        from strandline.ledger.receive.receipts import open_receipts
 
         settings = self.config.settings.ingest
         session = open_session(self.config, progress=self.on_start)
@@ -165,16 +177,27 @@ class Lake:
         return self.ledger.query(datasets.list_datasets)
 
     def create_dataset(
-        self, name: str, columns: Sequence[Column], *, deliver_by: Sequence[str] = (), partition_by: str | None = None
+        self,
+        name: str,
+        columns: Sequence[Column],
+        *,
+        deliver_by: Sequence[str] = (),
+        partition_by: str | None = None,
+        shards: int = 1,
     ) -> Dataset:
-        return self._datasets.create(full_name(name), columns, deliver_by=deliver_by, partition_by=partition_by)
+        self.ledger.query(sites.check_leads)
+        return self._datasets.create(
+            full_name(name), columns, deliver_by=deliver_by, partition_by=partition_by, shards=shards
+        )
 
     def alter_dataset(self, name: str, alterations: Sequence[Alteration]) -> None:
+        self.ledger.query(sites.check_leads)
         self._datasets.alter(self.dataset(name), alterations)
 
     def drop_dataset(self, name: str, *, dry_run: bool = False) -> Dataset:
         """The catalog and the ledger forget it; its files stay where they are, and its sequence numbers stay taken. A
         dry run changes nothing, and is refused for the same reasons."""
+        self.ledger.query(sites.check_leads)
         dataset = self.dataset(name)
         if dry_run:
             self._datasets.check_drop(dataset)
@@ -206,6 +229,7 @@ class Lake:
         """
         from strandline.ingest.register_table import Terms, register
 
+        self.ledger.query(sites.check_leads)
         name = full_name(name)
         known = register(
             self.ledger, self.catalog, self.tables, self.id, name, Terms(history, deliver_by, leave_foreign)
@@ -222,10 +246,14 @@ class Lake:
         df: DataFrame,
         *,
         batch_id: str | None = None,
+        shard: int | None = None,
         progress: Progress = lambda step, rows: None,
     ) -> Appended:
-        """Every row of the frame once, however often the same batch id is offered. Returns when it is published."""
-        return self.ingestion.append(dataset, df, batch_id, progress=progress)
+        """Every row of the frame once, however often the same batch id is offered. Returns when it is published.
+
+        Followers apply what is in different shards side by side. `shard` is one of the dataset's, as `dataset show`
+        lists them; without it, the batch id decides."""
+        return self.ingestion.append(dataset, df, batch_id, shard=shard, progress=progress)
 
     def ingest(
         self,
@@ -286,6 +314,7 @@ class Lake:
     @cached_property
     def receiver(self) -> Receiver:
         """Rows that come over HTTP: tokens, and what takes rows in and ingests them."""
+        from strandline.ledger.receive.receipts import open_receipts
         from strandline.receive.facade import Receiver
         from strandline.receive.intake import IntakeContext
         from strandline.receive.spool import open_spool
@@ -311,11 +340,36 @@ class Lake:
         return Maintenance(context)
 
     @cached_property
+    def replication(self) -> Replication:
+        """Whether this site follows another one, and what keeps it up with that one."""
+        from strandline.replicate.facade import Replication
+
+        return Replication(
+            self.id, self.config, self.ledger, self.witness, self.ingestion, lambda: self.work, lambda: self.catalog,
+            lambda: self.maintenance.context,
+        )  # fmt: skip
+
+    @cached_property
     def reconciler(self) -> Reconciler:
         """Drift between tables and storage: runs, their record, and the files that they have in quarantine."""
         from strandline.reconcile.facade import Reconciler
 
         return Reconciler(self.config, self.ledger, lambda: self.catalog, self.tables, self.witness, self.ingestion)
+
+    @cached_property
+    def leader(self) -> Leader:
+        """What followers of this lake are offered and sent."""
+        from strandline.replicate.leader import Leader
+
+        return Leader(self.id, self.ledger, lambda: self.catalog)
+
+    @cached_property
+    def followers(self) -> Followers:
+        """The sites that follow this lake."""
+        from strandline.replicate.manage_followers import Followers
+
+        has_arbiter = self.config.settings.replication.arbiter is not None
+        return Followers(self.ledger, lambda: self.catalog, self.replication.lease if has_arbiter else None)
 
     @cached_property
     def declarations(self) -> Declarations:
@@ -326,6 +380,8 @@ class Lake:
 
     def reconcile(self, *, act: bool = False, delete: bool = False, accept_loss: bool = False) -> Run:
         """One run; without `act` it only reports."""
+        from strandline.core.reconcile_records import Asked
+
         return self.reconciler.run(Asked(act, delete, accept_loss))
 
     def tick(self, sink: str | None = None) -> TickReport:
@@ -376,6 +432,13 @@ class Lake:
 
     def status(self) -> status.LakeStatus:
         return status.load_status(self.config, self.ledger, self.witness, self._glances)
+
+    def check_catalog(self) -> None:
+        """Raises StrandlineError unless the catalog of the datasets answers. Starts no JVM."""
+        if self.config.settings.catalog.kind != "sqlite":
+            self.catalog.ping()
+        elif self.ledger.query(datasets.any_known):  # the first dataset makes the file
+            check_catalog_file(self.config)
 
     def audit_events(
         self,

@@ -9,17 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strandline.core.audit_events import Event
+from strandline.core.block_branches import parse_branch
 from strandline.core.errors import LedgerUnreadable, RefusedError, WitnessUnreadable
-from strandline.core.settings import CONFIG_NAME, LakeConfig, load_config
-from strandline.core.types import BRANCH_PREFIX
+from strandline.core.replication import SiteRole
+from strandline.core.settings import CONFIG_NAME, LakeConfig, find_config, load_config
 from strandline.iceberg.metadata.table_metadata import LAKE_PROPERTY, WapId
 from strandline.lake import Lake
 from strandline.ledger import audit
 from strandline.ledger.ingest import sequence
+from strandline.ledger.replicate import leader_contact, sites
 from strandline.ledger.witness import Mark
+from strandline.storage.durable import sync_folder, write_file
 
 if TYPE_CHECKING:
     from strandline.ingest.resync import Resynced
+    from strandline.replicate.rejoin import Rejoined
 
 SETTINGS_TEMPLATE = """\
 # Settings of a Strandline lake. Everything has a default; docs/settings.md explains each.
@@ -38,19 +42,7 @@ url = "{ledger}"
 
 def init_lake(home: Path, *, warehouse: str = "warehouse", ledger: str = "ledger.db") -> Lake:
     """A new lake: settings, witness, ledger. What an interrupted init left is gone on with."""
-    home.mkdir(parents=True, exist_ok=True)
-    path = home / CONFIG_NAME
-    if not path.exists():
-        path.write_text(SETTINGS_TEMPLATE.format(warehouse=warehouse, ledger=ledger), "utf-8")
-    lake = Lake(load_config(path))
-    # The witness comes first: a ledger without one would refuse everything, a witness without a ledger is rebuilt from.
-    try:
-        mark = lake.witness.read()
-    except WitnessUnreadable:
-        if lake.ledger.exists():
-            raise
-        mark = Mark(str(uuid.uuid4()), 0)
-        lake.witness.create(mark)
+    lake, mark = _begin(home, warehouse, ledger, Mark(str(uuid.uuid4()), 0))
     if lake.ledger.exists():
         raise RefusedError(f"there is a lake already at {home}", hint="`strandline status` shows it.")
     if mark.highest > 0:
@@ -61,6 +53,83 @@ def init_lake(home: Path, *, warehouse: str = "warehouse", ledger: str = "ledger
     lake.ledger.create(mark.lake)
     lake.open()
     return lake
+
+
+def _begin(home: Path, warehouse: str, ledger: str, new: Mark) -> tuple[Lake, Mark]:
+    """Writes settings and witness, if there are none. Returns the lake, whose ledger may be missing, and its witness's
+    mark, which is another than `new` if the warehouse had one."""
+    home.mkdir(parents=True, exist_ok=True)
+    path = home / CONFIG_NAME
+    if not path.exists():
+        write_file(path, SETTINGS_TEMPLATE.format(warehouse=warehouse, ledger=ledger).encode())
+    lake = Lake(load_config(path))
+    # The witness comes first: a ledger without one would refuse everything, a witness without a ledger is rebuilt from.
+    try:
+        return lake, lake.witness.read()
+    except WitnessUnreadable:
+        if lake.ledger.exists():
+            raise
+        lake.witness.create(new)
+        return lake, new
+
+
+def follow_lake(
+    home: Path, leader: str, *, token: str | None = None, warehouse: str = "warehouse", ledger: str = "ledger.db"
+) -> Lake:
+    """A site that follows another one: settings, witness, ledger. What an interrupted init left is gone on with, and so
+    is a site whose ledger is gone: its tables stay, and the leader says what is in them. `leader` is a URL or the path
+    of the leader's settings file; `token` says where its token is found."""
+    from strandline.replicate.facade import is_address, open_source
+
+    where = leader if is_address(leader) else str(find_config(leader, {}, Path.cwd()).resolve())
+    source = open_source(where, token)
+    try:
+        site = source.site()
+    finally:
+        source.close()
+    lake, mark = _begin(home, warehouse, ledger, Mark(site.lake, 0, SiteRole.FOLLOWER, site.term))
+    # The witness says whose site this is, whatever becomes of the ledger.
+    if (mark.lake, mark.role) != (site.lake, SiteRole.FOLLOWER):
+        raise RefusedError(
+            f"there is another lake already at {home} ({mark.lake}); it cannot follow {leader}",
+            hint="Name a new folder, and a warehouse that no lake has.",
+        )
+    if not lake.ledger.exists():
+        lake.ledger.create(mark.lake)
+    lake.ledger.open()
+    with lake.ledger.write() as connection:
+        sites.follow(connection, leader=where, token=token, term=site.term)
+        leader_contact.forget(connection)
+        if site.site_number is not None:
+            sites.take_number(connection, site.site_number)
+        audit.record(connection, Event.FOLLOWING_BEGUN, leader=where, term=site.term)
+    lake.open()
+    return lake
+
+
+def rejoin_lake(
+    config: LakeConfig,
+    leader: str,
+    *,
+    token: str | None = None,
+    confirm: Callable[[int, int], None] = lambda led_in_term, term: None,
+) -> Rejoined:
+    """This site follows the one that took over. `leader` and `token` are as for `follow_lake`. A rejoin that died in
+    between is gone on with: then the witness says that this site follows, and the ledger that it leads."""
+    from strandline.replicate.facade import is_address, open_source
+    from strandline.replicate.rejoin import rejoin
+
+    where = leader if is_address(leader) else str(find_config(leader, {}, Path.cwd()).resolve())
+    if where == str((config.home / CONFIG_NAME).resolve()):
+        raise RefusedError(f"{where} is this site itself", hint="Name the site that took over.")
+    lake = Lake(config)
+    lake.ledger.open()
+    source = open_source(where, token)
+    try:
+        return rejoin(config, lake.ledger, lake.witness, source, address=where, token=token, confirm=confirm)
+    finally:
+        source.close()
+        lake.ledger.close()
 
 
 def rebuild_ledger(
@@ -81,6 +150,11 @@ def rebuild_ledger(
         _replace_witness(lake)
     else:
         mark = lake.witness.read()
+        if mark.role is SiteRole.FOLLOWER:
+            raise RefusedError(
+                "this site follows another one: its ledger is made from the leader, not from its tables",
+                hint="Move the ledger away; `strandline follow init LEADER` then goes on with the tables.",
+            )
         if lake.ledger.exists():
             _move_aside(lake, force=force)
         lake.ledger.create(mark.lake)
@@ -107,12 +181,16 @@ def _replace_witness(lake: Lake) -> None:
         lake.id = sequence.read(connection).lake
     seen = highest_seen(lake)
     with lake.ledger.write() as connection:
-        counter = sequence.lock(connection)
+        counter, here = sequence.lock(connection), sites.get(connection)
         # One number more than the ledger knows, so that a resync is due; and no fewer than the tables show, because
         # the ledger may be an old copy.
         highest = max(counter.last, seen) + 1
-        lake.witness.replace(Mark(counter.lake, highest))
-        audit.record(connection, Event.WITNESS_REPLACED, highest=highest, counter=counter.last, in_tables=seen)
+        # A ledger that is lost later is made anew by what the witness says: it must not lead where this one follows.
+        lake.witness.replace(Mark(counter.lake, highest, here.role, here.term))
+        audit.record(
+            connection, Event.WITNESS_REPLACED, highest=highest, counter=counter.last, in_tables=seen,
+            role=here.role.value, term=here.term,
+        )  # fmt: skip
 
 
 def highest_seen(lake: Lake) -> int:
@@ -122,7 +200,7 @@ def highest_seen(lake: Lake) -> int:
     for name in tables.names():
         view = tables.view(name)
         if view.properties.get(LAKE_PROPERTY) == lake.id:
-            found += [int(branch.removeprefix(BRANCH_PREFIX)) for branch in view.branches]
+            found += [branch.lo for branch in map(parse_branch, view.branches) if branch is not None]
             waps = (WapId.parse(s.wap) for s in view.snapshots.values())
             found += [w.rows.hi for w in waps if w is not None and w.lake == lake.id]
     return max(found)
@@ -146,3 +224,4 @@ def _move_aside(lake: Lake, *, force: bool) -> None:
         part = lake.ledger.path.with_name(lake.ledger.path.name + suffix)
         if part.exists():
             part.rename(part.with_name(f"{lake.ledger.path.name}.replaced-{stamp}{suffix}"))
+    sync_folder(lake.ledger.path.parent)

@@ -67,7 +67,8 @@ def datasets(draw: st.DrawFn, name: str) -> DatasetSpec:
     deliver_by = tuple(draw(st.lists(st.sampled_from(plain), unique=True, max_size=1))) if plain else ()
     parts = [*plain, *(f"bucket(4, {c})" for c in plain)]
     partition_by = tuple(draw(st.lists(st.sampled_from(parts), unique=True, max_size=2))) if parts else ()
-    return DatasetSpec(name, columns, partition_by, deliver_by, draw(st.none() | st.sampled_from(History)))
+    adopted = draw(st.none() | st.sampled_from(History))
+    return DatasetSpec(name, columns, partition_by, deliver_by, adopted, draw(st.sampled_from((1, 4, 1024))))
 
 
 rules = st.one_of(

@@ -143,18 +143,18 @@ def _reconcile(lake: Lake) -> None:
 
 def past(now: LakeStatus) -> History:
     """Half an hour that ends with the lake as it is: rows come in waves, and sinks catch up with each."""
-    history, last = History(), sample_of(now, utc_now() - timedelta(seconds=APART_SECONDS_MIN))
+    history, last = History(), sample_of(now, utc_now() - timedelta(seconds=APART_SECONDS_MIN), 0)
     waves = [1 + sin(n / 17) ** 2 + 0.4 * sin(n / 5) ** 2 for n in range(SAMPLES_MAX)]
-    sequence, delivered = [0.0], [0.0]
+    arrived, delivered = [0.0], [0.0]
     for rows in reversed(waves):
-        sequence.append(sequence[-1] + 800 * rows)
+        arrived.append(arrived[-1] + 800 * rows)
         delivered.append(delivered[-1] + 650 * rows)
     for n in range(SAMPLES_MAX - 1, 0, -1):
         wave = waves[-n] / waves[-1]
         history.add(
             Sample(
                 last.at - timedelta(seconds=n * APART_SECONDS_MIN),
-                last.sequence - int(sequence[n]),
+                -int(arrived[n]),
                 {name: None if rows is None else int(rows * wave) for name, rows in last.lag_rows.items()},
                 {name: None if s is None else 8 * wave for name, s in last.lag_seconds.items()},
                 {name: None if rows is None else rows - int(delivered[n]) for name, rows in last.delivered.items()},

@@ -254,6 +254,18 @@ def test_a_dry_run_of_the_reconciler_is_read_before_it_acts(admin: Visitor) -> N
     assert "Nothing: it was a dry run." in page.locator("#done").inner_text()
 
 
+def test_a_dialog_goes_on_looking_while_the_server_does_not_answer(admin: Visitor) -> None:
+    admin.expected = {503}
+    page = admin.go("/drift")
+    away = lambda route: route.fulfill(status=503, json={"detail": "the ledger does not answer"})  # noqa: E731
+    page.route("**/reconciliation/runs/*", away)
+    dialog = open_dialog(page, "Find drift")
+    dialog.get_by_role("button", name="Find drift").click()
+    expect(dialog.locator(".outcome .note")).to_contain_text("The server does not answer now")
+    page.unroute("**/reconciliation/runs/*", away)
+    expect(dialog.locator(".outcome .note").first).to_have_text("Find drift: done.")
+
+
 def test_a_run_that_was_called_off_is_not_told_as_done(admin: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
     held = Held()
     hold_compaction(monkeypatch, held)

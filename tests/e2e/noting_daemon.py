@@ -14,6 +14,7 @@ from typing import Any
 
 from strandline.cli.main import main
 from strandline.core import failpoints
+from strandline.jobs import heartbeat
 from strandline.ledger.deliver import sinks
 from strandline.ledger.engine import utc_now
 from strandline.ledger.maintain import runs
@@ -59,6 +60,7 @@ if __name__ == "__main__":
     note_looks(batches, "take", "intake")
     note_looks(runs, "begin", "maintenance")
     note_looks(reconcile_runs.leases, "take", "reconcile")
+    heartbeat.BEATS_PER_LEASE = 30
     maintenance._POLL_SECONDS = reconciler._POLL_SECONDS = POLL_SECONDS
     failpoints.hit = hang
     main()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from typing import Any
 from strandline.core import forward_protocol
 
 WAIT_SECONDS_MAX = 300
+GONE_SECONDS_MAX = 30
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ def recording(upstream_port: int) -> Iterator[tuple[int, list[Posted]]]:
                     Posted(self.headers[forward_protocol.KEY], self.headers[forward_protocol.DIGEST], content, said)
                 )
             if answer is None:
+                _wait_until_gone(upstream_port)  # or the client's retry reaches a process that dies
                 self.close_connection = True
                 return
             response, payload = answer
@@ -74,6 +77,19 @@ def recording(upstream_port: int) -> Iterator[tuple[int, list[Posted]]]:
     finally:
         server.shutdown()
         server.server_close()
+
+
+def _wait_until_gone(port: int) -> None:
+    """The socket of a process that was killed listens for a moment longer than its connections live."""
+    deadline = time.monotonic() + GONE_SECONDS_MAX
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except ConnectionRefusedError:
+            return
+        except OSError:
+            pass
+        time.sleep(0.01)
 
 
 def _ask(

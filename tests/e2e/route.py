@@ -146,8 +146,8 @@ class Route:
         lake = self.delivered.lake
         with lake.ledger.read() as connection:
             record = lake.delivery.get(SINK)
-            table_uuid = lake.dataset("events").table_uuid
-            [lane] = lane_records.list_lanes(connection, record, lake=lake.id, table_uuid=table_uuid)
+            events = lake.dataset("events").uuid
+            [lane] = lane_records.list_lanes(connection, record, lake=lake.id, dataset=events)
             return [c for i in intents.history(connection, lane.id) for c in i.chunks]
 
     def wait(self, until: Callable[[], bool], what: str) -> None:

@@ -29,6 +29,7 @@ from tests.spark.deliveries import (
     Delivered,
     Objects,
     in_bucket,
+    in_catalog,
     in_folder,
     in_table,
     keys_of,
@@ -60,6 +61,7 @@ def delivered(
             made.add(in_folder(folder / "out"), chunk_rows_max="4")
             made.add(in_bucket(s3), chunk_rows_max="4")
             made.add(in_table(postgres_server.create_database()), chunk_rows_max="4")
+            made.add(in_catalog(folder / "other"), chunk_rows_max="4")
             yield made
 
 
@@ -84,6 +86,7 @@ def killed_at(delivered: Delivered, sink: str, point: str, log: Path) -> None:
         ("files", "deliver.after_mark"),
         ("s3", "s3.after_put"),
         ("postgres", "postgres.after_commit"),
+        ("iceberg", "iceberg.after_commit"),
     ],
 )
 def test_a_deliverer_that_is_killed_is_gone_on_from(

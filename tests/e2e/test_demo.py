@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from strandline.cli.demo import delivery, forward, ingest_and_read, maintain
+from strandline.cli.demo import delivery, follower, forward, ingest_and_read, maintain, take_over
 from strandline.cli.output import Output
 from strandline.lake import open_lake
 from tests.e2e import cli
@@ -41,13 +41,25 @@ def test_the_demo_shows_its_steps_and_every_claim_holds(tmp_path: Path, monkeypa
     good += delivery.THURSDAY_ROWS + maintain.LATE_ROWS + maintain.SUNDAY_ROWS + forward.FRIDAY_ROWS
     [dataset] = status["datasets"]
     deleted = maintain.OLD_ROWS + maintain.LATE_ROWS
-    assert (dataset["rows"], dataset["open_blocks"]) == (good - deleted, 0)
+    assert (dataset["rows"], dataset["open_blocks"]) == (good + take_over.NEW_ROWS - deleted, 0)
     assert [s["name"] for s in status["sinks"]] == sorted([*delivery.SINKS, forward.SINK])
-    for sink in status["sinks"]:
+    for sink in status["sinks"]:  # as far as this site came while it led
         late = maintain.SUNDAY_ROWS + forward.FRIDAY_ROWS
-        exported = late if sink["name"] == forward.SINK else good
-        assert (sink["exported"], sink["lag_rows"], sink["state"]) == (exported, 0, "active")
+        assert sink["exported"] == (late if sink["name"] == forward.SINK else good)
         assert (sink["held_rows"], sink["held_since"], sink["lost_rows"]) == (0, None, 0)
+    leads = strandline(tmp_path / "lake" / follower.FOLLOWER, "status", "--json").document
+    [there] = leads["datasets"]
+    assert (there["rows"], there["sealed"], leads["site"]["term"]) == (dataset["rows"], dataset["sealed"], 17)
+    for sink in leads["sinks"]:
+        goes_on = sink["name"] in delivery.SINKS  # nobody receives for the other any more
+        assert (sink["exported"], sink["lag_rows"]) == ((take_over.NEW_ROWS, 0) if goes_on else (0, take_over.NEW_ROWS))
+        assert (sink["state"], sink["held_rows"], sink["lost_rows"]) == ("active", 0, 0)
+    [shard] = leads["followers"]
+    assert (shard["name"], shard["lag_rows"], shard["sealed"]) == (take_over.OLD_LEADER, 0, dataset["sealed"])
+    seen = strandline(tmp_path / "lake", "replication", "status", "--json").document
+    assert (seen["role"], seen["leader"]["error"]) == ("follower", None)
+    assert [s["applied"] for s in seen["shards"]] == [dataset["sealed"]]
+    assert [s["rows"] for s in seen["set_aside"]] == [take_over.LATE_ROWS]
     [kept] = status["maintenance"]["datasets"]
     assert kept["floor"] > 0 and {r["kind"]: r["outcome"] for r in kept["last"]} == dict.fromkeys(
         ("compact", "expire", "retain"), "done"

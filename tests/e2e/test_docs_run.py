@@ -39,6 +39,8 @@ PAGES = (
     "docs/apply.md",
     "docs/maintenance.md",
     "docs/reconcile.md",
+    "docs/replication.md",
+    "docs/takeover.md",
     "docs/why_not_streaming.md",
 )
 FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)

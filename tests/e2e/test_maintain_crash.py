@@ -7,6 +7,7 @@ how it ended gets there. At one point of each kind of maintenance a real process
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -134,8 +135,21 @@ def survives(shore: Shore, kind: str, death: Callable[[], None]) -> None:
         assert shore.left() == [], "every sink has every row"
     if kind == "purge":
         assert shore.left(forgotten(shore)) == []
+        assert_purge_has_a_number(shore)
     for name, destination in shore.sinks.items():
         assert destination.see().rows == shore.wanted(name), name
+
+
+def assert_purge_has_a_number(shore: Shore) -> None:
+    """Followers learn of it by an item above everything that it could find, whichever run got so far."""
+    (number,) = (seq for seq, n in shore.known if n == shore.rows - 10)
+    query = "SELECT lo, ranges, state, shard FROM block WHERE item = 'purge' AND dataset_id = {} ORDER BY lo DESC"
+    dataset = shore.lake.dataset("events")
+    with shore.lake.ledger.read() as connection:
+        items = connection.exec_driver_sql(query.format(dataset.id)).all()
+    covering = [i for i in items if any(lo <= number <= hi for lo, hi in json.loads(i.ranges))]
+    assert covering and all(i.lo > number and i.state == "published" and i.shard is None for i in covering)
+    assert (shore.lake.sealed("events") or 0) >= covering[0].lo
 
 
 @pytest.mark.parametrize(("kind", "point"), STEPS)

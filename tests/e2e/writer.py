@@ -19,7 +19,9 @@ def main(home: str, what: str, *arguments: str) -> int:
         match what:
             case "append":
                 batch, start, count = arguments[0], int(arguments[1]), int(arguments[2])
-                df = lake.spark.range(start, start + count, 1, 2).selectExpr("id", "concat('row ', id) AS text")
+                key = arguments[3] if len(arguments) > 3 else "id"
+                df = lake.spark.range(start, start + count, 1, 2)
+                df = df.selectExpr(f"id AS {key}", "concat('row ', id) AS text")
                 done = lake.append("events", df, batch_id=batch)
                 answer = {"rows": str(done.rows), "duplicate": done.duplicate}
             case "append-many":

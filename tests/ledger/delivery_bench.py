@@ -95,7 +95,7 @@ class Delivery:
         return self.take()
 
     def token(self, mark: Seq | None) -> str:
-        return Continuation(LAKE, self.dataset.table_uuid, mark).encode()
+        return Continuation(LAKE, self.dataset.uuid, mark).encode()
 
     def settle(self, lo: int, hi: int) -> None:
         """Numbers that are published; a recovered range, because those may stand in several datasets."""
@@ -136,7 +136,7 @@ class Delivery:
 
     def lanes(self) -> dict[str, Lane]:
         with self.ledger.read() as connection:
-            found = lanes.list_lanes(connection, self.sink, lake=LAKE, table_uuid=self.dataset.table_uuid)
+            found = lanes.list_lanes(connection, self.sink, lake=LAKE, dataset=self.dataset.uuid)
         return {lane.partition: lane for lane in found}
 
     def marks(self) -> dict[str, int | None]:

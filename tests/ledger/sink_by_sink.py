@@ -128,7 +128,7 @@ def _lanes(
     if dataset is None:
         return lanes.unchecked(connection, sink), "its dataset was dropped"
     try:
-        return lanes.list_lanes(connection, sink, lake=lake, table_uuid=dataset.table_uuid), None
+        return lanes.list_lanes(connection, sink, lake=lake, dataset=dataset.uuid), None
     except MarkUnreadable as e:
         return None, e.message
 

@@ -55,6 +55,28 @@ def test_a_dataset_whose_resync_was_postponed_gets_no_block(bench: Bench) -> Non
     assert bench.reserve("a").head.rows.lo == 1, "a refusal takes no number"
 
 
+def test_a_resync_that_is_postponed_while_a_writer_waits_for_the_counter_refuses_the_writer(bench: Bench) -> None:
+    refused: list[ResyncNeeded] = []
+
+    def late() -> None:
+        try:
+            bench.reserve("a")
+        except ResyncNeeded as e:
+            refused.append(e)
+
+    held = Ledger(bench.config)
+    waiting = threading.Thread(target=late)
+    with held.write() as connection:
+        sequence.lock(connection)
+        waiting.start()
+        if not held.is_sqlite:
+            _until_someone_waits(connection)  # its statement has begun, and does not see what follows
+        blocks.postpone(connection, bench.dataset.id, SeqRange(Seq(1000), Seq(2000)), "postponed")
+    waiting.join(60)
+    held.close()
+    assert len(refused) == 1
+
+
 def test_a_resync_that_is_made_up_for_between_the_refusal_and_its_words_costs_nothing(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,7 +239,14 @@ def test_a_ledger_behind_its_witness_takes_no_number_and_stages_nothing(bench: B
 def test_a_block_that_a_restored_ledger_gave_to_another_is_not_mistaken_for_ours(bench: Bench) -> None:
     held = bench.reserve("a")
     stranger = blocks.BlockHead(
-        held.head.id, held.head.dataset, SeqRange(901, 910), held.head.kind, "a", None, held.head.reserved_at
+        held.head.id,
+        held.head.dataset,
+        SeqRange(901, 910),
+        held.head.kind,
+        "a",
+        None,
+        held.head.reserved_at,
+        held.head.shard,
     )
     assert blocks.find_block(bench.ledger, stranger) is None
     assert not blocks.mark_staged(
@@ -267,7 +296,7 @@ def test_a_racing_duplicate_that_was_not_seen_is_the_same_block(bench: Bench) ->
         _until_someone_waits(connection)  # it has looked for the batch, and waits for the counter
         connection.exec_driver_sql(
             "INSERT INTO block (dataset_id, lo, hi, kind, batch_id, digest, state, fence, lease_until, reserved_at, "
-            f"changed_at) VALUES ({bench.dataset.id}, 900, 909, 'batch', 'a', 'd', 'reserved', 1, 1, 1, 1)"
+            f"changed_at, shard) VALUES ({bench.dataset.id}, 900, 909, 'batch', 'a', 'd', 'reserved', 1, 1, 1, 1, 0)"
         )
     waiting.join(60)
     held.close()

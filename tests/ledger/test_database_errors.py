@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from strandline.core.errors import RefusedError, StorageError
 from strandline.core.settings import LakeConfig
+from strandline.core.types import ShardId
 from strandline.ledger.engine import Ledger
 from strandline.ledger.ingest import datasets
 from tests.ledger.conftest import LAKE, Bench, open_bench
@@ -66,11 +67,16 @@ def test_of_two_who_create_a_dataset_of_one_name_at_once_the_second_is_refused(p
         if statement.startswith("INSERT INTO dataset"):
             inserts.release()
 
+    def add_second() -> None:
+        with bench.ledger.write() as connection:
+            datasets.add(connection, name="default.same", table_uuid="uuid-2", first_shard=ShardId(2))
+
     with ThreadPoolExecutor(1) as other:
         with bench.ledger.write() as connection:
-            datasets.add(connection, name="default.same", table_uuid="uuid-1")
+            # With shards of their own, or the second would wait for the first before it inserts.
+            datasets.add(connection, name="default.same", table_uuid="uuid-1", first_shard=ShardId(1))
             sa.event.listen(bench.ledger.engine, "before_cursor_execute", note)
-            second = other.submit(bench.add_dataset, "default.same")
+            second = other.submit(add_second)
             assert inserts.acquire(timeout=60), "it has looked for the name, and found none"
         with pytest.raises(RefusedError, match=r"a dataset named default\.same already"):
             second.result(60)

@@ -209,7 +209,7 @@ def test_closing_moves_the_mark_and_counts_what_was_exported_and_withheld(delive
     lane = delivery.lanes()["k=a"]
     assert (lane.mark, lane.exported, lane.withheld) == (100, 27 + 20 + 15, 25)
     assert (lane.last, lane.version) == (SeqRange(51, 70), 2)
-    assert Continuation(LAKE, delivery.dataset.table_uuid, Seq(100)).encode() == lane.continuation
+    assert Continuation(LAKE, delivery.dataset.uuid, Seq(100)).encode() == lane.continuation
     assert delivery.close(stored), "the answer to the commit may have been lost"
     assert (delivery.lanes()["k=a"], delivery.open()) == (lane, [])
 
@@ -293,7 +293,7 @@ def test_partitions_are_kept_apart_whatever_their_names_hold(delivery: Delivery)
     assert delivery.marks() == {name: 100 if name == "k=" else None for name in NAMES}
     assert list(delivery.marks()) == sorted(NAMES)
     with delivery.ledger.read() as connection:
-        of = {"lake": LAKE, "table_uuid": delivery.dataset.table_uuid}
+        of = {"lake": LAKE, "dataset": delivery.dataset.uuid}
         found = lanes.list_lanes(connection, delivery.sink, **of)
         assert [f.partition for f in found] == sorted(NAMES)
 
@@ -301,7 +301,7 @@ def test_partitions_are_kept_apart_whatever_their_names_hold(delivery: Delivery)
 def test_a_mark_that_disagrees_with_itself_stops_and_says_where_and_what_to_do(delivery: Delivery) -> None:
     delivery.deliver(50, one_chunk("k=a", None, 50), one_chunk("k=b", None, 50))
     good = delivery.token(Seq(50))
-    elsewhere = Continuation("another", delivery.dataset.table_uuid, Seq(50)).encode()
+    elsewhere = Continuation("another", delivery.dataset.uuid, Seq(50)).encode()
     for bad in ("", "nonsense", good[:-3], delivery.token(Seq(49)), delivery.token(None), elsewhere):
         delivery.damage(
             f"UPDATE lane SET continuation = '{bad}', version = version + 1 WHERE sink_id = :sink AND partition = 'k=b'"

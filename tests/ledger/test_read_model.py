@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from sqlalchemy import event
 
 from strandline.core.delivery_types import ChunkState, LanePlan
+from strandline.core.roles import Role
 from strandline.core.types import Reserved, Seq, SnapshotId, TableCounts
 from strandline.iceberg.metadata.table_metadata import SnapshotView, TableView, WapId
 from strandline.ledger.deliver import losses, quarantine, sinks
@@ -23,6 +24,9 @@ from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.ingest import blocks, dataset_report, datasets, published_blocks, table_states
 from strandline.ledger.maintain import floors, retention_holds, runs
 from strandline.ledger.maintain.runs import Kind, NewRun, Outcome
+from strandline.ledger.receive import tokens
+from strandline.ledger.replicate import followers
+from strandline.ledger.replicate.followers import NewFollower
 from strandline.ledger.schema.core import block, table_count
 from strandline.read import foreign_rows
 from strandline.status.maintenance import read_maintenance
@@ -262,6 +266,12 @@ def _next(bench: Bench) -> int:
         return len(datasets.list_datasets(connection)) + 1
 
 
+def follow(ledger: Ledger, name: str) -> None:
+    with ledger.write() as connection:
+        token, _ = tokens.create(connection, name, None, role=Role.REPLICATE)
+        followers.add(connection, NewFollower(name, token.id))
+
+
 def test_the_status_of_a_larger_lake_costs_no_more_queries(shared: Bench) -> None:
     def queries() -> int:
         with counted(shared.ledger) as asked:
@@ -270,8 +280,10 @@ def test_the_status_of_a_larger_lake_costs_no_more_queries(shared: Bench) -> Non
 
     few = new_delivery(shared)
     few.deliver(100, one_chunk("k=a", None, 100))
+    follow(shared.ledger, "first")
     before = queries()
-    for _ in range(20):
+    for number in range(20):
+        follow(shared.ledger, f"follower{number}")
         more = new_delivery(shared)
         more.deliver(100, *(one_chunk(f"k={n}", None, 100) for n in range(30)))
         more.settle(101, 150)

@@ -147,7 +147,7 @@ def test_the_daemon_asks_an_idle_table_now_and_then_whether_it_was_emptied(
     delivery.refresh()
     sink = KIND.open(SinkContext(Path(), delivery.dataset.name, 1, options))
     sink.prepare([Column("_ingest_seq", Primitive("long"), required=True)])
-    sink.claim(Claim(LAKE, delivery.sink.instance, delivery.dataset.name, delivery.dataset.table_uuid), 1)
+    sink.claim(Claim(LAKE, delivery.sink.instance, delivery.dataset.name, delivery.dataset.uuid), 1)
     address = Address(LAKE, delivery.sink.instance, 1, delivery.dataset.name, "")
     with closing(sink), closing(sink.sender("t")) as sender:
         rows = pa.table({"_ingest_seq": pa.array([1, 2], pa.int64()), "line": ["1", "2"]})

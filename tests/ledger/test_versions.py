@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 import sqlite3
@@ -37,6 +38,7 @@ from strandline.ledger.schema import (
     maintain,  # noqa: F401  # all tables
     receive,  # noqa: F401  # all tables
     reconcile,  # noqa: F401  # all tables
+    replicate,  # noqa: F401  # all tables
     serve,  # noqa: F401  # all tables
 )
 from strandline.ledger.schema.core import metadata
@@ -48,6 +50,30 @@ def test_the_list_of_revisions_is_that_of_the_migrations() -> None:
     settings.set_main_option("script_location", str(Path(engine_module.__file__).parent / "migrations"))
     found = [r.revision for r in ScriptDirectory.from_config(settings).walk_revisions()]
     assert tuple(reversed(found)) == REVISIONS
+
+
+# Ledgers exist that each of these has made.
+LANDED = {
+    "0001_schema.sql": "c36eb3bc5ec9e3056b3b72ffc8f12ac6de5b33d05b8eab983cd2ba490bea1b4d",
+    "0002_actors_roles_tasks.sql": "b42d9b4e4a03d5ec5e7897c1206c8f3c1b8711236fafc0e7b9357dbaa43c8629",
+    "0003_applied_settings.sql": "3db980e689acd408126f6f131e1f21a590b648cf11b2b07bcfa83c9d3e47cb03",
+    "0004_abandoned_blocks.sql": "1e5c85f388ae457856480473c9b3ae1cf36fd5a7721a5e846d8b26b206dba85f",
+    "0005_runs_called_off.sql": "13b1c1d5621c4f8adb87122512e0fe5d89b9c0f9fe7f2c786bf3480dd13f2778",
+    "0006_postponed_blocks.sql": "d92792250fa9dcdb3392641738ed61d6c30d909f65d1b735ff841c937f817a06",
+    "0007_replication.sql": "aaa61c7eb615562d39ba21656f5b214edd6b90831466992073e5655b51fde2b4",
+    "0008_takeover.sql": "8e7021c0305d6d85c035893e3bd1dbd9c6eb1c730e03d5263cb14fe100c2711d",
+    "0009_cuts.sql": "ae931ed9cf4c7d08a0a1adbae299fd154af6ab3149125515199ccc00cb24a378",
+}
+
+
+def test_a_migration_that_landed_never_changes() -> None:
+    found = {
+        f.name: hashlib.sha256(f.read_bytes()).hexdigest()
+        for f in (engine_module.MIGRATIONS / "versions").glob("0*.sql")
+    }
+    changed = sorted(name for name, digest in LANDED.items() if found.get(name) != digest)
+    assert not changed, "A migration that landed never changes: add the next one."
+    assert set(found) == set(LANDED), "Add the new migration and its SHA-256 to LANDED."
 
 
 def test_the_migrations_make_the_columns_that_queries_use(bench: Bench) -> None:
@@ -79,7 +105,7 @@ def test_a_newer_ledger_is_refused(bench: Bench) -> None:
         Ledger(bench.config).open()
 
 
-def _create_at(ledger: Ledger, revision: str, last: int = 41) -> None:
+def create_at(ledger: Ledger, revision: str, last: int = 41) -> None:
     """A ledger as the release with that schema left it."""
     if ledger.path is not None:
         ledger.path.touch()
@@ -104,7 +130,7 @@ def test_an_older_ledger_is_migrated_with_its_content_and_a_copy_is_kept(
     config: LakeConfig, before: str, next_release: str
 ) -> None:
     ledger = Ledger(config)
-    _create_at(ledger, before)
+    create_at(ledger, before)
     migrated = ledger.open()
     assert migrated is not None and ledger.revision() == next_release
     with ledger.read() as connection:
@@ -121,7 +147,7 @@ def test_an_older_ledger_is_migrated_with_its_content_and_a_copy_is_kept(
 
 def test_events_and_tokens_of_the_first_release_get_their_new_names_and_roles(config: LakeConfig) -> None:
     ledger = Ledger(config)
-    _create_at(ledger, "0001")
+    create_at(ledger, "0001")
     renamed = (engine_module.MIGRATIONS / "versions" / "0002_actors_roles_tasks.sql").read_text("utf-8")
     names = dict(re.findall(r"WHEN '(\w+)' THEN '([a-z_.]+)'", renamed))
     with ledger.write() as connection:
@@ -139,7 +165,8 @@ def test_events_and_tokens_of_the_first_release_get_their_new_names_and_roles(co
         run = connection.exec_driver_sql('SELECT actor, "trigger" FROM reconcile_run').one()
     assert [e.event for e in reversed(found)] == list(names.values())
     new_since = {Event.DATASET_CREATED, Event.SESSION_STARTED, Event.SESSION_ENDED, Event.SETTING_APPLIED}
-    new_since |= {Event.MAINTENANCE_CALLED_OFF, Event.RUN_CALLED_OFF}
+    new_since |= {Event.MAINTENANCE_CALLED_OFF, Event.RUN_CALLED_OFF, Event.TASK_CALLED_OFF}
+    new_since |= {event for event in Event if event.startswith(("follow.", "follower."))}
     assert {e.event for e in found} == set(Event) - new_since, "every name is one of the list, and none is forgotten"
     assert {e.actor for e in found} == {None} and tuple(run) == (None, None), "unknown, not made up"
     assert (token.role, token.expires_at) == (Role.WRITE, None)
@@ -147,7 +174,7 @@ def test_events_and_tokens_of_the_first_release_get_their_new_names_and_roles(co
 
 def test_a_migration_that_fails_leaves_the_ledger_as_it_was(config: LakeConfig, next_release: str) -> None:
     ledger = Ledger(config)
-    _create_at(ledger, REVISIONS[-1])
+    create_at(ledger, REVISIONS[-1])
     with (engine_module.MIGRATIONS / "versions" / "next.py").open("a") as file:
         file.write('    op.execute("SELECT 1 FROM no_such_table")\n')
     with pytest.raises(StrandlineError):
@@ -177,7 +204,7 @@ def test_whoever_migrates_a_postgres_ledger_waits_for_another_who_does(
 ) -> None:
     config = make_home(tmp_path, {"ledger": {"url": postgres_database}})
     first, second = Ledger(config), Ledger(config)
-    _create_at(first, REVISIONS[-1])
+    create_at(first, REVISIONS[-1])
     failures: list[BaseException] = []
 
     def migrate() -> None:
@@ -260,7 +287,7 @@ def test_a_ledger_and_its_copies_lie_exactly_where_their_paths_say(
 ) -> None:
     config = make_home(tmp_path / name, {"ledger": {"url": f"{name}.db"}})
     old = Ledger(config)
-    _create_at(old, REVISIONS[-1])
+    create_at(old, REVISIONS[-1])
     migrated = old.open()
     assert migrated is not None and migrated.copy == tmp_path / name / f"{name}.db.v{REVISIONS[-1]}.bak"
     old.backup(tmp_path / name / f"copy {name}.db")

@@ -20,7 +20,7 @@ from strandline.core.types import Dataset, Seq
 from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog, open_catalog
 from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.ingest.datasets import DatasetCare
-from strandline.ingest.resync import _take_floor
+from strandline.ingest.resync_floor import take_floor
 from strandline.ledger.deliver import losses, sinks
 from strandline.ledger.deliver.losses import NewLoss
 from strandline.ledger.engine import utc_now
@@ -84,7 +84,7 @@ def test_an_opening_and_a_retention_never_wait_for_each_other(bench: Bench, drop
 
     def rise() -> tuple[int, Seq]:
         opening.wait(60)
-        return run._raise_floor(Seq(end), lost)
+        return run._raise_floor(Seq(end), lost, ())
 
     with beside(rise) as raised:
         with bench.ledger.write() as connection:
@@ -109,7 +109,7 @@ def test_an_opening_that_takes_the_floor_from_the_table_sees_a_sink_that_is_bein
     def open_() -> list[str]:
         with bench.ledger.write() as connection:
             sequence.lock(connection)
-            return _take_floor(cast(Any, SimpleNamespace(tables=tables)), connection, dataset)
+            return take_floor(cast(Any, SimpleNamespace(tables=tables)), connection, dataset)
 
     started = threading.Event()
 

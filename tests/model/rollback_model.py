@@ -12,7 +12,18 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 
-from strandline.core.types import Anchor, BlockHead, BlockId, BlockKind, DatasetId, Published, Seq, SeqRange, SnapshotId
+from strandline.core.types import (
+    Anchor,
+    BlockHead,
+    BlockId,
+    BlockKind,
+    DatasetId,
+    Published,
+    Seq,
+    SeqRange,
+    ShardId,
+    SnapshotId,
+)
 from strandline.iceberg.metadata.lineage import Holds, Links, Memory, NotKnown, RolledBack, Verdict, judge
 from strandline.iceberg.metadata.table_metadata import SETTLED_TAG, SnapshotView, TableView
 from tests.model.explore import Explored, explore
@@ -125,7 +136,14 @@ def _typed(anchor: tuple[int, int]) -> tuple[SnapshotId, int]:
 def _published(block: int, snapshot: int) -> Published:
     at = datetime(2026, 1, 1, tzinfo=UTC)
     head = BlockHead(
-        BlockId(block), DatasetId(1), SeqRange(Seq(block), Seq(block)), BlockKind.BATCH, str(block), None, at
+        BlockId(block),
+        DatasetId(1),
+        SeqRange(Seq(block), Seq(block)),
+        BlockKind.BATCH,
+        str(block),
+        None,
+        at,
+        ShardId(0),
     )
     return Published(head, 1, SnapshotId(snapshot), at)
 

@@ -23,6 +23,7 @@ from strandline.core import forward_protocol
 from strandline.core.errors import BadRow, StorageError
 from strandline.core.forward_protocol import Answer, RangeIdentity
 from strandline.core.roles import Role
+from strandline.http.verified_callers import SharedQuestions
 from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.ledger.ingest import datasets
 from strandline.ledger.receive import received, tokens
@@ -483,7 +484,7 @@ def test_a_column_that_became_required_is_seen_soon(
 def test_the_record_of_a_sender_is_written_once_and_its_generation_only_raised(client: Client) -> None:
     own = {"lake": "lake-c", "dataset": "default.events"}
     assert client.ask("claimed", **own).json()["claim"] is None
-    mine = own | {"instance": "sink-1", "table_uuid": "u"}
+    mine = own | {"instance": "sink-1", "table_uuid": "u", "term": 1}
     for generation, stands in ((2, None), (2**63 - 1, None), (1, 1), (3, 1), (2, 2), (1, 2), (2**63 - 1, 2), (3, 3)):
         answer = client.ask("claim", **mine, generation=generation)
         assert answer.json()["generation"] == stands, generation
@@ -495,6 +496,20 @@ def test_the_record_of_a_sender_is_written_once_and_its_generation_only_raised(c
     assert (other["claim"], other["generation"]) == (mine, 3)
     assert client.ask("claimed", **own).json()["generation"] == 3
     assert client.ask("claimed", **(own | {"lake": "lake-b"})).json()["claim"] is None
+
+
+def test_an_old_leader_brings_no_new_rows_after_a_later_one_has_claimed(client: Client) -> None:
+    client.send(some(2), rows=span(1, 2))
+    lane = {"lake": LANE.lake, "dataset": LANE.dataset, "instance": LANE.instance}
+    [claimed] = [client.ask("claimed", lake=LANE.lake, dataset=LANE.dataset).json()["claim"]]
+    answer = client.ask("claim", **(claimed | lane | {"term": 17}), generation=LANE.generation)
+    assert _said(answer, 200, Answer.ACCEPTED)["claim"]["term"] == 17
+    late = client.ask("claim", **(claimed | lane), generation=LANE.generation + 1)
+    assert (late.json()["claim"]["term"], late.json()["generation"]) == (17, LANE.generation), "it raises nothing"
+    old, new = {forward_protocol.TERM: "1"}, {forward_protocol.TERM: "17"}
+    assert _said(client.send(some(2), rows=span(3, 4), **old), 409, Answer.TERM_PASSED)["term"] == 17
+    assert _said(client.send(some(2), rows=span(1, 2), **old), 202, Answer.ACCEPTED)["repeat"]
+    _said(client.send(some(2), rows=span(3, 4), **new), 202, Answer.ACCEPTED)
 
 
 def test_a_lane_belongs_to_the_token_that_claimed_it(bench: Bench, client: Client) -> None:
@@ -627,6 +642,33 @@ def test_questions_are_small_and_what_asks_spark_is_not_queued_without_end(bench
         go_on.set()
         assert sorted(a.result().status_code for a in asked) == [200] * 8 + [429]
     assert len(waiting) == 8
+
+
+def test_many_bodies_at_once_ask_the_ledger_once_how_much_waits(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strandline.http.verified_callers.VERIFIED_SECONDS", 3600)  # else their callers ask, too
+    _said(client.send(some(1), "first"), 202, Answer.ACCEPTED)
+    waiting_bytes, ask = received.waiting_bytes, SharedQuestions.ask
+    asked: list[int] = []
+    measured: list[int] = []
+
+    async def counted(self: Any, key: Any, question: Any) -> Any:
+        asked.append(1)
+        return await ask(self, key, question)
+
+    def slowly(connection: Any) -> Any:
+        measured.append(1)
+        eventually(lambda: len(asked) == 8)
+        return waiting_bytes(connection)
+
+    monkeypatch.setattr(SharedQuestions, "ask", counted)
+    monkeypatch.setattr(received, "waiting_bytes", slowly)
+    monkeypatch.setattr("strandline.receive.http.admission.GAUGE_SECONDS", -1)
+    with ThreadPoolExecutor(8) as pool:
+        for answer in pool.map(lambda n: client.send(some(1), f"k{n}"), range(8)):
+            _said(answer, 202, Answer.ACCEPTED)
+    assert len(measured) == 1
 
 
 @pytest.mark.parametrize("what", ["claimed", "claim", "held", "inspect"])

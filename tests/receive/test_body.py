@@ -17,6 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
 
 from strandline.core import forward_protocol
 from strandline.core.errors import BadRow
@@ -25,6 +27,7 @@ from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.ingest.sources.body import read_json_lines
 from strandline.receive.body.columns import arrow_schema, arrow_type
 from strandline.receive.body.decompress import TooLarge, unpack
+from strandline.receive.body.json_lines import whole_lines
 from strandline.receive.body.parse import Packed, read_body
 from tests.receive.conftest import arrow
 
@@ -380,3 +383,27 @@ def test_rows_of_nothing_but_braces_take_room_too() -> None:
     with pytest.raises(TooLarge):
         _read(b"{}\n" * 100_000, wide)
     assert _read(b"{}\n" * 1000, wide).num_rows == 1000
+
+
+@given(st.lists(st.sampled_from([b"a", b"bc", b"\n", b"d\n", b"\n\ne"]), max_size=30), st.integers(1, 12))
+def test_slices_are_whole_lines_and_together_the_body(pieces: list[bytes], slice_bytes: int) -> None:
+    slices = list(whole_lines(pieces, slice_bytes, 100))
+    assert b"".join(slices) == b"".join(pieces)
+    assert all(data.endswith(b"\n") for data in slices[:-1])
+    assert all(len(data) <= slice_bytes or data[:-1].rfind(b"\n", 0, slice_bytes) < 0 for data in slices)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=5), max_size=10))
+def test_a_small_body_is_read_at_once_even_if_its_last_line_has_no_end(pieces: list[bytes]) -> None:
+    whole = b"".join(pieces)
+    assert list(whole_lines(pieces, 100, 100)) == ([whole] if whole else [])
+
+
+@given(st.lists(st.sampled_from([b"abc", b"a\n", b"\n"]), max_size=30), st.integers(1, 12), st.integers(1, 12))
+def test_a_line_beyond_the_limit_is_refused(pieces: list[bytes], slice_bytes: int, line_bytes_max: int) -> None:
+    longest = max(map(len, b"".join(pieces).split(b"\n")))
+    if longest > line_bytes_max + slice_bytes:
+        with pytest.raises(TooLarge):
+            list(whole_lines(pieces, slice_bytes, line_bytes_max))
+    elif longest <= line_bytes_max:
+        list(whole_lines(pieces, slice_bytes, line_bytes_max))

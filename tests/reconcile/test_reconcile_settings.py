@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,9 @@ from strandline.core.errors import LedgerBusy, StrandlineError
 from strandline.core.reconcile_records import AbortReason, Asked, Run
 from strandline.core.settings_reconcile import Bounds, ReconcileSettings
 from strandline.jobs.loop import LoopControl
+from strandline.jobs.schedule import start_delay
 from strandline.ledger.reconcile import reconcile_runs
+from strandline.reconcile.facade import Reconciler
 from tests.reconcile.whole_lakes import WholeLake
 
 
@@ -104,6 +108,21 @@ def test_a_run_by_schedule_acts_only_where_the_settings_say_so(
     lake.lake.close()
 
 
+def test_a_run_by_schedule_begins_as_long_after_its_time_as_the_settings_let_this_process_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strandline.jobs.schedule.node", lambda: "host:1")
+    lake = WholeLake(tmp_path / "lake", {"run": {"jitter_seconds_max": 3600}}, enabled=True, schedule="0 3 * * *")
+    due, second = datetime(2026, 3, 2, 3, tzinfo=UTC), timedelta(seconds=1)
+    delay = start_delay("reconcile", "host:1", seconds_max=3600)
+    assert delay > second
+    for now, runs in ((due - second, 0), (due + delay - second, 0), (due + delay + second, 1)):
+        monkeypatch.setattr("strandline.reconcile.facade.utc_now", lambda now=now: now)
+        lake.lake.reconciler.run_if_due()
+        assert len(lake.lake.reconciler.runs()) == runs, now
+    lake.lake.close()
+
+
 def test_a_daemon_that_is_restarted_across_its_moment_makes_the_run_up_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,45 +164,42 @@ def test_a_run_that_is_due_waits_for_another_that_is_under_way_and_is_not_left_o
     lake.lake.close()
 
 
-def test_of_two_daemons_one_takes_the_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def two_daemons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Reconciler, Reconciler]]:
+    """Both watch the schedule of one lake since before a run was due."""
     now = datetime.now(UTC)
     hours_ago = f"0 {(now.hour - 6) % 24} * * *"
     lake = WholeLake(tmp_path / "lake", enabled=True, dry_run=False, schedule=hours_ago)
     lake.append()
-    monkeypatch.setattr("strandline.reconcile.facade.utc_now", lambda: now - timedelta(days=1, seconds=1))
-    with strandline.open(lake.home) as other:
+    with closing(lake.lake), strandline.open(lake.home) as other:
         one, two = lake.lake.reconciler, other.reconciler
-        assert one.run_if_due() is None and two.run_if_due() is None  # both watch from now on
+        monkeypatch.setattr("strandline.reconcile.facade.utc_now", lambda: now - timedelta(days=1, seconds=1))
+        assert one.run_if_due() is None and two.run_if_due() is None
         monkeypatch.setattr("strandline.reconcile.facade.utc_now", lambda: datetime.now(UTC))
-        one.run(Asked())  # a report is not what is due
-        assert one.run_if_due() is not None and two.run_if_due() is None
-        assert len(one.runs()) == 2
-    lake.lake.close()
+        yield one, two
+
+
+def test_of_two_daemons_one_takes_the_turn(two_daemons: tuple[Reconciler, Reconciler]) -> None:
+    one, two = two_daemons
+    one.run(Asked())  # a report is not what is due
+    assert one.run_if_due() is not None and two.run_if_due() is None
+    assert len(one.runs()) == 2
 
 
 def test_a_turn_that_another_daemon_has_taken_before_the_lease_is_free_is_not_taken_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    two_daemons: tuple[Reconciler, Reconciler], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = datetime.now(UTC)
-    hours_ago = f"0 {(now.hour - 6) % 24} * * *"
-    lake = WholeLake(tmp_path / "lake", enabled=True, dry_run=False, schedule=hours_ago)
-    lake.append()
-    monkeypatch.setattr("strandline.reconcile.facade.utc_now", lambda: now - timedelta(days=1, seconds=1))
-    with strandline.open(lake.home) as other:
-        one, two = lake.lake.reconciler, other.reconciler
-        assert one.run_if_due() is None and two.run_if_due() is None
-        monkeypatch.setattr("strandline.reconcile.facade.utc_now", lambda: datetime.now(UTC))
-        context = two._context
+    one, two = two_daemons
+    context = two._context
 
-        def slower(*arguments: Any) -> Any:  # it has seen that a run is due, and has no lease yet
-            assert one.run_if_due() is not None
-            return context(*arguments)
+    def slower(*arguments: Any) -> Any:  # it has seen that a run is due, and has no lease yet
+        assert one.run_if_due() is not None
+        return context(*arguments)
 
-        monkeypatch.setattr(two, "_context", slower)
-        assert two.run_if_due() is None
-        monkeypatch.setattr(two, "_context", context)
-        assert two.run_if_due() is None and len(one.runs()) == 1
-    lake.lake.close()
+    monkeypatch.setattr(two, "_context", slower)
+    assert two.run_if_due() is None
+    monkeypatch.setattr(two, "_context", context)
+    assert two.run_if_due() is None and len(one.runs()) == 1
 
 
 def test_the_daemons_loop_outlives_a_failure_and_calls_its_run_off_when_it_is_to_end(

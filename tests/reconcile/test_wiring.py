@@ -14,12 +14,14 @@ from pathlib import Path
 import pytest
 
 from strandline.cli.main import run as cli
+from strandline.core.audit_events import Event
 from strandline.core.reconcile_records import AbortReason, Asked, SweptState
 from strandline.core.types import Seq
 from strandline.ledger.deliver import losses, sinks
 from strandline.ledger.maintain import runs
 from strandline.ledger.maintain.runs import Kind, NewRun, Outcome
 from strandline.ledger.reconcile import reconcile_runs
+from strandline.ledger.replicate import followers
 from strandline.reconcile import quarantine
 from strandline.reconcile.storage.object_inventory import list_prefixes
 from strandline.storage.s3_listing import Bucket
@@ -174,6 +176,7 @@ def test_it_only_reports_though_the_schedule_would_act(lake: WholeLake) -> None:
 def test_delete_and_accept_loss_are_what_they_say(lake: WholeLake) -> None:
     lake.append()
     add_sink(lake, "behind", None)
+    lake.lake.followers.add("east")
     orphans = lake.puts(2)
     assert cli(["reconcile", "--act", "--delete", "--yes"]) == 0
     (run,) = lake.lake.reconciler.runs()
@@ -187,6 +190,10 @@ def test_delete_and_accept_loss_are_what_they_say(lake: WholeLake) -> None:
     assert run.asked == Asked(act=True, accept_loss=True) and run.outcome.done.missing == 1
     with lake.lake.ledger.read() as connection:
         assert sum(x.rows or 0 for x in losses.of_sink(connection, sinks.get(connection, "behind"))) == 3
+        [progress] = followers.list_progress(connection, lake.lake.dataset("events"))
+        assert progress.number is None and progress.dropped_upto == 3
+    [dropped] = [e for e in lake.lake.audit_events(50) if e.event == Event.FOLLOWER_ROWS_DROPPED]
+    assert (dropped.detail["follower"], dropped.detail["rows"]) == ("east", 3)
 
 
 def test_the_shell_is_told_what_did_not_go_through(lake: WholeLake, capsys: pytest.CaptureFixture[str]) -> None:

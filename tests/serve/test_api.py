@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
 
-from strandline.core.errors import LedgerBusy, NoSuchSink
+from strandline.core.errors import LedgerBusy, NoSuchSink, NotLeader
 from strandline.core.roles import Role
 from strandline.core.types import Seq, SeqRange
 from strandline.ledger.ingest import blocks
+from strandline.ledger.replicate import sites
 from strandline.serve import health
 from strandline.serve.auth.sessions import COOKIE
 from tests.serve.conftest import API, COLUMNS, Served, eventually
@@ -108,6 +110,32 @@ def test_a_tick_and_a_reset_are_tasks_to_look_at(admin: httpx.Client, dataset: s
     assert admin.post(f"{API}/sinks/nosuch/tick", json={}).status_code == 404
     assert admin.post(f"{API}/sinks/partner/recover", json={"resend": True, "accept_loss": True}).status_code == 400
     assert admin.get(f"{API}/tasks/999").status_code == 404
+
+
+def test_a_site_that_another_one_has_replaced_delivers_nothing_and_says_what_to_do(
+    served: Served, admin: httpx.Client, dataset: str, tmp_path: Path
+) -> None:
+    add_sink(admin, tmp_path / "out")
+    served.lake.ledger.change(sites.supersede, term=17, by="https://new")
+    for path, body in (("tick", {}), ("reset", {"to": "beginning"}), ("recover", {"resend": True})):
+        refused = admin.post(f"{API}/sinks/partner/{path}", json=body)
+        assert refused.status_code == 409, refused.text
+        assert refused.json()["type"] == "urn:strandline:problem:not-leader"
+        assert "https://new leads in term 17" in refused.json()["detail"] and "rejoin" in refused.json()["hint"]
+    assert admin.get(f"{API}/tasks").json()["tasks"] == [], "nothing was begun"
+    delivery = served.lake.delivery
+    asked: tuple[Callable[[], object], ...] = (
+        lambda: delivery.tick("partner"),
+        lambda: delivery.reset("partner"),
+        lambda: delivery.plan_reset("partner"),
+        lambda: delivery.recover_sink("partner", resend=True),
+        lambda: delivery.update("partner", {"format": "csv"}),
+        lambda: delivery.replay("partner"),
+    )
+    for ask in asked:
+        with pytest.raises(NotLeader, match="leads in term 17"):
+            ask()
+    assert admin.post(f"{API}/sinks/partner/pause").status_code == 200, "that changes nothing for the leader"
 
 
 def test_rows_and_files_in_quarantine_are_two_things(admin: httpx.Client, dataset: str, tmp_path: Path) -> None:
@@ -236,6 +264,51 @@ def test_the_server_lives_and_says_what_is_not_ready(served: Served) -> None:
         assert str(folder) not in not_ready.text
 
 
+def catalog_of(ready: httpx.Response) -> tuple[bool, str | None]:
+    found = next(check for check in ready.json()["checks"] if check["name"] == "catalog")
+    assert found["ready"] or ready.status_code == 503
+    return found["ready"], found["reason"]
+
+
+def test_a_catalog_that_is_gone_is_not_ready_and_is_again_when_it_is_back(
+    served: Served, admin: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "CATALOG_KEPT_SECONDS", 0.1)
+    file = served.lake.config.path(served.lake.config.settings.catalog.path)
+    with served.client() as anyone:
+        assert catalog_of(anyone.get("/readyz")) == (True, None), "a lake without datasets needs none"
+        assert admin.post(f"{API}/datasets", json={"name": "events", "columns": COLUMNS}).status_code == 201
+        assert catalog_of(anyone.get("/readyz")) == (True, None)
+        for damage in (file.unlink, lambda: file.write_bytes(b"this is no database" * 1000)):
+            content = file.read_bytes()
+            damage()
+            eventually(lambda: not catalog_of(anyone.get("/readyz"))[0])
+            _, reason = catalog_of(anyone.get("/readyz"))
+            assert "the catalog cannot be read" in str(reason) and str(file) not in str(reason)
+            file.write_bytes(content)
+            eventually(lambda: catalog_of(anyone.get("/readyz"))[0])
+
+
+def test_a_catalog_that_hangs_is_asked_once_and_keeps_nobody_waiting(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers, asked = threading.Event(), list[int]()
+
+    def hang() -> None:
+        asked.append(1)
+        assert answers.wait(60)
+
+    monkeypatch.setattr(served.lake, "check_catalog", hang)
+    monkeypatch.setattr(health, "LOOK_SECONDS_MAX", 0.2)
+    with served.client() as anyone:
+        for _ in range(3):
+            is_ready, reason = catalog_of(anyone.get("/readyz"))
+            assert not is_ready and "has not answered" in str(reason)
+        assert len(asked) == 1
+        answers.set()
+        eventually(lambda: catalog_of(anyone.get("/readyz"))[0])
+
+
 def test_whoever_nobody_knows_is_not_told_who_holds_the_witness(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,6 +324,20 @@ def test_whoever_nobody_knows_is_not_told_who_holds_the_witness(
         answers = [anyone.get("/readyz") for _ in range(3)]
     assert {a.status_code for a in answers} == {503} and "secret-host" not in answers[0].text
     assert len(looks) == 1, "each look locks the witness"
+
+
+@pytest.mark.parametrize("settings", [{"serve": {"requests_per_second_max": 1}}])
+def test_the_description_is_made_once_and_has_every_answer_of_its_own(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def again(_app: object) -> object:
+        raise AssertionError("it was made already")
+
+    monkeypatch.setattr("strandline.serve.app.describe", again)
+    with served.client() as anyone:
+        found = [anyone.get(f"{API}/openapi.json") for _ in range(12)]
+    assert {answer.status_code for answer in found} == {200, 429}
+    assert all(answer.json() == served.description for answer in found if answer.status_code == 200)
 
 
 def test_head_is_answered_like_get_without_a_body(served: Served) -> None:

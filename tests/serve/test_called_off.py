@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from strandline.core.calling_off import Stopping
+from strandline.core.errors import StorageError
+from strandline.core.roles import Role
 from strandline.deliver.facade import Delivery
 from strandline.deliver.quarantine.content import QuarantineObjects
+from strandline.deliver.quarantine.replay import _Replaying
 from strandline.deliver.sinks.blobs.blob_sink import ObjectSink
+from strandline.lake import Lake, open_lake
 from strandline.maintain.facade import Maintenance
-from tests.serve.conftest import API, Served, eventually
+from strandline.serve.work import LongWork
+from tests.serve.conftest import API, COLUMNS, Served, eventually, serving
 from tests.serve.test_dry_runs import add_sink, refuse_rows
 
 
@@ -87,16 +93,11 @@ def test_a_task_of_a_sink(
 def hold_compaction(monkeypatch: pytest.MonkeyPatch, held: Held) -> None:
     """Compactions wait at their first step, without Spark, and must be called off there."""
 
-    @contextmanager
-    def without_jobs(self: Maintenance, control: Any) -> Iterator[None]:
-        yield
-
     def compact(self: Maintenance, target: Any, dry_run: bool, progress: Any, alive: Any) -> Any:
         held.wait()
         alive()
         raise AssertionError("it went on")
 
-    monkeypatch.setattr(Maintenance, "_cancelling_jobs", without_jobs)
     monkeypatch.setattr(Maintenance, "_compact", compact)
 
 
@@ -139,3 +140,121 @@ def test_a_discard_of_rows(
     assert [row["number"] for row in left] == list(range(101, 251)), "what it had finished stays"
     [told] = admin.get(f"{API}/audit", params={"event": "quarantine.discarded"}).json()["events"]
     assert (told["detail"]["rows"], told["detail"]["numbers"]) == (100, list(range(1, 101))), "and nothing else is told"
+
+
+def replaying(served: Served, admin: httpx.Client, folder: Path, monkeypatch: pytest.MonkeyPatch, held: Held) -> str:
+    """The place of a replay of five rows that waits in the third."""
+    add_sink(admin, folder)
+    refuse_rows(served.lake, *range(1, 6))
+    remove, removed = QuarantineObjects.remove, list[str]()
+
+    def slow(self: QuarantineObjects, name: str) -> None:
+        removed.append(name)
+        if len(removed) == 3:
+            held.wait()
+        remove(self, name)
+
+    monkeypatch.setattr(QuarantineObjects, "remove", slow)
+    # The sink has them: an earlier replay landed, and nobody was told.
+    monkeypatch.setattr(_Replaying, "_ask", lambda self, wanted: {row.seq for row in wanted})
+    begun = admin.post(f"{API}/quarantined-rows/replay", json={"sink": "partner", "all": True})
+    assert begun.status_code == 202, begun.text
+    assert held.reached.wait(60)
+    place: str = begun.json()["place"]
+    return place
+
+
+def audited(admin: httpx.Client, event: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = admin.get(f"{API}/audit", params={"event": event}).json()["events"]
+    return found
+
+
+# Of what another process has stored it hears when it renews its lease.
+@pytest.mark.parametrize("through", ["the same process", "another process"])
+def test_a_replay_of_rows_says_how_far_it_came_and_who_called_it_off(
+    served: Served,
+    admin: httpx.Client,
+    dataset: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    held: Held,
+    quick_heartbeats: None,
+    through: str,
+) -> None:
+    place = replaying(served, admin, tmp_path / "out", monkeypatch, held)
+    with ExitStack() as stack:
+        url = served.url
+        if through == "another process":
+            other = stack.enter_context(open_lake(served.lake.config.home))
+            url = stack.enter_context(serving(other))
+        secret = served.token("the night watch", Role.ADMIN)
+        watch = stack.enter_context(Served(served.lake, url, {}).client(secret))
+        called_off = threading.Event()
+        real = Stopping.call_off
+
+        def noting(self: Stopping, by: str | None) -> None:
+            real(self, by)
+            called_off.set()
+
+        monkeypatch.setattr(Stopping, "call_off", noting)
+        assert watch.post(f"{place}/cancel").json()["outcome"] is None
+        assert called_off.wait(60), "the process that works has not heard of it"
+        assert watch.post(f"{place}/cancel").status_code == 200, "once more changes nothing"
+    held.let.set()
+    eventually(lambda: admin.get(place).json()["ended_at"])
+    found = admin.get(place).json()
+    assert (found["outcome"], found["error"]["type"], found["actor"]) == ("cancelled", "CalledOff", "the admin"), found
+    [told] = audited(admin, "quarantine.replayed")
+    assert told["actor"] == "the admin" and told["detail"] == {
+        "sink": "partner", "tried": 3, "replayed": 3, "numbers": [1, 2, 3], "called_off": True,
+        "called_off_by": "the night watch",
+    }  # fmt: skip
+    [asked] = audited(admin, "task.called_off")
+    assert asked["actor"] == "the night watch" and asked["detail"] == {
+        "task": found["task"], "kind": "replay", "subject": "partner",
+    }  # fmt: skip
+    left = admin.get(f"{API}/quarantined-rows").json()["rows"]
+    assert [row["number"] for row in left] == [4, 5]
+
+
+def test_a_replay_that_ends_with_its_process_says_how_far_it_came(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: Held
+) -> None:
+    secret = lake.receiver.create_token("the admin", role=Role.ADMIN)[1]
+    real = LongWork.call_all_off
+
+    def ending(self: LongWork) -> Any:
+        found = real(self)
+        held.let.set()
+        return found
+
+    monkeypatch.setattr(LongWork, "call_all_off", ending)
+    with serving(lake) as url:
+        served = Served(lake, url, {Role.ADMIN: secret})
+        with served.as_role() as admin:
+            assert admin.post(f"{API}/datasets", json={"name": "events", "columns": COLUMNS}).status_code == 201
+            place = replaying(served, admin, tmp_path / "out", monkeypatch, held)
+    ended = lake.tasks.get(int(place.rpartition("/")[2]))
+    assert ended.outcome is not None and ended.outcome.value == "cancelled"
+    [told] = [e for e in lake.audit_events(100) if e.event == "quarantine.replayed"]
+    assert (told.detail["replayed"], told.detail["called_off"], told.detail["called_off_by"]) == (3, True, None)
+
+
+def test_a_replay_that_fails_in_between_says_how_far_it_came(
+    served: Served, admin: httpx.Client, dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: Held
+) -> None:
+    def fail() -> None:
+        held.reached.set()
+        raise StorageError("the bucket is away")
+
+    monkeypatch.setattr(held, "wait", fail)
+    place = replaying(served, admin, tmp_path / "out", monkeypatch, held)
+    eventually(lambda: admin.get(place).json()["ended_at"])
+    found = admin.get(place).json()
+    assert (found["outcome"], found["error"]["type"]) == ("failed", "StorageError")
+    [told] = audited(admin, "quarantine.replayed")
+    assert told["detail"] == {
+        "sink": "partner", "tried": 3, "replayed": 3, "numbers": [1, 2, 3], "failed": "StorageError",
+    }  # fmt: skip
+    left = admin.get(f"{API}/quarantined-rows").json()["rows"]
+    assert [row["number"] for row in left] == [4, 5]

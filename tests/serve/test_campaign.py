@@ -1,4 +1,7 @@
-"""Schemathesis over the whole description: no server error, and no answer that is not described."""
+"""Schemathesis over the whole description: no server error, and no answer that is not described.
+
+`make torture PYTEST_ARGS=tests/serve/test_campaign.py` sends more than 10,000 cases.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,7 @@ NAME = "events_that_no_case_names_by_chance"  # maintenance of it would start a 
 WANTED = ("not_a_server_error", "status_code_conformance", "content_type_conformance", "response_schema_conformance")
 
 
+@pytest.mark.timeout(scaled(900, 4 * 3600))
 @pytest.mark.parametrize("settings", [{"serve": {"requests_per_second_max": 100_000, "logins_per_minute_max": 10_000}}])
 def test_no_generated_request_finds_a_server_error_or_an_undescribed_answer(
     served: Served, tmp_path: Any, record_property: Any

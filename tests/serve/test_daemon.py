@@ -17,8 +17,10 @@ from typing import IO, Any
 import httpx
 import pytest
 
+from strandline.cli.command import Call
 from strandline.cli.daemon_log import DaemonLog
 from strandline.cli.log_lines import log_lines
+from strandline.cli.loops import open_log
 from strandline.core.errors import StorageError
 from strandline.core.masking import note_secret
 from strandline.jobs.loop import LoopStates
@@ -158,6 +160,18 @@ def test_a_line_of_the_log_for_people_has_no_secret_either(capsys: pytest.Captur
     assert "***" in said.out and "c4n4ry" not in said.out + said.err
 
 
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_a_log_is_json_unless_a_person_watches(
+    is_terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    for asked in (False, True):
+        open_log(Call(None, as_json=asked, yes=False)).write("stopping", signal="SIGTERM")
+        line = capsys.readouterr().out
+        assert line.startswith("{") == (asked or not is_terminal), line
+        assert "stopping" in line and "SIGTERM" in line
+
+
 def test_an_address_in_use_ends_the_whole_process(home: Path) -> None:
     with running(home, "--serve", "--host", "203.0.113.9", "--insecure-http") as process:
         _, said = process.communicate(timeout=60)
@@ -173,7 +187,7 @@ def test_a_loop_in_trouble_is_not_ready_and_is_again_by_itself(lake: Lake) -> No
             return answer.status_code, {check["name"]: check["reason"] for check in answer.json()["checks"]}
 
         states.begun("delivery")
-        assert asked() == (200, {"ledger": None, "witness": None, "stopping": None, "delivery": None})
+        assert asked() == (200, {"ledger": None, "witness": None, "catalog": None, "stopping": None, "delivery": None})
         states.troubled("delivery", StorageError("no answer from /secret/place"))
         code, reasons = asked()
         assert (code, reasons["delivery"]) == (503, "it fails and is tried again (StorageError)")

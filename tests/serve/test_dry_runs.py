@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
 import pytest
 
-from strandline.core.delivery_types import ChunkPlan, LanePlan
+from strandline.core.delivery_types import ChunkPlan, Intent, LanePlan
 from strandline.core.read_token import Continuation
 from strandline.core.reconcile_records import Asked, FindingKind, StorageKind, SweptState
-from strandline.core.types import BlockKind, Seq, SeqRange
+from strandline.core.types import BlockKind, Lease, Seq, SeqRange
 from strandline.lake import Lake
 from strandline.ledger.deliver import intents, quarantine, sinks
 from strandline.ledger.deliver.quarantine import SetAside
@@ -122,28 +124,40 @@ def test_a_recovery(admin: httpx.Client, served: Served, dataset: str, tmp_path:
     assert stored()["open_intents"] == []
 
 
-def refuse_rows(lake: Lake, *numbers: int) -> None:
-    """The sink has refused these rows of the dataset."""
-    record, dataset, until = lake.delivery.get("partner"), lake.dataset("events"), Seq(max(numbers))
+def one_by_one(until: int) -> tuple[ChunkPlan, ...]:
+    """A chunk for each row."""
+    return tuple(ChunkPlan(SeqRange(Seq(n), Seq(n)), 1) for n in range(1, until + 1))
+
+
+@contextmanager
+def planned(lake: Lake, until: int, lanes: Sequence[LanePlan]) -> Iterator[tuple[Lease, Sequence[Intent]]]:
+    """The dataset has so many rows, and the sink an open intent in each of these lanes; with the sink's lease."""
+    record, dataset = lake.delivery.get("partner"), lake.dataset("events")
     with lake.ledger.write() as connection:
         blocks.insert_published(
-            connection, dataset.id, SeqRange(Seq(1), until), kind=BlockKind.RECOVERED, batch_id="rows"
+            connection, dataset.id, SeqRange(Seq(1), Seq(until)), kind=BlockKind.RECOVERED, batch_id="rows"
         )
     lease = sinks.leases.take(lake.ledger, record.id, seconds=600)
     assert lease is not None
-    chunks = tuple(ChunkPlan(SeqRange(Seq(n), Seq(n)), 1) for n in range(1, until + 1))
     stored = intents.store_plan(
-        lake.ledger, lease, record, until=until, lanes=[LanePlan("", None, until, chunks)], options={},
-        token=lambda mark: Continuation(lake.id, dataset.table_uuid, mark).encode(),
+        lake.ledger, lease, record, until=Seq(until), lanes=lanes, options={},
+        token=lambda mark: Continuation(lake.id, dataset.uuid, mark).encode(),
     )  # fmt: skip
-    assert stored is not None
-    refused = [
-        (c.id, SetAside(stored[0].lane, c.rows.lo, "422: no", f"quarantine/{c.rows.lo}", 9, {}, "jsonl"))
-        for c in stored[0].chunks
-        if c.rows.lo in numbers
-    ]
-    assert quarantine.set_aside(lake.ledger, lease, refused)
+    assert stored is not None and len(stored) == len(lanes)
+    yield lease, stored
     sinks.leases.release(lake.ledger, lease)
+
+
+def refuse_rows(lake: Lake, *numbers: int) -> None:
+    """The sink has refused these rows of the dataset."""
+    until = max(numbers)
+    with planned(lake, until, [LanePlan("", None, Seq(until), one_by_one(until))]) as (lease, [intent]):
+        refused = [
+            (c.id, SetAside(intent.lane, c.rows.lo, "422: no", f"quarantine/{c.rows.lo}", 9, {}, "jsonl"))
+            for c in intent.chunks
+            if c.rows.lo in numbers
+        ]
+        assert quarantine.set_aside(lake.ledger, lease, refused)
 
 
 def test_quarantined_rows(served: Served, admin: httpx.Client, dataset: str, tmp_path: Path) -> None:

@@ -9,19 +9,17 @@ import httpx
 import pytest
 
 from strandline.core.delivery_types import ChunkPlan, LanePlan
-from strandline.core.read_token import Continuation
 from strandline.core.reconcile_records import Asked, FindingKind, StorageKind
 from strandline.core.roles import Role
 from strandline.core.types import BlockKind, Seq, SeqRange
 from strandline.lake import Lake
-from strandline.ledger.deliver import intents, sinks
 from strandline.ledger.ingest import blocks
 from strandline.ledger.reconcile import quarantined_files, reconcile_runs
 from strandline.ledger.reconcile.quarantined_files import NewSwept
 from strandline.serve.describe import INNER_MAX
 from strandline.serve.schemas import LANES_IN_LIST_MAX
 from tests.serve.conftest import API, COLUMNS, Served
-from tests.serve.test_dry_runs import add_sink
+from tests.serve.test_dry_runs import add_sink, one_by_one, planned
 
 MANY = INNER_MAX + 3
 
@@ -72,22 +70,11 @@ def partition(n: int) -> str:
 
 def promise_rows(lake: Lake, lanes_count: int, chunks_count: int) -> None:
     """The sink has an open intent in each of so many lanes."""
-    record, dataset, until = lake.delivery.get("partner"), lake.dataset("events"), Seq(chunks_count)
-    with lake.ledger.write() as connection:
-        blocks.insert_published(
-            connection, dataset.id, SeqRange(Seq(1), until), kind=BlockKind.RECOVERED, batch_id="rows"
-        )
-    lease = sinks.leases.take(lake.ledger, record.id, seconds=600)
-    assert lease is not None
-    chunks = tuple(ChunkPlan(SeqRange(Seq(n), Seq(n)), 1) for n in range(1, until + 1))
-    whole = (ChunkPlan(SeqRange(Seq(1), until), 1),)
+    until = Seq(chunks_count)
+    whole, chunks = (ChunkPlan(SeqRange(Seq(1), until), 1),), one_by_one(until)
     lanes = [LanePlan(partition(n), None, until, whole if n else chunks) for n in range(lanes_count)]
-    stored = intents.store_plan(
-        lake.ledger, lease, record, until=until, lanes=lanes, options={},
-        token=lambda mark: Continuation(lake.id, dataset.table_uuid, mark).encode(),
-    )  # fmt: skip
-    assert stored is not None and len(stored) == lanes_count
-    sinks.leases.release(lake.ledger, lease)
+    with planned(lake, until, lanes):
+        pass
 
 
 def test_lanes_and_open_intents_of_a_sink(served: Served, admin: httpx.Client, dataset: str, tmp_path: Path) -> None:

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from fastapi import Request
+from starlette.types import Message
 
+from strandline.core.delivery_types import SinkId
 from strandline.core.roles import Role
 from strandline.core.types import Seq
 from strandline.deliver.facade import Delivery
 from strandline.deliver.quarantine.replay import Replay, ReplayedRow, ReplayReport
 from strandline.lake import Lake
+from strandline.ledger.maintain.retention_holds import Hold
 from strandline.serve.app import create_app, declared_routes
+from strandline.serve.auth.caller import Caller
 from strandline.serve.auth.needs import Needs
 from strandline.serve.auth.sessions import COOKIE
 from strandline.serve.pages import actions, live, spelling
@@ -26,11 +33,13 @@ from strandline.serve.pages.charts import Line, Point, line_chart, share_bar, sp
 from strandline.serve.pages.history import APART_SECONDS_MIN, GAP_SECONDS, History, Sample, SinkKey
 from strandline.serve.pages.login import _own_path
 from strandline.serve.pages.render import _environment
-from strandline.serve.pages.views import place_of
+from strandline.serve.pages.views import held_views, place_of
+from strandline.serve.problems import Problem
 from strandline.serve.server import serve_lake
 from strandline.status import documents
-from strandline.status.problems import Severity, StatusProblem, Subject
-from tests.serve.conftest import API, Served, eventually
+from strandline.status.maintenance import DatasetMaintenance, MaintenanceStatus
+from strandline.status.status_problem import Severity, StatusProblem, Subject
+from tests.serve.conftest import API, Served, eventually, serving
 from tests.serve.test_dry_runs import add_sink
 
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -118,6 +127,29 @@ def test_null_says_none_of_a_problem_and_unknown_of_a_figure() -> None:
     assert shown == "ProblemnoneRowsunknownFiles0"
 
 
+def test_a_list_in_one_line_says_how_much_of_it_is_left_out() -> None:
+    macros: Any = _environment().get_template("macros.html").module
+    shown = " ".join(re.sub(r"<[^>]*>", "", str(macros.brief({"numbers": list(range(1, 1_014))}))).split())
+    assert shown == "numbers 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 1,003 more"
+    assert "more" not in str(macros.brief({"numbers": list(range(1, 11))}))
+
+
+def test_of_many_sinks_that_hold_retention_the_worst_are_shown_and_how_many_there_are(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holds = tuple(Hold(SinkId(n), f"s{n:02}", n, AT, Seq(9)) for n in range(1, 21))
+    nobody_knows = Hold(SinkId(99), "unknown-one", None, AT, Seq(9))
+    care = MaintenanceStatus({}, (), (), (DatasetMaintenance("default.d", None, (*holds, nobody_knows), ()),))
+    found = held_views(replace(lake.status(), maintenance=care))
+    assert [h.holder for h in found[:3]] == ["unknown-one", "s20", "s19"] and len(found) == 21
+    monkeypatch.setattr(Lake, "status", lambda self, status=lake.status(): replace(status, maintenance=care))
+    secret = lake.receiver.create_token("reader", role=Role.READ)[1]
+    with serving(lake) as url:
+        shown = httpx.get(url, headers={"Authorization": f"Bearer {secret}"}, timeout=60).text
+    part = shown.partition('id="held"')[2].partition("</section>")[0]
+    assert part.count("<tr><td") == 8 and "8 of 21" in part and "s13" not in part
+
+
 def test_names_and_reasons_cannot_write_into_a_page(served: Served, browser: httpx.Client) -> None:
     evil = "<img src=x onerror=alert(1)>"
     served.token(evil, Role.READ)
@@ -150,6 +182,10 @@ def test_the_audit_page_is_filtered_by_who_and_by_how(
     assert shown(actor="ann") == {"sink.paused"} and shown(trigger="page") == {"sink.resumed"}
     assert shown(actor="the admin", trigger="api") == {"sink.added"}
     assert shown(actor="ann", trigger="page") == shown(actor="nobody") == set()
+    unknown = browser.get("/audit", params={"trigger": "pigeon<b>"}).text
+    assert (
+        "Nothing comes through “pigeon&lt;b&gt;”." in unknown and "schedule" in unknown and "<code>sink." not in unknown
+    )
 
 
 def test_a_wrong_secret_is_answered_on_the_page_and_attempts_are_limited(served: Served) -> None:
@@ -204,7 +240,7 @@ def every_action() -> list[actions.Action]:
         *actions.sink_actions("x", "active"), *actions.sink_actions("x", "paused"), *actions.dataset_actions("x"),
         *actions.quarantined_row_actions("x"), *actions.quarantined_file_actions(), *actions.reconcile_actions(),
         actions.add_sink(["x"], ["files"]), actions.create_dataset(),
-        actions.create_token([]), actions.revoke_token("x"),
+        actions.create_token([]), actions.revoke_token("x"), actions.add_follower([]), actions.remove_follower("x"),
         actions.call_off("tasks/x"), actions.call_off("maintenance/runs/x"), actions.call_off("reconciliation/runs/x"),
     ]  # fmt: skip
 
@@ -215,7 +251,11 @@ def test_everything_that_the_api_can_change_has_a_button(lake: Lake) -> None:
     changing = {
         (method, path)
         for path, method, declared in declared_routes(app)
-        if isinstance(declared, Needs) and method != "GET" and path.startswith(API) and not path.endswith("/session")
+        if isinstance(declared, Needs)
+        and method != "GET"
+        and path.startswith(API)
+        and not path.endswith("/session")
+        and declared.role is not Role.REPLICATE  # what followers say, and no person
     }
     spelled = {(method, re.sub(r"\{[^}]+\}", "x", path)) for method, path in changing}
     assert {tuple(a.route.split(" ")) for a in every_action()} == spelled
@@ -360,6 +400,29 @@ def test_open_pages_take_no_place_of_requests_and_one_token_cannot_take_all_stre
 
         assert [opened(reader) for _ in range(3)] == [200, 200, 429]
         assert opened(other) == 200 and other.get(f"{API}/session").status_code == 200
+
+
+def test_pages_that_are_opened_at_the_same_moment_count_each_other(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "STREAMS_OF_TOKEN_MAX", 1)
+    app = create_app(lake)
+    caller = Caller(lake.receiver.create_token("reader", role=Role.READ)[0])
+    request = Request({"type": "http", "app": app, "headers": []})
+
+    async def gone() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def nobody(_message: Message) -> None:
+        pass
+
+    async def open_pages() -> None:
+        first = await live.live(request, caller)  # nothing is sent yet
+        with pytest.raises(Problem):
+            await live.live(request, caller)
+        await first({"type": "http"}, gone, nobody)
+        await live.live(request, caller)
+
+    asyncio.run(open_pages())
+    app.state.context.close()
 
 
 def test_a_server_that_stops_does_not_wait_for_open_pages(lake: Lake) -> None:

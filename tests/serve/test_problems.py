@@ -37,6 +37,12 @@ def test_every_error_of_the_tree_is_a_problem_document(kind: type[StrandlineErro
     assert response.headers.get("retry-after") == ("7" if asks_again else None)
 
 
+@pytest.mark.parametrize("kind", [k for k in tree() if k.retryable], ids=lambda kind: kind.__name__)
+def test_whoever_may_try_again_is_told_to(kind: type[StrandlineError]) -> None:
+    document = json.loads(bytes(problems.of_error(kind("what happened"), 7, limited=False).body))
+    assert document["retryable"] and document["hint"]
+
+
 def test_no_two_errors_have_the_same_type() -> None:
     kinds = list(tree())
     assert len({problems.type_of(kind) for kind in kinds}) == len(kinds)

@@ -154,6 +154,19 @@ def test_the_api_answers_from_it_and_shows_its_own_changes_at_once(served: Serve
     assert names() == ["default.a", "default.b"], "the cut for one token is not shown to another"
 
 
+@pytest.mark.parametrize("settings", [{"serve": {"refresh_seconds": 3600}}])
+def test_what_followers_say_all_the_time_makes_nobody_read_the_lake_again(served: Served, admin: httpx.Client) -> None:
+    def names() -> list[str]:
+        return [d["name"] for d in admin.get(f"{API}/status").json()["datasets"]]
+
+    _, secret = served.lake.followers.add("east")
+    assert names() == []
+    served.lake.create_dataset("events", parse_columns(COLUMNS))  # past the API
+    with served.client(secret) as follower:
+        assert follower.post(f"{API}/replication/acknowledge", json={"term": 1}).status_code == 200
+    assert names() == [], "it is the reading from before"
+
+
 def test_a_client_that_takes_gzip_gets_it(served: Served) -> None:
     head = {"Authorization": f"Bearer {served.secrets[Role.READ]}"}
     with (

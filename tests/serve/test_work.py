@@ -15,6 +15,7 @@ import pytest
 from strandline.core.errors import AlreadyRunning, RefusedError, TooManyTasks
 from strandline.core.reconcile_records import Asked, StorageKind
 from strandline.core.roles import Role
+from strandline.deliver.facade import Delivery
 from strandline.jobs.tasks import Tasks
 from strandline.lake import Lake, open_lake
 from strandline.ledger.maintain import runs
@@ -79,19 +80,27 @@ def test_a_second_run_is_refused_while_one_runs_and_the_first_can_be_called_off(
     assert admin.get(f"{API}/reconciliation/status").json()["running"] is None
 
 
-def test_a_run_of_another_process_is_seen_and_not_called_off_here(served: Served, admin: httpx.Client) -> None:
-    lease = reconcile_runs.take_lease(served.lake.ledger, seconds=60)
-    assert lease is not None and admin.post(TRIGGER).status_code == 409
+def test_while_another_process_has_the_lease_a_run_is_refused_and_leaves_no_record(
+    served: Served, admin: httpx.Client
+) -> None:
+    lease = reconcile_runs.take_lease(served.lake.ledger, seconds=600)
+    assert lease is not None
+    refused = admin.post(TRIGGER)
+    assert (refused.status_code, refused.json()["type"]) == (409, "urn:strandline:problem:sweep-running")
+    assert admin.get(f"{API}/reconciliation/runs").json()["runs"] == []
     reconcile_runs.leases.release(served.lake.ledger, lease)
     run = admin.post(TRIGGER).json()["run"]
     eventually(lambda: admin.get(f"{API}/reconciliation/runs/{run}").json()["ended_at"])
-    assert admin.get(f"{API}/reconciliation/runs/{run + 1}").status_code == 404
-    assert admin.post(f"{API}/reconciliation/runs/{run + 1}/cancel").status_code == 404
 
 
-@pytest.mark.parametrize("settings", [{"reconcile": {"lease_seconds": 1}}])
+def test_a_run_that_nobody_knows_cannot_be_looked_at_or_called_off(admin: httpx.Client) -> None:
+    assert admin.get(f"{API}/reconciliation/runs/7").status_code == 404
+    assert admin.post(f"{API}/reconciliation/runs/7/cancel").status_code == 404
+    assert admin.get(f"{API}/audit", params={"event": "reconcile.run_called_off"}).json()["events"] == []
+
+
 def test_a_run_is_called_off_through_a_server_that_did_not_begin_it(
-    served: Served, admin: httpx.Client, surveying: threading.Event
+    served: Served, admin: httpx.Client, surveying: threading.Event, quick_heartbeats: None
 ) -> None:
     run = admin.post(TRIGGER).json()["run"]
     with open_lake(served.lake.config.home) as again, serving(again) as url:
@@ -303,6 +312,34 @@ def test_a_run_of_maintenance_is_answered_before_it_settles_what_dead_writers_le
     eventually(lambda: admin.get(place).json()["ended_at"])
     found = admin.get(place).json()
     assert (found["outcome"], found["reason"]) == ("refused", "it cannot be settled")
+
+
+def test_a_sink_with_a_condition_is_answered_before_spark_checks_it(
+    admin: httpx.Client, dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let = threading.Event()
+
+    def slow(_delivery: Delivery, _dataset: object, where: str | None) -> None:
+        assert where is None or let.wait(60), "the answer has waited for it"
+
+    monkeypatch.setattr(Delivery, "_check_where", slow)
+    options = {"path": str(tmp_path / "out"), "where": "id > 1"}
+    wanted = {"name": "out", "dataset": dataset, "kind": "files", "options": options}
+    assert admin.post(f"{API}/sinks", json=wanted | {"dataset": "nosuch"}).status_code == 404
+    for method, path, body in (
+        ("POST", f"{API}/sinks", wanted),
+        ("PATCH", f"{API}/sinks/out", {"options": {"where": "id > 2"}}),
+    ):
+        begun = admin.request(method, path, json=body)
+        assert begun.status_code == 202, begun.text
+        assert admin.get(begun.json()["place"]).json()["ended_at"] is None
+        let.set()
+        eventually(lambda place=begun.json()["place"]: admin.get(place).json()["ended_at"])
+        found = admin.get(begun.json()["place"]).json()
+        assert (found["outcome"], found["result"]["options"]["where"]) == ("done", body["options"]["where"]), found
+        let.clear()
+    unset = admin.patch(f"{API}/sinks/out", json={"unset": ["where"]})
+    assert unset.status_code == 200 and "where" not in unset.json()["options"]
 
 
 def test_two_processes_serve_one_ledger(served: Served, admin: httpx.Client) -> None:

@@ -21,7 +21,7 @@ from strandline.core.errors import RefusedError
 from strandline.core.partition import encode_partition
 from strandline.core.types import SEQ_COLUMN, Seq, SeqRange
 from strandline.deliver.send.digests import bare
-from strandline.deliver.sink import Address, Claim, Conflict, Landed, Parcel, Sender, Sink, TryLater
+from strandline.deliver.sink import Address, Claim, Claimed, Conflict, Landed, Parcel, Sender, Sink, TryLater
 from strandline.iceberg.schema.columns import Column, Primitive
 
 LAKE = "0f8e0b6c-lake"
@@ -249,6 +249,15 @@ class SinkContract:
             assert (found.claim, found.generation) == (mine, expected)
             assert sink.claimed() == found
 
+    def test_the_term_in_the_record_never_goes_back_and_no_generation_is_lost_by_it(self, made: Made) -> None:
+        sink = ready(made)
+        mine = Claim(LAKE, "instance-1", DATASET, "table-uuid")
+        for term, expected in ((1, 1), (17, 17), (1, 17), (2, 17), (33, 33)):
+            found = sink.claim(replace(mine, term=term), 1)
+            assert (found.claim.term, found.generation) == (expected, 1)
+            assert sink.claimed() == found
+        assert sink.claim(replace(mine, term=33), 2) == Claimed(replace(mine, term=33), 2)
+
     def test_a_destination_of_another_lake_or_dataset_is_refused_by_name(self, made: Made) -> None:
         sink = ready(made)
         for other in (Claim("other-lake", "i", DATASET, "t"), Claim(LAKE, "i", "shop.other", "t")):
@@ -282,3 +291,19 @@ class SinkContract:
         for thing in (sink, sender, inspector):
             assert "secret" not in repr(thing).lower()
             thing.close()
+
+
+class RefusesLowerTerms:
+    """For kinds that look at the term when rows land. The others rely on the fence."""
+
+    def test_an_old_leader_that_has_fenced_and_claimed_lands_nothing_after_a_later_one_claimed(
+        self, made: Made
+    ) -> None:
+        sink = ready(made)
+        old = sink.sender(TOKEN)
+        landed(old, parcel(sink.form, ADDRESS, 1, 5))
+        sink.claim(Claim(LAKE, ADDRESS.instance, DATASET, "table-uuid", 17), 1)
+        refused = old.send(parcel(sink.form, ADDRESS, 6, 9))
+        assert isinstance(refused, TryLater) and "term 17" in refused.why
+        assert landed(old, parcel(sink.form, ADDRESS, 1, 5)).repeat, "what it landed before is known"
+        assert made.numbers(sink, ADDRESS) == [1, 2, 3, 4, 5]

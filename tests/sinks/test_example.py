@@ -14,7 +14,18 @@ from strandline.core.errors import StorageError
 from strandline.core.types import Seq
 from strandline.deliver.sink import Address, Sink, SinkContext
 from strandline.deliver.sink_kinds import find_kind, kind_names, resolve
-from tests.sinks.contract import ADDRESS, DATASET, TOKEN, Made, SinkContract, landed, parcel, ready, seqs
+from tests.sinks.contract import (
+    ADDRESS,
+    DATASET,
+    TOKEN,
+    Made,
+    RefusesLowerTerms,
+    SinkContract,
+    landed,
+    parcel,
+    ready,
+    seqs,
+)
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "strandline-sink-sqlite"
 
@@ -48,7 +59,7 @@ def lines(sink: Sink, question: str, *values: object) -> list[tuple[object, ...]
         connection.close()
 
 
-class TestSqlite(SinkContract):
+class TestSqlite(RefusesLowerTerms, SinkContract):
     @pytest.fixture
     def made(self, tmp_path: Path) -> Made:
         def opened(place: str = "one", generation: int = 1) -> Sink:

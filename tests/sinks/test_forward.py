@@ -144,7 +144,7 @@ def test_a_chunk_is_one_request_that_says_what_it_is(server: Misbehaving, monkey
     assert forward_protocol.digest_fits(seen.headers["content-digest"], seen.body)
     identity = forward_protocol.parse_identity(seen.headers)
     assert identity == forward_protocol.RangeIdentity(
-        forward_protocol.LaneName("lake-1", "instance-1", 1, "shop.orders", lane.partition), rng(1, 5)
+        forward_protocol.LaneName("lake-1", "instance-1", 1, "shop.orders", lane.partition), rng(1, 5), 1
     )
     assert seen.key == forward_protocol.chunk_key(identity)
     assert seen.headers["authorization"] == "Bearer sl_secret"

@@ -27,7 +27,19 @@ from strandline.jobs.loop import LoopControl
 from strandline.lake import Lake
 from strandline.lake_admin import init_lake
 from strandline.ledger.receive import senders
-from tests.sinks.contract import ADDRESS, DATASET, LAKE, TOKEN, Made, SinkContract, landed, parcel, ready, seqs
+from tests.sinks.contract import (
+    ADDRESS,
+    DATASET,
+    LAKE,
+    TOKEN,
+    Made,
+    RefusesLowerTerms,
+    SinkContract,
+    landed,
+    parcel,
+    ready,
+    seqs,
+)
 
 PLACES = ("one", "two")
 
@@ -115,7 +127,7 @@ def receiving(served: tuple[Lake, str], tmp_path: Path) -> Receiving:
     return ours
 
 
-class _Forward(SinkContract):
+class _Forward(RefusesLowerTerms, SinkContract):
     @pytest.fixture
     def made(self, receiving: Receiving) -> Made:
         return Made(receiving.sink, receiving.numbers, None)

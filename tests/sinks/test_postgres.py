@@ -49,7 +49,7 @@ from strandline.deliver.sinks.postgres.sink import KIND, PostgresSink
 from strandline.deliver.sinks.postgres.table_identity import has_rows, holds_only
 from strandline.iceberg.schema.columns import Column, ColumnType, ListOf, MapOf, Primitive, Struct
 from tests.servers import Postgres, Proxy, Toxiproxy
-from tests.sinks.contract import DATASET, Made, SinkContract
+from tests.sinks.contract import DATASET, Made, RefusesLowerTerms, SinkContract
 
 NUMBER = Column("_ingest_seq", Primitive("long"), required=True)
 COLUMNS = (NUMBER, Column("name", Primitive("string")), Column("amount", Primitive("int")))
@@ -169,7 +169,7 @@ def held(bench: Bench, address: Address = ADDRESS) -> list[SeqRange]:
     return [h.rows for h in bench.sink(None).held([(address, None)])[0].ranges]
 
 
-class TestPostgres(SinkContract):
+class TestPostgres(RefusesLowerTerms, SinkContract):
     @pytest.fixture
     def made(self, bench: Bench) -> Made:
         kind = find_kind("postgres")
@@ -1001,11 +1001,11 @@ def test_a_new_generation_begins_with_the_table_as_it_is(bench: Bench) -> None:
 
 def test_a_record_of_the_first_version_gets_what_it_lacks(bench: Bench) -> None:
     bench.sender(claimed(bench)).send(parcel(1, 5))
-    bench.ask("ALTER TABLE strandline_sink DROP COLUMN table_oid, DROP COLUMN storage")
+    bench.ask("ALTER TABLE strandline_sink DROP COLUMN table_oid, DROP COLUMN storage, DROP COLUMN term")
     bench.ask("ALTER TABLE strandline_range DROP COLUMN given_up")
     bench.ask("UPDATE strandline_sink SET version = 1")
     sink = claimed(bench)
-    assert sink.find_loss() is None and bench.ask("SELECT version FROM strandline_sink") == [(2,)]
+    assert sink.find_loss() is None and bench.ask("SELECT version FROM strandline_sink") == [(3,)]
     assert isinstance(bench.sender(sink).send(parcel(6, 9)), Landed)
     bench.ask("TRUNCATE events")
     assert (loss := sink.find_loss()) is not None and loss.given == 9
@@ -1165,7 +1165,7 @@ def test_a_table_of_another_lake_or_dataset_is_refused_and_its_owner_named(bench
 
 def test_the_record_of_a_newer_version_is_refused(bench: Bench) -> None:
     bench.sink(None).claim(CLAIM, 1)
-    bench.ask("UPDATE strandline_sink SET version = 3")
+    bench.ask("UPDATE strandline_sink SET version = 4")
     with pytest.raises(RefusedError, match="newer"):
         bench.sink(None).claimed()
 

@@ -125,6 +125,39 @@ class Table:
 
 
 @dataclass(frozen=True)
+class OtherTable:
+    """A table of another catalog, as PyIceberg shows it to its owner."""
+
+    folder: Path
+    options: Mapping[str, str]
+    kind: str = "iceberg"
+
+    def load(self) -> Any:
+        from pyiceberg.catalog.sql import SqlCatalog
+
+        where = {"uri": f"sqlite:///{self.folder}/catalog.db", "warehouse": f"file://{self.folder}/warehouse"}
+        return SqlCatalog("other", **where).load_table("shop.events")
+
+    def see(self) -> Seen:
+        table = self.load()
+        rows: list[tuple[int, int]] = []
+        things = {}
+        for task in table.scan().plan_files():
+            path = Path(task.file.file_path.removeprefix("file://"))
+            found = pq_rows(path)
+            rows += found
+            things |= {f"{seq} in {path.name}": str(n) for seq, n in found}
+        return Seen(sorted(rows), things)
+
+
+def pq_rows(path: Path) -> list[tuple[int, int]]:
+    import pyarrow.parquet as pq
+
+    table = pq.ParquetFile(path).read(columns=["_ingest_seq", "n"])
+    return list(zip(table["_ingest_seq"].to_pylist(), table["n"].to_pylist(), strict=True))
+
+
+@dataclass(frozen=True)
 class Received:
     """Another lake, over HTTP. It gives numbers of its own, so that a row is told by its `n`."""
 
@@ -152,7 +185,7 @@ class Posted:
         return Seen(sorted((r["_ingest_seq"], r["n"]) for r in rows), things)
 
 
-Destination = Objects | Table | Received | Posted
+Destination = Objects | Table | OtherTable | Received | Posted
 
 
 def make_lake(folder: Path, make_home: MakeHome, settings: Settings | None = None, *, by_lane: bool = False) -> Lake:
@@ -183,6 +216,16 @@ def keys_of(s3: S3) -> dict[str, str]:
 
 def in_table(url: str, **options: str) -> Table:
     return Table(url, {"dsn": url, "table": "events", "create": "true", **options})
+
+
+def in_catalog(folder: Path, **options: str) -> OtherTable:
+    """A SQLite catalog that a Spark of its owner may open as `other`."""
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    folder.mkdir()
+    SqlCatalog("other", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/warehouse").close()
+    where = {"catalog": str(folder / "catalog.db"), "catalog_name": "other", "warehouse": str(folder / "warehouse")}
+    return OtherTable(folder, {**where, "table": "shop.events", "create": "true", **options})
 
 
 def in_lake(to: Receiving, **options: str) -> Received:

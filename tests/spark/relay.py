@@ -6,9 +6,10 @@ from __future__ import annotations
 import http.client
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -84,7 +85,41 @@ class Twice:
     """It gets there two times."""
 
 
-Fate = Instead | Afterwards | Keep | Twice | None
+@dataclass(frozen=True)
+class Damaged:
+    """One bit of the answer's body arrives as another one; of the request's body, if it says so."""
+
+    at: float = 0.5  # where: a share of the body
+    request: bool = False
+
+
+@dataclass(frozen=True)
+class CutShort:
+    """The connection ends within the answer's body."""
+
+    at: float = 0.5
+
+
+@dataclass(frozen=True)
+class Late:
+    """The answer takes its time."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Swapped:
+    """The client gets the answer to another request."""
+
+    answer: Answered
+
+
+Fate = Instead | Afterwards | Keep | Twice | Damaged | CutShort | Late | Swapped | None
+
+
+def damaged(body: bytes, at: float) -> bytes:
+    place = min(int(at * len(body)), len(body) - 1)
+    return body[:place] + bytes([body[place] ^ 4]) + body[place + 1 :] if body else body
 
 
 @dataclass
@@ -94,7 +129,8 @@ class Relay:
     seen: list[Request] = field(default_factory=list)
     kept: list[Request] = field(default_factory=list)
     rule: Callable[[Request], Fate] = lambda request: None
-    """For bodies of rows; called outside of any lock, so that it may wait, or stop the receiver."""
+    """For what the relay is about; called outside of any lock, so that it may wait, or stop the receiver."""
+    concerns: Callable[[Request], bool] = lambda request: request.has_rows
     _next: list[Fate] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -104,6 +140,13 @@ class Relay:
     def will(self, *fates: Fate) -> None:
         """The next bodies, one each; those after them fare as `rule` says."""
         self._next += fates
+
+    def will_only(self, *fates: Fate) -> None:
+        self._next[:] = fates
+
+    def is_done(self) -> bool:
+        """Whether all fates have found their request."""
+        return not self._next
 
     def bodies(self) -> list[Request]:
         with self._lock:
@@ -126,9 +169,9 @@ class Relay:
     def fate_of(self, request: Request) -> Fate:
         with self._lock:
             self.seen.append(request)
-            if request.has_rows and self._next:
+            if self.concerns(request) and self._next:
                 return self._next.pop(0)
-        return self.rule(request) if request.has_rows else None
+        return self.rule(request) if self.concerns(request) else None
 
     def passes(self, request: Request) -> Answered:
         connection = http.client.HTTPConnection("127.0.0.1", self.upstream, timeout=60)
@@ -175,6 +218,19 @@ def _handler(relay: Relay) -> type[BaseHTTPRequestHandler]:
                     return self._cut()
                 case Twice():
                     relay.passes(request)
+                case Damaged(at, True):
+                    request = replace(request, body=damaged(request.body, at))
+                case Damaged(at):
+                    found = relay.passes(request)
+                    return self._answer(replace(found, body=damaged(found.body, at)))
+                case CutShort(at):
+                    found = relay.passes(request)
+                    self._answer(found, found.body[: int(at * len(found.body))])
+                    return self._cut()
+                case Late(seconds):
+                    time.sleep(seconds)
+                case Swapped(other):
+                    return self._answer(other)
             return self._answer(relay.passes(request))
 
         do_GET = do_POST = do_HEAD = _serve
@@ -183,13 +239,13 @@ def _handler(relay: Relay) -> type[BaseHTTPRequestHandler]:
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)
 
-        def _answer(self, answer: Answered) -> None:
+        def _answer(self, answer: Answered, sent: bytes | None = None) -> None:
             self.send_response_only(answer.status)
             for name, value in (*answer.headers, ("Content-Length", str(len(answer.body)))):
                 self.send_header(name, value)
             self.end_headers()
             if self.command != "HEAD":
-                self.wfile.write(answer.body)
+                self.wfile.write(answer.body if sent is None else sent)
 
         def log_message(self, *_: Any) -> None:
             pass

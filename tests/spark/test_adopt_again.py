@@ -65,7 +65,7 @@ def test_another_table_under_a_known_name_is_another_dataset(lake: Lake) -> None
     assert new.id != old.id and new.table_uuid != old.table_uuid and new.history is History.SKIP
     assert values(lake, "replaced") == [100, 101, 102]
     assert (status(lake, "replaced").foreign, status(lake, "replaced").open_blocks) == (0, 0)
-    with pytest.raises(TokenError, match="another table"):
+    with pytest.raises(TokenError, match="another dataset"):
         lake.read_since("replaced", token)
     with lake.ledger.read() as connection:
         [said] = [e for e in audit.latest(connection) if e.event == "dataset.replaced"]

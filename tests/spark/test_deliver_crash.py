@@ -26,6 +26,7 @@ from tests.spark.deliveries import (
     at_server,
     dies_at,
     in_bucket,
+    in_catalog,
     in_folder,
     in_lake,
     in_table,
@@ -52,6 +53,7 @@ STEPS = {
     "lanes": ["deliver.after_send", "sink.after_mark"],
     "s3": [*points("s3."), PIN, "deliver.before_acknowledge", "sink.after_mark"],
     "postgres": [*points("postgres."), "deliver.before_acknowledge"],
+    "iceberg": [*points("iceberg."), "deliver.before_acknowledge"],
     # another lake
     "forward": [*points("forward."), "deliver.after_plan", "deliver.before_acknowledge", "deliver.after_mark"],
     # a server that cannot be asked what it holds; a person recovers the sink, which would cut otherwise by then
@@ -111,6 +113,8 @@ def delivered(
                     case "s3":
                         destination = in_bucket(s3)
                         settings = elsewhere(s3, postgres_server)
+                    case "iceberg":
+                        destination = in_catalog(folder / "other")
                     case "forward":
                         to = opened.enter_context(open_end(folder / "to", make_home))
                         create(to.lake, "events", ROWS)

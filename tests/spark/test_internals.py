@@ -38,6 +38,7 @@ OF_SPARK = {
     "org.apache.spark.sql.catalyst.analysis.NoSuchTableException": (),
     "org.apache.spark.sql.catalyst.optimizer.SpecialDatetimeValues": ("apply",),
     "org.apache.spark.sql.catalyst.trees.TreePattern": ("CURRENT_LIKE", "PLAN_EXPRESSION"),
+    "org.apache.spark.sql.classic.Dataset": ("ofRows",),
     "org.apache.spark.sql.classic.SparkSession": ("internalCreateDataFrame", "sessionState"),
     "org.apache.spark.sql.connector.catalog.CatalogManager": ("catalog",),
     "org.apache.spark.sql.execution.QueryExecution": ("analyzed", "executedPlan", "toRdd"),

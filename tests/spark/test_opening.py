@@ -26,7 +26,7 @@ from strandline.iceberg.metadata.metadata_peek import read_pointer
 from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.iceberg.spark import rewrite
 from strandline.iceberg.spark.java import IcebergJava
-from strandline.ingest import resync, settle, stamp
+from strandline.ingest import resync, settle, stamp, table_peek
 from strandline.lake_admin import rebuild_ledger
 from strandline.ledger.ingest import blocks
 from tests.spark.protocol import (
@@ -477,7 +477,7 @@ def test_iceberg_is_never_asked_to_load_a_table_whose_metadata_is_cut_off(
     loaded: list[str] = []
     locked: list[str] = []  # tables that were read while the counter was locked
     is_locked = False
-    real, real_peek, real_open = IcebergJava.load_table, resync.peek, resync._open
+    real, real_peek, real_open = IcebergJava.load_table, table_peek.peek, resync._open
 
     def load(java: IcebergJava, name: str) -> Any:
         loaded.append(name)
@@ -497,7 +497,7 @@ def test_iceberg_is_never_asked_to_load_a_table_whose_metadata_is_cut_off(
 
     with monkeypatch.context() as counting:
         counting.setattr(IcebergJava, "load_table", load)
-        counting.setattr(resync, "peek", peek)
+        counting.setattr(table_peek, "peek", peek)
         counting.setattr(resync, "_open", open_under_the_lock)
         outlive_lease(lake)
         report = lake.recover()  # a block of it is staged

@@ -71,6 +71,13 @@ def data_files_hold(lake: Lake, text: bytes) -> list[Path]:
     return [p for p in folder.rglob("*.parquet") if text in p.read_bytes()]
 
 
+def items(lake: Lake) -> list[tuple[int, list[list[int]]]]:
+    """The sequence number of each purge, and where it deleted rows: what followers learn of it."""
+    with lake.ledger.read() as connection:
+        found = connection.exec_driver_sql("SELECT lo, ranges FROM block WHERE item = 'purge' ORDER BY lo").all()
+    return [(lo, json.loads(ranges)) for lo, ranges in found]
+
+
 def test_rows_go_everywhere_and_whoever_has_them_is_named(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,6 +99,7 @@ def test_rows_go_everywhere_and_whoever_has_them_is_named(
 
     done = purge(lake)
     assert (done.deleted_rows, done.first, done.last, done.not_settled) == (8, 5, 40, 0)
+    assert items(lake) == [(42, [[5, 40]])] and lake.sealed("events") == 42 == lake.witness.read().highest
     assert [(x.sink, x.rows) for x in done.holding] == [("has", 4)]
     assert [(x.sink, x.rows, x.why) for x in done.may_hold] == [("lacks", 8, (UNDER_WAY,))]
     assert [(x.sink, x.rows) for x in done.undelivered] == [("has", 4), ("lacks", 8)]
@@ -112,6 +120,7 @@ def test_rows_go_everywhere_and_whoever_has_them_is_named(
     assert {n: [f.detail for f in s.findings] for n, s in report.items()} == {"has": [], "lacks": []}
     assert (report["has"].rows, report["has"].gone, report["lacks"].rows) == (46, 4, 42)
     assert purge(lake, "who = 'carol'").deleted_rows == 0
+    assert len(items(lake)) == 1, "a purge that deletes nothing is none to a follower"
 
 
 def test_a_table_that_hides_deleted_rows_in_delete_files_is_written_anew(lake: Lake) -> None:
@@ -242,15 +251,32 @@ def test_a_run_that_died_is_started_again_and_whom_it_had_found_is_named(
     lake.tick()
     with armed(monkeypatch, "purge.after_table=fail"), pytest.raises(FailpointError):
         purge(lake)
-    assert data_files_hold(lake, b"alice") != []
+    assert data_files_hold(lake, b"alice") != [] and [ranges for _, ranges in items(lake)] == [[[5, 10]]]
     with monkeypatch.context() as broken:
         broken.setattr("strandline.maintain.purge.run.expire", _storage_fails)
         done = purge(lake)
     assert done.left == ("old snapshots: the disk is away",) and done.snapshots_expired is None
     assert done.named_before == ("out",)
+    with monkeypatch.context() as broken:
+        broken.setattr("strandline.maintain.purge.run.expire", lambda *_: sql(lake, "SELECT CAST('alice' AS int)"))
+        [said] = purge(lake).left
+    assert said.startswith("old snapshots: ") and "words are not kept" in said and "alice" not in said
     done = purge(lake)
     assert (done.deleted_rows, done.left, done.named_before) == (0, (), ())
-    assert data_files_hold(lake, b"alice") == []
+    assert data_files_hold(lake, b"alice") == [] and len(items(lake)) == 1
+
+
+def test_a_run_that_died_before_it_had_its_number_gets_one_by_the_next(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(lake, 1, 10)
+    with armed(monkeypatch, "purge.before_witness=fail"), pytest.raises(FailpointError):
+        purge(lake)
+    assert left(lake) == others(1, 10) and items(lake) == []
+    append(lake, 11, 20)
+    assert purge(lake).deleted_rows == 2
+    (first, dead), (second, own) = items(lake)
+    assert dead == [[5, 10]] and own != dead and first < second == lake.sealed("events")
 
 
 def _storage_fails(*_: Any) -> None:
@@ -276,6 +302,8 @@ def test_a_restored_ledger_learns_from_the_table_what_was_purged(
         opened = next(e.detail for e in audit.latest(connection) if e.event == "ledger.resynced")
     assert (loss.reason, loss.after, loss.until) == (Reason.FORGOTTEN, 10, 20)
     assert opened["sinks_below_a_purge"] == ["out"]
+    [(again, ranges)] = items(lake)
+    assert ranges == [[5, 20]] and again == lake.witness.read().highest, "followers learn of it, whatever they knew"
     lake.ledger.backup(tmp_path / "later.db")
     monkeypatch.setattr(table_floor, "PURGES_RECORDED_MAX", 1)
     assert purge(lake, "n = 13").deleted_rows == 1

@@ -232,22 +232,22 @@ def test_a_token_that_was_made_elsewhere_is_refused_with_the_reason(lake: Lake) 
     seal = lake.sealed("mine")
     assert seal is not None
     bad = {
-        "another lake": Continuation("other", made.table_uuid, Seq(1)).encode(),
-        "another table": Continuation(lake.id, "other", Seq(1)).encode(),
-        "version 2": _sealed_token(2, lake.id, made.table_uuid, 1),
-        "ahead of what is settled": Continuation(lake.id, made.table_uuid, Seq(seal + 1)).encode(),
+        "another lake": Continuation("other", made.uuid, Seq(1)).encode(),
+        "another dataset": Continuation(lake.id, "other", Seq(1)).encode(),
+        "version 2": _sealed_token(2, lake.id, made.uuid, 1),
+        "ahead of what is settled": Continuation(lake.id, made.uuid, Seq(seal + 1)).encode(),
     }
     for why, text in bad.items():
         with pytest.raises(TokenError, match=why) as refused:
             lake.read_since("mine", text)
         assert refused.value.hint
-    for odd in ([lake.id, made.table_uuid], [lake.id, made.table_uuid, -1], [1, 2, 3], [lake.id, made.table_uuid, "1"]):
+    for odd in ([lake.id, made.uuid], [lake.id, made.uuid, -1], [1, 2, 3], [lake.id, made.uuid, "1"]):
         with pytest.raises(TokenError, match="damaged"):
             lake.read_since("mine", _sealed_token(1, *odd))
     lake.drop_dataset("mine")
     create(lake, "mine", {"n": "long"})
     lake.append("mine", numbers(lake, 1, 3))
-    with pytest.raises(TokenError, match="another table"):
+    with pytest.raises(TokenError, match="another dataset"):
         lake.read_since("mine", token)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import random
 import threading
-import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from tests.reconcile.conftest import DAY_NS, SomeLake, Watching, data_files
 from tests.reconcile.flipping import SEVERAL_FILES, SEVERAL_ROWS, repeat_an_entry
 from tests.reconcile.test_workers import too_deep
 from tests.reconcile.whole_lakes import ACT, REPORT, WholeLake
+from tests.spark.stuck_job import StuckJob
 
 
 @pytest.fixture(autouse=True)
@@ -276,27 +277,18 @@ def test_a_run_above_references_max_acts_through_spark_spares_what_is_registered
     lake.lake.close()
 
 
-JOB_SECONDS = 120
-
-
 def test_a_run_that_is_called_off_ends_the_job_that_is_under_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = WholeLake(tmp_path, references_max=1)
     lake.append()
     lake.append()
-    called_off = threading.Event()
-
-    def one_that_takes_long(spark: Any, *_: object, **__: object) -> None:
-        def sleep(batches: Iterator[Any]) -> Iterator[Any]:
-            time.sleep(JOB_SECONDS)
-            yield from batches
-
-        threading.Timer(2, called_off.set).start()
-        spark.range(2).mapInArrow(sleep, "id long").count()
-
-    monkeypatch.setattr(spark_sweep, "list_on_spark", one_that_takes_long)
-    began = time.monotonic()
-    run = lake.run(REPORT, cancelled=called_off)
-    assert run.aborted is AbortReason.CANCELLED and time.monotonic() - began < JOB_SECONDS / 2
+    called_off, stuck = threading.Event(), StuckJob(lake.lake)
+    monkeypatch.setattr(spark_sweep, "list_on_spark", stuck.instead_of)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(lake.run, REPORT, cancelled=called_off)
+        stuck.wait_until_it_runs()
+        called_off.set()
+        stuck.wait_until_it_is_cancelled()
+        assert running.result(60).aborted is AbortReason.CANCELLED
     lake.lake.close()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -101,12 +101,23 @@ def test_a_recoverer_that_died_is_recovered_from(lake: Lake, point: str) -> None
     assert_sound(lake, BEFORE + BATCH)
 
 
-def test_offering_the_batch_again_settles_its_dead_writer_without_a_recovery_run(lake: Lake) -> None:
+def test_offering_the_batch_again_settles_its_dead_writer_without_a_recovery_run(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     crash_at(lake, "stage.after_mark", lambda: lake.append("events", frame(lake, 0), batch_id="a"))
     assert lake.append("events", frame(lake, 0), batch_id="a").duplicate
     crash_at(lake, "stage.before_commit", lambda: lake.append("events", frame(lake, 20), batch_id="b"))
-    threading.Timer(1, outlive_lease, (lake,)).start()
-    assert not lake.append("events", frame(lake, 20), batch_id="b").duplicate  # waits for the lease to end
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        assert not waits, "the lease has ended"
+        waits.append(seconds)
+        outlive_lease(lake)
+
+    with monkeypatch.context() as waiting:
+        waiting.setattr("strandline.ingest.append.time", SimpleNamespace(sleep=wait))
+        assert not lake.append("events", frame(lake, 20), batch_id="b").duplicate
+    assert waits, "until then, the writer may live"
     assert_sound(lake, BEFORE + BATCH + list(range(20, 30)))
 
 

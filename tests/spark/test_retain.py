@@ -22,7 +22,8 @@ from strandline.ledger.deliver.losses import Reason
 from strandline.ledger.ingest import blocks, datasets
 from strandline.ledger.maintain import floors, retention_holds
 from strandline.maintain import count_rows
-from strandline.maintain.retain import Retained, retain
+from strandline.maintain.retain import retain
+from strandline.maintain.retain_result import Retained
 from strandline.read import foreign_rows
 from tests.spark.lakes import create, in_main, new_lake, numbers, sql
 from tests.spark.sinks import armed, objects, tick

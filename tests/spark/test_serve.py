@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from strandline.cli.log_lines import log_lines
 from strandline.core.roles import Role
 from strandline.maintain.facade import Maintenance
 from tests.conftest import MakeHome
@@ -42,6 +43,11 @@ def test_rows_are_delivered_proved_compacted_and_forgotten_over_http(served: Ser
 
         sink = {"name": "out", "dataset": "events", "kind": "files", "options": {"path": str(tmp_path / "out")}}
         assert admin.post(f"{API}/sinks", json=sink).status_code == 201
+        some = {"path": str(tmp_path / "some"), "where": "n > 20"}
+        assert done("sinks", **sink | {"name": "some", "options": some})["result"]["options"]["where"] == "n > 20"
+        assert done("sinks/some/tick")["result"]["rows"] == 10
+        wrong = admin.patch(f"{API}/sinks/some", json={"options": {"where": "rand() > 0.5"}}).json()["place"]
+        eventually(lambda: admin.get(wrong).json()["outcome"] == "refused", 300)
         assert done("sinks/out/tick", dry_run=True)["result"]["rows"] == 30
         assert admin.get(f"{API}/sinks/out").json()["lag_rows"] == 30
         assert done("sinks/out/tick")["result"]["rows"] == 30
@@ -59,13 +65,29 @@ def test_rows_are_delivered_proved_compacted_and_forgotten_over_http(served: Ser
         assert "n <= 5" not in admin.get(f"{API}/audit", params={"limit": 1000}).text
 
 
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_purge_whose_condition_fails_on_a_row_repeats_neither(
+    served: Served, capfd: pytest.CaptureFixture[str], dry_run: bool
+) -> None:
+    wanted = {"dataset": "events", "where": "cast(concat('hush', n) AS int) = 1", "dry_run": dry_run}
+    with log_lines(as_json=True), served.as_role() as admin:
+        place = admin.post(f"{API}/maintenance/purge", json=wanted).json()["place"]
+        eventually(lambda: admin.get(place).json()["ended_at"], 300)
+        found = admin.get(place).json()
+        shown = [admin.get(f"{API}/{path}").text for path in ("tasks", "maintenance/runs", "audit", "status")]
+    assert found["outcome"] == ("refused" if dry_run else "failed"), found
+    told = found["error"]["message"] if dry_run else found["reason"]
+    assert told.startswith("UsageError; its words are not kept"), "it failed on a row"
+    assert [text for text in (str(found), *shown, *capfd.readouterr()) if "hush" in text] == []
+
+
 def test_maintenance_that_is_called_off_ends_before_it_commits(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, let = threading.Event(), threading.Event()
     real = Maintenance._compact
 
     def slow(self: Maintenance, *arguments: Any) -> Any:
         begun.set()
-        let.wait(60)
+        assert let.wait(60)
         return real(self, *arguments)
 
     monkeypatch.setattr(Maintenance, "_compact", slow)

@@ -23,7 +23,7 @@ from strandline.ledger import engine
 from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import blocks, datasets
 
-HEAVY = ("pyspark", "pyiceberg", "pyarrow", "alembic", "pandas", "py4j")
+HEAVY = ("pyspark", "pyiceberg", "pyarrow", "alembic", "pandas", "py4j", "pydantic_settings")
 ROW = '{"id": 1, "at": "2026-01-01T00:00:00Z", "who": "ada"}\n'
 
 
@@ -102,6 +102,23 @@ def test_create_like_a_file_shows_what_it_inferred(home: Path, capsys: pytest.Ca
     capsys.readouterr()
     assert run(["dataset", "create", "third", "--like", "sample.jsonl"]) == 0
     assert "timestamptz" in capsys.readouterr().out
+
+
+def test_a_dataset_has_an_id_and_shards_that_no_other_one_has(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wide = document(capsys, "dataset", "create", "wide", "--like", "sample.jsonl", "--shards", "4")
+    last = document(capsys, "dataset", "create", "last", "--like", "sample.jsonl")
+    shown = {d["name"]: d for d in document(capsys, "dataset", "list")["datasets"]}
+    assert (wide["shards"], last["shards"]) == (4, 1) and last["first_shard"] == wide["first_shard"] + 4
+    assert len({d["uuid"] for d in shown.values()}) == len(shown)
+    with open_lake(home) as lake:
+        recorded = lake.catalog.load("wide").properties
+    assert recorded["strandline.dataset-id"] == wide["uuid"] == shown["default.wide"]["uuid"]
+    assert (recorded["strandline.first-shard"], recorded["strandline.shards"]) == (str(wide["first_shard"]), "4")
+    capsys.readouterr()
+    assert run(["dataset", "show", "wide"]) == 0
+    assert f"{wide['first_shard']} to {wide['first_shard'] + 3}" in capsys.readouterr().out
+    for many in ("0", "1025", "two"):
+        assert run(["dataset", "create", "third", "--like", "sample.jsonl", "--shards", many]) == 2
 
 
 def test_create_from_a_schema_file_partitions_and_delivers_as_told(
@@ -319,15 +336,15 @@ def test_tokens_are_refused_for_what_is_wrong_with_them_without_starting_spark(
     from strandline.core.read_token import Continuation
 
     with open_lake(home) as lake:
-        table, own = lake.dataset("events").table_uuid, lake.id
-    good = Continuation(own, table, None).encode()
+        dataset, own = lake.dataset("events").uuid, lake.id
+    good = Continuation(own, dataset, None).encode()
     wrong = {
         "nonsense": "not a continuation token",
         good[:-3]: "damaged",
         good.replace("sl1.", "sl9."): "version 9",
-        Continuation("another", table, None).encode(): "another lake",
-        Continuation(own, "another", None).encode(): "another table",
-        Continuation(own, table, 7).encode(): "ahead of what is settled",  # type: ignore[arg-type]
+        Continuation("another", dataset, None).encode(): "another lake",
+        Continuation(own, "another", None).encode(): "another dataset",
+        Continuation(own, dataset, 7).encode(): "ahead of what is settled",  # type: ignore[arg-type]
     }
     for token, why in wrong.items():
         found = error(capsys, "read", "events", "--since", token, code=2)

@@ -17,7 +17,7 @@ from strandline.cli.render import ingest, lake, status
 from strandline.cli.render import progress as render_progress
 from strandline.cli.render.progress import IngestBars, bars_on, how_far, one_bar
 from strandline.core.errors import InputError, InputRefused
-from strandline.core.types import Dataset, DatasetId, History, Seq, SeqRange
+from strandline.core.types import Dataset, DatasetId, DatasetUuid, History, Seq, SeqRange, ShardId
 from strandline.core.wording import age, plural
 from strandline.ingest.ingest_files import FileOutcome
 from strandline.ingest.recover import Recovered
@@ -147,7 +147,9 @@ def test_what_says_nothing_is_not_shown() -> None:
 
 
 def test_a_file_of_rejected_rows_is_named_after_its_input_and_found_by_its_batch(tmp_path: Path) -> None:
-    dataset = Dataset(DatasetId(1), "default.events", "u", (), False, History.DELIVER, NOW)
+    dataset = Dataset(
+        DatasetId(1), "default.events", "u", (), False, History.DELIVER, NOW, DatasetUuid("u"), ShardId(0), 1
+    )
     path = rejects_path(tmp_path, dataset, "file-" + "ab" * 32, [Path("/in/new orders.csv")])
     assert re.fullmatch(r"new_orders\.csv-[0-9a-f]{12}\.jsonl", path.name)
     assert rejects_path(tmp_path, dataset, "../x/y", [Path("a.csv")]).name.startswith("_x_y-")

@@ -123,8 +123,8 @@ def promise(lake: Lake, name: str, until: int, *partitions: str, chunk_rows: int
 
 def _token(lake: Lake, name: str) -> Any:
     record = lake.delivery.get(name)
-    table = next(d.table_uuid for d in lake.datasets() if d.id == record.dataset)
-    return lambda mark: Continuation(lake.id, table, mark).encode()
+    dataset = next(d.uuid for d in lake.datasets() if d.id == record.dataset)
+    return lambda mark: Continuation(lake.id, dataset, mark).encode()
 
 
 @contextmanager
@@ -261,7 +261,7 @@ def test_a_reset_begins_a_new_generation_behind_a_token_or_at_the_beginning(
 ) -> None:
     with open_lake(home) as lake:
         publish(lake, "events", 100)
-        token = Continuation(lake.id, lake.dataset("events").table_uuid, Seq(60)).encode()
+        token = Continuation(lake.id, lake.dataset("events").uuid, Seq(60)).encode()
     fresh = document(capsys, "sink", "reset", "out", "--to", token, "--yes")
     assert (fresh["generation"], fresh["start"]) == (2, 60)
     [status] = document(capsys, "status")["sinks"]
@@ -420,6 +420,19 @@ print([m for m in {HEAVY!r} if m in sys.modules], file=sys.stderr)
 sys.exit(code)
 """
 
+TELLS_TICKS = """
+import sys
+from strandline.deliver.tick import Deliverer
+ticks, keep_delivering = [], Deliverer.keep_delivering
+def told(self):
+    report = keep_delivering(self)
+    ticks.append(report)
+    if len(ticks) == 3:
+        print("it has looked three times", file=sys.stderr, flush=True)
+    return report
+Deliverer.keep_delivering = told
+"""
+
 
 # Ticks.
 
@@ -576,14 +589,15 @@ def test_a_tick_that_fails_is_told_and_that_it_is_well_again(capsys: pytest.Capt
 def test_the_daemon_ends_cleanly_on_a_signal_and_starts_no_jvm_while_nothing_is_to_do(
     still_home: Path, number: signal.Signals, form: list[str]
 ) -> None:
+    environ = {**os.environ, "COLUMNS": "200", "STRANDLINE_DELIVER__POLL_SECONDS": "0.05"}
     daemon = subprocess.Popen(
-        [sys.executable, "-c", PROBE, "run", *form],
-        cwd=still_home, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"},
+        [sys.executable, "-c", TELLS_TICKS + PROBE, "run", *form],
+        cwd=still_home, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ,
     )  # fmt: skip
     try:
-        assert daemon.stdout is not None
+        assert daemon.stdout is not None and daemon.stderr is not None
         first = daemon.stdout.readline()
-        time.sleep(1.5)  # more than one tick
+        assert daemon.stderr.readline() == "it has looked three times\n"
         assert daemon.poll() is None
         daemon.send_signal(number)
         rest, loaded = daemon.communicate(timeout=60)

@@ -22,6 +22,7 @@ from strandline.deliver.plan.chunking import (
     keep_to,
     lacking,
     pinned_part,
+    promise_limit,
     retry_wait_seconds,
     segments,
 )
@@ -225,3 +226,15 @@ def test_a_sink_in_trouble_does_not_start_when_its_turn_comes_because_all_are_ca
         stopping.set()
     waiting.join(60)
     assert not waiting.is_alive() and started == []
+
+
+@given(st.integers(1, 100), st.integers(0, 100), st.integers(0, 120))
+def test_a_plan_goes_no_further_than_the_followers_that_sinks_wait_for(
+    sealed: int, planned: int, followed: int
+) -> None:
+    planned = min(planned, sealed)  # nothing above the seal was ever planned
+    found = promise_limit(Seq(sealed), Seq(planned) if planned else None, Seq(followed) if followed else None)
+    assert (found or 0) <= sealed
+    assert found is None or found <= max(planned, followed)
+    assert (found or 0) >= planned, "what was promised stays promised"
+    assert (found or 0) >= min(sealed, followed), "and what all followers have is not withheld"

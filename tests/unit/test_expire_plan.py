@@ -116,7 +116,7 @@ def test_a_history_is_read_from_icebergs_own_json() -> None:
             "current-snapshot-id": 2,
             "refs": {"t": {"snapshot-id": 1, "type": "tag", "max-ref-age-ms": 7}},
             "snapshots": [
-                {"snapshot-id": 1, "timestamp-ms": NOW_MS, "summary": {"operation": "delete"}},
+                {"snapshot-id": 1, "timestamp-ms": NOW_MS, "summary": {"operation": "append"}},
                 {"snapshot-id": 2, "parent-snapshot-id": 1, "timestamp-ms": NOW_MS},
             ],
         }
@@ -125,6 +125,6 @@ def test_a_history_is_read_from_icebergs_own_json() -> None:
     assert found.ref_rules == (Ref("t", SnapshotId(1), False, None, None, 7), ref("main", 2)), (
         "an old table has no ref of main"
     )
-    assert (found.snapshots[SnapshotId(1)].parent, found.snapshots[SnapshotId(1)].operation) == (None, "delete")
+    assert (found.snapshots[SnapshotId(1)].parent, found.snapshots[SnapshotId(1)].operation) == (None, "append")
     assert found.snapshots[SnapshotId(1)].at == NOW
     assert found.snapshots[SnapshotId(2)].parent == 1

@@ -73,20 +73,51 @@ def test_something_dies_at_every_point_that_is_listed() -> None:
     from tests.apply import test_apply
     from tests.e2e import test_crash as writers_killed
     from tests.e2e import test_deliver_crash as deliverers_killed
+    from tests.e2e import test_follow_killed as followers_killed
     from tests.e2e import test_maintain_crash
     from tests.e2e import test_receive_crash as receivers_killed
-    from tests.ledger import test_called_off, test_emptied_table, test_ended_batches, test_tasks
+    from tests.e2e import test_takeover_killed as take_overs_killed
+    from tests.ledger import (
+        test_called_off,
+        test_cuts,
+        test_emptied_table,
+        test_ended_batches,
+        test_following,
+        test_promotions,
+        test_rejoin,
+        test_tasks,
+    )
     from tests.receive import test_restored
     from tests.reconcile import test_crash as reconcilers_killed
-    from tests.spark import test_adopt, test_deliver_crash, test_intake, test_opening, test_recover
+    from tests.spark import (
+        test_adopt,
+        test_cut,
+        test_deliver_crash,
+        test_follow_crash,
+        test_intake,
+        test_opening,
+        test_promote,
+        test_recover,
+        test_shards,
+    )
+    from tests.unit import test_arbiter_record, test_followed_tables
 
-    writers = points_of(test_recover) | points_of(test_opening) | points_of(test_adopt)
+    writers = points_of(test_recover) | points_of(test_opening) | points_of(test_adopt) | points_of(test_shards)
     deliverers = points_of(test_deliver_crash) | points_of(test_emptied_table)
     receivers = points_of(receivers_killed) | points_of(test_intake) | points_of(test_ended_batches)
     receivers |= points_of(test_restored)
     keepers = points_of(test_maintain_crash) | points_of(reconcilers_killed)
     keepers |= points_of(test_tasks) | points_of(test_called_off)
     keepers |= points_of(test_apply)
-    assert writers | deliverers | receivers | keepers == set(failpoints.POINTS)
+    followers = points_of(test_following) | points_of(test_follow_crash) | points_of(test_cuts)
+    followers |= points_of(test_arbiter_record) | points_of(test_followed_tables)
+    followers |= points_of(test_promote) | points_of(test_promotions)
+    followers |= points_of(test_rejoin) | points_of(test_cut)
+    assert writers | deliverers | receivers | keepers | followers == set(failpoints.POINTS)
     assert points_of(writers_killed) == set(writers_killed.KILLED) <= writers
     assert points_of(deliverers_killed) <= deliverers
+    assert points_of(followers_killed) == set(followers_killed.KILLED)
+    kinds = {"follower", "arbiter", "promote", "rejoin", "cut"}
+    assert {point.partition(".")[0] for point in take_overs_killed.KILLED} == kinds
+    every_one = {point for point in failpoints.POINTS if point.partition(".")[0] in kinds}
+    assert every_one <= set(take_overs_killed.ALL) >= set(take_overs_killed.KILLED)

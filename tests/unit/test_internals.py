@@ -63,6 +63,26 @@ def test_pyiceberg_still_lets_us_remove_files_and_read_damaged_avro() -> None:
     assert internals.compiled_decoder() is not None, f"PyIceberg has no compiled Avro decoder: mend {PYICEBERG}"
 
 
+def test_pyiceberg_still_gives_rows_of_a_file_the_columns_of_the_table() -> None:
+    from pyiceberg.io import pyarrow
+
+    found = getattr(pyarrow, "_to_requested_schema", None)
+    assert found is not None, f"PyIceberg has no _to_requested_schema any more: mend {PYICEBERG}"
+    takes = list(inspect.signature(found).parameters)[:4]
+    wanted = ["requested_schema", "file_schema", "batch", "downcast_ns_timestamp_to_us"]
+    assert takes == wanted, f"PyIceberg's _to_requested_schema takes {takes} now: mend {PYICEBERG}"
+
+
+def test_pyiceberg_still_reads_delete_files_and_makes_the_session_of_a_rest_catalog() -> None:
+    from pyiceberg.catalog.rest import RestCatalog
+    from pyiceberg.io import pyarrow
+
+    read = getattr(pyarrow, "_read_all_delete_files", None)
+    assert read is not None, f"PyIceberg has no _read_all_delete_files any more: mend {PYICEBERG}"
+    assert list(inspect.signature(read).parameters) == ["io", "tasks"], f"it takes something else: mend {PYICEBERG}"
+    assert hasattr(RestCatalog, "_create_session"), f"PyIceberg's RestCatalog has no _create_session: mend {PYICEBERG}"
+
+
 def test_only_the_module_of_a_library_reaches_for_what_it_keeps_to_itself() -> None:
     for path in sorted(SOURCES.rglob("*.py")):
         name = path.relative_to(SOURCES).as_posix()

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,14 @@ import pytest
 
 from strandline.core import failpoints
 from strandline.core.actor import SCHEDULE
+from strandline.core.calling_off import CALLED_OFF
 from strandline.core.errors import AlreadyRunning, CalledOff, RefusedError, Skipped, StorageError, UsageError
 from strandline.core.failpoints import FailpointError
 from strandline.core.settings import LakeConfig
+from strandline.core.settings_run import RunSettings
 from strandline.core.types import Dataset
 from strandline.jobs.loop import LoopControl
-from strandline.jobs.schedule import FollowedSchedules
+from strandline.jobs.schedule import FollowedSchedules, start_delay
 from strandline.lake import Lake, open_lake
 from strandline.lake_admin import init_lake
 from strandline.ledger import audit
@@ -74,10 +76,6 @@ class Pretended(Maintenance):
     def _do(self, target: Dataset, kind: Kind) -> Any:
         self.done.append((target.name, kind.value))
         return self.work(target, kind)
-
-    def _cancelling_jobs(self, control: RunControl) -> Any:
-        control.check()
-        return nullcontext()  # no job, and no Spark
 
     def _compact(self, target: Dataset, *rest: Any) -> Any:
         return self._do(target, Kind.COMPACT)
@@ -190,7 +188,10 @@ def test_how_a_run_ended_is_stored_also_where_the_ledger_is_away_at_that_moment(
 def test_a_process_that_stops_does_not_wait_for_a_ledger_that_is_away(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(*given: Any, **values: Any) -> bool:
+    tries: list[Any] = []
+
+    def away(connection: Any, run: int, *given: Any, **values: Any) -> bool:
+        tries.append(run)
         raise StorageError("the ledger did not answer")
 
     def interrupted(alive: StillAlive) -> Worked:
@@ -203,6 +204,7 @@ def test_a_process_that_stops_does_not_wait_for_a_ledger_that_is_away(
         recorded(lake.maintenance.context, lake.dataset("a"), Kind.COMPACT, worked, stopped)
     with pytest.raises(KeyboardInterrupt):
         recorded(lake.maintenance.context, lake.dataset("b"), Kind.COMPACT, interrupted)
+    assert len(tries) == len(set(tries)) == 2, "one try each"
 
 
 def test_a_run_that_was_called_off_is_no_failure_in_the_metrics(lake: Lake) -> None:
@@ -216,7 +218,7 @@ def test_a_run_that_was_called_off_is_no_failure_in_the_metrics(lake: Lake) -> N
             care = read_maintenance(lake.config, connection)
         return [s.value for s in samples((), care, ReconcileStatus()) if s.name.endswith("maintenance_last_run_ok")]
 
-    assert ok_after(CalledOff(runs.CALLED_OFF)) == [] and ok_after(Skipped("the clock jumped")) == [0]
+    assert ok_after(CalledOff(CALLED_OFF)) == [] and ok_after(Skipped("the clock jumped")) == [0]
 
 
 def test_a_second_run_is_refused_with_who_is_at_it_and_a_dry_run_is_not(lake: Lake) -> None:
@@ -382,6 +384,35 @@ def test_a_turn_waits_while_the_same_is_under_way_by_hand(lake: Lake) -> None:
     with lake.ledger.write() as connection:
         runs.end(connection, held, runs.Outcome.DONE, reason=None, result={})
     assert "default.a" in [r.dataset for r in turns(keeper)]
+
+
+def test_the_daemon_begins_a_job_as_long_after_its_time_as_the_settings_let_this_process_wait(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strandline.jobs.schedule.node", lambda: "host:1")
+    monkeypatch.setattr("strandline.maintain.facade._POLL_SECONDS", 0.001)
+    due, second = datetime(2026, 3, 2, 3, tzinfo=UTC), timedelta(seconds=1)
+    delays = [start_delay(f"compact default.{name}", "host:1", seconds_max=3600) for name in ("a", "b")]
+    assert min(delays) > second
+    times, seen = [due - second, due + min(delays) - second, due + max(delays) + second], list[int]()
+
+    @dataclass(frozen=True)
+    class Timed(Pretended):
+        def take_turns(self, stopping: threading.Event, *rest: Any) -> None:
+            now = times.pop(0)
+            monkeypatch.setattr("strandline.maintain.facade.utc_now", lambda: now)
+            super().take_turns(stopping, *rest)
+            seen.append(len(self.done))
+            if not times:
+                stopping.set()
+
+    context = pretended(lake, compact_schedule="0 3 * * *").context
+    late = context.config.settings.model_copy(update={"run": RunSettings(jitter_seconds_max=3600)})
+    told: list[str] = []
+    Timed(replace(context, config=LakeConfig(late, context.config.home))).run(
+        LoopControl(on_trouble=lambda error: told.append(error.message))
+    )
+    assert (seen, told) == ([0, 0, 2], [])
 
 
 def test_a_job_never_overlaps_itself_even_if_it_takes_longer_than_its_schedule_allows(

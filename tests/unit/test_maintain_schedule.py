@@ -15,7 +15,7 @@ from strandline.core import duration
 from strandline.core.errors import ConfigError, UsageError
 from strandline.core.settings import Settings
 from strandline.core.settings_maintain import MaintainSettings, RetainSettings
-from strandline.core.types import Dataset, DatasetId, History
+from strandline.core.types import Dataset, DatasetId, DatasetUuid, History, ShardId
 from strandline.jobs.schedule import is_due, start_delay
 from strandline.ledger.maintain.runs import Kind
 from strandline.maintain.schedule import jobs
@@ -70,7 +70,9 @@ def test_a_turn_that_was_taken_is_not_due_again_in_the_same_moment(last: int | N
 
 
 def dataset(name: str) -> Dataset:
-    return Dataset(DatasetId(len(name)), name, "uuid", (), False, History.DELIVER, at(1))
+    return Dataset(
+        DatasetId(len(name)), name, "uuid", (), False, History.DELIVER, at(1), DatasetUuid("uuid"), ShardId(0), 1
+    )
 
 
 def test_retention_runs_only_where_there_is_a_rule_and_before_what_would_write_the_rows_anew() -> None:

@@ -261,7 +261,7 @@ def opened(kind: str, **options: str) -> Any:
 def test_a_kind_that_there_is_not_is_answered_with_those_there_are() -> None:
     with pytest.raises(UsageError, match="tape") as told:
         sink_kinds.find_kind("tape")
-    assert told.value.hint is not None and "files, forward, postgres, s3" in told.value.hint
+    assert told.value.hint is not None and "files, forward, iceberg, postgres, s3" in told.value.hint
 
 
 def test_a_package_brings_a_kind_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,7 +274,7 @@ def test_a_package_brings_a_kind_by_entry_point(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(sink_kinds, "entry_points", entry_points)
     assert sink_kinds.find_kind("tape").options == TAPE.options
-    assert sink_kinds.kind_names() == ["files", "forward", "postgres", "s3", "tape"]
+    assert sink_kinds.kind_names() == ["files", "forward", "iceberg", "postgres", "s3", "tape"]
 
 
 def _no_tape(_: SinkContext) -> Any:

@@ -20,11 +20,23 @@ from strandline.core.delivery_types import (
     SinkState,
 )
 from strandline.core.errors import SchemaError
+from strandline.core.replication import OnLag
 from strandline.core.types import DatasetId, Seq, SeqRange
 from strandline.ledger.maintain.floors import SinkProgress
 from strandline.ledger.maintain.retention_holds import Hold
 from strandline.ledger.maintain.skipped_rows import LanePosition
-from strandline.maintain.retain_plan import drop_point, due_condition, judge, numbers_condition, owed, settle_point
+from strandline.ledger.replicate.followers import Follower, FollowerId, FollowerProgress
+from strandline.maintain.retain_plan import (
+    FollowerVerdict,
+    Verdict,
+    drop_point,
+    due_condition,
+    judge,
+    judge_followers,
+    numbers_condition,
+    owed,
+    settle_point,
+)
 
 NOW = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
 
@@ -167,3 +179,68 @@ def test_rows_that_are_not_ours_are_spared_whatever_number_they_carry() -> None:
         "`_ingest_seq` <= 9 AND (`_ingest_seq` BETWEEN 1 AND 4 OR `_ingest_seq` BETWEEN 8 AND 9)"
     )
     assert numbers_condition(Seq(9), []) == "`_ingest_seq` <= 9 AND (false)"
+
+
+def site(number: int, at: int, drop_days: int | None = None, held_days: float | None = None) -> FollowerProgress:
+    on_lag, bound = (OnLag.HOLD, None) if drop_days is None else (OnLag.DROP, timedelta(days=drop_days))
+    record = Follower(FollowerId(number), f"f{number}", None, None, on_lag, bound, NOW, None)
+    return FollowerProgress(
+        record, Seq(at) if at else None, None if held_days is None else NOW - timedelta(days=held_days), None
+    )
+
+
+def judged(up_to: int, *sites: FollowerProgress, due: int | None = 100, dropped: int = 60) -> FollowerVerdict:
+    return judge_followers(
+        Verdict(Seq(up_to) if up_to else None, (), ()),
+        sites,
+        due=None if due is None else Seq(due),
+        drop_due=lambda after: Seq(dropped) if dropped else None,
+        now=NOW,
+    )
+
+
+def test_a_follower_holds_retention_as_a_sink_does() -> None:
+    behind = site(1, 30)
+    assert judged(100, behind, site(2, 100)) == FollowerVerdict(Seq(30), (behind,), ())
+    assert judged(20, behind) == FollowerVerdict(Seq(20), (behind,), ())
+    assert judged(100, site(1, 100)) == FollowerVerdict(Seq(100), (), ())
+    assert judged(100, site(1, 30), due=None) == FollowerVerdict(None, (), ())
+    fresh = site(1, 0)
+    assert judged(100, fresh) == FollowerVerdict(None, (fresh,), ())
+
+
+@pytest.mark.parametrize("held_days", [None, 6.9])
+def test_rows_are_not_dropped_for_a_follower_before_they_were_held_for_as_long_as_it_says(
+    held_days: float | None,
+) -> None:
+    waits = site(1, 30, drop_days=7, held_days=held_days)
+    assert judged(100, waits) == FollowerVerdict(Seq(30), (waits,), ())
+
+
+def test_rows_that_were_held_for_long_enough_are_dropped_and_the_rest_is_held() -> None:
+    passed = site(1, 30, drop_days=7, held_days=7)
+    assert judged(100, passed) == FollowerVerdict(Seq(60), (passed,), (passed,))
+    assert judged(100, passed, dropped=100) == FollowerVerdict(Seq(100), (), (passed,))
+    assert judged(100, passed, dropped=0) == FollowerVerdict(Seq(30), (passed,), ())
+    other = site(2, 40)
+    assert judged(100, passed, other) == FollowerVerdict(Seq(40), (passed, other), (passed,))
+
+
+@given(
+    st.integers(0, 100),
+    st.lists(st.tuples(st.integers(0, 120), st.sampled_from((None, 1, 7)), st.sampled_from((None, 0.5, 3.0, 9.0)))),
+    st.integers(0, 100),
+)
+def test_no_follower_that_does_not_drop_loses_a_row(
+    up_to: int, told: list[tuple[int, int | None, float | None]], dropped: int
+) -> None:
+    sites = [site(n, at, days, held) for n, (at, days, held) in enumerate(told)]
+    found = judged(up_to, *sites, dropped=dropped)
+    end = int(found.up_to or 0)
+    assert end <= up_to
+    for p in sites:
+        lacks = int(p.number or 0) < end
+        assert lacks == (p in found.passed_over)
+        if lacks:
+            assert p.follower.drop_after is not None and p.held_since is not None and end <= dropped
+            assert p.held_since <= NOW - p.follower.drop_after

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -54,8 +55,8 @@ def test_while_one_thread_recovers_again_no_other_waits_for_it(monkeypatch: pyte
 
     monkeypatch.setattr(facade, "SETTLE_AGAIN_SECONDS", 0)
     monkeypatch.setattr("strandline.ingest.recover.recover", recover)
-    for name in ("resync_ledger", "resync_postponed"):
-        monkeypatch.setattr(f"strandline.ingest.resync.{name}", lambda *_: [])
+    for name in ("resync.resync_ledger", "resync_postponed.resync_postponed"):
+        monkeypatch.setattr(f"strandline.ingest.{name}", lambda *_: [])
     monkeypatch.setattr(facade.sequence, "read", lambda connection: SimpleNamespace(last=7))
     monkeypatch.setattr(facade.blocks, "postponed", lambda connection: ["a dataset"])
     ledger = cast(Any, SimpleNamespace(read=lambda: threading.RLock()))
@@ -64,18 +65,19 @@ def test_while_one_thread_recovers_again_no_other_waits_for_it(monkeypatch: pyte
     ingestion = Ingestion(ledger, witness, cast(Any, None), lambda: context)
     ingestion.recover()
 
-    def ask() -> None:
-        assert ingestion.context is context if asks == "context" else ingestion.catch_up() is None
+    def ask() -> Any:
+        return ingestion.context if asks == "context" else ingestion.catch_up()
 
-    first, second = threading.Thread(target=ask, daemon=True), threading.Thread(target=ask, daemon=True)
-    first.start()
-    assert began.wait(60)
-    second.start()
-    second.join(60)
-    waits = second.is_alive()
-    release.set()
-    first.join(60)
-    assert not waits and len(calls) == 2
+    with ThreadPoolExecutor(2) as pool:
+        try:
+            first = pool.submit(ask)
+            assert began.wait(60)
+            second = pool.submit(ask).result(60)
+            assert not first.done() and len(calls) == 2, "the first one is still at it"
+        finally:
+            release.set()
+        assert second is first.result(60) is (context if asks == "context" else None)
+    assert len(calls) == 2
 
 
 def test_iceberg_is_not_asked_to_load_a_table_that_leaves_recovery_nothing_to_do() -> None:

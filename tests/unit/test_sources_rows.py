@@ -511,6 +511,30 @@ def test_ordinary_rows_take_the_fast_way() -> None:
     assert fast(block_of(nested, b'{"id":2,"m":{},"k":null}', nested), NESTED) is not None
 
 
+ZONED = ("2026-01-01T01:02:03Z", "2026-01-01 01:02Z", "2026-01-01T00Z", "2026-01-01T01:02:03+02:00")
+ODDLY_ZONED = (
+    "2026-01-01",
+    "2026-01-01T01:02:03",
+    "2026-01-01Z",
+    "2026-01-01TZ",
+    "2026-01-01 Z",
+    "ZZZZZZZZZZZZ",
+    "éééééééZ",
+)
+
+
+@pytest.mark.parametrize("text", [*ZONED, *ODDLY_ZONED])
+def test_a_moment_is_the_same_whether_all_others_have_a_zone_or_not(text: str) -> None:
+    line, other = (f'{{"tz":"{written}"}}'.encode() for written in (text, ZONED[0]))
+    check(line, FLAT)
+    assert fast(block_of(other, b'{"tz":null}', other), FLAT) is not None
+    together, alone = fast(block_of(other, line, b'{"tz":null}'), FLAT), fast(block_of(line), FLAT)
+    assert (together is None) == (alone is None)
+    if together is not None and alone is not None:
+        assert [row["tz"] for row in together] == [judged(other, FLAT)["tz"], alone[0]["tz"], None]
+    assert text not in ZONED or alone is not None
+
+
 def test_two_lines_cannot_lend_each_other_a_value() -> None:
     lines = [b'{"c": 1}{"c": 2}', b'{"c":', b"3}"]
     reasons = [row[REJECT] for row in in_batches(lines, of(t.LongType()))]

@@ -6,10 +6,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from strandline.status import documents
-from strandline.status.problems import Severity, Subject, find_problems, worst_first
+from strandline.status.maintenance import MaintenanceStatus
+from strandline.status.problems import find_problems, worst_first
 from strandline.status.reconcile import Compared, ReconcileStatus
 from strandline.status.report import DatasetStatus, LakeStatus
 from strandline.status.sinks import SinkStatus
+from strandline.status.status_problem import Severity, Subject
 
 NOW = datetime(2031, 4, 1, 12, tzinfo=UTC)
 WELL = SinkStatus(
@@ -71,6 +73,22 @@ def test_missing_files_are_worse_than_orphans_and_partial_never_looks_like_clean
     [(severity, line)] = of(0, 0, partial=True)
     assert severity is Severity.WARNING and "could not look everywhere" in line
     assert [s for s, _ in of(2, 0)] == [Severity.WARNING] and [s for s, _ in of(2, 1)] == [Severity.ERROR]
+
+
+def test_a_witness_that_cannot_be_read_stops_ingest_and_one_that_is_ahead_does_not() -> None:
+    waits = replace(WELL, name="a", state="waiting", reason="no answer", retries=2)
+    lost, ahead = (
+        worst_first(find_problems(replace(lake(waits), witness=witness, problem="it is so"), NOW))
+        for witness in (None, 12)
+    )
+    assert (lost[0].severity, lost[0].subject) == (Severity.ERROR, Subject.LAKE)
+    assert "nothing can be ingested" in lost[0].line and "--lost-witness" in lost[0].line
+    assert [p.severity for p in ahead] == [Severity.WARNING] * 2 and ahead[0].line == "it is so"
+
+
+def test_a_rule_that_does_not_count_says_what_to_do() -> None:
+    care = MaintenanceStatus({}, ("default.gone",), ("schedule.retain",), ())
+    assert all(p.next_step for p in find_problems(replace(lake(), maintenance=care), NOW))
 
 
 def test_a_table_that_cannot_be_used_is_an_error_of_its_dataset() -> None:

@@ -65,6 +65,34 @@ def test_an_object_whose_writer_fails_is_not_there(objects: ObjectStore) -> None
     assert names(objects, "f") == ["f/whole"]
 
 
+def test_a_new_object_is_put_as_a_whole(objects: ObjectStore) -> None:
+    objects.put_new("f/g/whole", memoryview(b"whole"))
+    objects.put_new("f/g/empty", b"")
+    objects.sync(["f/g/whole", "f/g/empty"])
+    assert names(objects, "f") == ["f/g/empty", "f/g/whole"] and objects.get("f/g/whole") == b"whole"
+
+
+def test_a_file_is_whole_though_the_system_writes_it_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:3]))
+    durable.write_file(tmp_path / "a", b"0123456789")
+    assert (tmp_path / "a").read_bytes() == b"0123456789"
+
+
+@pytest.mark.parametrize("step", ["write", "fdatasync", "replace"])
+def test_a_file_that_cannot_be_written_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(Path if step == "replace" else os, step, full)
+    monkeypatch.setattr("sys.platform", "linux")
+    with pytest.raises(OSError, match="no space left"):
+        durable.write_file(tmp_path / "a", b"content")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_copy_outlives_its_original_and_a_move_can_be_repeated(objects: ObjectStore) -> None:
     objects.put("f/a", b"x")
     objects.copy("f/a", "f/b")

@@ -21,7 +21,7 @@ from strandline.core.types import Seq, SeqRange
 from strandline.core.wording import agreeing, part, plural
 from strandline.deliver.send.rejection import TooMany
 from strandline.deliver.send.split_rejected import describe_refusals
-from strandline.deliver.sinks.postgres.inspect_ranges import describe_rows
+from strandline.deliver.sinks.row_problems import describe_rows
 from strandline.deliver.verify.ranges import Fault, VerifyFinding
 from strandline.deliver.verify.run import first_of_chunks
 from strandline.deliver.verify.verdict import SinkVerdict, VerifyReport

@@ -33,6 +33,7 @@ from strandline.deliver.sink import (
     TryLater,
     Unknown,
     covers,
+    term_passed,
 )
 from strandline.iceberg.schema.columns import Column
 
@@ -42,7 +43,7 @@ BUSY_SECONDS = 30.0
 _TABLES = """
 CREATE TABLE IF NOT EXISTS claim (
     one INTEGER PRIMARY KEY CHECK (one = 1), lake TEXT NOT NULL, instance TEXT NOT NULL, dataset TEXT NOT NULL,
-    table_uuid TEXT NOT NULL, generation INTEGER NOT NULL
+    table_uuid TEXT NOT NULL, term INTEGER NOT NULL, generation INTEGER NOT NULL
 );
 CREATE TABLE IF NOT EXISTS lane (
     id INTEGER PRIMARY KEY, lake TEXT NOT NULL, instance TEXT NOT NULL, generation INTEGER NOT NULL,
@@ -138,10 +139,11 @@ class SqliteSender:
     """Travels to the executors, and connects there on first use."""
 
     path: str
+    term: int
     _open: sqlite3.Connection | None = field(default=None, repr=False)
 
-    def __reduce__(self) -> tuple[type[SqliteSender], tuple[str]]:
-        return SqliteSender, (self.path,)
+    def __reduce__(self) -> tuple[type[SqliteSender], tuple[str, int]]:
+        return SqliteSender, (self.path, self.term)
 
     def send(self, parcel: Parcel) -> Outcome:
         committing = False
@@ -153,6 +155,9 @@ class SqliteSender:
                 settled = self._settled(connection, parcel)
                 if settled is not None:
                     return settled
+                (claimed,) = connection.execute("SELECT term FROM claim").fetchone()
+                if claimed > self.term:
+                    return TryLater(term_passed(self.path, claimed))
                 landed = self._insert(connection, parcel)
                 committing = True
             return landed
@@ -230,8 +235,9 @@ class SqliteSink:
     keeps_marks = False
     """Not for the deliverer, which believes the ranges; consumers get marks in the view `settled`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, term: int) -> None:
         self._path = str(path)
+        self._term = term
         self.destination = f"file://{path}"
 
     def prepare(self, columns: Sequence[Column]) -> None:
@@ -242,8 +248,10 @@ class SqliteSink:
             return None
         with self._asking() as connection:
             connection.executescript(_TABLES)
-            row = connection.execute("SELECT lake, instance, dataset, table_uuid, generation FROM claim").fetchone()
-        return None if row is None else Claimed(Claim(*row[:4]), row[4])
+            row = connection.execute(
+                "SELECT lake, instance, dataset, table_uuid, term, generation FROM claim"
+            ).fetchone()
+        return None if row is None else Claimed(Claim(*row[:5]), row[5])
 
     def claim(self, claim: Claim, generation: int) -> Claimed:
         Path(self._path).parent.mkdir(parents=True, exist_ok=True)
@@ -251,15 +259,17 @@ class SqliteSink:
             connection.executescript(_TABLES)
             with _writing(connection):
                 connection.execute(
-                    "INSERT OR IGNORE INTO claim VALUES (1, ?, ?, ?, ?, ?)",
-                    (claim.lake, claim.instance, claim.dataset, claim.table_uuid, generation),
+                    "INSERT OR IGNORE INTO claim VALUES (1, ?, ?, ?, ?, ?, ?)",
+                    (claim.lake, claim.instance, claim.dataset, claim.table_uuid, claim.term, generation),
                 )
                 lake, dataset = connection.execute("SELECT lake, dataset FROM claim").fetchone()
                 if (lake, dataset) != (claim.lake, claim.dataset):
                     raise RefusedError(
                         f"{self._path} belongs to lake {lake}, dataset {dataset}", hint="Choose another file."
                     )
-                connection.execute("UPDATE claim SET generation = max(generation, ?)", (generation,))
+                connection.execute(
+                    "UPDATE claim SET generation = max(generation, ?), term = max(term, ?)", (generation, claim.term)
+                )
         found = self.claimed()
         if found is None:
             raise RefusedError(f"{self._path} was taken away while it was claimed")
@@ -275,7 +285,7 @@ class SqliteSink:
             return [Held(None, _ranges(connection, address, after)) for address, after in lanes]
 
     def sender(self, token: str) -> SqliteSender:
-        return SqliteSender(self._path)
+        return SqliteSender(self._path, self._term)
 
     def mark(self, marks: Sequence[tuple[Address, Seq]]) -> None:
         with self._asking() as connection, _writing(connection):
@@ -313,7 +323,7 @@ def _open(context: SinkContext) -> SqliteSink:
     given = context.options["path"]
     if not given.strip() or "\0" in given:
         raise UsageError("path is empty", hint="Name the file: --option path=FILE.")
-    return SqliteSink((context.home / Path(given).expanduser()).resolve())
+    return SqliteSink((context.home / Path(given).expanduser()).resolve(), context.term)
 
 
 KIND = SinkKind(

@@ -17,6 +17,7 @@ class DatasetSpec:
     partition_by: tuple[str, ...] = ()  # `day(at)`, `bucket(16, id)`, `who`, in one spelling
     deliver_by: tuple[str, ...] = ()
     adopted: History | None = None  # of a table that was there before: what becomes of the rows that it had
+    shards: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ class Declarations:
             raise RefusedError(f"{first.what} {first.name}: {first.reason}", hint=first.hint)
         if self.plan(declared, wish) != shown:
             raise RefusedError(
-                "the lake has changed since the difference was shown; nothing was done", hint="Run the command again."
+                "the lake changed after the plan was shown, so nothing was applied", hint="Run the command again."
             )
         for step in shown.steps:
             self._take(step)
@@ -69,7 +69,9 @@ class Declarations:
         match step.operation:
             case CreateDataset(spec):
                 partition_by = ", ".join(spec.partition_by) or None
-                lake.create_dataset(spec.name, spec.columns, deliver_by=spec.deliver_by, partition_by=partition_by)
+                lake.create_dataset(
+                    spec.name, spec.columns, deliver_by=spec.deliver_by, partition_by=partition_by, shards=spec.shards
+                )
             case AlterDataset(name, alterations):
                 lake.alter_dataset(name, alterations)
             case DropDataset(name):

@@ -41,7 +41,13 @@ class LakeAccess(Protocol):
     def delivery(self) -> Delivery: ...
 
     def create_dataset(
-        self, name: str, columns: Sequence[Column], *, deliver_by: Sequence[str] = (), partition_by: str | None = None
+        self,
+        name: str,
+        columns: Sequence[Column],
+        *,
+        deliver_by: Sequence[str] = (),
+        partition_by: str | None = None,
+        shards: int = 1,
     ) -> Dataset: ...
 
     def alter_dataset(self, name: str, alterations: Sequence[Alteration]) -> None: ...
@@ -108,7 +114,9 @@ def _describe(lake: LakeAccess, known: Collection[Dataset]) -> dict[str, Dataset
                 hint=f"`strandline dataset show {dataset.name}` says more.",
             )
         adopted = dataset.history if dataset.adopted else None
-        found[dataset.name] = DatasetSpec(dataset.name, table.columns, table.partition_by, dataset.deliver_by, adopted)
+        found[dataset.name] = DatasetSpec(
+            dataset.name, table.columns, table.partition_by, dataset.deliver_by, adopted, dataset.shards
+        )
     return found
 
 

@@ -131,6 +131,8 @@ def _new_dataset(wanted: DatasetSpec) -> Iterator[Step | Refusal]:
         details.append(f"partition_by {', '.join(wanted.partition_by)}")
     if wanted.deliver_by:
         details.append(f"deliver_by {', '.join(wanted.deliver_by)}")
+    if wanted.shards != 1:
+        details.append(f"shards {wanted.shards}")
     yield _step(CreateDataset(wanted), Action.CREATE, name, details)
 
 
@@ -140,6 +142,8 @@ def _dataset(there: DatasetSpec, wanted: DatasetSpec) -> Iterator[Step | Refusal
         yield _fixed("dataset", name, "deliver_by", there.deliver_by, wanted.deliver_by)
     if there.partition_by != wanted.partition_by:
         yield _fixed("dataset", name, "partition_by", there.partition_by, wanted.partition_by)
+    if there.shards != wanted.shards:
+        yield _fixed("dataset", name, "shards", [str(there.shards)], [str(wanted.shards)])
     if there.adopted != wanted.adopted:
         yield _fixed("dataset", name, "adopted", [there.adopted or "not"], [wanted.adopted or "not"])
     changes = compare_columns(there.columns, wanted.columns)

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from strandline.apply.declaration import DatasetSpec, Declaration, SinkSpec
 from strandline.core.errors import ConfigError, InputError, UsageError
+from strandline.core.replication import SHARDS_MAX
 from strandline.core.settings_maintain import RetainSettings
 from strandline.core.settings_section import Cron, named_tables
 from strandline.core.types import History
@@ -23,7 +24,7 @@ from strandline.ledger.applied_settings import RECONCILE_ACT, SCHEDULES
 DECLARATION_NAME = "lake.toml"
 
 _TABLES = ("dataset", "sink", "retain", "schedule")
-_DATASET_KEYS = ("columns", "partition_by", "deliver_by", "adopted")
+_DATASET_KEYS = ("columns", "partition_by", "deliver_by", "adopted", "shards")
 _SINK_KEYS = ("dataset", "kind", "options", "from")
 _CRON = TypeAdapter(Cron)
 _Spec = TypeVar("_Spec")
@@ -57,9 +58,9 @@ def _read(path: Path) -> Declaration:
     try:
         text = path.read_text("utf-8")
     except UnicodeDecodeError as e:
-        raise ConfigError(f"{path} is not UTF-8 text") from e
+        raise ConfigError(f"{path} is not UTF-8 text", hint="Save it as UTF-8.") from e
     except OSError as e:
-        raise InputError(f"{path} cannot be read: {e.strerror}") from e
+        raise InputError(f"{path} cannot be read: {e.strerror}", hint="Check the path and its permissions.") from e
     try:
         return parse_declaration(text)
     except UsageError as e:
@@ -71,7 +72,7 @@ def parse_declaration(text: str) -> Declaration:
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as e:
-        raise ConfigError(f"this is not TOML: {e}") from e
+        raise ConfigError(f"this is not TOML: {e}", hint="`docs/apply.md` shows a whole declaration.") from e
     _known_keys(values, _TABLES, "a declaration")
     return Declaration(
         _named(values, "dataset", full_name, _dataset),
@@ -103,14 +104,17 @@ def _dataset(name: str, table: Mapping[str, Any]) -> DatasetSpec:
         raise ConfigError(f"{where} has no columns", hint='columns = [{ name = "id", type = "long" }, …]')
     adopted = table.get("adopted")
     if adopted is not None and adopted not in tuple(History):
-        raise ConfigError(f'{where}: adopted is "deliver" or "skip", as in `dataset adopt --history`')
+        raise ConfigError(f'{where}: adopted must be "deliver" or "skip", as in `dataset adopt --history`')
     try:
         columns = parse_columns(table["columns"])
         partition_by = _partition_by(table.get("partition_by", []), where, adopted=adopted is not None)
     except UsageError as e:
         raise ConfigError(f"{where}: {e.message}", hint=e.hint) from e
     deliver_by = _texts(table.get("deliver_by", []), f"{where}: deliver_by")
-    return DatasetSpec(name, columns, partition_by, deliver_by, None if adopted is None else History(adopted))
+    shards = table.get("shards", 1)
+    if type(shards) is not int or not 1 <= shards <= SHARDS_MAX:
+        raise ConfigError(f"{where}: shards must be a whole number from 1 to {SHARDS_MAX}")
+    return DatasetSpec(name, columns, partition_by, deliver_by, None if adopted is None else History(adopted), shards)
 
 
 def _partition_by(value: object, where: str, *, adopted: bool) -> tuple[str, ...]:
@@ -128,7 +132,7 @@ def _sink(name: str, table: Mapping[str, Any]) -> SinkSpec:
             raise ConfigError(f"{where} does not say its {key}", hint=f'{key} = "…"')
     start = table.get("from", "beginning")
     if start not in ("beginning", "now"):
-        raise ConfigError(f'{where}: from is "beginning" or "now"')
+        raise ConfigError(f'{where}: from must be "beginning" or "now"')
     options = {k: _option(f"{where}: {k}", v) for k, v in _table(table.get("options", {}), f"{where}: options").items()}
     return SinkSpec(name, full_name(table["dataset"]), table["kind"], options, start == "now")
 
@@ -140,7 +144,7 @@ def _option(where: str, value: object) -> str:
             return "true" if value else "false"
         case str() | int():
             return str(value)
-    raise ConfigError(f"{where} is text, a whole number, true or false")
+    raise ConfigError(f"{where} must be text, a whole number, true or false")
 
 
 def _rule(name: str, table: Mapping[str, Any]) -> RetainSettings:
@@ -157,7 +161,7 @@ def _schedules(table: Mapping[str, Any]) -> dict[str, str]:
     for name, value in table.items():
         if name == RECONCILE_ACT:
             if not isinstance(value, bool):
-                raise ConfigError(f"schedule: {name} is true or false")
+                raise ConfigError(f"schedule: {name} must be true or false")
             found[name] = "true" if value else "false"
             continue
         try:
@@ -173,7 +177,7 @@ def _said(message: object) -> str:
 
 def _table(value: object, where: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise ConfigError(f"{where} is not a table")
+        raise ConfigError(f"{where} must be a table")
     return value
 
 

@@ -36,6 +36,8 @@ def _dataset(spec: DatasetSpec) -> str:
         values["partition_by"] = list(spec.partition_by)
     if spec.deliver_by:
         values["deliver_by"] = list(spec.deliver_by)
+    if spec.shards != 1:
+        values["shards"] = spec.shards
     columns = [{k: v for k, v in c.items() if k != "required" or v} for c in to_json(spec.columns)]
     lines = "".join(f"    {_value(column)},\n" for column in columns)
     return f"{_table(['dataset', short_name(spec.name)], values)}columns = [\n{lines}]\n"
@@ -63,6 +65,8 @@ def _value(value: object) -> str:
     match value:
         case bool():
             return "true" if value else "false"
+        case int():
+            return str(value)
         case str():
             return _text(value)
         case Mapping():

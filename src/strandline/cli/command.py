@@ -20,6 +20,15 @@ from strandline.lake import Lake, open_lake
 START, ROWS, DELIVERY, CARE = "Begin", "Rows", "Delivery", "Care"  # the groups that `strandline --help` shows
 EVENT_LINES = "One JSON document per line on standard output, one for each event."  # --json of a daemon
 
+OnlyDatasetsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--dataset",
+        metavar="DATASET",
+        help="Only this dataset; repeat it for more.",
+        show_default="every dataset",
+    ),
+]
 NameArgument = Annotated[str, typer.Argument(metavar="DATASET", help="TABLE or NAMESPACE.TABLE")]
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from strandline.lake import Lake
     from strandline.ledger.maintain.runs import Kind, Run
     from strandline.receive.intake import BatchReport
+    from strandline.replicate.follower import FollowReport
 
 
 class DaemonLog:
@@ -122,6 +123,16 @@ class DaemonLog:
             doubts=", ".join(run.doubts) or None,
             reason=run.why or "; ".join(run.outcome.refusals) or None,
         )
+
+    # Following a leader.
+
+    def followed(self, report: FollowReport) -> None:
+        for name in report.made:
+            self.write("dataset_made", dataset=name)
+        for name in report.dropped:
+            self.write("dataset_dropped", dataset=name)
+        if report.applied:
+            self.write("applied", items=len(report.applied), last=max(r.hi for r in report.applied))
 
     # The receiver's intake.
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from strandline.cli.command import Call
     from strandline.core.errors import StrandlineError
+    from strandline.lake import Lake
 
 INTERRUPTED = 128 + signal.SIGINT
 CUT_OFF = FailedError.exit_code
@@ -36,6 +37,12 @@ class Loop:
 
     name: str  # in the log, and in `/readyz`
     run: Callable[[LoopControl], None]  # until its event is set
+
+
+def lease_loops(lake: Lake) -> list[Loop]:
+    """With an arbiter: a leader that takes no rows is alive, too, and says so."""
+    lease = lake.replication.lease
+    return [] if lease is None else [Loop("lease", lease.run)]
 
 
 def open_log(call: Call) -> DaemonLog:
@@ -128,8 +135,8 @@ class _Deadline:
 
 @contextmanager
 def _signals(stopping: threading.Event) -> Iterator[list[signal.Signals]]:
-    """Those that came. The handler interrupts the main thread anywhere, so it takes no lock: neither of an event nor of
-    the log."""
+    """The list of signals that came. The handler interrupts the main thread anywhere, so it takes no lock: neither of
+    an event nor of the log."""
     came: list[signal.Signals] = []
 
     def stop(number: int, frame: FrameType | None) -> None:

@@ -42,8 +42,13 @@ MODULES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "receive": ("receive",),
         "spool": ("spool",),
         "token": ("token",),
+        "follower": ("follower",),
     },
     CARE: {
+        "follow": ("follow",),
+        "rejoin": ("rejoin",),
+        "replication": ("replication",),
+        "promote": ("promote",),
         "status": ("status", "top", "recover", "migrate", "metrics"),
         "serve": ("serve",),
         "maintain": ("compact", "retain", "expire", "purge", "maintenance"),

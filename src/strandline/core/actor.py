@@ -17,6 +17,8 @@ from enum import StrEnum
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
+from strandline.core.calling_off import called_off_by, events_of_this_thread
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -79,12 +81,13 @@ def acting_as(actor: Actor) -> Iterator[None]:
 
 
 def carried(work: Callable[P, T]) -> Callable[P, T]:
-    """The work for another thread, done for the actor that is current now."""
-    actor = current_actor()
+    """The work for another thread, done for the actor that is current now, and called off by what calls this thread's
+    work off."""
+    actor, events = current_actor(), events_of_this_thread()
 
     @wraps(work)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        with acting_as(actor):
+        with acting_as(actor), called_off_by(*events):
             return work(*args, **kwargs)
 
     return run

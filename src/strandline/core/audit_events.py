@@ -21,6 +21,15 @@ class Event(StrEnum):
     ROLLBACK_NOT_KNOWN = "dataset.rollback_not_known"
     TABLE_ACCEPTED = "dataset.table_accepted"
 
+    CUT_CARRIED_OUT = "follow.cut"  # another leader took over: blocks that it has not are abandoned
+    ROWS_SET_ASIDE = "follow.rows_set_aside"  # acknowledged here, and not at the leader: written to files
+    FOLLOWER_BEHIND = "follow.behind"  # the follower's ledger was restored or made anew
+    FOLLOWER_CAUGHT_UP = "follow.caught_up"  # it knows again what it had, and has its seal back
+    DATASET_LEFT = "follow.dataset_left"  # the leader that took over has never heard of it
+    FOLLOWING_BEGUN = "follow.begun"
+    PURGE_CARRIED_OVER = "follow.purged"
+    REJOINED = "follow.rejoined"  # this site led, and follows the one that took over
+
     BLOCK_VOIDED = "ingest.block_voided"
     STRAY_BRANCH_REMOVED = "ingest.stray_branch_removed"
 
@@ -37,12 +46,22 @@ class Event(StrEnum):
     QUARANTINE_DISCARDED = "quarantine.discarded"
     QUARANTINE_REPLAYED = "quarantine.replayed"
 
+    FOLLOWER_ADDED = "follower.added"
+    FOLLOWER_REMOVED = "follower.removed"
+    FOLLOWER_ROWS_DROPPED = "follower.rows_dropped"  # retention took rows that the follower did not have
+
     TOKEN_CREATED = "token.created"
     TOKEN_REVOKED = "token.revoked"
     CLAIM_RELEASED = "token.claim_released"
 
     SESSION_ENDED = "session.ended"  # a person logged out of the dashboard
     SESSION_STARTED = "session.started"  # a person logged in to the dashboard
+
+    PROMOTION_BEGUN = "follow.promotion_begun"
+    PROMOTION_ENDED = "follow.promotion_ended"  # another site was faster: this one follows as before
+    SITE_PROMOTED = "follow.promoted"  # this site leads now; what it gave up is named
+    SITE_SUPERSEDED = "follow.superseded"  # another site leads in a higher term: this one takes no more rows
+    TERM_TAKEN = "follow.term_taken"
 
     RECEIVED_ACCEPTED = "receive.accepted"  # a person released a receiver that was on hold
     BODIES_DISCARDED = "receive.bodies_discarded"
@@ -75,6 +94,8 @@ class Event(StrEnum):
     RUN_COMPLETED = "reconcile.run_completed"
     RUN_SETTLED = "reconcile.run_settled"  # the unfinished actions of a dead run were checked and recorded
     RUN_STARTED = "reconcile.run_started"
+
+    TASK_CALLED_OFF = "task.called_off"  # somebody asked; the task ends before its next durable step
 
     SETTING_APPLIED = "apply.setting_changed"  # a retention rule or a schedule
 

@@ -84,6 +84,14 @@ def _spell(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
+def elapsed_seconds() -> float:
+    """A clock that only goes forward, and that goes on while the machine sleeps: a lease must not survive a suspend."""
+    try:
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    except (OSError, AttributeError):
+        return time.monotonic()
+
+
 def here(wall: datetime) -> Moment:
     """This machine's clock."""
     try:

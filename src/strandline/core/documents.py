@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from datetime import UTC, date, datetime, timedelta
 from enum import Enum
@@ -29,6 +29,15 @@ def field_names(kind: Any) -> tuple[str, ...]:
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
     return json.dumps(value, indent=indent, ensure_ascii=False, default=_plain)
+
+
+def json_object(members: Mapping[str, str]) -> str:
+    """The text of an object whose members' texts are there already."""
+    return f"{{{', '.join(f'{json_text(name)}: {text}' for name, text in members.items())}}}"
+
+
+def json_array(items: Iterable[str]) -> str:
+    return f"[{', '.join(items)}]"
 
 
 def _plain(value: object) -> object:

@@ -7,6 +7,7 @@ StrandlineError
 │   ├── SchemaError       a schema or a change of one that cannot be
 │   ├── NoSuchDataset
 │   ├── NoSuchSink
+│   ├── NoSuchFollower
 │   └── NoSuchRun
 ├── RefusedError          a guard said no                                 exit 3
 │   ├── BatchConflict     the same batch id with other rows
@@ -18,8 +19,11 @@ StrandlineError
 │   ├── LedgerUnreadable  damaged, truncated, or not a ledger
 │   ├── LedgerTooNew      made by a newer program
 │   ├── WrongLake         ledger and warehouse belong to different lakes
+│   ├── NotLeader         a write at a site that follows another one
+│   ├── LeaseOver         a leader that has not reached the arbiter for too long
 │   ├── WitnessUnreadable no sequence number can be reserved without it
 │   ├── Superseded        another ledger took this lake over
+│   ├── TermPassed        two sites of a lake speak of different terms
 │   ├── TableRolledBack   main is behind what was published
 │   ├── TableUnfit        the table lacks something that the protocol needs
 │   ├── UnsafeCatalog     JDBC over a network database
@@ -40,6 +44,7 @@ StrandlineError
     ├── CommitUnknown     the outcome could not be read back yet
     ├── StorageError      the warehouse or the ledger cannot be read or written
     │   └── LedgerRefused the ledger's database refused a statement: nothing was written
+    ├── SegmentDamaged    rows from a leader that arrived changed or not completely
     ├── DuplicateNumbers  two rows have the same sequence number
     ├── LeaseLost         another deliverer took the sink over, or another run the reconciler
     ├── TaskDied          the process of a task gave no sign of life any more
@@ -91,6 +96,10 @@ class NoSuchSink(UsageError):
     pass
 
 
+class NoSuchFollower(UsageError):
+    pass
+
+
 class NoSuchRun(UsageError):
     pass
 
@@ -137,11 +146,23 @@ class WrongLake(RefusedError):
     pass
 
 
+class NotLeader(RefusedError):
+    pass
+
+
+class LeaseOver(RefusedError):
+    retryable = True
+
+
 class WitnessUnreadable(RefusedError):
     pass
 
 
 class Superseded(RefusedError):
+    pass
+
+
+class TermPassed(RefusedError):
     pass
 
 
@@ -178,7 +199,11 @@ class Skipped(RefusedError):
 
 
 class CalledOff(Skipped):
-    pass
+    """`by` is who asked for it; None if nobody asked for this work alone, but its process stops."""
+
+    def __init__(self, message: str, *, hint: str | None = None, by: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.by = by
 
 
 class FailedError(StrandlineError):
@@ -215,6 +240,10 @@ class StorageError(FailedError):
 
 class LedgerRefused(StorageError):
     pass
+
+
+class SegmentDamaged(FailedError):
+    retryable = True
 
 
 class DuplicateNumbers(FailedError):

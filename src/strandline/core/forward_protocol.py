@@ -24,6 +24,7 @@ VERSION = "1"
 LAKE = "Strandline-Lake"
 INSTANCE = "Strandline-Sink"
 GENERATION = "Strandline-Generation"
+TERM = "Strandline-Term"
 DATASET = "Strandline-Dataset"
 PARTITION = "Strandline-Partition"
 RANGE = "Strandline-Range"
@@ -45,6 +46,7 @@ class Answer(StrEnum):
     CONFLICT = "conflict"  # 409, with `held`: the ranges that overlap
     IN_FLIGHT = "in_flight"  # 409: a request with the same key is in progress
     OTHER_BODY = "other_body"  # 422, with the stored `digest`: the key was used for another body
+    TERM_PASSED = "term_passed"  # 409, with `term`: another site leads the sender's lake since then
     NOT_CLAIMED = "not_claimed"  # 409, with the last claimed `generation` or None: the sender must claim the next first
     BAD_BODY = "bad_body"  # 400, with `why` and `line` (from 1; None if it is not about one line)
     BAD_DIGEST = "bad_digest"  # 400: the body was damaged in transit, so its digest differs; the rows are fine
@@ -72,6 +74,7 @@ class LaneName:
 class RangeIdentity:
     lane: LaneName
     rows: SeqRange
+    term: int | None = None  # in which the sender leads its lake; None: it does not say, or was asked before
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,8 @@ def chunk_key(identity: RangeIdentity) -> str:
 def identity_headers(identity: RangeIdentity) -> dict[str, str]:
     """All values are ASCII: partitions are encoded already, and the name of an adopted table, any text, is quoted."""
     lane = identity.lane
-    return {
+    told = {} if identity.term is None else {TERM: str(identity.term)}
+    return told | {
         LAKE: lane.lake,
         INSTANCE: lane.instance,
         GENERATION: str(lane.generation),
@@ -116,7 +120,8 @@ def parse_identity(headers: Mapping[str, str]) -> Identity:
             check_text(DATASET, _unquoted(given[DATASET] or "")),
             check_text(PARTITION, headers.get(PARTITION.lower()) or "", PARTITION_BYTES_MAX),
         )
-        return RangeIdentity(lane, parse_range(given[RANGE] or ""))
+        term = headers.get(TERM.lower())
+        return RangeIdentity(lane, parse_range(given[RANGE] or ""), None if term is None else _positive(TERM, term))
     key = headers.get(KEY.lower())
     if not key:
         raise UsageError(

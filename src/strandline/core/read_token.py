@@ -7,6 +7,7 @@ import json
 import re
 import zlib
 from dataclasses import dataclass
+from functools import lru_cache
 
 from strandline.core.errors import TokenError
 from strandline.core.types import SEQ_MAX, Seq
@@ -19,11 +20,11 @@ _HINT = "Use a token as `read` printed it, or leave it out to read from the begi
 @dataclass(frozen=True, slots=True)
 class Continuation:
     lake: str
-    table: str
+    dataset: str  # its id: the same at every site of the lake. Datasets older than ids have their table's uuid as id
     after: Seq | None  # the last row that the reader has; None if it has none yet
 
     def encode(self) -> str:
-        body = json.dumps([self.lake, self.table, self.after], separators=(",", ":")).encode()
+        body = json.dumps([self.lake, self.dataset, self.after], separators=(",", ":")).encode()
         checked = zlib.crc32(body).to_bytes(4, "big") + body
         return f"sl{VERSION}." + base64.urlsafe_b64encode(checked).decode().rstrip("=")
 
@@ -45,6 +46,7 @@ class Bounds:
         return self.after if self.until is None else Seq(max(self.until, self.after or self.until))
 
 
+@lru_cache(maxsize=1 << 10)  # a status decodes the same token of every lane each time
 def decode(token: str) -> Continuation:
     token = token.strip()
     parts = _FORM.fullmatch(token)
@@ -60,12 +62,12 @@ def decode(token: str) -> Continuation:
         checked = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
         if int.from_bytes(checked[:4], "big") != zlib.crc32(checked[4:]):
             raise ValueError("checksum")
-        lake, table, after = json.loads(checked[4:])
-        if not (isinstance(lake, str) and isinstance(table, str)):
+        lake, dataset, after = json.loads(checked[4:])
+        if not (isinstance(lake, str) and isinstance(dataset, str)):
             raise ValueError("names")
         if after is not None and not (isinstance(after, int) and 1 <= after <= SEQ_MAX):
             raise ValueError("sequence")
-        found = Continuation(lake, table, None if after is None else Seq(after))
+        found = Continuation(lake, dataset, None if after is None else Seq(after))
         if found.encode() != token:  # the checksum covers neither the version nor spare bits of the last character
             raise ValueError("spelling")
     except (ValueError, TypeError) as e:
@@ -73,13 +75,13 @@ def decode(token: str) -> Continuation:
     return found
 
 
-def check(token: Continuation, *, lake: str, table: str, name: str, sealed: Seq | None) -> Seq | None:
-    """Returns where to continue; `TokenError` if the token does not fit the table or is ahead of the seal."""
+def check(token: Continuation, *, lake: str, dataset: str, name: str, sealed: Seq | None) -> Seq | None:
+    """Returns where to continue; `TokenError` if the token is not of this dataset, or is ahead of the seal."""
     if token.lake != lake:
         raise TokenError("the token is from another lake", hint=_HINT)
-    if token.table != table:
+    if token.dataset != dataset:
         raise TokenError(
-            f"the token is from another table than {name} is now",
+            f"the token is from another dataset than {name} is now",
             hint="The dataset was dropped and made again, or the token belongs to another dataset.",
         )
     if token.after is not None and (sealed is None or token.after > sealed):

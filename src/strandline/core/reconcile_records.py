@@ -88,6 +88,11 @@ class Done:
     recheck_failed: int = 0  # candidates that could not be checked again, so they stayed
     superseded: int = 0
 
+    @property
+    def total(self) -> int:
+        """Findings that were acted on."""
+        return self.missing + self.orphans + self.foreign + self.restored + self.superseded
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -147,6 +152,21 @@ class Run:
     folder: str | None = None  # the id of its folder, if other machines may have another folder at the same path
     actor: Actor | None = None  # None: recorded by a version that did not store it
     stop_asked_at: datetime | None = None  # None: nobody has called it off
+
+    @property
+    def has_compared(self) -> bool:
+        """Whether what it found is known. False for a run that is under way or ended early and has counted nothing: it
+        did not get so far, or there was nothing at all."""
+        went_through = self.ended_at is not None and self.aborted is None
+        return went_through or bool(self.outcome.listed or self.outcome.referenced)
+
+    @property
+    def is_done_known(self) -> bool:
+        """Whether `outcome.done` is all that it did. Nobody knows before it ends and, if it died while it acted, before
+        another run has settled what it left."""
+        if not self.asked.act:
+            return True
+        return self.ended_at is not None and (self.aborted is not AbortReason.DIED or self.outcome.settled)
 
     @property
     def doubts(self) -> tuple[Doubt, ...]:

@@ -16,13 +16,15 @@ from typing import Any, Literal, get_args, get_origin
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from strandline.core.errors import ConfigError, UnsafeCatalog
 from strandline.core.secrets import resolve_secret
+from strandline.core.settings_environment import NESTED, PREFIX, with_environment
+from strandline.core.settings_follow import FollowSettings
 from strandline.core.settings_maintain import MaintainSettings
 from strandline.core.settings_receive import ReceiveSettings
 from strandline.core.settings_reconcile import ReconcileSettings
+from strandline.core.settings_replication import ReplicationSettings
 from strandline.core.settings_run import RunSettings
 from strandline.core.settings_section import Section
 from strandline.core.settings_serve import ServeSettings
@@ -177,12 +179,15 @@ class DeliverSettings(Section):
     one after the other."""
     job_rows_max: int = Field(default=4_000_000, ge=1)
     """Rows that one Spark job builds and sends, at least a chunk. What landed is recorded after each."""
+    wait_for: Literal["none", "all"] = "none"
+    """Whether sinks get rows only when every follower of the dataset has them, too. Then no sink ever holds a row that
+    a follower lacks, and a follower that is away holds all sinks back."""
 
 
 class ForwardSettings(Section):
     """Where rows may be sent over HTTP."""
 
-    allow: list[str] = Field(default_factory=list)
+    allow: list[str] = Field(default=[])  # not a factory: pydantic takes 10 ms to learn how `list` is called
     """Hosts (`collector.example.com`, `*.example.com`), addresses and networks (`10.1.0.0/16`) that `forward` may send
     to. Empty: every public address. Private, loopback and link-local ones are refused unless an address or network here
     covers them, whatever name leads to them."""
@@ -194,16 +199,8 @@ class ForwardSettings(Section):
     """A longer `Retry-After` is not believed: it is cut to this."""
 
 
-class Settings(BaseSettings):
+class Settings(Section):
     """All settings of a lake."""
-
-    model_config = SettingsConfigDict(
-        frozen=True,
-        extra="forbid",
-        env_prefix="STRANDLINE_",
-        env_nested_delimiter="__",
-        nested_model_default_partial_update=True,
-    )
 
     warehouse: WarehouseSettings = WarehouseSettings()
     catalog: CatalogSettings = CatalogSettings()
@@ -218,17 +215,8 @@ class Settings(BaseSettings):
     reconcile: ReconcileSettings = ReconcileSettings()
     serve: ServeSettings = ServeSettings()
     run: RunSettings = RunSettings()
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return (env_settings, init_settings)
+    follow: FollowSettings = FollowSettings()
+    replication: ReplicationSettings = ReplicationSettings()
 
 
 @dataclass(frozen=True, eq=False)
@@ -303,7 +291,8 @@ def load_config(path: Path) -> LakeConfig:
         raise ConfigError(f"{path} is not TOML: {e}") from e
     _check_environment(os.environ)
     try:
-        return LakeConfig(Settings(**values), path.parent.resolve(), _named_settings(values, os.environ))
+        settings = Settings(**with_environment(values, Settings, os.environ))
+        return LakeConfig(settings, path.parent.resolve(), _named_settings(values, os.environ))
     except ValidationError as e:
         unknown = [err["loc"] for err in e.errors() if err["type"] == "extra_forbidden"]
         lines = "; ".join(
@@ -318,9 +307,7 @@ def load_config(path: Path) -> LakeConfig:
 def _named_settings(values: Mapping[str, Any], environ: Mapping[str, str]) -> frozenset[str]:
     """The dotted names of settings that are set, such as `maintain.runs_kept`."""
     in_file = {f"{section}.{name}" for section, table in values.items() if isinstance(table, dict) for name in table}
-    in_environment = {
-        v.removeprefix("STRANDLINE_").lower().replace("__", ".") for v in environ if v.startswith("STRANDLINE_")
-    }
+    in_environment = {v.removeprefix(PREFIX).lower().replace(NESTED, ".") for v in environ if v.startswith(PREFIX)}
     # A variable may hold a whole section as JSON. Then all its settings count as named.
     whole = {name for name in _setting_names(Settings) if name.partition(".")[0] in in_environment}
     return frozenset(in_file | in_environment | whole)
@@ -355,9 +342,10 @@ def _setting_names(model: type[BaseModel], prefix: str = "") -> list[str]:
 def _check_environment(environ: Mapping[str, str]) -> None:
     """pydantic refuses a setting that a section does not have, and says nothing about a section that there is not."""
     for variable in environ:
-        section, nested, rest = variable.removeprefix("STRANDLINE_").partition("__")
-        if variable.startswith("STRANDLINE_") and nested and section.lower() not in Settings.model_fields:
+        section, nested, rest = variable.removeprefix(PREFIX).partition(NESTED)
+        if variable.startswith(PREFIX) and nested and section.lower() not in Settings.model_fields:
+            what = unknown_setting([section.lower(), rest.lower().replace(NESTED, ".")])
             raise ConfigError(
-                f"{variable} in the environment: {unknown_setting([section.lower(), rest.lower().replace('__', '.')])}",
+                f"{variable} in the environment: {what}",
                 hint="`docs/settings.md` explains every setting.",
             )

@@ -11,7 +11,7 @@ class ServeSettings(Section):
     """The HTTP API and the dashboard: `strandline serve`. Only this machine reaches them unless you say otherwise."""
 
     host: str = "127.0.0.1"
-    """The address to listen on. One that other machines reach needs a certificate, or the word `--insecure-http`."""
+    """The address to listen on. An address that other machines can reach needs a certificate or `--insecure-http`."""
     port: int = Field(default=8421, ge=0, le=65_535)
     """The port to listen on; 0 is any that is free."""
     tls_certificate: str | None = None

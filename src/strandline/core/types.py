@@ -8,7 +8,7 @@ The states of a block, each with its own data:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -17,7 +17,9 @@ from typing import NewType
 Seq = NewType("Seq", int)  # a sequence number: starts at 1, unique in the lake, never reused
 
 BlockId = NewType("BlockId", int)
-DatasetId = NewType("DatasetId", int)
+DatasetId = NewType("DatasetId", int)  # a row of this site's ledger
+DatasetUuid = NewType("DatasetUuid", str)  # given when a dataset is made, and the same at every site of the lake
+ShardId = NewType("ShardId", int)  # unique in the lake; a batch is in one shard of its dataset
 SnapshotId = NewType("SnapshotId", int)
 Fence = NewType("Fence", int)  # the holder of a block has its fence; taking the block over raises it
 
@@ -85,6 +87,35 @@ def merge_ranges(ranges: Iterable[SeqRange]) -> list[SeqRange]:
     return merged
 
 
+def subtract(ranges: Iterable[SeqRange], taken: Sequence[SeqRange]) -> list[SeqRange]:
+    """The sequence numbers of `ranges`, which are sorted and apart, that are in none of `taken`."""
+    left: list[SeqRange] = []
+    gone = merge_ranges(taken)
+    at = 0
+    for r in ranges:
+        lo = int(r.lo)
+        while at < len(gone) and gone[at].hi < lo:
+            at += 1
+        while at < len(gone) and gone[at].lo <= r.hi:
+            if lo < gone[at].lo:
+                left.append(SeqRange(Seq(lo), Seq(gone[at].lo - 1)))
+            lo = int(gone[at].hi) + 1
+            if gone[at].hi > r.hi:
+                break  # the next range may be in it, too
+            at += 1
+        if lo <= r.hi:
+            left.append(SeqRange(Seq(lo), r.hi))
+    return left
+
+
+class ItemKind(StrEnum):
+    """What a block is to a follower."""
+
+    SEGMENT = "segment"  # rows
+    PURGE = "purge"  # rows that a person had deleted: the follower deletes them, too
+    CUT = "cut"  # a take-over: which blocks of the old leader stay
+
+
 class BlockKind(StrEnum):
     BATCH = "batch"  # rows from append, ingest, a stream or the receiver
     ADOPTED = "adopted"  # rows that were in the table and got sequence numbers
@@ -102,10 +133,18 @@ class BlockHead:
     batch_id: str
     digest: str | None
     reserved_at: datetime
+    shard: ShardId | None  # None: in every shard of the dataset, as a purge and a cut are
+    item: ItemKind = ItemKind.SEGMENT
+    offered: bool = False  # a follower's block: its leader has this item, so nobody here abandons it
 
     @property
     def branch(self) -> str:
         return f"{BRANCH_PREFIX}{self.rows.lo}"
+
+    def branch_at(self, fence: Fence) -> str:
+        """Where the holder of this fence stages the block. A follower's fence is in the name, and holds the epoch: so
+        an applier that was taken for dead never touches what another one has staged."""
+        return f"{self.branch}_{fence}" if self.offered else self.branch
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +153,10 @@ class Reserved:
     fence: Fence
     lease_until: datetime
 
+    @property
+    def branch(self) -> str:
+        return self.head.branch_at(self.fence)
+
 
 @dataclass(frozen=True, slots=True)
 class Staged:
@@ -121,6 +164,10 @@ class Staged:
     fence: Fence
     snapshot: SnapshotId
     staged_at: datetime
+
+    @property
+    def branch(self) -> str:
+        return self.head.branch_at(self.fence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +205,9 @@ class Dataset:
     adopted: bool
     history: History
     created_at: datetime
+    uuid: DatasetUuid  # what tokens, claims at sinks and other sites know it by
+    first_shard: ShardId
+    shards: int
 
 
 @dataclass(frozen=True, slots=True)

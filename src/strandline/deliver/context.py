@@ -10,6 +10,7 @@ from strandline.core.read_token import Bounds, Continuation
 from strandline.core.settings import DeliverSettings, LakeConfig
 from strandline.core.types import Dataset, Seq
 from strandline.ledger.engine import Ledger
+from strandline.ledger.replicate import sites
 from strandline.read.settled_view import SettledView, open_settled
 
 if TYPE_CHECKING:
@@ -27,8 +28,12 @@ class DeliverContext:
     def settings(self) -> DeliverSettings:
         return self.config.settings.deliver
 
+    def term(self) -> int:
+        """In which this site leads, or follows."""
+        return self.ledger.query(sites.get).term
+
     def token(self, dataset: Dataset) -> Callable[[Seq | None], str]:
-        return lambda mark: Continuation(self.lake, dataset.table_uuid, mark).encode()
+        return lambda mark: Continuation(self.lake, dataset.uuid, mark).encode()
 
 
 def settled(context: DeliverContext, dataset: Dataset, after: Seq | None, until: Seq) -> SettledView:

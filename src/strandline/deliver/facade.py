@@ -27,6 +27,7 @@ from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import blocks, datasets
 from strandline.ledger.maintain import floors
 from strandline.ledger.recovery import Recovery
+from strandline.ledger.replicate import sites
 
 if TYPE_CHECKING:
     from strandline.deliver.plan.preview import LanePreview
@@ -58,7 +59,8 @@ class Delivery:
         may_skip: bool = True,
     ) -> SinkRecord:
         """`from_now` is for a new place. At one that was ours before, it leaves rows out only if nobody knows where the
-        place was, and with `may_skip`."""
+        place was, and with `may_skip`. A follower delivers nothing, and refuses it."""
+        self._check_leads()
         target = self.context.ledger.query(datasets.get, full_name(dataset))
         self._check_where(target, options.get("where"))
         columns = self.catalog().columns(target.name)
@@ -66,7 +68,13 @@ class Delivery:
             self.context, target, columns, name=name, kind=kind, options=options, from_now=from_now, may_skip=may_skip
         )
 
+    def _check_leads(self) -> None:
+        """Raises NotLeader: sinks belong to the site that leads. At another one they can be paused and removed, and
+        quarantined rows can be discarded: that changes nothing for the leader."""
+        self.context.ledger.query(sites.check_leads)
+
     def update(self, name: str, options: Mapping[str, str], unset: Sequence[str] = ()) -> SinkRecord:
+        self._check_leads()
         target = self._of_sink(name)
         self._check_where(target, options.get("where"))
         return update_sink(self.context, target, self.catalog().columns(target.name), name, options, unset)
@@ -118,10 +126,12 @@ class Delivery:
 
     def reset(self, name: str, *, to: str | None = None, going: Going = lambda: None) -> SinkRecord:
         """Begin a new generation after the row of a continuation token, or at the beginning."""
+        self._check_leads()
         return reset_sink(self.context, self._of_sink(name), name, to, going)
 
     def plan_reset(self, name: str, *, to: str | None = None) -> SinkReset:
         """What `reset` would do; changes nothing."""
+        self._check_leads()
         return plan_reset(self.context, self._of_sink(name), self.get(name), to)
 
     def recover_sink(
@@ -133,6 +143,7 @@ class Delivery:
         dry_run: bool = False,
         going: Going = lambda: None,
     ) -> SinkRecovered:
+        self._check_leads()
         how = {"resend": resend, "accept_loss": accept_loss, "dry_run": dry_run}
         return recover_sink(self.context, self._of_sink(name), name, **how, going=going)
 
@@ -161,6 +172,7 @@ class Delivery:
         self, name: str, numbers: Sequence[int] | None = None, *, on_progress: OnRows | None = None
     ) -> ReplayReport:
         """Send quarantined rows again, without Spark: all of them, or those with these sequence numbers."""
+        self._check_leads()
         target = self._of_sink(name)
         on_progress = on_progress or (lambda done, total: None)
         return replay(self.context, target, self.catalog().columns(target.name), name, numbers, on_progress)
@@ -199,8 +211,16 @@ class Delivery:
     def deliverer(self, *, progress: Progress = no_progress, stopping: threading.Event | None = None) -> Deliverer:
         return Deliverer(self.context, ready=self.recovery.catch_up, progress=progress, stopping=stopping)
 
-    def tick(self, only: str | None = None, *, progress: Progress = no_progress) -> TickReport:
-        return self.deliverer(progress=progress).tick(only)
+    def tick(
+        self,
+        only: str | None = None,
+        *,
+        progress: Progress = no_progress,
+        stopping: threading.Event | None = None,
+    ) -> TickReport:
+        if self._chosen(only):
+            self._check_leads()
+        return self.deliverer(progress=progress, stopping=stopping).tick(only)
 
     def preview(self, only: str | None = None) -> list[LanePreview]:
         """What a tick would send to which sink; stores and sends nothing."""
@@ -241,7 +261,8 @@ class Delivery:
             if left - tried or (left and monotonic() - tried_at > self.context.settings.retry_seconds_max):
                 self.recovery.recover()
                 tried, tried_at = left, monotonic()
-            on_tick(deliverer.keep_delivering())
+            if self.context.ledger.query(sites.get).leads:
+                on_tick(deliverer.keep_delivering())
 
         control.repeat(tick, name="a tick", poll_seconds=self.context.settings.poll_seconds)
         last = deliverer.close()

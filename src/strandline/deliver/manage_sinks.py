@@ -10,13 +10,21 @@ from uuid import uuid4
 
 from strandline.core.audit_events import Event
 from strandline.core.bounded_text import check_text
-from strandline.core.delivery_types import SinkId, SinkRecord, SinkState
-from strandline.core.errors import DestinationTaken, LeaseLost, RefusedError, SchemaError, StorageError, UsageError
+from strandline.core.delivery_types import PeerKind, SinkId, SinkRecord, SinkState
+from strandline.core.errors import (
+    DestinationTaken,
+    LeaseLost,
+    RefusedError,
+    SchemaError,
+    StorageError,
+    TermPassed,
+    UsageError,
+)
 from strandline.core.read_token import check, decode
 from strandline.core.types import PARTITION_COLUMN, SEQ_COLUMN, BlockKind, Dataset, History, Lease, Seq
 from strandline.deliver.context import DeliverContext
 from strandline.deliver.generation_start import Beginning, find_beginning
-from strandline.deliver.sink import Claim, Claimed, HasPeer
+from strandline.deliver.sink import Claim, Claimed, HasPeer, term_passed
 from strandline.deliver.sink_kinds import check_options, find_kind
 from strandline.deliver.sink_options import COMMON, own_options, parse_common
 from strandline.deliver.sink_session import open_sink
@@ -64,33 +72,14 @@ def add_sink(
         SinkId(0), uuid4().hex, name, kind, dataset.id, 1, options, "", None, None, SinkState.ACTIVE, None, 0, None,
         utc_now(),
     )  # fmt: skip
-    sink = open_sink(context, draft, dataset, options)
-    try:
-        draft = replace(draft, destination=check_text("the destination", sink.destination, _DESTINATION_BYTES_MAX))
-        _check_place(context, draft)
-        found = sink.claimed()
-        if found is not None:
-            draft = _continue(context, draft, dataset, found)
-            # raises before the destination is changed
-            context.ledger.query(_beginning, dataset, draft, from_now=from_now, may_skip=may_skip)
-        sink.prepare(wanted)
-        claim = Claim(context.lake, draft.instance, dataset.name, dataset.table_uuid)
-        claimed = sink.claim(claim, draft.generation)
-        if claimed.claim.instance != draft.instance:
-            raise RefusedError(f"somebody else claimed {draft.destination} at the same time", hint="Look who it was.")
-        peer = sink.peer_kind() if isinstance(sink, HasPeer) else None
-    except StorageError as e:
-        e.hint = e.hint or "No sink was added. See to it, and run the command again."
-        raise
-    finally:
-        sink.close()
+    draft, was_ours, peer = _claim_place(context, dataset, draft, wanted, from_now=from_now, may_skip=may_skip)
     with context.ledger.write() as connection:
         floors.lock(connection, dataset.id)
         floor = floors.get(connection, dataset.id)
-        if found is None:
-            begins = Beginning(_above(floor, _start(connection, dataset, from_now=from_now)), {})
-        else:  # a destination that was ours before continues by its own record
+        if was_ours:  # it continues by its own record
             begins = _beginning(connection, dataset, draft, from_now=from_now, may_skip=may_skip)
+        else:
+            begins = Beginning(_above(floor, _start(connection, dataset, from_now=from_now)), {})
         added = sinks.add(
             connection,
             instance=draft.instance,
@@ -113,6 +102,43 @@ def add_sink(
             start=added.start, generation=added.generation, floor=floor, peer=peer, skipped=begins.skipped,
         )  # fmt: skip
     return added
+
+
+def _claim_place(
+    context: DeliverContext,
+    dataset: Dataset,
+    draft: SinkRecord,
+    wanted: Sequence[Column],
+    *,
+    from_now: bool,
+    may_skip: bool,
+) -> tuple[SinkRecord, bool, PeerKind | None]:
+    """Prepares the destination and claims it. Returns the draft with what the destination says of it, whether it was
+    ours before, and the kind of its peer."""
+    sink = open_sink(context, draft, dataset, draft.options)
+    try:
+        draft = replace(draft, destination=check_text("the destination", sink.destination, _DESTINATION_BYTES_MAX))
+        _check_place(context, draft)
+        found = sink.claimed()
+        if found is not None:
+            draft = _continue(context, draft, dataset, found)
+            # raises before the destination is changed
+            context.ledger.query(_beginning, dataset, draft, from_now=from_now, may_skip=may_skip)
+        sink.prepare(wanted)
+        claim = Claim(context.lake, draft.instance, dataset.name, dataset.uuid, context.term())
+        claimed = sink.claim(claim, draft.generation)
+        if claimed.claim.instance != draft.instance:
+            raise RefusedError(f"somebody else claimed {draft.destination} at the same time", hint="Look who it was.")
+        if claimed.claim.term > claim.term:
+            raise TermPassed(
+                term_passed(draft.destination, claimed.claim.term), hint="Add the sink at the site that leads now."
+            )
+        return draft, found is not None, sink.peer_kind() if isinstance(sink, HasPeer) else None
+    except StorageError as e:
+        e.hint = e.hint or "No sink was added. See to it, and run the command again."
+        raise
+    finally:
+        sink.close()
 
 
 def check_all_options(kind: str, options: Mapping[str, str]) -> None:
@@ -152,7 +178,7 @@ def _continue(context: DeliverContext, draft: SinkRecord, dataset: Dataset, foun
     """The draft with the instance and generation of a destination that was ours before, under a lost ledger or in a
     removed sink: what it holds is never sent again. Raises RefusedError if it belongs to others."""
     claim = found.claim
-    if claim.lake != context.lake or claim.dataset != dataset.name or claim.table_uuid != dataset.table_uuid:
+    if claim.lake != context.lake or claim.dataset != dataset.name or claim.table_uuid != dataset.uuid:
         same_name = claim.lake == context.lake and claim.dataset == dataset.name
         raise DestinationTaken(
             f"{draft.destination} belongs to dataset {claim.dataset} of lake {claim.lake}"
@@ -292,7 +318,7 @@ def plan_reset(context: DeliverContext, dataset: Dataset, record: SinkRecord, to
         opened = len(intents.open_of(connection, record))
     asked = None
     if to is not None:
-        asked = check(decode(to), lake=context.lake, table=dataset.table_uuid, name=dataset.name, sealed=sealed)
+        asked = check(decode(to), lake=context.lake, dataset=dataset.uuid, name=dataset.name, sealed=sealed)
     with closing(open_sink(context, record, dataset, record.options)) as sink:
         found = sink.claimed()
     generation = max(record.generation, found.generation if found else 0) + 1

@@ -106,6 +106,8 @@ def _recover(run: SinkRun, going: Going, *, resend: bool, accept_loss: bool, dry
     found = sink.claimed()
     if found is not None and found.claim.instance != run.record.instance:
         raise RefusedError(f"{run.record.destination} belongs to another sink ({found.claim.instance})")
+    if found is not None:
+        run.check_term(found)
     if found is not None and found.generation > run.record.generation:
         raise RefusedError(
             f"{run.record.destination} is in generation {found.generation}, the ledger knows {run.record.generation}; "

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from strandline.core.delivery_types import PeerKind
 from strandline.core.forward_protocol import LaneName
 from strandline.core.masking import masked
+from strandline.core.replication import FIRST_TERM
 from strandline.core.settings import ForwardSettings
 from strandline.core.types import Seq, SeqRange
 from strandline.iceberg.schema.columns import Column
@@ -57,15 +58,21 @@ class Claim:
     lake: str
     instance: str
     dataset: str
-    table_uuid: str
+    table_uuid: str  # the dataset's id; sinks store it under this name, because it once was the table's uuid
+    term: int = FIRST_TERM  # of the site that leads the lake, and so delivers
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """The sink's own record: who claimed the destination, and the highest generation that it has seen."""
+    """The sink's own record: who claimed the destination, and the highest generation and term that it has seen."""
 
     claim: Claim
     generation: int
+
+
+def term_passed(destination: str, term: int) -> str:
+    """Why a sink that has seen a higher term takes nothing."""
+    return f"{destination} gets its rows from the leader of term {term} now"
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +225,8 @@ class Sink(Protocol):
         """The sink's own record, if it has one."""
 
     def claim(self, claim: Claim, generation: int) -> Claimed:
-        """Write the record if there is none, or raise its generation if this one is higher; returns the record."""
+        """Write the record if there is none, or raise its generation or its term if this one is higher; returns the
+        record. Neither ever goes back, whoever claims in whatever order."""
 
     def fence(self, token: str) -> None:
         """Called when a new deliverer begins: what older ones still send fails from now on, as far as possible."""
@@ -235,6 +243,17 @@ class Sink(Protocol):
     def inspector(self) -> Inspector: ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Numbered(Protocol):
+    """A sink of the form `rows` that gets `_ingest_seq` even if the option `columns` does not name it."""
+
+    is_numbered: bool
+
+
+def is_numbered(sink: Sink) -> bool:
+    return sink.form == "copy" or (isinstance(sink, Numbered) and sink.is_numbered)
 
 
 @runtime_checkable
@@ -277,6 +296,8 @@ class SinkContext:
     peer: PeerKind | None = None  # what the destination was when it was claimed; None if not known yet
     # Queries the ledger, so a sink calls it only when it has a reason to.
     builds_on: Callable[[], Sequence[OlderRows]] = tuple
+    has_lanes: bool = False  # whether the dataset is delivered by columns, in a lane for each logical partition
+    term: int = FIRST_TERM  # of this site. A sink that has seen a higher one refuses what is sent, where it can.
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ _BUILT_IN = {
     "s3": "strandline.deliver.sinks.s3.sink:KIND",
     "postgres": "strandline.deliver.sinks.postgres.sink:KIND",
     "forward": "strandline.deliver.sinks.forward.sink:KIND",
+    "iceberg": "strandline.deliver.sinks.iceberg.sink:KIND",
 }
 
 _SECRET_PREFIXES = ("env:", "file:")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass
 
+from strandline.core.calling_off import check_going
 from strandline.core.delivery_types import NOT_PARTITIONED, SinkRecord
 from strandline.core.errors import StrandlineError
 from strandline.core.types import SEQ_MAX, Dataset, Lease, Seq
@@ -12,6 +13,7 @@ from strandline.deliver.context import DeliverContext
 from strandline.deliver.sink_session import SinkRun
 from strandline.ledger.deliver import lanes, sinks
 from strandline.ledger.engine import Connection
+from strandline.ledger.replicate import followers
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +21,11 @@ class SinkInquiry:
     context: DeliverContext
 
     def highest_delivered(self, connection: Connection, dataset: Dataset) -> Seq | None:
-        """The highest sequence number that a sink has; None if the dataset has no sink. A sink that cannot be asked, or
-        may hold partitions unknown to this ledger, counts as having everything: what is not rolled forward was never
-        acknowledged."""
+        """The highest sequence number that a sink or a follower has; None if the dataset has none of them. A follower,
+        and a sink that cannot be asked or may hold partitions unknown to this ledger, count as having everything: what
+        is not rolled forward was never acknowledged."""
+        if followers.of_dataset(connection, dataset):
+            return SEQ_MAX  # a follower cannot be asked
         reached = lanes.highest_mark(connection, dataset.id)
         for record in sinks.of_dataset(connection, dataset.id):
             found = SEQ_MAX if dataset.deliver_by else _highest_recorded(self.context, record, dataset)
@@ -34,6 +38,7 @@ def _highest_recorded(context: DeliverContext, record: SinkRecord, dataset: Data
         with closing(SinkRun(context, record, dataset, Lease(record.id, ""))) as run:
             held = run.sink().held([(run.address(NOT_PARTITIONED), record.planned)])[0]
     except StrandlineError:
+        check_going()  # a request that was cut short says nothing about the sink
         return SEQ_MAX
     if not held.known:
         return SEQ_MAX

@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 
 from strandline.core import failpoints
+from strandline.core.calling_off import called_off_by, check_going
 from strandline.core.delivery_types import SinkRecord, SinkState
-from strandline.core.errors import DestinationTaken, LeaseLost, RefusedError, SinkStopped
+from strandline.core.errors import DestinationTaken, LeaseLost, RefusedError, SinkStopped, TermPassed
+from strandline.core.replication import FIRST_TERM
 from strandline.core.types import Dataset, Lease, Seq
 from strandline.core.wording import plural
 from strandline.deliver.context import DeliverContext
 from strandline.deliver.send.core_limits import TroubledSinks, tasks_max
-from strandline.deliver.sink import Address, Claim, HasPeer, NoticesLoss, OlderRows, Sink, SinkContext
+from strandline.deliver.sink import (
+    Address,
+    Claim,
+    Claimed,
+    HasPeer,
+    NoticesLoss,
+    OlderRows,
+    Sink,
+    SinkContext,
+    term_passed,
+)
 from strandline.deliver.sink_kinds import find_kind, resolve
 from strandline.deliver.sink_options import DeliveryOptions, own_options, parse_common
 from strandline.ledger.deliver import older_generations, sinks
+from strandline.ledger.replicate import sites
 from strandline.read.settled_view import SettledView
 
 Progress = Callable[[str, int, int], None]  # sink, rows handled, rows in all
@@ -39,6 +52,8 @@ def open_sink(context: DeliverContext, record: SinkRecord, dataset: Dataset, opt
         given=own_options(options),
         peer=record.peer,
         builds_on=lambda: _older_rows(context, record, dataset),
+        has_lanes=bool(dataset.deliver_by),
+        term=context.term(),
     )
     return kind.open(sink_context)
 
@@ -48,10 +63,6 @@ def _older_rows(context: DeliverContext, record: SinkRecord, dataset: Dataset) -
         OlderRows(Address(context.lake, record.instance, x.generation, dataset.name, x.partition), x.above, x.upto)
         for x in context.ledger.query(older_generations.layers, record)
     ]
-
-
-class CalledOff(Exception):
-    """The deliverer is stopping, and its Spark jobs were cancelled."""
 
 
 @dataclass
@@ -111,18 +122,10 @@ class SinkRun:
         kept = {name: value for name, value in options.items() if name not in free}
         return kept | {name: value for name, value in self.record.options.items() if name in free}
 
-    @contextmanager
-    def called_off_by_stopping(self) -> Iterator[None]:
+    def heeding(self) -> AbstractContextManager[None]:
         """Raises CalledOff if the deliverer is stopping while Spark works. What the job had sent until then is unknown:
         the next deliverer asks the sink for it, or sends it again under the same identity."""
-        from strandline.iceberg.session.job_watch import watched
-
-        with watched(self.context.tables().spark, self._check_stopping):
-            yield
-
-    def _check_stopping(self) -> None:
-        if self.stopping.is_set():
-            raise CalledOff
+        return called_off_by(self.stopping)
 
     @contextmanager
     def tasks_max(self) -> Iterator[int | None]:
@@ -132,16 +135,18 @@ class SinkRun:
         cores = self.context.tables().spark.sparkContext.defaultParallelism
         share, in_trouble = self.context.settings.sink_cores_share_max, self.record.failures > 0 and not self.landed
         allowed = tasks_max(cores=cores, share=share, others=active > 1, in_trouble=in_trouble)
-        with self.troubled.turn(cores, self._check_stopping) if in_trouble else nullcontext():
+        with self.troubled.turn(cores, check_going) if in_trouble else nullcontext():
             yield allowed
 
     def address(self, partition: str) -> Address:
         return Address(self.context.lake, self.record.instance, self.record.generation, self.dataset.name, partition)
 
     def claim(self) -> None:
-        """Raises SinkStopped if the destination belongs to another sink, is in a newer generation or lost rows."""
-        mine = Claim(self.context.lake, self.record.instance, self.dataset.name, self.dataset.table_uuid)
-        sink = self.sink()
+        """Raises SinkStopped if the destination belongs to another sink, is in a newer generation or lost rows, and
+        TermPassed if the leader of a later term delivers there."""
+        term, sink = self.context.term(), self.sink()
+        mine = Claim(self.context.lake, self.record.instance, self.dataset.name, self.dataset.uuid, term)
+        before = sink.claimed() if term > FIRST_TERM else None
         try:
             found = sink.claim(mine, self.record.generation)
         except DestinationTaken as e:
@@ -153,13 +158,31 @@ class SinkRun:
                 f"{self.record.name}: {self.record.destination} belongs to another sink ({found.claim.instance})",
                 hint="Two sinks must not deliver to one destination: give this one another place.",
             )
+        self.check_term(found)
         if found.generation > self.record.generation:
             raise SinkStopped(
                 f"{self.record.name}: its destination has seen generation {found.generation}, the ledger knows "
                 f"{self.record.generation}: the ledger is an old copy",
                 hint=f"`strandline sink recover {self.record.name}` takes the sink's own record over.",
             )
+        if term > FIRST_TERM and (before is None or before.claim.term < term):
+            # An old leader may have fenced between our fence and our claim. After this one it has to claim again.
+            self.fence()
         self._check_loss()
+
+    def check_term(self, found: Claimed) -> None:
+        """Raises TermPassed if the leader of a later term delivers there. Then this site does not lead any more, and
+        takes no more rows."""
+        term = self.context.term()
+        if found.claim.term <= term:
+            return
+        with self.context.ledger.write() as connection:
+            sites.supersede(connection, term=found.claim.term, by=None)
+        raise TermPassed(
+            f"{self.record.name}: {term_passed(self.record.destination, found.claim.term)}; this site led in term "
+            f"{term}",
+            hint="`strandline rejoin LEADER` here makes this site follow the one that leads now.",
+        )
 
     def _note_peer(self, sink: Sink) -> None:
         """Store the kind of peer once it is known; a receiver stays a receiver. Sinks that were opened before did not

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -17,8 +17,10 @@ from strandline.core import failpoints
 from strandline.core.activity import ActivityKind, Stopwatch
 from strandline.core.actor import carried
 from strandline.core.audit_events import Event
+from strandline.core.calling_off import called_off_by
 from strandline.core.delivery_types import SinkId, SinkRecord, SinkState
 from strandline.core.errors import (
+    CalledOff,
     LeaseLost,
     MarkUnreadable,
     NoSuchSink,
@@ -27,20 +29,20 @@ from strandline.core.errors import (
     StrandlineError,
     unexpected_message,
 )
-from strandline.core.types import Dataset, Seq
+from strandline.core.types import Dataset, DatasetId, Seq
 from strandline.deliver.context import DeliverContext
 from strandline.deliver.idle_checks import IdleChecks
-from strandline.deliver.plan.chunking import batch_is_ready, retry_wait_seconds
+from strandline.deliver.plan.chunking import batch_is_ready, promise_limit, retry_wait_seconds
 from strandline.deliver.send.core_limits import TroubledSinks
-from strandline.deliver.send.interruption import interrupted_by
 from strandline.deliver.sink_options import parse_common
-from strandline.deliver.sink_session import CalledOff, Progress, SinkRun, no_progress
+from strandline.deliver.sink_session import Progress, SinkRun, no_progress
 from strandline.jobs.heartbeat import holding_lease
 from strandline.ledger import audit
 from strandline.ledger.deliver import intents, sinks
 from strandline.ledger.deliver.sinks import SinkWork
 from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.ingest import datasets
+from strandline.ledger.replicate import followers
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +116,8 @@ class Deliverer:
 
     def _load_work(self) -> tuple[list[SinkRecord], dict[SinkId, SinkWork]]:
         with self.context.ledger.read() as connection:
-            return sinks.list_sinks(connection), {w.sink.id: w for w in sinks.due(connection)}
+            waits = followers.waits(connection) if self.context.settings.wait_for == "all" else {}
+            return sinks.list_sinks(connection), {w.sink.id: _bounded(w, waits) for w in sinks.due(connection)}
 
     def keep_delivering(self) -> TickReport:
         """One poll of the daemon: start every sink that has work and is not running, and report those that ended since
@@ -223,13 +226,15 @@ class Deliverer:
             with (
                 holding_lease(ledger, sinks.leases, lease, seconds=seconds),
                 closing(run),
-                interrupted_by(self.stopping),
+                called_off_by(self.stopping),
             ):
                 return self._work_and_record(run, work.sealed, checks_only=checks_only)
         except SinkStopped as e:
             with suppress(StrandlineError), ledger.write() as connection:  # on failure, the next poll stops it again
                 sinks.stop(connection, record.id, e.message)
             return SinkReport(record.name, "stopped", reason=e.message, hint=e.hint)
+        except CalledOff:
+            return SinkReport(record.name, "idle")
         except Exception as e:  # trouble with the ledger itself, so it cannot be stored there
             reason, hint = _explained(record.name, e)
             return SinkReport(record.name, "waiting", reason=reason, hint=hint)
@@ -349,6 +354,13 @@ def _is_suspect(work: SinkWork) -> bool:
     return work.sink.failures > 0
 
 
+def _bounded(work: SinkWork, waits: Mapping[DatasetId, Seq | None]) -> SinkWork:
+    """As far as a plan may go: sinks that wait for followers get nothing that one of them lacks."""
+    if work.sealed is None or work.sink.dataset not in waits:
+        return work
+    return replace(work, sealed=promise_limit(work.sealed, work.sink.planned, waits[work.sink.dataset]))
+
+
 def _superseded(report: SinkReport) -> SinkReport:
     return replace(report, did="busy", reason=f"{report.name}: another deliverer has taken over")
 
@@ -374,7 +386,7 @@ def _explained(name: str, error: Exception) -> tuple[str, str | None]:
     if isinstance(error, failpoints.FailpointError):
         raise error
     if not isinstance(error, StrandlineError):
-        log.error("sink %s failed in a way that nobody foresaw", name, exc_info=error)
+        log.error("sink %s failed with an unexpected error", name, exc_info=error)
         return unexpected_message(error), None
     if error.hint is None and isinstance(error, StorageError):
         return error.message, "Nothing is lost: the next tick tries again."

@@ -1,7 +1,8 @@
 """Limits how many connections there may be, and how long one may stay silent.
 
 uvicorn closes a connection that is idle after an answer. It waits forever for the first byte of a new connection, for
-the rest of an incomplete head, and for the rest of a body that was answered before it was read.
+the rest of an incomplete head, for the rest of a body that was answered before it was read, and for a client to take
+its answer.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     import uvicorn
 
 HEAD_BYTES_MAX = 64 << 10
+UNREAD_SECONDS_MAX = 120.0  # a client that takes nothing of its answer for so long is disconnected
+_TAKEN_BYTES_MIN = 64 << 10  # less in that time is nothing
 
 
 def guard(config: uvicorn.Config, handshakes: Handshakes, limits: HttpLimits) -> None:
@@ -30,6 +33,7 @@ def guard(config: uvicorn.Config, handshakes: Handshakes, limits: HttpLimits) ->
         handshake: asyncio.Task[None] | None = None  # the handshake of this connection; None without TLS
         # `time.monotonic`, because uvloop's clock counts milliseconds: too coarse to find the longest idle one
         idle_since = 0.0
+        _unread_timer: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
@@ -70,7 +74,33 @@ def guard(config: uvicorn.Config, handshakes: Handshakes, limits: HttpLimits) ->
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop_timer()
+            self._stop_unread_timer()
             super().connection_lost(exc)
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._start_unread_timer()
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            self._stop_unread_timer()
+
+        def _start_unread_timer(self) -> None:
+            unread = self.transport.get_write_buffer_size()
+            self._unread_timer = self.loop.call_later(UNREAD_SECONDS_MAX, self._check_taken, unread)
+
+        def _stop_unread_timer(self) -> None:
+            if self._unread_timer is not None:
+                self._unread_timer.cancel()
+                self._unread_timer = None
+
+        def _check_taken(self, unread_before: int) -> None:
+            """Nothing is written meanwhile, so what is unread only shrinks."""
+            if unread_before - self.transport.get_write_buffer_size() < _TAKEN_BYTES_MIN:
+                self._unread_timer = None
+                self.transport.abort()
+            else:
+                self._start_unread_timer()
 
         def _start_timer(self) -> None:
             self._timer = self.loop.call_later(limits.head_seconds_max, self._too_late)

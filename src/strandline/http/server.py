@@ -23,6 +23,7 @@ _BACKLOG = 512
 _KEEP_ALIVE_SECONDS = 75  # longer than senders pause between two chunks, so that they seldom have to reconnect
 _FAREWELL_SECONDS = 1.0  # how long an idle client may take to answer the TLS close
 _START_SECONDS_MAX = 30.0
+_LOOKS_SECONDS = 0.1
 
 TlsFiles = tuple[Path, Path]  # certificate and key
 
@@ -101,7 +102,9 @@ class Server:
         try:
             server.config.load()
         except OSError as e:  # ssl.SSLError, for a bad certificate, is an OSError
-            raise ConfigError(f"the certificate or its key cannot be used: {e}") from e
+            raise ConfigError(
+                f"the certificate or its key cannot be used: {e}", hint="Both must be PEM files that belong together."
+            ) from e
         guard(server.config, handshakes, self._limits)
         self._server = server
         self._thread = threading.Thread(target=self._serve, args=(server,), name="strandline-http", daemon=True)
@@ -112,7 +115,9 @@ class Server:
                 break
             waited.wait(0.02)
         if not server.started:
-            raise FailedError(f"the HTTP server did not start: {self.failure or 'no answer'}")
+            raise FailedError(
+                f"the HTTP server did not start: {self.failure or 'no answer'}", hint="The log has more; try again."
+            )
 
     def _serve(self, server: uvicorn.Server) -> None:
         try:
@@ -121,9 +126,11 @@ class Server:
         except BaseException as e:
             self.failure = e
 
-    @property
-    def is_alive(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
+    def wait(self, stopping: threading.Event) -> None:
+        """Returns when `stopping` is set. Raises FailedError if the server ends before."""
+        while not stopping.wait(_LOOKS_SECONDS):
+            if self._thread is None or not self._thread.is_alive():
+                raise FailedError(f"the HTTP server has ended by itself: {self.failure}", hint="Start it again.")
 
     def stop(self) -> None:
         """Accepts no more connections, and answers the requests under way."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from time import monotonic
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 _V = TypeVar("_V")
 
@@ -24,24 +24,42 @@ def bearer_secret(header: str | None) -> str | None:
     return secret if scheme.lower() == "bearer" and 0 < len(secret) <= _SECRET_CHARS_MAX else None
 
 
+class SharedQuestions(Generic[_V]):
+    """However many wait for the answer to the same question, it is asked once. Used from one event loop only."""
+
+    def __init__(self) -> None:
+        self._asking: dict[Hashable, asyncio.Task[_V]] = {}
+
+    async def ask(self, key: Hashable, ask: Callable[[], Coroutine[Any, Any, _V]]) -> _V:
+        asking = self._asking.get(key)
+        if asking is None:
+            asking = self._asking[key] = asyncio.create_task(ask())
+            asking.add_done_callback(lambda done: self._answered(key, done))
+        return await asyncio.shield(asking)
+
+    def _answered(self, key: Hashable, done: asyncio.Task[_V]) -> None:
+        if self._asking.get(key) is done:
+            del self._asking[key]
+        if not done.cancelled():
+            done.exception()  # those who wait for it get it; there may be none any more
+
+    def clear(self) -> None:
+        """Who asks from now on does not get an answer that is on its way already."""
+        self._asking.clear()
+
+
 class VerifiedCallers(Generic[_V]):
     """Used from one event loop only, so it needs no locks."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[Hashable, tuple[_V, float]] = OrderedDict()
-        self._asking: dict[Hashable, asyncio.Task[_V | None]] = {}
+        self._questions = SharedQuestions[_V | None]()
         self._cleared_at = float("-inf")
 
     async def find_or_ask(self, key: Hashable, ask: Callable[[], Awaitable[_V | None]]) -> _V | None:
         """A cached caller, or what `ask` returns. However many wait for the same caller, the ledger is asked once."""
         found = self.find(key)
-        if found is not None:
-            return found
-        asking = self._asking.get(key)
-        if asking is None:
-            asking = self._asking[key] = asyncio.create_task(self._ask(key, ask))
-            asking.add_done_callback(lambda done: self._answered(key, done))
-        return await asyncio.shield(asking)
+        return found if found is not None else await self._questions.ask(key, lambda: self._ask(key, ask))
 
     async def _ask(self, key: Hashable, ask: Callable[[], Awaitable[_V | None]]) -> _V | None:
         asked_at = monotonic()
@@ -49,12 +67,6 @@ class VerifiedCallers(Generic[_V]):
         if found is not None:
             self.keep(key, found, asked_at)
         return found
-
-    def _answered(self, key: Hashable, done: asyncio.Task[_V | None]) -> None:
-        if self._asking.get(key) is done:
-            del self._asking[key]
-        if not done.cancelled():
-            done.exception()  # those who wait for it get it; there may be none any more
 
     def find(self, key: Hashable) -> _V | None:
         found = self._kept.get(key)
@@ -79,5 +91,5 @@ class VerifiedCallers(Generic[_V]):
     def clear(self) -> None:
         """Also of answers of the ledger that are still on their way."""
         self._kept.clear()
-        self._asking.clear()
+        self._questions.clear()
         self._cleared_at = monotonic()

@@ -148,6 +148,8 @@ def _number_group(work: IngestContext, dataset: Dataset, group: rewrite.FileGrou
                 if not kept.isEmpty():
                     files = [*files, *rewrite.write(work.tables, group, kept)]
                 rewrite.check_rows(group, files, read=live)
+                work.ledger.write_right.obtain()
+                work.ledger.write_right.check()  # this commit is the commit point of an adopted block
                 rewrite.commit(
                     work.tables, group, files, work.wap(held.head), held.head.branch, epoch=epoch,
                     may_move_tag=rollback.may_move_tag(work.ledger, work.tables, dataset, memory),

@@ -15,7 +15,9 @@ from pyspark.sql import types as T
 
 from strandline.core.activity import ActivityKind, Stopwatch
 from strandline.core.bounded_text import BATCH_ID_BYTES_MAX, check_text
-from strandline.core.errors import FailedError, SchemaError, StampMismatch, StrandlineError
+from strandline.core.calling_off import check_going
+from strandline.core.errors import SchemaError, StampMismatch, StrandlineError, UsageError
+from strandline.core.replication import route, shard_ids, shard_span
 from strandline.core.types import (
     INTERNAL_COLUMNS,
     Abandoned,
@@ -24,7 +26,7 @@ from strandline.core.types import (
     Published,
     Reserved,
     SeqRange,
-    SnapshotId,
+    ShardId,
     Staged,
     is_reserved,
 )
@@ -35,6 +37,7 @@ from strandline.ingest.recover import Recovered, recover_reserved
 from strandline.ingest.reserve_above_foreign import reserve_above_foreign
 from strandline.ingest.resync import with_resync
 from strandline.ingest.settle import after_lost_mark, publish_staged
+from strandline.ingest.stage import commit_staged, stage_rows
 from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import blocks
 from strandline.read.settled_view import check_table
@@ -60,6 +63,7 @@ class Prepared:
     source: stamp.Pinned
     columns: list[str]
     counted: stamp.CountedRows
+    shard: ShardId
 
 
 def prepare(
@@ -70,9 +74,12 @@ def prepare(
     batch_id: str | None = None,
     same_content: bool = True,
     rejects: stamp.Rejects | None = None,
+    shard: int | None = None,
 ) -> Prepared:
     """A batch id that is used again must come with the same rows, unless `same_content` is False: then the id alone
-    decides. `rejects` names columns that describe rows which do not fit; such rows are counted and never written."""
+    decides. `rejects` names columns that describe rows which do not fit; such rows are counted and never written.
+    Without a `shard` of the dataset, the batch id decides which one it is."""
+    _check_shard(dataset, shard)
     check_table(work.ledger, work.tables, work.lake, dataset)
     columns = check_columns(work, dataset, df, rejects)
     name = batch_id if batch_id is not None else f"auto-{uuid.uuid4().hex}"
@@ -81,7 +88,18 @@ def prepare(
     check_text("the batch id", name, BATCH_ID_BYTES_MAX)
     digest = batch_id is not None and same_content
     pinned = stamp.pin(work.tables.spark, df, digest=digest, rejects=rejects)
-    return Prepared(dataset, name, pinned, columns, stamp.count(pinned, columns, digest=digest))
+    counted = stamp.count(pinned, columns, digest=digest)
+    into = route(name, dataset.first_shard, dataset.shards) if shard is None else ShardId(shard)
+    return Prepared(dataset, name, pinned, columns, counted, into)
+
+
+def _check_shard(dataset: Dataset, shard: int | None) -> None:
+    own = shard_ids(dataset.first_shard, dataset.shards)
+    if shard is not None and shard not in own:
+        raise UsageError(
+            f"{dataset.name} has no shard {shard}",
+            hint=f"Its shards: {shard_span(own)}. Without one, the batch id decides.",
+        )
 
 
 def commit(
@@ -99,7 +117,7 @@ def commit(
     name, counted = batch.batch_id, batch.counted
     if counted.rows == 0:
         return Appended(name, None, 0, duplicate=False, rejected=counted.rejected)
-    wanted = blocks.NewBlock(batch.dataset.id, counted.rows, name, counted.digest, received=received)
+    wanted = blocks.NewBlock(batch.dataset.id, counted.rows, name, counted.digest, received=received, shard=batch.shard)
     watch = Stopwatch(ActivityKind.BATCH, batch.dataset.name)
     try:
         held = _reserve(work, batch.dataset, wanted)
@@ -157,6 +175,7 @@ def _settle_other(work: IngestContext, dataset: Dataset, block: Block) -> Publis
         case Staged():
             return publish_staged(work, dataset, block)
         case Reserved() if block.lease_until > utc_now():
+            check_going()  # nothing is reserved for us yet
             time.sleep(0.2)  # its writer is alive: its outcome will be ours
         case Reserved():
             with_resync(work, lambda: recover_reserved(work, dataset, block, Recovered()))
@@ -175,7 +194,7 @@ def _write(
             fields = column_fields(work, dataset)
             by = [fields[name] for name in dataset.deliver_by]
             stamped = stamp.stamp(batch.source, batch.columns, head.rows, batch.counted, by)
-            snapshot = _stage(work, dataset, stamped, held)
+            snapshot = stage_rows(work, dataset, held, stamped)
             stamp.check_staged(work.tables.staged_files(dataset.name, snapshot), head.rows, batch.counted)
             last_check()
         except StrandlineError as e:
@@ -184,23 +203,8 @@ def _write(
             if stamp.is_mismatch(e):
                 raise StampMismatch("the batch grew while it was written", hint=stamp.MISMATCH_HINT) from e
             raise
-    if not with_resync(work, lambda: blocks.mark_staged(work.ledger, work.witness, held, snapshot)):
-        return after_lost_mark(work, dataset, head)
     progress("publishing", batch.counted.rows)
-    return publish_staged(work, dataset, Staged(head, held.fence, snapshot, utc_now()))
-
-
-def _stage(work: IngestContext, dataset: Dataset, stamped: DataFrame, held: Reserved) -> SnapshotId:
-    """Whatever the write raised, the branch tells whether it landed."""
-    head = held.head
-    failure: StrandlineError | None = None
-    try:
-        work.tables.stage(stamped, dataset.name, head.branch, work.wap(head))
-    except StrandlineError as e:
-        failure = e
-    if (landed := work.tables.own_head(dataset.name, head.branch, work.wap(head))) is None:
-        raise failure or FailedError(f"branch {head.branch} of {dataset.name} does not end in what was just staged")
-    return landed
+    return with_resync(work, lambda: commit_staged(work, dataset, held, snapshot))
 
 
 def _give_up(work: IngestContext, dataset: Dataset, held: Reserved, why: StrandlineError) -> bool:

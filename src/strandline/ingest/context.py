@@ -6,14 +6,15 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from strandline.core.replication import route
 from strandline.core.settings import IngestSettings, LakeConfig
-from strandline.core.types import BlockHead, Dataset, Reserved, Seq
+from strandline.core.types import BlockHead, BlockKind, Dataset, DatasetId, Reserved, Seq, ShardId
 from strandline.iceberg.metadata.table_metadata import WapId
 from strandline.iceberg.spark.tables import SparkTables
 from strandline.ingest.dataset_backoff import DatasetBackoff
 from strandline.jobs.heartbeat import Heartbeat, beating
 from strandline.ledger.engine import Connection, Ledger
-from strandline.ledger.ingest import blocks
+from strandline.ledger.ingest import blocks, datasets
 from strandline.ledger.receive.receipts import Receipts
 from strandline.ledger.witness import Witness
 
@@ -36,9 +37,20 @@ class IngestContext:
     receipts: Receipts  # of received batches, in the warehouse
     sinks: SinkRecords
     backoff: DatasetBackoff = field(default_factory=DatasetBackoff)
+    shards: dict[DatasetId, tuple[ShardId, int]] = field(default_factory=dict, repr=False)  # by dataset: first, count
 
     def wap(self, head: BlockHead) -> WapId:
-        return WapId(self.lake, head.rows, head.digest, head.batch_id)
+        """A shard that the batch id does not lead to was named by the writer. A resync takes it from there."""
+        routed = self._routed(head)
+        return WapId(self.lake, head.rows, head.digest, head.batch_id, None if head.shard == routed else head.shard)
+
+    def _routed(self, head: BlockHead) -> ShardId | None:
+        if head.kind is not BlockKind.BATCH:
+            return head.shard
+        if head.dataset not in self.shards:  # they never change
+            self.shards.update((d.id, (d.first_shard, d.shards)) for d in self.ledger.query(datasets.list_datasets))
+        known = self.shards.get(head.dataset)
+        return head.shard if known is None else route(head.batch_id, *known)
 
     def renewed(self, held: Reserved) -> AbstractContextManager[Heartbeat]:
         """Renews the block's lease while its writer works."""

@@ -5,22 +5,29 @@ crash between the two. No JVM is needed.
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
+from strandline.core import failpoints
 from strandline.core.audit_events import Event
-from strandline.core.errors import NoSuchDataset, RefusedError
-from strandline.core.types import INTERNAL_COLUMNS, BlockKind, Dataset
+from strandline.core.errors import NoSuchDataset, RefusedError, UsageError
+from strandline.core.replication import SHARDS_MAX
+from strandline.core.types import INTERNAL_COLUMNS, BlockKind, Dataset, DatasetUuid
 from strandline.core.wording import plural
 from strandline.ledger import applied_settings, audit
 from strandline.ledger.deliver import sinks
 from strandline.ledger.engine import Connection, Ledger
 from strandline.ledger.ingest import blocks, datasets, sequence
 from strandline.ledger.receive import receive_report, received
+from strandline.ledger.replicate import followers
 
 if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+    from strandline.iceberg.metadata.dataset_identity import DatasetIdentity
     from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
     from strandline.iceberg.schema.alteration import Alteration
     from strandline.iceberg.schema.columns import Column
@@ -41,25 +48,48 @@ class DatasetCare:
     spool: SpooledBodies
 
     def create(
-        self, name: str, columns: Sequence[Column], *, deliver_by: Sequence[str], partition_by: str | None
+        self,
+        name: str,
+        columns: Sequence[Column],
+        *,
+        deliver_by: Sequence[str],
+        partition_by: str | None,
+        shards: int = 1,
     ) -> Dataset:
         """The table first, then the ledger: a table that names its lake can be found again, a ledger row cannot."""
+        from strandline.iceberg.metadata.dataset_identity import DatasetIdentity
+        from strandline.iceberg.metadata.table_metadata import followed_properties
+
+        if not 1 <= shards <= SHARDS_MAX:
+            raise UsageError(f"a dataset has 1 to {SHARDS_MAX} shards, not {shards}")
         with self.ledger.read() as connection:
             if datasets.find(connection, name) is not None:
                 raise RefusedError(f"there is a dataset named {name} already")
-            epoch = sequence.read(connection).epoch
-        if (table := self._left_over(name, columns, deliver_by)) is None:
-            table = str(
-                self.catalog.create_dataset_table(
-                    name, columns, lake_id=self.lake_id, epoch=epoch, deliver_by=deliver_by, partition_by=partition_by
-                ).metadata.table_uuid
-            )
+            epoch, first = sequence.read(connection).epoch, datasets.next_shard(connection)
+            following = [f.name for f in followers.list_followers(connection) if f.datasets is None]
+        if (table := self._left_over(name, columns, deliver_by, shards)) is None:
+            identity = DatasetIdentity(DatasetUuid(str(uuid.uuid4())), first, shards)
+            table = self.catalog.create_dataset_table(
+                name, columns, lake_id=self.lake_id, epoch=epoch, deliver_by=deliver_by, partition_by=partition_by,
+                properties=identity.to_properties() | (followed_properties(following) if following else {}),
+            )  # fmt: skip
+        failpoints.hit("create.after_table")
+        table_uuid = str(table.metadata.table_uuid)
+        identity = DatasetIdentity.parse(table.properties, table_uuid)
         with self.ledger.write() as connection:
-            audit.record(connection, Event.DATASET_CREATED, dataset=name, table=table, deliver_by=list(deliver_by))
-            return datasets.add(connection, name=name, table_uuid=table, deliver_by=tuple(deliver_by))
+            audit.record(connection, Event.DATASET_CREATED, dataset=name, table=table_uuid, deliver_by=list(deliver_by))
+            own = unused_identity(connection, identity)
+            made = datasets.add(
+                connection, name=name, table_uuid=table_uuid, deliver_by=tuple(deliver_by), uuid=own.uuid,
+                first_shard=own.first_shard, shards=shards,
+            )  # fmt: skip
+        if own != identity:
+            self.catalog.set_properties(name, own.to_properties())
+        return made
 
-    def _left_over(self, name: str, columns: Sequence[Column], deliver_by: Sequence[str]) -> str | None:
+    def _left_over(self, name: str, columns: Sequence[Column], deliver_by: Sequence[str], shards: int) -> Table | None:
         """The table of a `create` that died before it reached the ledger, if it is the same and empty."""
+        from strandline.iceberg.metadata.dataset_identity import DatasetIdentity
         from strandline.iceberg.metadata.table_metadata import DELIVER_BY_PROPERTY, LAKE_PROPERTY
         from strandline.iceberg.pyiceberg.schema import columns_of
 
@@ -68,8 +98,10 @@ class DatasetCare:
         table = self.catalog.load(name)
         same = tuple(c for c in columns_of(table.schema()) if c.name not in INTERNAL_COLUMNS) == tuple(columns)
         same = same and table.properties.get(DELIVER_BY_PROPERTY) == json.dumps(list(deliver_by))
+        identity = DatasetIdentity.parse(table.properties, str(table.metadata.table_uuid))
+        same = same and identity.shards == shards
         if table.properties.get(LAKE_PROPERTY) == self.lake_id and table.current_snapshot() is None and same:
-            return str(table.metadata.table_uuid)
+            return table
         return None
 
     def alter(self, dataset: Dataset, alterations: Sequence[Alteration]) -> None:
@@ -101,6 +133,14 @@ class DatasetCare:
                 self.catalog.drop(dataset.name)
 
 
+def unused_identity(connection: Connection, found: DatasetIdentity) -> DatasetIdentity:
+    """The id and shards that a table records, with others in place of those that a dataset of the ledger has, or had
+    before it was dropped: another dataset took them meanwhile, or the table was copied with its properties."""
+    taken = datasets.is_known_id(connection, found.uuid)
+    id = DatasetUuid(str(uuid.uuid4())) if taken else found.uuid
+    return replace(found, uuid=id, first_shard=datasets.free_shard(connection, found.first_shard, found.shards))
+
+
 def _check_unused(connection: Connection, dataset: Dataset) -> None:
     if fed := sinks.of_dataset(connection, dataset.id):
         raise RefusedError(
@@ -108,7 +148,8 @@ def _check_unused(connection: Connection, dataset: Dataset) -> None:
             hint="Remove its sinks first: `strandline sink remove NAME`.",
         )
     # A dataset that was never resynced, because its table cannot be read, can be dropped.
-    if still_open := [b for b in blocks.open_blocks(connection, dataset.id) if b.head.kind is not BlockKind.RECOVERED]:
+    still_open = blocks.open_blocks(connection, dataset.id)
+    if still_open := [b for b in still_open if b.head.offered or b.head.kind is not BlockKind.RECOVERED]:
         raise RefusedError(
             f"{dataset.name} has {plural(len(still_open), 'open block')}",
             hint="Let them settle first: `strandline status` shows them.",

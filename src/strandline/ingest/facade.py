@@ -9,10 +9,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from strandline.core.calling_off import called_off_by, check_going, taking
 from strandline.core.errors import RefusedError, WitnessUnreadable
 from strandline.core.types import Dataset, Numbered, Staged
 from strandline.iceberg.metadata.identifier import full_name
 from strandline.ledger.ingest import blocks, datasets, sequence
+from strandline.ledger.replicate import sites
 from strandline.read.seal import SealWatches
 
 if TYPE_CHECKING:
@@ -51,18 +53,20 @@ class Ingestion:
     @property
     def unsettled_context(self) -> IngestContext:
         """Starts Spark without settling anything first."""
-        with self._starting:
+        with taking(self._starting):
             if self._started is None:
+                check_going()
                 self._started = self._start()
             return self._started
 
     @property
     def context(self) -> IngestContext:
-        """Settles the blocks of dead writers before the first use."""
+        """Settles the blocks of dead writers before the first use. Raises CalledOff, also while it waits for another
+        thread that settles them."""
         context = self.unsettled_context
         if threading.get_ident() in self._recovering:
             return context
-        with self._settling:
+        with taking(self._settling):
             if not self._settled:
                 with suppress(WitnessUnreadable):  # reading works without; taking a sequence number raises it again
                     self.recover()
@@ -85,14 +89,15 @@ class Ingestion:
 
     def recover(self, *, now: bool = False) -> Recovered:
         """Settles the blocks of dead writers; the ledger is resynced first if the witness says so. A dataset that
-        failed a short while ago is tried again only if `now` is set."""
+        failed a short while ago is tried again only if `now` is set. Raises CalledOff."""
         from strandline.ingest.recover import recover
-        from strandline.ingest.resync import resync_ledger, resync_postponed, with_resync
+        from strandline.ingest.resync import resync_ledger, with_resync
+        from strandline.ingest.resync_postponed import resync_postponed
 
         context = self.unsettled_context
         if now:
             context.backoff.forget()
-        with self._recovers():
+        with self._recovers(), called_off_by():
             resync_ledger(context)
             not_opened = with_resync(context, lambda: resync_postponed(context))
             report = with_resync(context, lambda: recover(context))
@@ -119,7 +124,7 @@ class Ingestion:
         """None if witness and counter agree, which they nearly always do."""
         from strandline.ingest.resync import resync_ledger
 
-        with self._recovers():
+        with self._recovers(), called_off_by():
             return resync_ledger(self.unsettled_context, rebuild=rebuild)
 
     @contextmanager
@@ -140,7 +145,13 @@ class Ingestion:
         from strandline.ingest.settle import void_staged
 
         with self._ledger.read() as connection:
-            found = blocks.of_number(connection, lo)
+            if any(b.head.rows.lo == lo and b.head.offered for b in blocks.open_blocks(connection)):
+                raise RefusedError(
+                    f"the block that begins at {lo} comes from the leader, and a follower holds none",
+                    hint="What cannot be published is applied again: `strandline follow` does it.",
+                )
+            own = (b for b in blocks.open_blocks(connection) if b.head.rows.lo == lo and not b.head.offered)
+            found = next(own, None)
             named = {d.id: d for d in datasets.list_datasets(connection)}
         if not isinstance(found, Staged) or found.head.dataset not in named:
             raise RefusedError(f"no staged block begins at {lo}", hint="`strandline status` shows the open blocks.")
@@ -155,6 +166,7 @@ class Ingestion:
         *,
         same_content: bool = True,
         received: bool = False,
+        shard: int | None = None,
         last_check: Callable[[], None] = lambda: None,
         progress: Progress = lambda step, rows: None,
     ) -> Appended:
@@ -163,7 +175,7 @@ class Ingestion:
         target = self._ready(dataset)
         context = self.context
         progress("counting", None)
-        batch = prepare(context, target, df, batch_id=batch_id, same_content=same_content)
+        batch = prepare(context, target, df, batch_id=batch_id, same_content=same_content, shard=shard)
         done = commit(context, batch, received=received, last_check=last_check, progress=progress)
         self._watches.refresh(target)
         return done
@@ -199,5 +211,6 @@ class Ingestion:
         return done
 
     def _ready(self, dataset: str) -> Dataset:
+        self._ledger.query(sites.check_leads)
         self.catch_up()
         return self._ledger.query(datasets.get, full_name(dataset))

@@ -9,19 +9,33 @@ from dataclasses import dataclass, field
 
 from strandline.core import failpoints
 from strandline.core.audit_events import Event
-from strandline.core.errors import BlockHeld, ResyncNeeded, StrandlineError, TableRolledBack
-from strandline.core.types import BRANCH_PREFIX, SEQ_COLUMN, BlockKind, Dataset, Reserved, SeqRange, SnapshotId, Staged
+from strandline.core.block_branches import parse_branch
+from strandline.core.calling_off import check_going
+from strandline.core.errors import BlockHeld, BlockLost, ResyncNeeded, StrandlineError, TableRolledBack
+from strandline.core.types import (
+    SEQ_COLUMN,
+    BlockKind,
+    Dataset,
+    Published,
+    Reserved,
+    Seq,
+    SeqRange,
+    SnapshotId,
+    Staged,
+)
 from strandline.iceberg.metadata.block_plans import Abandon, RollForward, SettlePublished, plan_recovery
 from strandline.iceberg.metadata.table_metadata import TableView, WapId
 from strandline.iceberg.spark.java_errors import explain
 from strandline.ingest.context import IngestContext
 from strandline.ingest.settle import publish_staged
+from strandline.ingest.settle_offered import publish_offered
 from strandline.ingest.stamp import staged_exactly
 from strandline.ingest.table_peek import is_at_rest, peek
 from strandline.ledger import audit
 from strandline.ledger.deliver import lanes
-from strandline.ledger.engine import utc_now
+from strandline.ledger.engine import Connection, utc_now
 from strandline.ledger.ingest import blocks, datasets, table_states
+from strandline.ledger.replicate import cuts, followers, sites
 from strandline.read import rollback
 
 log = logging.getLogger(__name__)
@@ -32,7 +46,7 @@ class Recovered:
     published: list[SeqRange] = field(default_factory=list)
     abandoned: list[SeqRange] = field(default_factory=list)
     held: list[str] = field(default_factory=list)
-    waiting: list[SeqRange] = field(default_factory=list)  # reserved by a writer whose lease has not expired
+    waiting: list[SeqRange] = field(default_factory=list)  # another process has it, or a follower applies it again
     branches_removed: int = 0
     # datasets that could not be settled, because their tables cannot be read or written
     troubled: list[str] = field(default_factory=list)
@@ -45,7 +59,10 @@ def recover(work: IngestContext) -> Recovered:
     with work.ledger.read() as connection:
         known = datasets.list_datasets(connection)
         todo = {d.id: blocks.open_blocks(connection, d.id) for d in known}
+        if not sites.get(connection).leads:
+            todo = {d.id: _left_to_a_follower(connection, d, todo[d.id]) for d in known}
     for dataset in known:
+        check_going()
         if any(found.head.kind is BlockKind.RECOVERED for found in todo[dataset.id]):
             report.troubled.append(dataset.name)  # the dataset waits for its resync, and nothing is settled before
             continue
@@ -59,12 +76,25 @@ def recover(work: IngestContext) -> Recovered:
         except (ResyncNeeded, failpoints.FailpointError):
             raise
         except Exception as e:  # whatever a damaged table raises, the other datasets are settled
+            check_going()  # a cancelled job says nothing about the table
             work.backoff.failed(dataset.id, started_at)
             _record_trouble(work, dataset, e, report)
         else:
             work.backoff.succeeded(dataset.id)
             _clear_trouble(work, dataset)
     return report
+
+
+def _left_to_a_follower(
+    connection: Connection, dataset: Dataset, todo: Sequence[Reserved | Staged]
+) -> list[Reserved | Staged]:
+    """What a site that does not lead publishes: items of its leader that are staged. Blocks of its own, from when it
+    led, stay as they are until a cut abandons them, and so does what a recorded cut cuts out."""
+    if not todo:
+        return []
+    recorded = [c.at for c in cuts.open_cuts(connection, dataset.id)]
+    kept = [b for b in todo if not any(at.cuts_out(b.head) for at in recorded)]
+    return [b for b in kept if b.head.offered or b.head.kind is BlockKind.RECOVERED]
 
 
 def _is_at_rest(work: IngestContext, dataset: Dataset, todo: Sequence[Reserved | Staged]) -> bool:
@@ -78,7 +108,7 @@ def _recover_dataset(
     work: IngestContext, dataset: Dataset, todo: Sequence[Reserved | Staged], report: Recovered
 ) -> None:
     for found in todo:
-        if found.head.kind is not BlockKind.ADOPTED:  # never by lease: the next pass of adopt takes it over
+        if _is_for_recovery(found):
             _recover_block(work, dataset, found, report)
     report.branches_removed += remove_strays(work, dataset)
     # Our tag keeps its snapshot alive, even rows that the owner has deleted and expired since: so it must not stay
@@ -87,10 +117,18 @@ def _recover_dataset(
         rollback.move_tag(work.ledger, work.tables, dataset)
 
 
+def _is_for_recovery(found: Reserved | Staged) -> bool:
+    """Not an adopted block: the next pass of adopt takes it over. And not an item that a follower has recorded and not
+    staged yet: the leader has it, so the follower applies it."""
+    if found.head.offered:
+        return isinstance(found, Staged)
+    return found.head.kind is not BlockKind.ADOPTED
+
+
 def _record_trouble(work: IngestContext, dataset: Dataset, error: Exception, report: Recovered) -> None:
     reason = explain(error, "what is open cannot be settled").message
     if not isinstance(error, StrandlineError):
-        log.warning("recovery of %s failed in a way that nobody foresaw", dataset.name, exc_info=error)
+        log.warning("recovery of %s failed with an unexpected error", dataset.name, exc_info=error)
     report.held.append(f"{dataset.name}: {reason}")
     report.troubled.append(dataset.name)
     work.ledger.change(table_states.record_trouble, dataset.id, reason)
@@ -107,11 +145,19 @@ def _recover_block(work: IngestContext, dataset: Dataset, found: Reserved | Stag
     try:
         if isinstance(found, Reserved):
             recover_reserved(work, dataset, found, report)
-        else:
+        elif not found.head.offered:
             publish_staged(work, dataset, found)
             report.published.append(found.head.rows)
+        elif isinstance(publish_offered(work, dataset, found), Published):
+            report.published.append(found.head.rows)
+        else:
+            report.waiting.append(found.head.rows)  # the follower applies it again
     except BlockHeld as e:
         report.held.append(e.message)
+    except BlockLost:
+        if not found.head.offered:
+            raise
+        report.waiting.append(found.head.rows)
 
 
 def recover_reserved(work: IngestContext, dataset: Dataset, found: Reserved, report: Recovered) -> None:
@@ -121,7 +167,7 @@ def recover_reserved(work: IngestContext, dataset: Dataset, found: Reserved, rep
         return
     head, wap = held.head, work.wap(held.head)
     view = work.tables.view(dataset.name)
-    passed = work.ledger.query(lanes.highest_mark, dataset.id)
+    passed = work.ledger.query(highest_passed, dataset)
     plan = plan_recovery(
         view,
         head.branch,
@@ -147,6 +193,12 @@ def recover_reserved(work: IngestContext, dataset: Dataset, found: Reserved, rep
                 failpoints.hit("abandon.after_branch")
 
 
+def highest_passed(connection: Connection, dataset: Dataset) -> Seq | None:
+    """The highest sequence number that a sink or a follower has passed: a block there must not come back."""
+    marks = (lanes.highest_mark(connection, dataset.id), followers.highest_mark(connection, dataset.id))
+    return max((m for m in marks if m is not None), default=None)
+
+
 def branch_complete(work: IngestContext, name: str, view: TableView, head: SnapshotId | None, wap: WapId) -> bool:
     """Whether the branch's head is the append of exactly this block. Its writer may have died before it could check
     what it wrote, so it is checked here."""
@@ -164,9 +216,10 @@ def remove_strays(work: IngestContext, dataset: Dataset) -> int:
     None of them was acknowledged; the resync rolled forward whatever could have been."""
     removed = 0
     for branch in work.tables.view(dataset.name).branches:
-        owner = work.ledger.query(blocks.of_number, int(branch.removeprefix(BRANCH_PREFIX)))
+        own = parse_branch(branch)
+        owner = None if own is None else work.ledger.query(blocks.of_number, dataset.id, own.lo)
         # The block is looked up after the branch was listed: a writer reserves before it creates its branch.
-        if owner is not None and owner.head.dataset == dataset.id and isinstance(owner, Reserved | Staged):
+        if isinstance(owner, Reserved | Staged):
             continue
         work.tables.remove_branch(dataset.name, branch)
         removed += 1

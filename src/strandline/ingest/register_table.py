@@ -13,8 +13,10 @@ from strandline.core.audit_events import Event
 from strandline.core.errors import RefusedError, UsageError
 from strandline.core.types import SEQ_COLUMN, Dataset, History
 from strandline.core.wording import agreeing, plural
+from strandline.iceberg.metadata.dataset_identity import DatasetIdentity
 from strandline.iceberg.metadata.identifier import in_spark
 from strandline.iceberg.metadata.table_metadata import ADOPTED_PROPERTY, HISTORY_PROPERTY
+from strandline.ingest.datasets import unused_identity
 from strandline.ledger import audit
 from strandline.ledger.engine import Connection, Ledger
 from strandline.ledger.ingest import blocks, datasets, sequence
@@ -46,7 +48,8 @@ def register(
     by, history = as_recorded(known, terms)
     if known is None and not terms.leave_foreign:
         _check_no_numbers(catalog, name)
-    properties = {ADOPTED_PROPERTY: "true", HISTORY_PROPERTY: history.value}
+    identity = _identity(ledger, catalog, name, known)
+    properties = {ADOPTED_PROPERTY: "true", HISTORY_PROPERTY: history.value, **identity.to_properties()}
     table = _prepare(catalog, spark, lake, name, epoch, by, properties)
     if known is not None and known.adopted:
         return known
@@ -54,11 +57,26 @@ def register(
         if known is not None:
             known = datasets.mark_adopted(connection, known, history)
         else:
+            own = unused_identity(connection, identity)  # first: it locks the counter
             if recorded is not None:
                 _mark_replaced(connection, recorded, by=table)
-            known = datasets.add(connection, name=name, table_uuid=table, deliver_by=by, adopted=True, history=history)
+            known = datasets.add(
+                connection, name=name, table_uuid=table, deliver_by=by, adopted=True, history=history,
+                uuid=own.uuid, first_shard=own.first_shard, shards=own.shards,
+            )  # fmt: skip
         audit.record(connection, Event.DATASET_ADOPTED, dataset=name, history=history.value)
+    if DatasetIdentity.of(known) != identity:  # another dataset got the same shards meanwhile
+        _prepare(catalog, spark, lake, name, epoch, by, DatasetIdentity.of(known).to_properties())
     return known
+
+
+def _identity(ledger: Ledger, catalog: PyIcebergCatalog, name: str, known: Dataset | None) -> DatasetIdentity:
+    """The id and shards that the table gets."""
+    if known is not None:
+        return DatasetIdentity.of(known)
+    table = catalog.load(name)
+    with ledger.write() as connection:
+        return unused_identity(connection, DatasetIdentity.parse(table.properties, str(table.metadata.table_uuid)))
 
 
 def _check_no_numbers(catalog: PyIcebergCatalog, name: str) -> None:

@@ -6,7 +6,7 @@ leaves witness and counter apart, and the next resync begins again. Raising the 
 from then on another live copy of the ledger can no longer publish.
 
 A dataset whose table cannot be read is postponed: an open block over the sequence numbers in question holds its seal,
-and nothing is ingested, read or delivered there until `resync_postponed` has done the rest (docs/adr/0041).
+and nothing is ingested, read or delivered there until `resync_postponed.py` has done the rest (docs/adr/0041).
 """
 
 from __future__ import annotations
@@ -18,48 +18,42 @@ from typing import TypeVar
 
 from strandline.core import failpoints
 from strandline.core.audit_events import Event
-from strandline.core.batch_names import wholes_of
+from strandline.core.calling_off import check_going
 from strandline.core.errors import NoSuchDataset, ResyncNeeded
 from strandline.core.types import (
-    BRANCH_PREFIX,
     BlockKind,
     Dataset,
     History,
-    Published,
     Reserved,
     Seq,
     SeqRange,
-    SnapshotId,
 )
-from strandline.iceberg.metadata.block_plans import AlreadyPublished, batch_elsewhere
+from strandline.iceberg.metadata.dataset_identity import DatasetIdentity
 from strandline.iceberg.metadata.table_metadata import (
     ADOPTED_PROPERTY,
     DELIVER_BY_PROPERTY,
     HISTORY_PROPERTY,
     LAKE_PROPERTY,
-    RecordedPurge,
     TableView,
-    WapId,
-    check_fit,
 )
 from strandline.iceberg.spark.java_errors import explain
 from strandline.ingest.context import IngestContext
-from strandline.ingest.recover import branch_complete
+from strandline.ingest.datasets import unused_identity
+from strandline.ingest.resync_blocks import roll_forward, take_back_batches
+from strandline.ingest.resync_cuts import numbers_left, take_cuts
+from strandline.ingest.resync_floor import take_floor, take_purges
+from strandline.ingest.resync_follower import fall_behind
 from strandline.ingest.resync_received import (
-    end_hold_until_resynced,
     hold_until_resynced,
     is_after_the_copy,
     take_back_received,
 )
-from strandline.ingest.table_peek import peek
+from strandline.ingest.table_peek import read_view
 from strandline.ledger import audit
-from strandline.ledger.deliver import losses, sinks
-from strandline.ledger.deliver.losses import NewLoss, Reason
+from strandline.ledger.deliver import sinks
 from strandline.ledger.engine import Connection
-from strandline.ledger.ingest import blocks, datasets, sequence, table_states
-from strandline.ledger.maintain import floors
-from strandline.ledger.receive import ended_batches
-from strandline.read import rollback
+from strandline.ledger.ingest import blocks, datasets, purge_items, sequence, table_states
+from strandline.ledger.replicate import followers, promotions, sites
 
 T = TypeVar("T")
 
@@ -71,6 +65,7 @@ class Resynced:
     rolled_forward: tuple[SeqRange, ...]
     batches: int
     datasets_found: tuple[str, ...]
+    followers_forgotten: tuple[str, ...] = ()  # known from the tables only; all is kept for them until they are added
 
 
 def with_resync(work: IngestContext, step: Callable[[], T]) -> T:
@@ -93,13 +88,20 @@ def resync_ledger(work: IngestContext, *, rebuild: bool = False) -> Resynced | N
             mark.check_lake(counter.lake)
             if mark.highest == counter.last and not rebuild:
                 return None
+            promotions.check_none_under_way(connection, mark)
+            if not sites.get(connection).follows:
+                sites.raise_term(connection, mark.term)  # a copy from before a take-over, or a new ledger
             if unreadable is not None:
                 opened = _open(work, connection, counter, mark.highest, unreadable, rebuild=rebuild)
+                follows = sites.get(connection).follows
                 break
         # Not under the lock: Iceberg may try for a minute and a half. Datasets among them are postponed, even if they
         # can be read a moment later. What the resync goes by is read under the lock.
         _, unreadable = _read_tables(work, {})
-    failpoints.hit("open.after_commit")
+    if follows:
+        failpoints.hit("behind.after_commit")
+    else:
+        failpoints.hit("open.after_commit")
     return opened
 
 
@@ -110,22 +112,19 @@ def _read_tables(
     views: dict[str, TableView] = {}
     unreadable: dict[str, Exception] = {}
     for name in work.tables.names():
+        check_going()
         try:
             if name in known_unreadable:
                 raise known_unreadable[name]
-            views[name] = _view(work, name)
+            views[name] = read_view(work, name)
         except NoSuchDataset:
             continue  # dropped since it was listed
         except failpoints.FailpointError:
             raise
         except Exception as e:  # whatever a damaged table raises
+            check_going()  # a cancelled job says nothing about the table
             unreadable[name] = e
     return views, unreadable
-
-
-def _view(work: IngestContext, name: str) -> TableView:
-    peek(work.config, name)
-    return work.tables.view(name)
 
 
 def _open(
@@ -142,31 +141,35 @@ def _open(
     last = max(highest, counter.last) + 1
     known, postponed = datasets.list_datasets(connection), blocks.postponed(connection)
     views, unreadable = _own_tables(work, known, postponed, known_unreadable)
+    if sites.get(connection).follows:
+
+        def take_back(dataset: Dataset) -> None:
+            take_floor(work, connection, dataset)
+            take_purges(work, connection, dataset, counter.last)
+
+        epoch = fall_behind(work, connection, counter, highest, views, take_back)
+        return Resynced(gap, epoch, (), 0, ())
     found = _register(connection, views)
+    named = sorted({name for view in views.values() for name in view.followers})
+    forgotten = [name for name in named if followers.add_forgotten(connection, name)]
     epoch = max([counter.epoch, *(v.epoch for v in views.values())]) + 1
     failpoints.hit("open.before_epoch")
     for name in views:
-        work.tables.raise_epoch(name, epoch)
+        identity = DatasetIdentity.of(datasets.get(connection, name))
+        work.tables.raise_epoch(name, epoch, identity.to_properties())
     failpoints.hit("open.after_epoch")
-    rolled = [r for name in views for r in _roll_forward(work, connection, name, gap, epoch)]
+    rolled = [r for name in views for r in roll_forward(work, connection, name, gap, epoch)]
     failpoints.hit("open.after_roll_forward")
-    batches = 0
-    holding: dict[str, str] = {}
-    for dataset in datasets.list_datasets(connection):
-        if dataset.name in views and gap is not None:
-            view = work.tables.view(dataset.name)
-            complete = is_after_the_copy(connection, dataset, view)
-            batches += _take_back_batches(connection, dataset, view, gap, work.lake)
-            if (why := take_back_received(work, connection, dataset, gap, complete=complete)) is not None:
-                holding[dataset.name] = why
-            blocks.insert_published(
-                connection, dataset.id, gap, kind=BlockKind.RECOVERED, batch_id=f"recovered-{epoch}-{gap.lo}-{gap.hi}"
-            )
-        if dataset.name in views and (settled := work.tables.view(dataset.name).settled) is not None:
-            table_states.raise_settled(connection, dataset.id, settled)  # the table knows better than an old copy
+    batches, holding = _take_back(work, connection, views, gap, Seq(last), epoch)
     in_order = sorted((d for d in datasets.list_datasets(connection) if d.name in views), key=lambda d: d.id)
-    below = [s for d in in_order for s in _take_floor(work, connection, d)]
-    purged = [s for d in in_order for s in _take_purges(work, connection, d, counter.last)]
+    below = [s for d in in_order for s in take_floor(work, connection, d)]
+    purged: list[str] = []
+    for dataset in in_order:
+        lost, ranges = take_purges(work, connection, dataset, counter.last)
+        purged += lost
+        if ranges:  # followers learn of them again: nobody knows whether they did before
+            last += 1
+            purge_items.insert(connection, dataset.id, Seq(last), ranges)
     for dataset in (d for d in datasets.list_datasets(connection) if d.name in unreadable):
         rows = SeqRange(Seq(counter.last + 1), Seq(last))
         blocks.postpone(connection, dataset.id, rows, f"recovered-{epoch}-{rows.lo}-{rows.hi}")
@@ -183,44 +186,39 @@ def _open(
         connection, event, counter=counter.last, witness=highest, epoch=epoch, rolled_forward=[str(r) for r in rolled],
         batches=batches, fenced=fenced, datasets_found=found, unreadable=sorted(unreadable),
         sinks_below_the_floor=below, sinks_below_a_purge=purged, receivers_on_hold=holding,
+        followers_forgotten=forgotten,
     )  # fmt: skip
-    return Resynced(gap, epoch, tuple(rolled), batches, tuple(found))
+    return Resynced(gap, epoch, tuple(rolled), batches, tuple(found), tuple(forgotten))
 
 
-def _take_floor(work: IngestContext, connection: Connection, dataset: Dataset) -> list[str]:
-    """Takes the floor from the table; returns the sinks that are below it by this ledger: they may have got those rows,
-    or were passed over. The table is read after its epoch was raised: a retention that writes its floor later checks
-    the epoch again, and deletes nothing."""
-    floor = Seq(work.tables.view(dataset.name).floor)
-    if floor <= (floors.get(connection, dataset.id) or 0):
-        return []
-    floors.lock(connection, dataset.id)  # a sink that is being added is seen here, or begins above the floor
-    floors.rise(connection, dataset.id, floor)
-    return _forget_below(connection, dataset, floor)
-
-
-def _take_purges(work: IngestContext, connection: Connection, dataset: Dataset, last: int) -> list[str]:
-    """As with the floor: takes purges that this ledger has forgotten, and returns sinks that may have lost rows by
-    them. `last` is the ledger's counter."""
-    recorded = work.tables.view(dataset.name).purged
-    new = forgotten_purges(recorded, losses.purged(connection, dataset.id), last)
-    for purge in new:
-        losses.add_purge(connection, dataset.id, purge.rows, max(1, purge.count))
-    return _forget_below(connection, dataset, max((purge.rows.hi for purge in new), default=Seq(0)))
-
-
-def _forget_below(connection: Connection, dataset: Dataset, number: Seq) -> list[str]:
-    below = [r for r in floors.list_sink_progress(connection, dataset.id) if (r.number or 0) < number]
-    for found in below:
-        losses.add(connection, found.sink, Reason.FORGOTTEN, [NewLoss("", found.number, number, None)])
-    return [found.sink.name for found in below]
-
-
-def forgotten_purges(recorded: Sequence[RecordedPurge], known: Sequence[SeqRange], last: int) -> list[RecordedPurge]:
-    """A ledger whose counter is at `last` knew of all purges with lower numbers. For purges without a number both ends
-    must match: among many purges, one between others does not change the ends."""
-    first, end = {r.lo for r in known}, {r.hi for r in known}
-    return [p for p in recorded if p.number > last or not (p.rows.lo in first and p.rows.hi in end)]
+def _take_back(
+    work: IngestContext,
+    connection: Connection,
+    views: Mapping[str, TableView],
+    gap: SeqRange | None,
+    last: Seq,
+    epoch: int,
+) -> tuple[int, dict[str, str]]:
+    """What the tables know of the gap. Returns how many batches are known again, and the datasets whose receivers are
+    on hold, with the reason. `last` is the sequence number that the resync takes."""
+    batches = 0
+    holding: dict[str, str] = {}
+    for dataset in datasets.list_datasets(connection):
+        if dataset.name in views and gap is not None:
+            view = work.tables.view(dataset.name)
+            complete = is_after_the_copy(connection, dataset, view)
+            batches += take_back_batches(connection, dataset, view, gap, work.lake)
+            if (why := take_back_received(work, connection, dataset, gap, complete=complete)) is not None:
+                holding[dataset.name] = why
+            # It ends with the number that the resync takes, above every follower's bound: each gets an item of it, else
+            # a follower that stood at the witness would stay behind our seal.
+            taken_back = take_cuts(work, connection, dataset, gap)
+            for rows in numbers_left(SeqRange(gap.lo, last), taken_back):
+                name = f"recovered-{epoch}-{rows.lo}-{rows.hi}"
+                blocks.insert_published(connection, dataset.id, rows, kind=BlockKind.RECOVERED, batch_id=name)
+        if dataset.name in views and (settled := work.tables.view(dataset.name).settled) is not None:
+            table_states.raise_settled(connection, dataset.id, settled)  # the table knows better than an old copy
+    return batches, holding
 
 
 def _own_tables(
@@ -246,68 +244,6 @@ def _own_tables(
     return views, unreadable
 
 
-def resync_postponed(work: IngestContext) -> list[str]:
-    """Resyncs postponed datasets whose tables can be read by now. Returns the others, each with its reason."""
-    with work.ledger.read() as connection:
-        waiting = {b.head.dataset for b in blocks.postponed(connection)}
-        known = [d for d in datasets.list_datasets(connection) if d.id in waiting]
-    left = []
-    for dataset in known:
-        if work.backoff.is_waiting(dataset.id):
-            left.append(f"{dataset.name}: it could not be read a short while ago")
-            continue
-        started_at = work.backoff.now()
-        try:
-            _view(work, dataset.name)  # not under the lock: Iceberg may try for a minute and a half
-            _open_later(work, dataset)
-            work.backoff.succeeded(dataset.id)
-        except (ResyncNeeded, failpoints.FailpointError):
-            raise
-        except Exception as e:
-            work.backoff.failed(dataset.id, started_at)
-            reason = explain(e, "it cannot be read").message
-            work.ledger.change(table_states.record_trouble, dataset.id, reason)
-            left.append(f"{dataset.name}: {reason}")
-    return left
-
-
-def _open_later(work: IngestContext, dataset: Dataset) -> None:
-    """Resyncs one dataset over its postponed ranges: one transaction under the counter's lock; can be repeated."""
-    with work.ledger.write() as connection:
-        counter = sequence.check(connection, work.witness)
-        if not (waiting := blocks.postponed(connection, dataset.id)):
-            return  # another process was faster
-        view = work.tables.view(dataset.name)
-        check_fit(view, dataset, work.lake)
-        # A higher epoch was raised by a ledger of which this one is an older copy.
-        epoch = counter.epoch if view.epoch <= counter.epoch else view.epoch + 1
-        work.tables.raise_epoch(dataset.name, epoch)
-        failpoints.hit("postponed.after_epoch")
-        complete = is_after_the_copy(connection, dataset, view)
-        end_hold_until_resynced(connection, dataset)
-        rolled, batches = [], 0
-        for found in waiting:
-            rows = found.head.rows
-            rolled += _roll_forward(work, connection, dataset.name, rows, epoch)
-            batches += _take_back_batches(connection, dataset, work.tables.view(dataset.name), rows, work.lake)
-            take_back_received(work, connection, dataset, rows, complete=complete)
-            blocks.settle_postponed(connection, found)
-        failpoints.hit("postponed.after_roll_forward")
-        if (settled := work.tables.view(dataset.name).settled) is not None:
-            table_states.raise_settled(connection, dataset.id, settled)
-        below = _take_floor(work, connection, dataset)
-        purged = _take_purges(work, connection, dataset, waiting[0].head.rows.lo - 1)
-        datasets.forget_counts(connection)
-        table_states.clear_trouble(connection, dataset.id)
-        sequence.move(connection, last=counter.last, epoch=epoch)
-        audit.record(
-            connection, Event.DATASET_RESYNCED, dataset=dataset.name, ranges=[str(b.head.rows) for b in waiting],
-            epoch=epoch, rolled_forward=[str(r) for r in rolled], batches=batches, sinks_below_the_floor=below,
-            sinks_below_a_purge=purged,
-        )  # fmt: skip
-    failpoints.hit("postponed.after_commit")
-
-
 def _register(connection: Connection, views: dict[str, TableView]) -> list[str]:
     """Adds datasets that were created after the copy was made; one whose table was created anew replaces the old."""
     added = []
@@ -317,79 +253,17 @@ def _register(connection: Connection, views: dict[str, TableView]) -> list[str]:
             continue
         if known is not None:
             datasets.mark_dropped(connection, known.id)
+        identity = unused_identity(connection, DatasetIdentity.parse(view.properties, view.uuid))
         datasets.add(
             connection,
             name=name,
             table_uuid=view.uuid,
+            uuid=identity.uuid,
+            first_shard=identity.first_shard,
+            shards=identity.shards,
             deliver_by=tuple(json.loads(view.properties.get(DELIVER_BY_PROPERTY, "[]"))),
             adopted=view.properties.get(ADOPTED_PROPERTY) == "true",
             history=History(view.properties.get(HISTORY_PROPERTY, History.DELIVER.value)),
         )
         added.append(name)
     return added
-
-
-def _roll_forward(
-    work: IngestContext, connection: Connection, name: str, gap: SeqRange | None, epoch: int
-) -> list[SeqRange]:
-    """Publishes complete branches in the gap: they were staged, perhaps past their commit point. Of one batch only the
-    branch with the highest number: a lower one was abandoned before the higher one was reserved."""
-    view = work.tables.view(name)
-    dataset = datasets.get(connection, name)
-    newest: dict[str, tuple[WapId, SnapshotId]] = {}
-    for branch, head in view.branches.items():
-        wap = view.snapshots[head].block_of(work.lake) if head in view.snapshots else None
-        lo = int(branch.removeprefix(BRANCH_PREFIX))
-        if wap is None or gap is None or lo not in gap or wap.rows.lo != lo:
-            continue
-        if wap.batch_id not in newest or newest[wap.batch_id][0].rows.lo < lo:
-            newest[wap.batch_id] = (wap, head)
-    for name_of_part in list(newest):  # a part has a branch, so the batch that it is a part of was abandoned before
-        for whole in wholes_of(name_of_part):
-            newest.pop(whole, None)
-    rolled = []
-    memory = rollback.recall(connection, dataset)
-    may_move_tag = rollback.may_move_tag(connection, work.tables, dataset, memory)
-    passed = work.sinks.highest_delivered(connection, dataset) if newest else None
-    for wap, head in sorted(newest.values(), key=lambda x: x[0].rows.lo):
-        known = blocks.of_batch(connection, dataset.id, wap.batch_id)
-        if isinstance(known, Published) or batch_elsewhere(view, wap) is not None:
-            continue
-        if passed is not None and wap.rows.lo <= passed:
-            continue  # it was abandoned before a sink passed it, and would never be delivered there
-        if not branch_complete(work, name, view, head, wap):
-            continue
-        outcome = work.tables.publish(
-            name, f"{BRANCH_PREFIX}{wap.rows.lo}", head, wap, epoch=epoch, may_move_tag=may_move_tag
-        )
-        if isinstance(outcome, AlreadyPublished):
-            rolled.append(wap.rows)
-    # The remaining branches must never be committed, by anybody: the seal is about to pass their numbers.
-    for branch in work.tables.view(name).branches:
-        if gap is not None and int(branch.removeprefix(BRANCH_PREFIX)) in gap:
-            work.tables.remove_branch(name, branch)
-    return rolled
-
-
-def _take_back_batches(connection: Connection, dataset: Dataset, view: TableView, gap: SeqRange, lake: str) -> int:
-    """Records the batches in the retained history, so that offering one of them again is still a repeat."""
-    taken = 0
-    for snapshot in view.ancestors(view.main):
-        wap = snapshot.block_of(lake)
-        if wap is None or wap.rows.lo not in gap:
-            continue
-        known = blocks.of_batch(connection, dataset.id, wap.batch_id)
-        if isinstance(known, Reserved):
-            blocks.forget_reserved(connection, known, f"its batch is in main under {wap.rows}")
-        ended_batches.divide_again(connection, dataset.id, wap.batch_id)
-        taken += blocks.insert_published(
-            connection,
-            dataset.id,
-            wap.rows,
-            kind=BlockKind.BATCH,
-            batch_id=wap.batch_id,
-            digest=wap.digest,
-            row_count=len(wap.rows),
-            snapshot=snapshot.id,
-        )
-    return taken

@@ -6,27 +6,31 @@ from strandline.core.audit_events import Event
 from strandline.core.errors import BlockHeld, BlockLost, RefusedError
 from strandline.core.types import Abandoned, BlockHead, Dataset, Published, Reserved, Staged
 from strandline.iceberg.metadata.block_plans import AlreadyPublished, PublishHeld
+from strandline.iceberg.spark.publish import publish
 from strandline.ingest.context import IngestContext
+from strandline.ingest.settle_offered import publish_offered, published_or_lost
 from strandline.ledger import audit
 from strandline.ledger.ingest import blocks, sequence
 from strandline.read import rollback
 
 
 def publish_staged(work: IngestContext, dataset: Dataset, staged: Staged) -> Published:
-    """Publishes the block: it can only go forward. Raises BlockHeld if nobody can tell whether it was published."""
+    """Publishes the block: it can only go forward. Raises BlockHeld if nobody can tell whether it was published, and
+    BlockLost for a follower's block that has to be applied again."""
+    if staged.head.offered:
+        return published_or_lost(publish_offered(work, dataset, staged))
     with work.ledger.read() as connection:
         epoch = sequence.read(connection).epoch
         memory = rollback.recall(connection, dataset)
     head = staged.head
     may_move_tag = rollback.may_move_tag(work.ledger, work.tables, dataset, memory)
-    outcome = work.tables.publish(
-        dataset.name, head.branch, staged.snapshot, work.wap(head), epoch=epoch, may_move_tag=may_move_tag
+    outcome = publish(
+        work.tables, dataset.name, head.branch, staged.snapshot, work.wap(head), epoch=epoch, may_move_tag=may_move_tag
     )
     match outcome:
         case AlreadyPublished(snapshot, settled_at):
-            if not blocks.mark_published(
-                work.ledger, staged, row_count=len(head.rows), snapshot=snapshot, settled=settled_at
-            ):
+            count = len(head.rows)
+            if not blocks.mark_published(work.ledger, staged, row_count=count, snapshot=snapshot, settled=settled_at):
                 raise _lost(head)
         case PublishHeld(why):
             raise BlockHeld(

@@ -114,20 +114,7 @@ def count(source: Pinned, columns: Sequence[str], *, digest: bool) -> CountedRow
     fits = F.expr(fit)
     measures = [F.expr(f"count_if({fit}) AS fit"), F.expr(f"count_if(NOT ({fit})) AS rejected")]
     if digest:
-        # A null value does not count: a column that was added to the dataset later does not change the digest. Each
-        # value is hashed with its column's name: a 1 in one column is not a 1 in another.
-        fields = sorted((f for f in pinned.schema.fields if f.name in columns), key=lambda f: f.name)
-        values = [
-            F.when(
-                F.col(quoted(f.name)).isNotNull(), F.struct(F.lit(f.name), _hashable(F.col(quoted(f.name)), f.dataType))
-            )
-            for f in fields
-        ]
-        for seed in (1, 2):
-            row = F.when(fits, F.xxhash64(F.lit(seed), *values))
-            # Sums of halves: the order of rows does not matter, equal rows do not cancel out, and no sum overflows.
-            measures.append(F.sum(row.bitwiseAND(F.lit(0xFFFFFFFF))).alias(f"low{seed}"))
-            measures.append(F.sum(F.shiftrightunsigned(row, 32)).alias(f"high{seed}"))
+        measures += digest_measures([f for f in pinned.schema.fields if f.name in columns], fits)
     if source.rejects is not None:
         measures.append(F.expr(f"array({', '.join(f'bool_or({quoted(c)} IS NOT NULL)' for c in columns)}) AS filled"))
     with explaining("the batch cannot be counted"):
@@ -139,15 +126,40 @@ def count(source: Pinned, columns: Sequence[str], *, digest: bool) -> CountedRow
         per_partition[r["partition"]] = r["fit"]
     text = None
     if digest:
-        halves = [sum(r[name] or 0 for r in found) for name in ("low1", "high1", "low2", "high2")]
-        text = "".join(f"{h % 2**64:016x}" for h in halves) + f"-{sum(per_partition)}"
+        text = digest_text([sum(r[name] or 0 for r in found) for name in HALVES], sum(per_partition))
     empty: set[str] = set() if source.rejects is None else set(columns)
     for r in found if empty else ():
         empty -= {column for column, is_filled in zip(columns, r["filled"], strict=True) if is_filled}
     return CountedRows(tuple(per_partition), sum(r["rejected"] for r in found), text, frozenset(empty))
 
 
-def _hashable(value: Column, kind: T.DataType) -> Column:
+HALVES = ("low1", "high1", "low2", "high2")
+
+
+def digest_measures(fields: Sequence[T.StructField], fits: Column | None = None) -> list[Column]:
+    """Four sums, named as `HALVES`, that do not depend on the order of rows. `fits`: which rows count; None: all."""
+    # A null value does not count: a column that was added to the dataset later does not change the digest. Each
+    # value is hashed with its column's name: a 1 in one column is not a 1 in another.
+    values = [
+        F.when(F.col(quoted(f.name)).isNotNull(), F.struct(F.lit(f.name), hashable(F.col(quoted(f.name)), f.dataType)))
+        for f in sorted(fields, key=lambda f: f.name)
+    ]
+    measures = []
+    for seed in (1, 2):
+        hashed = F.xxhash64(F.lit(seed), *values)
+        row = hashed if fits is None else F.when(fits, hashed)
+        # Sums of halves: the order of rows does not matter, equal rows do not cancel out, and no sum overflows.
+        measures.append(F.sum(row.bitwiseAND(F.lit(0xFFFFFFFF))).alias(f"low{seed}"))
+        measures.append(F.sum(F.shiftrightunsigned(row, 32)).alias(f"high{seed}"))
+    return measures
+
+
+def digest_text(halves: Sequence[int], rows: int) -> str:
+    """What the ledger has of a batch."""
+    return "".join(f"{h % 2**64:016x}" for h in halves) + f"-{rows}"
+
+
+def hashable(value: Column, kind: T.DataType) -> Column:
     """Hash functions skip nulls, do not see where a list ends, and refuse maps. So nulls and lengths of lists are
     explicit, and maps are sorted by key."""
     size: list[Column] = []
@@ -155,17 +167,17 @@ def _hashable(value: Column, kind: T.DataType) -> Column:
         case T.StructType():
             inner: Any = (
                 F.struct(
-                    *(_hashable(value.getField(f.name), f.dataType).alias(f"f{i}") for i, f in enumerate(kind.fields))
+                    *(hashable(value.getField(f.name), f.dataType).alias(f"f{i}") for i, f in enumerate(kind.fields))
                 )
                 if kind.fields
                 else F.lit(0)
             )
         case T.ArrayType():
-            inner = F.transform(value, lambda x: _hashable(x, kind.elementType))
+            inner = F.transform(value, lambda x: hashable(x, kind.elementType))
             size.append(F.size(value).alias("s"))
         case T.MapType():
             entries = T.StructType([T.StructField("key", kind.keyType), T.StructField("value", kind.valueType)])
-            inner = F.array_sort(F.transform(F.map_entries(value), lambda x: _hashable(x, entries)))
+            inner = F.array_sort(F.transform(F.map_entries(value), lambda x: hashable(x, entries)))
             size.append(F.size(value).alias("s"))
         case T.VariantType():
             inner = F.to_json(value)

@@ -12,6 +12,7 @@ from strandline.core.settings import LakeConfig
 from strandline.core.types import Anchor
 from strandline.iceberg.metadata.metadata_peek import is_glanceable, read_pointer
 from strandline.iceberg.metadata.table_metadata import SETTLED_TAG, TableView
+from strandline.ingest.context import IngestContext
 
 
 def peek(config: LakeConfig, name: str) -> TableView | None:
@@ -27,6 +28,12 @@ def peek(config: LakeConfig, name: str) -> TableView | None:
         with closing(open_catalog(config)) as catalog:
             glance = catalog.glance(name)
     return None if glance is None else glance.view
+
+
+def read_view(work: IngestContext, name: str) -> TableView:
+    """The table as Iceberg has it. Raises at once if its metadata is damaged."""
+    peek(work.config, name)
+    return work.tables.view(name)
 
 
 def is_at_rest(view: TableView, anchor: Anchor | None) -> bool:

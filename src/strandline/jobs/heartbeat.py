@@ -12,6 +12,8 @@ from strandline.core.types import Lease
 from strandline.ledger.engine import Ledger
 from strandline.ledger.leases import LeaseColumns
 
+BEATS_PER_LEASE = 3  # one may be lost, and another late
+
 
 class Heartbeat:
     """What a holder knows of its lease. Thread-safe."""
@@ -42,12 +44,12 @@ class Heartbeat:
 
 @contextmanager
 def beating(renew: Callable[[], bool], *, lease_seconds: float) -> Iterator[Heartbeat]:
-    """Renews at a third of the lease, in a thread. A stopped process renews nothing, and gets fenced. `renew` returns
+    """Renews several times per lease, in a thread. A stopped process renews nothing, and gets fenced. `renew` returns
     False if there is nothing left to renew; then the compare-and-set that ends the work fails."""
     heartbeat, done = Heartbeat(renew, lease_seconds=lease_seconds), threading.Event()
 
     def beat() -> None:
-        while not done.wait(lease_seconds / 3):
+        while not done.wait(lease_seconds / BEATS_PER_LEASE):
             try:
                 if not heartbeat.beat():
                     return

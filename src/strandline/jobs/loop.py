@@ -8,7 +8,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from strandline.core.errors import StrandlineError, as_strandline_error
+from strandline.core.calling_off import called_off_by
+from strandline.core.errors import CalledOff, StrandlineError, as_strandline_error
 from strandline.jobs.backoff import backoff_seconds
 
 log = logging.getLogger(__name__)
@@ -79,18 +80,21 @@ def run_until_stopped(
     on_trouble: OnTrouble | None = None,
     on_well: Callable[[], None] = lambda: None,
 ) -> None:
-    """Repeats the work until `stopping` is set. Work that raises is reported and retried: the loop never ends by
-    itself. `on_well` is called when the work succeeds after trouble."""
+    """Repeats the work until `stopping` is set, which also calls off the work under way. Work that raises is reported
+    and retried: the loop never ends by itself. `on_well` is called when the work succeeds after trouble."""
     report = on_trouble or (lambda error: log.warning("%s failed and is tried again: %s", name, error.message))
     health = Health()
     while not stopping.is_set():
         try:
-            work()
+            with called_off_by(stopping):
+                work()
+        except CalledOff as e:
+            log.info("%s was called off: %s", name, e.__cause__ or e.message)
         except Exception as e:
             error = as_strandline_error(e)
             if health.is_news(error.message):
                 if error is not e:
-                    log.error("%s failed in a way that nobody foresaw", name, exc_info=e)
+                    log.error("%s failed with an unexpected error", name, exc_info=e)
                 report(error)
             health = health.after_failure(error.message)
         else:

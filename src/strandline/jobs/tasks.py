@@ -16,7 +16,8 @@ from time import monotonic
 from typing import Any
 
 from strandline.core import failpoints
-from strandline.core.actor import carried
+from strandline.core.actor import carried, current_actor
+from strandline.core.calling_off import Stopping, called_off_by
 from strandline.core.documents import error_document, json_text
 from strandline.core.errors import (
     CalledOff,
@@ -37,7 +38,7 @@ from strandline.ledger.tasks import BegunBy, Outcome, Task, TaskId
 log = logging.getLogger(__name__)
 
 # Gets an event that is set when somebody calls the task off. Returns the result, as JSON values; raises `CalledOff` at
-# its next durable step after the event was set.
+# its next durable step after the event was set. Its Spark jobs are cancelled then (`core/calling_off.py`).
 Work = Callable[[threading.Event], Mapping[str, Any]]
 
 AT_ONCE_MAX = 8  # each may hold a thread and a connection for hours
@@ -50,7 +51,7 @@ Judge = Callable[[str, Mapping[str, Any]], str | None]
 
 @dataclass(frozen=True, slots=True)
 class _UnderWay:
-    stopping: threading.Event
+    stopping: Stopping
     thread: threading.Thread
 
 
@@ -82,7 +83,7 @@ class Tasks:
         if self._closing.is_set() or not self.free.acquire(blocking=False):
             raise TooManyTasks("this process can take no more tasks now", hint="Try again when one has ended.")
         begun: Task | None = None
-        stopping = threading.Event()
+        stopping = Stopping()
         try:
             begun, lease = self._ledger.change(tasks.begin, kind, subject, node(), lease_seconds=self._lease_seconds)
             failpoints.hit("task.after_begin")
@@ -105,11 +106,13 @@ class Tasks:
             stopping.set()
         return begun
 
-    def _run(self, task: Task, lease: Lease, stopping: threading.Event, work: Work) -> None:
+    def _run(self, task: Task, lease: Lease, stopping: Stopping, work: Work) -> None:
         def renew() -> bool:
             renewed = self._ledger.change(tasks.renew, lease, seconds=self._lease_seconds)
-            if renewed is None or renewed.stop_asked:
+            if renewed is None:
                 stopping.set()
+            elif renewed.stop_asked and not stopping.is_set():
+                stopping.call_off(self._ledger.query(tasks.stop_asked_by, task.id))
             return renewed is not None
 
         try:
@@ -145,7 +148,7 @@ class Tasks:
         with self._lock:
             here = self._here.get(asked.id)
         if here is not None:
-            here.stopping.set()
+            here.stopping.call_off(current_actor().name)
         return self._told(asked)
 
     def get(self, id: int) -> Task:
@@ -212,7 +215,8 @@ class _End:
 
 def _result_of(task: Task, work: Work, stopping: threading.Event, judge: Judge) -> _End:
     try:
-        return _End(Outcome.DONE, result=_bounded(task.kind, work(stopping), judge))
+        with called_off_by(stopping):
+            return _End(Outcome.DONE, result=_bounded(task.kind, work(stopping), judge))
     except CalledOff as e:
         return _End(Outcome.CANCELLED, error=error_document(e))
     except (RefusedError, UsageError) as e:
@@ -220,7 +224,7 @@ def _result_of(task: Task, work: Work, stopping: threading.Event, judge: Judge) 
     except Exception as e:
         error = as_strandline_error(e)
         if error is not e:
-            log.error("task %d (%s) failed in a way that nobody foresaw", task.id, task.kind, exc_info=e)
+            log.error("task %d (%s) failed with an unexpected error", task.id, task.kind, exc_info=e)
         return _End(Outcome.FAILED, error=error_document(error))
 
 

@@ -34,11 +34,12 @@ from strandline.ledger.backup import copy_ledger, sqlite_uri
 from strandline.ledger.lock_holder import find_holder
 from strandline.ledger.postgres import find_lock_holder, postgres_engine, shown, without_secrets
 from strandline.ledger.schema import core
+from strandline.ledger.write_right import Unlimited, WriteRight
 
 Connection = sa.Connection  # a transaction, for other rooms that pass it from one call to the next
 
 # Every version of the ledger's schema, oldest first. Listed here, so that a light command need not load Alembic.
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009")
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 
@@ -101,6 +102,7 @@ class Ledger:
         self.config = config
         self.path = config.ledger_file  # the SQLite file; None on PostgreSQL
         self.is_sqlite = self.path is not None
+        self.write_right: WriteRight = Unlimited()  # with an arbiter, the lake gives it the lease of its site
         self.engine = self._sqlite_engine(self.path) if self.path is not None else postgres_engine(config)
 
     @property
@@ -303,17 +305,17 @@ class Ledger:
 
 
 def _explain_sqlite(error: BaseException, path: Path, *, answered: bool) -> StrandlineError:
-    text = str(error).strip()
+    text, name = str(error).strip(), getattr(error, "sqlite_errorname", "")
     if not path.exists():
         return LedgerMissing(f"there is no ledger at {path}", hint=REBUILD_HINT)
-    if "locked" in text or "busy" in text:
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         holder = find_holder(path, path.with_name(f"{path.name}-shm"))
         if holder is None:
             return LedgerBusy("the ledger is held by another process", hint="Try again; see `strandline status`.")
         return LedgerBusy(f"the ledger {path} is held by {holder}", hint=holder.hint)
-    if "no such table" in text or "not a database" in text or "malformed" in text:
+    if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")) or "no such table" in text:
         return LedgerUnreadable(f"{path} is damaged or is not a ledger: {text}", hint=REBUILD_HINT)
-    if "disk is full" in text or "disk I/O" in text:
+    if name.startswith(("SQLITE_FULL", "SQLITE_IOERR")):
         return StorageError(f"the ledger cannot be written: {text}", hint="Free some disk space and try again.")
     if not answered:
         return StorageError(f"the ledger cannot be used: {text}", hint=f"Check {path} and the disk.")

@@ -66,15 +66,15 @@ def _ping_after_idling(engine: sa.Engine) -> None:
             raise sa.exc.InvalidatePoolError() from e  # the pool opens a new connection
 
 
-def parse_url(url: str) -> sa.URL:
+def parse_url(url: str, setting: str = "ledger.url") -> sa.URL:
     """Parses the address. Errors never repeat it: it holds a password, possibly where nobody expects one."""
     hint = "postgresql://USER:PASSWORD@HOST:PORT/DATABASE; in a password write %40 for @, %3A for :, %2F for /."
     try:
         found = sa.make_url(url)
     except (sa.exc.ArgumentError, ValueError):
-        raise ConfigError("ledger.url is not an address of PostgreSQL", hint=hint) from None
+        raise ConfigError(f"{setting} is not an address of PostgreSQL", hint=hint) from None
     if "@" in (found.host or ""):
-        raise ConfigError("ledger.url has more than one @", hint=hint)
+        raise ConfigError(f"{setting} has more than one @", hint=hint)
     return found
 
 

@@ -17,10 +17,12 @@ from uuid import uuid4
 import sqlalchemy as sa
 
 from strandline.core.actor import Actor, Trigger
+from strandline.core.audit_events import Event
 from strandline.core.bounded_text import check_text
 from strandline.core.documents import error_document, json_text
 from strandline.core.errors import AlreadyRunning, TaskDied
 from strandline.core.types import Lease
+from strandline.ledger import audit
 from strandline.ledger.actor_columns import actor_values
 from strandline.ledger.engine import insert_into, utc_now
 from strandline.ledger.run_records import Renewed, RunTable
@@ -29,6 +31,8 @@ from strandline.ledger.schema.serve import task
 TaskId = NewType("TaskId", int)
 
 LEASE_MAX = timedelta(days=2)  # twice the longest that the settings allow: clocks of two machines may differ
+
+_CALLED_OFF_SEARCHED_MAX = 1000  # events
 
 
 class Outcome(StrEnum):
@@ -156,8 +160,17 @@ def _text(document: Mapping[str, Any] | None) -> str | None:
 
 def ask_to_stop(connection: sa.Connection, id: int) -> Task:
     """Calls a task off; its process sees it when it next renews the lease. A task that has ended stays as it is."""
-    _TASKS.ask_to_stop(connection, id)
+    if _TASKS.ask_to_stop(connection, id):
+        asked = get(connection, id)
+        audit.record(connection, Event.TASK_CALLED_OFF, task=id, kind=asked.kind, subject=asked.subject)
     return get(connection, id)
+
+
+def stop_asked_by(connection: sa.Connection, id: int) -> str | None:
+    """Who has called the task off; None if nobody has, or too many tasks were called off since."""
+    found = audit.latest(connection, events=(Event.TASK_CALLED_OFF,), events_max=_CALLED_OFF_SEARCHED_MAX)
+    by = next((event.actor for event in found if event.detail["task"] == id), None)
+    return None if by is None else by.name
 
 
 def close_dead(connection: sa.Connection) -> int:

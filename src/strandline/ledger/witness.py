@@ -15,11 +15,19 @@ import uuid
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from strandline.core.errors import LedgerBusy, ResyncNeeded, StorageError, WitnessUnreadable, WrongLake
+from strandline.core.errors import (
+    LedgerBusy,
+    LedgerUnreadable,
+    ResyncNeeded,
+    StorageError,
+    WitnessUnreadable,
+    WrongLake,
+)
+from strandline.core.replication import FIRST_TERM, SiteRole
 from strandline.core.settings import LakeConfig
 from strandline.ledger.lock_holder import find_holder
 from strandline.storage.durable import make_folders, sync_data, write_file
@@ -37,6 +45,8 @@ WITNESS_HINT = (
 class Mark:
     lake: str
     highest: int
+    role: SiteRole = SiteRole.LEADER  # a ledger that is made anew must not lead where the lost one followed
+    term: int = FIRST_TERM
 
     def check_lake(self, of_ledger: str) -> None:
         """`WrongLake` if ledger and warehouse belong to different lakes."""
@@ -44,6 +54,23 @@ class Mark:
             raise WrongLake(
                 f"the ledger is of lake {of_ledger}, the warehouse of lake {self.lake}",
                 hint="Check ledger.url and warehouse.url in the settings.",
+            )
+
+    def check_follows(self, ledger_follows: bool) -> None:
+        """`LedgerUnreadable` if the ledger is from a time before its site followed another one."""
+        if self.role is SiteRole.FOLLOWER and not ledger_follows:
+            raise LedgerUnreadable(
+                "the witness says that this site follows another one, and the ledger says that it leads",
+                hint="`strandline rejoin LEADER` goes on, at a site that led before; otherwise `strandline follow init "
+                "LEADER`. Nothing is lost.",
+            )
+
+    def check_leads(self, ledger_follows: bool, claimed_term: int | None) -> None:
+        """`LedgerUnreadable` if the ledger is from a time before its site was promoted."""
+        if self.role is SiteRole.LEADER and ledger_follows and claimed_term != self.term:
+            raise LedgerUnreadable(
+                f"the witness says that this site leads in term {self.term}, and the ledger is from before that",
+                hint="Restore a newer copy of the ledger, or make one with `strandline ledger rebuild`.",
             )
 
 
@@ -152,16 +179,22 @@ class LocalWitness:
                 raise behind(newest.highest, expected)
             turn = 1 if slots[0] == newest else 0
             try:
-                os.pwrite(fd, _encode(Mark(newest.lake, highest)), turn * _SLOT_BYTES)
+                os.pwrite(fd, _encode(replace(newest, highest=highest)), turn * _SLOT_BYTES)
                 sync_data(fd)
             except OSError as e:
                 raise StorageError(f"the witness cannot be written: {e}", hint="Free some disk space.") from e
 
 
 def _encode(mark: Mark) -> bytes:
-    body = json.dumps({"version": VERSION, "lake": mark.lake, "highest": mark.highest}).encode()
+    body = json.dumps(_document(mark)).encode()
     line = b"%08x %s" % (zlib.crc32(body), body)
     return line.ljust(_SLOT_BYTES - 1) + b"\n"
+
+
+def _document(mark: Mark) -> dict[str, object]:
+    return {
+        "version": VERSION, "lake": mark.lake, "highest": mark.highest, "role": mark.role.value, "term": mark.term,
+    }  # fmt: skip
 
 
 def _decode(slot: bytes) -> Mark | None:
@@ -177,7 +210,8 @@ def _decode(slot: bytes) -> Mark | None:
 def _mark_of(body: bytes) -> Mark:
     try:
         value = json.loads(body)
-        version, mark = value["version"], Mark(str(value["lake"]), int(value["highest"]))
+        role, term = SiteRole(value.get("role", SiteRole.LEADER.value)), int(value.get("term", FIRST_TERM))
+        version, mark = value["version"], Mark(str(value["lake"]), int(value["highest"]), role, term)
     except (ValueError, KeyError, TypeError) as e:
         raise WitnessUnreadable("the witness is damaged", hint=WITNESS_HINT) from e
     if version != VERSION:
@@ -233,7 +267,7 @@ class S3Witness:
         found = _mark_of(body)
         if found.highest != expected:
             raise behind(found.highest, expected)
-        mine = self._body(Mark(found.lake, highest))
+        mine = self._body(replace(found, highest=highest))
         try:
             self._put(mine, IfMatch=tag)
         except RequestFailed as e:
@@ -250,5 +284,4 @@ class S3Witness:
 
     @staticmethod
     def _body(mark: Mark) -> bytes:
-        value = {"version": VERSION, "lake": mark.lake, "highest": mark.highest, "nonce": uuid.uuid4().hex}
-        return json.dumps(value).encode()
+        return json.dumps(_document(mark) | {"nonce": uuid.uuid4().hex}).encode()

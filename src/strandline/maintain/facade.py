@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,6 +21,7 @@ from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import datasets
 from strandline.ledger.maintain import runs as maintenance
 from strandline.ledger.maintain.runs import Kind, Run, RunId
+from strandline.ledger.replicate import sites
 from strandline.maintain.context import MaintainContext, Progress, quiet
 from strandline.maintain.runs import RunControl, RunResult, StillAlive, Work, recorded, rehearsed, take_turn
 from strandline.maintain.schedule import Job, crons, jobs
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from strandline.maintain.compact import Compacted
     from strandline.maintain.expire import Expired
     from strandline.maintain.purge.plan import PurgeResult
-    from strandline.maintain.retain import Retained
+    from strandline.maintain.retain_result import Retained
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +109,9 @@ class Maintenance:
         progress: Progress = quiet,
         control: RunControl | None = None,
     ) -> RunResult[PurgeResult]:
-        """Deletes rows that match a condition everywhere in the lake. Copies at sinks stay; the result names them."""
+        """Deletes rows that match a condition everywhere in the lake. Copies at sinks stay; the result names them. A
+        follower refuses it: a purge comes from its leader."""
+        self.context.ledger.query(sites.check_leads)
         target, control = self._dataset(dataset), control or RunControl()
         told = control.checking(progress)
 
@@ -125,21 +127,10 @@ class Maintenance:
         def todo(alive: StillAlive) -> Any:
             # On record by then: settling what a dead writer left may take long, and can be looked at and called off.
             self.context.ingestion.catch_up()
-            with self._cancelling_jobs(control):
-                return work(alive)
+            control.check()
+            return work(alive)
 
-        if dry_run:
-            return rehearsed(self.context, target, kind, todo)
-        return recorded(self.context, target, kind, todo, control)
-
-    @contextmanager
-    def _cancelling_jobs(self, control: RunControl) -> Iterator[None]:
-        """Cancels the Spark jobs of this thread when the run is called off."""
-        from strandline.iceberg.session.job_watch import watched
-
-        control.check()
-        with watched(self.context.tables().spark, control.check):
-            yield
+        return (rehearsed if dry_run else recorded)(self.context, target, kind, todo, control)
 
     def cancel(self, run: int) -> Run:
         """Calls a run off, also one of another process: it ends before its next durable step. One that has ended stays
@@ -281,16 +272,16 @@ class Maintenance:
         def work(alive: StillAlive) -> Any:
             on_begin(job.dataset, job.kind)
             self.context.ingestion.catch_up()
-            with self._cancelling_jobs(control):
-                match job.kind:
-                    case Kind.COMPACT:
-                        return self._compact(job.dataset, False, told, alive)
-                    case Kind.NUMBER:
-                        return self.context.ingestion.number(job.dataset)
-                    case Kind.EXPIRE:
-                        return self._expire(job.dataset, None, None, False, told)
-                    case _:
-                        return self._retain(job.dataset, self._rule(job.dataset), False, False, told)
+            control.check()
+            match job.kind:
+                case Kind.COMPACT:
+                    return self._compact(job.dataset, False, told, alive)
+                case Kind.NUMBER:
+                    return self.context.ingestion.number(job.dataset)
+                case Kind.EXPIRE:
+                    return self._expire(job.dataset, None, None, False, told)
+                case _:
+                    return self._retain(job.dataset, self._rule(job.dataset), False, False, told)
 
         try:
             taken = take_turn(self.context, job.dataset, job.kind, work, control, after=after)
@@ -300,7 +291,7 @@ class Maintenance:
             if last is None or last.id == after or last.outcome is None:
                 raise
             if not isinstance(e, StrandlineError):
-                log.exception("%s of %s failed in a way that nobody foresaw", job.kind.value, job.dataset.name)
+                log.exception("%s of %s failed with an unexpected error", job.kind.value, job.dataset.name)
             on_run(last)
             return
         if taken is not None:

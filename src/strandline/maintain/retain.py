@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from strandline.core import failpoints
@@ -31,49 +31,26 @@ from strandline.ledger.maintain import floors, skipped_rows
 from strandline.ledger.maintain import retention_holds as holds
 from strandline.ledger.maintain.floors import SinkProgress
 from strandline.ledger.maintain.skipped_rows import LaneDrop, LanePosition
+from strandline.ledger.replicate import followers
+from strandline.ledger.replicate.followers import FollowerProgress
 from strandline.maintain import clock
 from strandline.maintain import count_rows as rows
 from strandline.maintain.context import MaintainContext, Progress, alone, quiet
+from strandline.maintain.retain_followers import FollowersLacking, count_lacking, pass_followers, record_follower_holds
 from strandline.maintain.retain_plan import (
+    FollowerVerdict,
     Verdict,
     cutoff,
     drop_point,
     due_condition,
     judge,
+    judge_followers,
     numbers_condition,
     settle_point,
 )
+from strandline.maintain.retain_result import HeldRows, LostRows, Retained
 from strandline.read import rollback
 from strandline.read.settled_view import SettledView
-
-
-@dataclass(frozen=True, slots=True)
-class HeldRows:
-    sink: str
-    rows: int  # 0: the sink lacks none of the due rows, but its watermark is still below them
-    since: datetime  # when retention first wanted to delete rows above this sink's watermark
-
-
-@dataclass(frozen=True, slots=True)
-class LostRows:
-    sink: str
-    rows: int
-    lanes: int  # the number of partitions
-
-
-@dataclass(frozen=True, slots=True)
-class Retained:
-    cutoff: datetime
-    column: str | None
-    sealed: int | None
-    due_up_to: int | None  # the highest sequence number that is old enough; None if there is none
-    deleted_up_to: int | None
-    deleted_rows: int
-    floor_before: int | None
-    floor: int | None
-    held: tuple[HeldRows, ...]  # due rows that stay, because a sink's watermark is below them
-    lost: tuple[LostRows, ...]  # due rows that a sink lacks and that were deleted, because the rule says so
-    released: tuple[str, ...]  # sinks for which nothing is held any more
 
 
 def retain(
@@ -128,6 +105,7 @@ class _Retention:
             before = floors.get(connection, self.dataset.id)
             reached = floors.list_sink_progress(connection, self.dataset.id)
             known = holds.of_dataset(connection, self.dataset.id)
+            followed = followers.list_progress(connection, self.dataset)
         due = None if sealed is None else self._due(sealed, self.cutoff)
         drop_due = None if sealed is None or self.drop_cutoff is None else self._due(sealed, self.drop_cutoff)
         verdict = judge(
@@ -138,18 +116,32 @@ class _Retention:
             held_before=self.now - (self.rule.drop_after or timedelta()),
             paused_sinks=self.rule.paused_sinks,
         )
+        sites = judge_followers(
+            verdict,
+            followed,
+            due=due,
+            drop_due=lambda after: None if sealed is None else self._due(sealed, cutoff(self.cutoff, after)),
+            now=self.now,
+        )
+        verdict = replace(verdict, up_to=sites.up_to)
         held: tuple[tuple[SinkProgress, int], ...] = ()
         lost: tuple[_Drop, ...] = ()
+        dropped = held_sites = FollowersLacking()
         deleted, end, floor = 0, None, before
         if sealed is not None and due is not None:
             with self._passed(verdict.passed_over, dry_run=dry_run) as passed:
                 end = settle_point(verdict.up_to, [s for p in passed for s in p.standings])
                 if end is not None:
-                    lost, deleted, floor = self._delete(sealed, reached, verdict, passed, end, before, dry_run=dry_run)
+                    lost, dropped, deleted, floor = self._delete(
+                        sealed, reached, verdict, sites, passed, end, before, dry_run=dry_run
+                    )
             if deleted and not dry_run:
                 self.table = None
             held = self._held(verdict.holding, sealed, due, end, lost if dry_run else ())
-        released = () if dry_run else self._record(held, deleted, end, due)
+            if sites.holding:
+                condition = numbers_condition(due, None) + f" AND ({self._condition(sealed, self.cutoff)})"
+                held_sites = count_lacking(self._table(sealed).df, sites.holding, condition, end)
+        released = () if dry_run else self._record(held, held_sites, deleted, end, due)
         since = {h.sink: h.since for h in known}
         return Retained(
             self.cutoff,
@@ -160,8 +152,14 @@ class _Retention:
             deleted,
             before,
             floor,
-            tuple(HeldRows(r.sink.name, n, since.get(r.sink.id, self.now)) for r, n in held),
-            tuple(LostRows(d.passed.record.name, d.rows, len(d.dropped) + len(d.deleted)) for d in lost if d.rows),
+            (
+                *(HeldRows(r.sink.name, n, since.get(r.sink.id, self.now)) for r, n in held),
+                *(HeldRows(p.follower.title, n, p.held_since or self.now) for p, n in held_sites),
+            ),
+            (
+                *(LostRows(d.passed.record.name, d.rows, len(d.dropped) + len(d.deleted)) for d in lost if d.rows),
+                *(LostRows(p.follower.title, n, 1) for p, n in dropped if n),
+            ),
             released,
         )
 
@@ -241,21 +239,23 @@ class _Retention:
         sealed: Seq,
         reached: Sequence[SinkProgress],
         verdict: Verdict,
+        sites: FollowerVerdict,
         passed: Sequence[_Passed],
         end: Seq,
         before: Seq | None,
         *,
         dry_run: bool,
-    ) -> tuple[tuple[_Drop, ...], int, Seq | None]:
+    ) -> tuple[tuple[_Drop, ...], FollowersLacking, int, Seq | None]:
         table = self._table(sealed)
-        condition = self._what_goes(sealed, reached, verdict, end)
+        condition = self._what_goes(sealed, reached, verdict, sites.passed_over, end)
         self.progress("counting rows that go", 0, None)
         found = rows.count(table.df, condition)
         lost = tuple(self._drop(sealed, p, end, condition) for p in passed)
+        dropped = count_lacking(table.df, sites.passed_over, condition)
         if dry_run or not (found.rows or any(d.lanes for d in lost)):
-            return lost, found.rows, before
+            return lost, dropped, found.rows, before
         # No higher than needed: a sink that is added later begins above the floor.
-        epoch, floor = self._raise_floor(end if lost or found.last is None else found.last, lost)
+        epoch, floor = self._raise_floor(end if lost or found.last is None else found.last, lost, dropped)
         failpoints.hit("retain.after_floor")
         self.progress("deleting rows", 0, found.rows)
         table_floor.write_floor(table.tables, self.dataset.name, floor)
@@ -265,10 +265,18 @@ class _Retention:
         failpoints.hit("retain.after_delete")
         rollback.move_tag(self.context.ledger, table.tables, self.dataset)
         self.progress("deleting rows", found.rows, found.rows)
-        return lost, found.rows, floor
+        return lost, dropped, found.rows, floor
 
-    def _what_goes(self, sealed: Seq, reached: Sequence[SinkProgress], verdict: Verdict, end: Seq) -> str:
-        """With a rule on a column, rows above the lowest watermark are deleted only if they may be dropped."""
+    def _what_goes(
+        self,
+        sealed: Seq,
+        reached: Sequence[SinkProgress],
+        verdict: Verdict,
+        sites: Sequence[FollowerProgress],
+        end: Seq,
+    ) -> str:
+        """With a rule on a column, rows above the lowest watermark are deleted only if they may be dropped, for whom it
+        takes longest. `sites`: followers that are passed over."""
         table = self._table(sealed)
         upper = numbers_condition(end, None if table.has_only_ours else table.owned)
         if self.rule.column is None:
@@ -276,10 +284,13 @@ class _Retention:
         due = self._condition(sealed, self.cutoff)
         ignored = {r.sink.id for r in verdict.passed_over if r.sink.state == "paused"}
         ignored = ignored if self.rule.paused_sinks == "ignore" else set()
-        safe = min([int(end), *(int(r.number or 0) for r in reached if r.sink.id not in ignored)])
-        if safe >= end or self.drop_cutoff is None:
+        numbers = [*(r.number for r in reached if r.sink.id not in ignored), *(p.number for p in sites)]
+        safe = min([int(end), *(int(n or 0) for n in numbers)])
+        moments = [cutoff(self.cutoff, p.follower.drop_after) for p in sites if p.follower.drop_after is not None]
+        moments += [] if self.drop_cutoff is None else [self.drop_cutoff]
+        if safe >= end or not moments:
             return f"{upper} AND ({due})"
-        drop = self._condition(sealed, self.drop_cutoff)
+        drop = self._condition(sealed, min(moments))
         return f"{upper} AND (({drop}) OR (`_ingest_seq` <= {safe} AND ({due})))"
 
     def _drop(self, sealed: Seq, passed: _Passed, end: Seq, condition: str) -> _Drop:
@@ -304,17 +315,18 @@ class _Retention:
             )
         return _Drop(passed, tuple(moved), tuple(dropped), tuple(x for x in deleted if x.rows), planned_stays)
 
-    def _raise_floor(self, end: Seq, lost: Sequence[_Drop]) -> tuple[int, Seq]:
-        """One transaction. `MarkMoved`, and no change, if a sink was added or changed since the count."""
+    def _raise_floor(self, end: Seq, lost: Sequence[_Drop], dropped: FollowersLacking) -> tuple[int, Seq]:
+        """One transaction. `MarkMoved`, and no change, if a sink or a follower was added or changed since the count."""
         with self.context.ledger.write() as connection:
             floors.lock_to_rise(connection, self.dataset.id)
             passed = {d.passed.record.id for d in lost}
             reached = floors.list_sink_progress(connection, self.dataset.id)
             if any(int(r.number or 0) < end for r in reached if r.sink.id not in passed):
                 raise MarkMoved("a sink was added or reset meanwhile", hint="Try again.")
+            pass_followers(connection, self.dataset, dropped, end)
             for drop in lost:
                 self._move(connection, drop, end)
-            if (floors.get(connection, self.dataset.id) or 0) < end or lost:
+            if (floors.get(connection, self.dataset.id) or 0) < end or lost or dropped:
                 floors.take_number(connection, self.context.witness)
             floor = floors.rise(connection, self.dataset.id, end)
             epoch = sequence.read(connection).epoch
@@ -341,12 +353,17 @@ class _Retention:
             )  # fmt: skip
 
     def _token(self, mark: Seq | None) -> str:
-        return Continuation(self.context.lake_id, self.dataset.table_uuid, mark).encode()
+        return Continuation(self.context.lake_id, self.dataset.uuid, mark).encode()
 
     # --- records ---
 
     def _record(
-        self, held: Sequence[tuple[SinkProgress, int]], deleted: int, end: Seq | None, due: Seq | None
+        self,
+        held: Sequence[tuple[SinkProgress, int]],
+        sites: FollowersLacking,
+        deleted: int,
+        end: Seq | None,
+        due: Seq | None,
     ) -> tuple[str, ...]:
         with self.context.ledger.write() as connection:
             current = {s.id for s in sinks.of_dataset(connection, self.dataset.id)}
@@ -363,6 +380,7 @@ class _Retention:
             released = holds.release(connection, self.dataset.id, but=[r.sink.id for r, _ in held])
             for name in released:
                 audit.record(connection, Event.RETENTION_RELEASED, dataset=self.dataset.name, sink=name)
+            released += record_follower_holds(connection, self.dataset, sites, due=due, now=self.now)
             if deleted:
                 audit.record(connection, Event.RETAINED, dataset=self.dataset.name, rows=deleted, up_to=end)
         return tuple(released)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -13,6 +13,7 @@ from strandline.iceberg.metadata.identifier import quoted
 from strandline.ledger.maintain.floors import SinkProgress
 from strandline.ledger.maintain.retention_holds import Hold
 from strandline.ledger.maintain.skipped_rows import LanePosition
+from strandline.ledger.replicate.followers import FollowerId, FollowerProgress
 
 RANGES_MAX = 500  # in a condition that lists every range; more would be too long for a statement
 
@@ -95,6 +96,40 @@ def judge(
             holding.append(reach)
     end = min(ends)
     return Verdict(Seq(end) if end else None, tuple(holding), tuple(passed))
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerVerdict:
+    """As `Verdict`, for followers."""
+
+    up_to: Seq | None
+    holding: tuple[FollowerProgress, ...]
+    passed_over: tuple[FollowerProgress, ...]
+
+
+def judge_followers(
+    verdict: Verdict,
+    progress: Sequence[FollowerProgress],
+    *,
+    due: Seq | None,
+    drop_due: Callable[[timedelta], Seq | None],
+    now: datetime,
+) -> FollowerVerdict:
+    """What followers leave of what sinks let go. A follower is passed over if rows have been held for it for longer
+    than it says; `drop_due` gives the highest sequence number that has been due for so long."""
+    if due is None:
+        return FollowerVerdict(None, (), ())
+    end = int(verdict.up_to or 0)
+    reach: dict[FollowerId, int] = {}
+    for p in progress:
+        at, after, since = int(p.number or 0), p.follower.drop_after, p.held_since
+        if at < due and after is not None and since is not None and since <= now - after:
+            at = max(at, int(drop_due(after) or 0))
+        reach[p.follower.id] = at
+    end = min([end, *reach.values()])
+    holding = tuple(p for p in progress if reach[p.follower.id] < due)
+    passed = tuple(p for p in progress if int(p.number or 0) < end)
+    return FollowerVerdict(Seq(end) if end else None, holding, passed)
 
 
 # --- lanes -----------------------------------------------------------------------------------------------------------

@@ -5,15 +5,25 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from strandline.core import failpoints
 from strandline.core.activity import ActivityKind, Stopwatch
 from strandline.core.audit_events import Event
+from strandline.core.calling_off import CALLED_OFF, called_off_by
 from strandline.core.documents import json_text
-from strandline.core.errors import CalledOff, LeaseLost, RefusedError, Skipped, StrandlineError, unexpected_message
+from strandline.core.errors import (
+    AlreadyRunning,
+    CalledOff,
+    FailedError,
+    LeaseLost,
+    RefusedError,
+    Skipped,
+    StrandlineError,
+    unexpected_message,
+)
 from strandline.core.types import Dataset
 from strandline.jobs.heartbeat import beating
 from strandline.jobs.node import node
@@ -45,7 +55,11 @@ class RunControl:
 
     def check(self) -> None:
         if self.stopping.is_set() or self.called_off.is_set():
-            raise CalledOff(runs.CALLED_OFF, hint="What it has committed stays; the next run goes on from there.")
+            raise CalledOff(CALLED_OFF, hint="What it has committed stays; the next run goes on from there.")
+
+    def heeded(self) -> AbstractContextManager[None]:
+        """Inside, the work of this thread ends when the run is called off: its Spark jobs are cancelled."""
+        return called_off_by(self.stopping, self.called_off)
 
     def checking(self, progress: Progress) -> Progress:
         """The progress callback, which also ends the run where a step is about to begin."""
@@ -66,11 +80,15 @@ class RunResult(Generic[T]):
     result: T
 
 
-def rehearsed(context: MaintainContext, dataset: Dataset, kind: Kind, work: Work[T]) -> RunResult[T]:
+def rehearsed(
+    context: MaintainContext, dataset: Dataset, kind: Kind, work: Work[T], control: RunControl | None = None
+) -> RunResult[T]:
     """A dry run: it blocks no other run, and writes no files that the reconciler would have to spare."""
+    control = control or RunControl()
     new, started_at = NewRun(dataset.id, kind, node()), utc_now()
     try:
-        result = work(lambda: None)
+        with control.heeded():
+            result = work(lambda: None)
     except Exception as e:
         outcome, reason = _how_it_ended(e, kind)
         with context.ledger.write() as connection:
@@ -134,7 +152,7 @@ def _work(
 
     watch = Stopwatch(ActivityKind.RUN, kind.value)
     try:
-        with beating(beat, lease_seconds=_lease_seconds(context)):
+        with beating(beat, lease_seconds=_lease_seconds(context)), control.heeded():
             result = work(check_alive)
     except BaseException as e:
         outcome, reason = _how_it_ended(e, kind)
@@ -185,8 +203,20 @@ def _how_it_ended(error: BaseException, kind: Kind) -> tuple[Outcome, str]:
         case _:
             outcome, said = Outcome.FAILED, unexpected_message(error)
     if kind is Kind.PURGE and not isinstance(error, CalledOff):
-        said = f"{type(error).__name__}; its words are not kept, since they may repeat the condition"
+        said = without_words(error)
     return outcome, said
+
+
+def without_words(error: BaseException) -> str:
+    """What a purge that failed says where others read it."""
+    return f"{type(error).__name__}; its words are not kept, since they may repeat the condition or values of a row"
+
+
+def wordless(error: Exception) -> StrandlineError:
+    """The error of a purge for records, answers and logs: of the same kind, and without its words."""
+    if isinstance(error, CalledOff | AlreadyRunning):
+        return error  # they know nothing of the condition
+    return (type(error) if isinstance(error, StrandlineError) else FailedError)(without_words(error))
 
 
 def plain(result: DataclassInstance) -> dict[str, Any]:

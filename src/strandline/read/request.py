@@ -42,7 +42,7 @@ def bounds(ledger: Ledger, lake_id: str, target: Dataset, wanted: ReadRequest) -
     with ledger.read() as connection:
         seal = blocks.sealed(connection, target.id)
         if wanted.token is not None:
-            after = tokens.check(wanted.token, lake=lake_id, table=target.table_uuid, name=target.name, sealed=seal)
+            after = tokens.check(wanted.token, lake=lake_id, dataset=target.uuid, name=target.name, sealed=seal)
         if until is not None and (seal is None or until > seal):
             raise UsageError(f"`until` is above what is settled ({until}, sealed: {seal})")
     return Bounds(after, seal if until is None else Seq(until))

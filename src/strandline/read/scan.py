@@ -63,7 +63,7 @@ class Rows:
                 if number <= last:
                     raise DuplicateNumbers(f"sequence number {number} is on two rows", hint=DuplicateNumbers.REMEDY)
                 last = number
-                yield row[1:], Continuation(self.token.lake, self.token.table, Seq(number)).encode()
+                yield row[1:], Continuation(self.token.lake, self.token.dataset, Seq(number)).encode()
 
 
 def bounded(settled: SettledView, lake: str, wanted: ReadRequest) -> Rows:
@@ -82,7 +82,7 @@ def bounded(settled: SettledView, lake: str, wanted: ReadRequest) -> Rows:
         df, behind = df.where(F.col(SEQ_COLUMN) <= last), Seq(last)
     if settled.may_repeat_numbers:
         _check_once(df)
-    return Rows(df.select(*map(quoted, chosen)), Continuation(lake, dataset.table_uuid, behind), df)
+    return Rows(df.select(*map(quoted, chosen)), Continuation(lake, dataset.uuid, behind), df)
 
 
 def _check_once(df: DataFrame) -> None:

@@ -45,19 +45,19 @@ def frame_of(spark: SparkSession, fields: T.StructType, bodies: Sequence[BatchBo
     loads = in_order(bodies)
     edges = cut(loads, spark.sparkContext.defaultParallelism)
     runs = tuple(tuple(loads[a:b]) for a, b in pairwise(edges))
-    fitting = SchemaAdapter(to_arrow_schema(_nullable(fields)), tuple(f.name for f in fields if not f.nullable))
+    fitting = SchemaAdapter(to_arrow_schema(nullable(fields)), tuple(f.name for f in fields if not f.nullable))
     task = _Task(runs, fitting, reader)
     return spark.range(0, len(runs), 1, len(runs)).mapInArrow(task.run, fields)
 
 
-def _nullable(kind: Any) -> Any:
+def nullable(kind: Any) -> Any:
     match kind:
         case T.StructType():
-            return T.StructType([T.StructField(f.name, _nullable(f.dataType)) for f in kind.fields])
+            return T.StructType([T.StructField(f.name, nullable(f.dataType)) for f in kind.fields])
         case T.ArrayType():
-            return T.ArrayType(_nullable(kind.elementType))
+            return T.ArrayType(nullable(kind.elementType))
         case T.MapType():
-            return T.MapType(_nullable(kind.keyType), _nullable(kind.valueType))
+            return T.MapType(nullable(kind.keyType), nullable(kind.valueType))
     return kind
 
 

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from strandline.core import failpoints
-from strandline.core.errors import StorageError, StrandlineError
+from strandline.core.errors import LeaseOver, NotLeader, StorageError, StrandlineError
 from strandline.core.wording import plural
 from strandline.ledger.receive import received
 from strandline.ledger.receive.received import Body, Decision, New
@@ -103,7 +103,8 @@ class Committer:
         self._remove_losers(bodies, decisions)
         for waiting, decision in zip(group, decisions, strict=True):
             if isinstance(decision, Exception):
-                log.error("a body of dataset %d cannot be recorded: %s", waiting.body.dataset, _said(decision))
+                if not isinstance(decision, NotLeader | LeaseOver):  # that is nothing about this body
+                    log.error("a body of dataset %d cannot be recorded: %s", waiting.body.dataset, _said(decision))
                 waiting.decision.set_exception(decision)
             else:
                 waiting.decision.set_result(decision)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from strandline.core.actor import carried
 from strandline.core.audit_events import Event
-from strandline.core.errors import FailedError, RefusedError, StrandlineError
+from strandline.core.errors import RefusedError, StrandlineError
 from strandline.core.roles import Role
 from strandline.core.types import Dataset
 from strandline.iceberg.metadata.identifier import full_name
@@ -19,6 +19,7 @@ from strandline.jobs.loop import LoopControl
 from strandline.ledger import audit
 from strandline.ledger.ingest import blocks, datasets, sequence
 from strandline.ledger.receive import ended_batches, receive_holds, senders, spool_files, tokens
+from strandline.ledger.replicate import sites
 from strandline.receive.intake import Intake, IntakeContext
 from strandline.receive.record_found import RecordedBodies, find_doubtful
 
@@ -192,7 +193,7 @@ class Receiver:
         ingest: bool = True,
     ) -> None:
         """Serves until `control.stopping` is set, then answers the requests under way. `control` is told of the
-        intake."""
+        intake. While the site does not lead, it answers 503 and says so."""
         from strandline.http.server import address, listen, tls_files
 
         settings, stopping = self.context.settings, control.stopping
@@ -212,9 +213,7 @@ class Receiver:
                 if ingest:
                     working = pool.submit(carried(intake.run), control)
                     working.add_done_callback(lambda _: stopping.set())
-                while not stopping.wait(0.1):
-                    if not server.is_alive:
-                        raise FailedError(f"the HTTP server has ended by itself: {server.failure}")
+                server.wait(stopping)
             finally:
                 stopping.set()
                 server.stop()
@@ -222,8 +221,11 @@ class Receiver:
             working.result()
 
     def _adopt_at_start(self) -> None:
-        """For receivers without an intake, which does this itself. If the ledger needs a resync, that does it."""
+        """For receivers without an intake, which does this itself. If the ledger needs a resync, that does it. A site
+        that does not lead records no bodies; the first request after it leads does this."""
         try:
+            if not self.context.ledger.query(sites.get).leads:
+                return
             self.context.ledger.change(sequence.check, self.context.witness)
             self.adopt()
         except StrandlineError as e:

@@ -12,6 +12,7 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from time import monotonic
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from strandline.core import failpoints
 from strandline.core.actor import carried
+from strandline.core.calling_off import called_off_by, check_going
 from strandline.core.errors import (
     BlockLost,
     CalledOff,
@@ -41,6 +43,7 @@ from strandline.ledger.receive import batch_receipts, batches, ended_batches, re
 from strandline.ledger.receive.batches import Batch
 from strandline.ledger.receive.receipts import Receipts
 from strandline.ledger.receive.received import ReceivedId
+from strandline.ledger.replicate import sites
 from strandline.ledger.witness import Witness
 from strandline.receive.failed_batches import TRIES_WITHOUT_PROOF, Failure, explained, next_step
 from strandline.receive.record_found import FoundBodies
@@ -175,9 +178,12 @@ class Intake:
                 self._running[id] = self._pool.submit(carried(self._work), id)
 
     def _resync_if_asked(self) -> None:
-        if self._opens.is_set() or monotonic() - self._opened_at > _OPEN_AGAIN_SECONDS:
-            self._opened_at = monotonic()
-            self.context.ingestion.catch_up()
+        if not self._opens.is_set() and monotonic() - self._opened_at <= _OPEN_AGAIN_SECONDS:
+            return
+        if not self.context.ledger.query(sites.get).leads:
+            return  # it records no bodies; what is asked for now is done as soon as it leads
+        self._opened_at = monotonic()
+        self.context.ingestion.catch_up()
         if self._opens.is_set():
             # Senders of bodies in the spool were told that they are safe, and may never send anything again.
             self.context.found_bodies.run()
@@ -189,17 +195,20 @@ class Intake:
         with self.context.ledger.read() as connection:
             due = batches.due(connection, rows_max=rows_max, older_than=self._older_than())
             held = receive_holds.list_holds(connection) if due else {}
+            if due and not sites.get(connection).leads:
+                return []  # bodies from when this site led: a person has their files, and a promotion sets them aside
         return [id for id in due if id not in held]
 
     def _work(self, id: DatasetId) -> list[BatchReport]:
         """Ingests batches of one dataset, one after the other, until none is due; other datasets run in parallel.
         Bodies that arrive meanwhile make the next batch larger."""
         reports: list[BatchReport] = []
-        while not self._stopping.is_set():
-            done = self.next_batch(id)
-            if done is None:
-                break
-            reports += done
+        with suppress(CalledOff), self._heeding():
+            while not self._stopping.is_set():
+                done = self.next_batch(id)
+                if done is None:
+                    break
+                reports += done
         return reports
 
     def next_batch(self, id: DatasetId) -> list[BatchReport] | None:
@@ -226,7 +235,7 @@ class Intake:
         ledger, seconds = self.context.ledger, self.context.lease_seconds
         dataset, while_appending = None, False
         try:
-            with beating(lambda: batches.renew(ledger, batch, seconds), lease_seconds=seconds):
+            with beating(lambda: batches.renew(ledger, batch, seconds), lease_seconds=seconds), self._heeding():
                 dataset = self._dataset(batch)
                 self.context.ingestion.catch_up()
                 self._write_receipt(dataset, batch)
@@ -263,19 +272,17 @@ class Intake:
 
     def _append(self, dataset: Dataset, batch: Batch) -> SeqRange | None:
         """Raises CalledOff if this process stops before the commit."""
-        from strandline.iceberg.session.job_watch import watched
 
         def last_check() -> None:
             self.context.ledger.query(receive_holds.check, dataset.id)
-            self._check_going()
+            check_going()
 
-        with watched(self.context.tables().spark, self._check_going):
-            frame = self._frame(dataset, batch)
-            return self.context.ingestion.append_received(dataset.name, frame, batch.batch_id, last_check).rows
+        frame = self._frame(dataset, batch)
+        return self.context.ingestion.append_received(dataset.name, frame, batch.batch_id, last_check).rows
 
-    def _check_going(self) -> None:
-        if self._stopping.is_set():
-            raise CalledOff("this process stops", hint="The next one ingests the batch.")
+    def _heeding(self) -> AbstractContextManager[None]:
+        """Inside, the work of this thread ends when this process stops: its Spark jobs are cancelled."""
+        return called_off_by(self._stopping)
 
     def _write_receipt(self, dataset: Dataset, batch: Batch) -> None:
         """Durable before the table can have the batch: a restored ledger that forgot the batch finds the receipt."""
@@ -386,5 +393,5 @@ class Intake:
 def _as_known(error: Exception) -> StrandlineError:
     if isinstance(error, StrandlineError):
         return error
-    log.error("the intake failed in a way that nobody foresaw", exc_info=error)
+    log.error("the intake failed with an unexpected error", exc_info=error)
     return as_strandline_error(error)

@@ -1,4 +1,5 @@
-"""Checks whether the ledger can be trusted: it is not behind the witness, and knows every body in the spool.
+"""Checks whether the site may take rows, and whether the ledger can be trusted: it is not behind the witness, and knows
+every body in the spool.
 
 A ledger that was restored from an older copy does not know which bodies the table has. Until a resync (by an intake, or
 by `strandline ledger resync`), a receiver accepts nothing, and does not say what it holds. After a resync, and when a
@@ -12,9 +13,10 @@ from collections.abc import Callable
 from datetime import timedelta
 from time import monotonic
 
-from strandline.core.errors import ResyncNeeded
+from strandline.core.errors import LeaseOver, ResyncNeeded
 from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import sequence
+from strandline.ledger.replicate import sites
 from strandline.ledger.witness import Witness
 from strandline.receive.record_found import FoundBodies
 from strandline.receive.sqlite_lock import LedgerAccess
@@ -41,15 +43,20 @@ class LedgerWatch:
         self._lock = threading.Lock()
         self._checked_at: float | None = None
         self._adopted_at: float | None = None
+        self._lease_asked_at = float("-inf")
         self._unclaimed = 0
 
     def check(self) -> None:
-        """Raises `ResyncNeeded` if the ledger is behind the witness. A success is cached for `CHECK_AGAIN_SECONDS`."""
+        """Raises `NotLeader` at a site that does not lead, `LeaseOver` while it cannot show that it does, and
+        `ResyncNeeded` if the ledger is behind the witness. A success is cached for `CHECK_AGAIN_SECONDS`."""
         if self._is_fresh():
             return
         with self._lock:
             if self._is_fresh():
                 return
+            with self._ledger.read() as connection:
+                sites.check_leads(connection)
+            self._check_lease()
             self._compare()
             if self._adopted_at is None:
                 self._adopt(everything=True)
@@ -65,6 +72,21 @@ class LedgerWatch:
 
     def _is_fresh(self) -> bool:
         return self._checked_at is not None and monotonic() - self._checked_at < CHECK_AGAIN_SECONDS
+
+    def _check_lease(self) -> None:
+        """Usually another loop of this process renews it. Only a lease that is over is asked for here, and not for
+        every request: an arbiter that is away takes its time to say so."""
+        right = self._ledger.ledger.write_right
+        try:
+            right.check()
+        except LeaseOver:
+            if monotonic() - self._lease_asked_at < CHECK_AGAIN_SECONDS:
+                raise
+            try:
+                right.obtain()
+            finally:
+                self._lease_asked_at = monotonic()
+            right.check()
 
     def _compare(self) -> None:
         try:

@@ -31,7 +31,7 @@ from strandline.ledger.receive import receive_holds, received, spool_files
 from strandline.ledger.receive.batch_receipts import files_of, finished_batches
 from strandline.ledger.receive.receipts import Note, Receipts, TokenMark
 from strandline.ledger.receive.received import BodyGone, Decision, New, OnHold, OtherBody, Overlaps, Repeat
-from strandline.ledger.receive.senders import NotClaimed, NotOwner
+from strandline.ledger.receive.senders import NotClaimed, NotOwner, SenderPassed
 from strandline.ledger.receive.spool_files import LeftFile
 from strandline.receive.spool import UNSURE_SUFFIX, Spool
 
@@ -188,6 +188,8 @@ def _why_not(decision: Decision) -> str | None:
             return "its lanes belong to another token by now"
         case NotClaimed():
             return "its sender has not claimed its lanes, or has claimed a later generation of them"
+        case SenderPassed():
+            return "another site leads its sender's lake by now"
         case Overlaps():
             return "the ledger has some of its sequence numbers from another body, and not all of them"
         case OtherBody():

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from strandline.core.errors import StorageError
 from strandline.core.settings import LakeConfig
@@ -27,6 +27,7 @@ FOLDER = "_strandline/spool"
 UNSURE_SUFFIX = ".unsure"  # of a file that was set aside because the table may have its rows already
 _NOTE = b"strandline.body"
 _BATCH_ROWS = 65_536  # compressed at a time
+_PACKED_AT_ONCE_BYTES_MAX = 4 << 20  # rows that take more memory are packed straight into their file
 _NOT_NOW = "The warehouse cannot be used right now: nothing is lost, try again."
 
 
@@ -78,10 +79,14 @@ class Spool:
     def write(self, table_uuid: str, rows: pa.Table, note: Note) -> tuple[str, int]:
         """Returns name and size. The content is durable when this returns; the name only after `sync`."""
         name = _new_name(table_uuid)
-        with explained("the spool cannot be written", hint=_NOT_NOW), self.objects.writer(_path(name)) as file:
-            _pack(rows, note, file)
-            size = file.tell()
-        return name, size
+        with explained("the spool cannot be written", hint=_NOT_NOW):
+            if rows.get_total_buffer_size() <= _PACKED_AT_ONCE_BYTES_MAX:
+                packed = _packed(rows, note)
+                self.objects.put_new(_path(name), packed)
+                return name, packed.nbytes
+            with self.objects.writer(_path(name)) as file:
+                _pack(rows, note, file)
+                return name, file.tell()
 
     def sync(self, names: Iterable[str]) -> None:
         """One call for many files: their names survive a power cut when it returns."""
@@ -134,10 +139,20 @@ def _path(name: str) -> str:
     return f"{FOLDER}/{name}"
 
 
+def _packed(rows: pa.Table, note: Note) -> memoryview:
+    """In memory: Arrow writes in many small pieces, and each call of a file of Python takes the interpreter from other
+    threads."""
+    import pyarrow as pa
+
+    out = pa.BufferOutputStream()
+    _pack(rows, note, out)
+    return memoryview(cast("Any", out.getvalue()))
+
+
 def _pack(rows: pa.Table, note: Note, out: Any) -> None:
     import pyarrow as pa
 
-    rows = rows.replace_schema_metadata({_NOTE: note.to_bytes()})
+    schema = rows.schema.with_metadata({_NOTE: note.to_bytes()})
     options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
-    with pa.ipc.new_file(out, rows.schema, options=options) as file:
+    with pa.ipc.new_file(out, schema, options=options) as file:
         file.write_table(rows, max_chunksize=_BATCH_ROWS)

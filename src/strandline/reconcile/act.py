@@ -29,6 +29,7 @@ from strandline.core import failpoints
 from strandline.core.audit_events import Event
 from strandline.core.errors import StorageError, StrandlineError
 from strandline.core.reconcile_records import AbortReason, Asked, FindingKind, RunId, Swept, SweptId, SweptState
+from strandline.core.types import Seq
 from strandline.ledger import audit
 from strandline.ledger.deliver import lanes
 from strandline.ledger.deliver.lanes import SinkMark
@@ -37,6 +38,7 @@ from strandline.ledger.ingest import datasets
 from strandline.ledger.reconcile import dropped_entries, quarantined_files
 from strandline.ledger.reconcile.dropped_entries import DroppedBatch, GoneRows, NewBatch, given_up
 from strandline.ledger.reconcile.quarantined_files import NewSwept
+from strandline.ledger.replicate import followers
 from strandline.reconcile.context import QUARANTINE_FOLDER, SweepContext
 from strandline.reconcile.model import Finding, Move, Stat
 from strandline.reconcile.paths import SPOOL_FOLDER, below
@@ -231,8 +233,9 @@ class Actor:
             dataset = datasets.find(connection, table)
             marks = [] if dataset is None else lanes.marks(connection, dataset.id)
             if not self._asked.accept_loss:
-                # A sink that was added, or reset, since the run began.
-                owed = {f.path for f in findings if (gone := _gone(f)) and given_up(marks, [gone])}
+                # A sink or a follower that was added, or reset, since the run began.
+                sites = [] if dataset is None else list(followers.certain(connection, dataset).values())
+                owed = {f.path for f in findings if (gone := _gone(f)) and _is_owed(gone, marks, sites)}
                 self._counters.did(skipped_recheck=len(owed))
                 findings = [f for f in findings if f.path not in owed]
             batch = self._begin(connection, table, findings, marks) if findings else None
@@ -296,6 +299,11 @@ def is_unread(table: str | None, known: LakeReferences, asked: Asked) -> bool:
     """Whether a table that could not be read may reference a file of this one. With `--delete`, any such table might:
     nobody could bring the file back."""
     return table in known.unread or (bool(known.unread) and (table is None or asked.delete))
+
+
+def _is_owed(gone: GoneRows, marks: Sequence[SinkMark], sites: Sequence[Seq | None]) -> bool:
+    """Whether a sink, or a follower that has everything up to one of these numbers, lacks such a row."""
+    return bool(given_up(marks, [gone])) or any(int(at or 0) < gone.rows.hi for at in sites)
 
 
 def _gone(finding: Finding) -> GoneRows | None:

@@ -16,6 +16,7 @@ from strandline.core import failpoints
 from strandline.core.actor import SCHEDULE, acting_as
 from strandline.core.audit_events import Event
 from strandline.core.errors import (
+    CalledOff,
     LeaseLost,
     RefusedError,
     StorageError,
@@ -130,7 +131,7 @@ class Reconciler:
                 context,
                 asked,
                 is_due=is_due,
-                prepare=self._catch_up if asked.act else lambda: None,
+                prepare=lambda: self._prepare(asked),
                 cancelled=cancelled,
                 on_progress=on_progress,
                 on_finding=on_finding,
@@ -251,6 +252,7 @@ class Reconciler:
         from strandline.reconcile import quarantine
 
         self._catch_up(needed=True)
+        self._open_catalog()
         with self._context() as context:
             return quarantine.restore(context, run, on_progress)
 
@@ -258,6 +260,7 @@ class Reconciler:
         from strandline.reconcile import quarantine
 
         self._catch_up(needed=True)
+        self._open_catalog()
         with self._context() as context:
             return quarantine.purge(context, run, on_progress)
 
@@ -265,8 +268,20 @@ class Reconciler:
         """The dry run of `purge`."""
         from strandline.reconcile import quarantine
 
+        self._open_catalog()
         with self._context() as context:
             return quarantine.files_to_purge(context, run)
+
+    def _prepare(self, asked: Asked) -> None:
+        """For a run that is on record already: a catalog on another machine may hang."""
+        self._open_catalog()
+        if asked.act:
+            self._catch_up()
+
+    def _open_catalog(self) -> None:
+        with suppress(StorageError):
+            # If it cannot be opened, the first step that needs it raises why: a run ends with a recorded reason.
+            self._catalog()
 
     def _catch_up(self, *, needed: bool = False) -> None:
         """Resyncs a restored ledger before anything relies on it. A run checks again under its lease, and records the
@@ -275,6 +290,8 @@ class Reconciler:
             return
         try:
             self._recovery.recover()
+        except CalledOff:
+            raise
         except StrandlineError as e:
             if needed and not isinstance(e, WitnessUnreadable):
                 raise
@@ -300,9 +317,6 @@ class Reconciler:
         from strandline.reconcile.references.lake_catalog import LakeCatalog
         from strandline.reconcile.survey import LakeSurveyor
 
-        with suppress(StorageError):
-            # If it cannot be opened, the first step that needs it raises why: a run ends with a recorded reason.
-            self._catalog()
         look = self.storage.look
         light = LakeSurveyor(self._config, self._catalog, look, inventory_file=inventory_file, memory=memory)
         surveyor = FallbackSurveyor(light, self._spark)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from strandline.core.errors import ReferencesTooMany, StrandlineError
+from strandline.core.errors import CalledOff, ReferencesTooMany, StrandlineError
 from strandline.reconcile.model import LedgerContext, Survey, Watch
 from strandline.reconcile.references.collect import LakeReferences
 from strandline.reconcile.survey import LakeSurveyor
@@ -52,5 +52,7 @@ class FallbackSurveyor:
         try:
             self._tables()  # starts Spark, if nothing has yet
             return SparkSurveyor(self._light)
+        except CalledOff:
+            raise
         except StrandlineError as e:
             raise ReferencesTooMany(f"{because.message}, and Spark cannot be used: {e.message}", hint=e.hint) from e

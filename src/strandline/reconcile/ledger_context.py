@@ -18,6 +18,7 @@ from strandline.ledger.ingest import blocks, datasets, published_blocks, sequenc
 from strandline.ledger.maintain import runs
 from strandline.ledger.receive import received, spool_files
 from strandline.ledger.reconcile import reconcile_runs, suspect_files
+from strandline.ledger.replicate import followers
 from strandline.ledger.witness import Witness
 from strandline.reconcile import run_clock
 from strandline.reconcile.compare.guard import is_one_bit_off
@@ -132,7 +133,8 @@ def _seal(connection: Connection, dataset: Dataset) -> TableSeal:
         for block in published_blocks.last_settled(connection, dataset.id)
         if block.snapshot is not None
     ]
-    sealed, holds = blocks.sealed(connection, dataset.id), lanes.certain(connection, dataset.id)
+    holds = lanes.certain(connection, dataset.id) | followers.certain(connection, dataset)
+    sealed = blocks.sealed(connection, dataset.id)
     return TableSeal(dataset.name, sealed, holds, last, dataset.table_uuid)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from strandline.core.calling_off import called_off_by
 from strandline.core.errors import SweepRunning
 from strandline.core.reconcile_records import AbortReason
 from strandline.core.types import Lease
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from strandline.reconcile.context import SweepContext
 
 OnProgress = Callable[[Phase, int, int | None], None]  # phase, how much is done, and of how much if that is known
+CANCELLED = "it was cancelled"
 PROGRESS_SECONDS = 0.2  # between two reports
 
 
@@ -54,7 +56,11 @@ def under_lease(
         if context.ledger.query(reconcile_runs.is_called_off):
             called_off.set()
 
-    with holding_lease(context.ledger, reconcile_runs.leases, lease, seconds=seconds, on_renewed=look) as heartbeat:
+    cancelled = cancelled or threading.Event()
+    with (
+        holding_lease(context.ledger, reconcile_runs.leases, lease, seconds=seconds, on_renewed=look) as heartbeat,
+        called_off_by(cancelled, called_off),
+    ):
         yield RunWatch(
             context.ledger,
             lease,
@@ -122,7 +128,7 @@ class RunWatch:
 
     def check(self) -> None:
         if self.cancelled.is_set() or self._called_off.is_set():
-            raise Aborted(AbortReason.CANCELLED, "it was cancelled")
+            raise Aborted(AbortReason.CANCELLED, CANCELLED)
         if self._heartbeat.is_lost:
             raise Aborted(AbortReason.LEASE_LOST, "another run has taken over")
         if self.seconds_left == 0:

@@ -17,7 +17,9 @@ from itertools import chain, groupby, islice
 from strandline.core import failpoints
 from strandline.core.activity import ActivityKind, Stopwatch
 from strandline.core.audit_events import Event
+from strandline.core.calling_off import check_going
 from strandline.core.errors import (
+    CalledOff,
     CommitUnknown,
     LeaseLost,
     ReferencesTooMany,
@@ -29,6 +31,7 @@ from strandline.core.reconcile_records import AbortReason, Asked, Run, RunId, Sw
 from strandline.core.wording import plural
 from strandline.jobs.store_end import NOBODY_WAITS, store_end
 from strandline.ledger import audit
+from strandline.ledger.engine import Connection
 from strandline.ledger.maintain import runs
 from strandline.ledger.reconcile import quarantined_files, reconcile_runs
 from strandline.reconcile.act import Actor, is_unread
@@ -39,7 +42,7 @@ from strandline.reconcile.paths import Roots, key
 from strandline.reconcile.quarantine_lookup import QuarantinedAt, QuarantineLookup, find_quarantined
 from strandline.reconcile.references.collect import LakeReferences
 from strandline.reconcile.run_counters import RunCounters
-from strandline.reconcile.run_watch import Aborted, OnProgress, RunWatch, under_lease
+from strandline.reconcile.run_watch import CANCELLED, Aborted, OnProgress, RunWatch, under_lease
 from strandline.reconcile.settle import close_dead_run, settle_dead_runs
 from strandline.reconcile.suspects import Suspects, find_suspects
 
@@ -108,6 +111,8 @@ class _Sweep:
             self._end(AbortReason.REFERENCES_TOO_MANY, e.message)
         except CommitUnknown as e:
             self._end(AbortReason.COMMIT_FAILED, e.message)
+        except CalledOff:
+            self._end(AbortReason.CANCELLED, CANCELLED)
         except StrandlineError as e:
             self._end(AbortReason.UNKNOWN, e.message)
         except BaseException as e:
@@ -124,9 +129,11 @@ class _Sweep:
     def _settle(self, prepare: Callable[[], None]) -> None:
         """Also for a run that is called off: what became of the run before it is recorded."""
         self._watch.phase(Phase.SETTLE)
-        prepare()
+        with suppress(CalledOff):
+            prepare()
         for what in settle_dead_runs(self._context, self._watch, run=self._run):
             self._counters.fail(what)
+        check_going()
 
     def _work(self, on_finding: OnFinding | None) -> None:
         ledger_context = self._context.ledger_context(self._asked)
@@ -143,7 +150,7 @@ class _Sweep:
         if not self._asked.act and not is_empty:  # a new lake has nothing that a guard could refuse
             refusals = (self._gate_refusal(survey), self._share_refusal(survey, quarantined))
             self._counters.note(refusals=tuple(why for why in refusals if why is not None))
-        self._context.ledger.change(reconcile_runs.progress, self._run, self._counters.outcome())
+        self._context.ledger.change(self._record_progress)
         if not self._asked.act:
             return
         _check(self._gate_refusal(survey))
@@ -154,6 +161,11 @@ class _Sweep:
         known = self._sweep_missing(survey, quarantined, suspects)
         self._watch.phase(Phase.ORPHANS, min(planned.total - planned.missing, self._counters.left))
         self._sweep_orphans(survey, known, suspects)
+
+    def _record_progress(self, connection: Connection) -> None:
+        """Raises Aborted if somebody has called the run off, perhaps through another process a moment ago."""
+        self._watch.fence(connection)
+        reconcile_runs.progress(connection, self._run, self._counters.outcome())
 
     def _in_quarantine(self, survey: Survey) -> QuarantineLookup:
         """Missing files that are in quarantine, or for which that could not be checked."""

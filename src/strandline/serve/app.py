@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -13,15 +14,18 @@ from fastapi.routing import iter_route_contexts
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from strandline.core.documents import json_text
 from strandline.core.errors import StrandlineError
 from strandline.serve import health, metrics, problems
 from strandline.serve.api import (
     audit,
     datasets,
+    followers,
     maintenance,
     quarantined_files,
     quarantined_rows,
     reconciliation,
+    replication,
     session,
     sinks,
     status,
@@ -31,8 +35,8 @@ from strandline.serve.api import (
 from strandline.serve.auth.needs import Anyone, Needs, anyone
 from strandline.serve.auth.renewal import SessionRenewal
 from strandline.serve.auth.sessions import COOKIE
-from strandline.serve.context import ServeContext, answer, is_limited
-from strandline.serve.describe import OPEN, PROBLEM, documented
+from strandline.serve.context import ServeContext, is_limited
+from strandline.serve.describe import BEFORE_ROUTING, OPEN, PROBLEM, documented
 from strandline.serve.headers import SecurityHeaders
 from strandline.serve.limits import RequestLimits
 from strandline.serve.pages.render import error_page
@@ -64,6 +68,8 @@ _ROUTERS = (
     quarantined_files.router,
     maintenance.router,
     reconciliation.router,
+    followers.router,
+    replication.router,
     tokens.router,
     audit.router,
     tasks.router,
@@ -84,7 +90,7 @@ def create_app(lake: Lake, *, tls: bool = False, loops: LoopStates | None = None
             context.close()
 
     # made here and not in the threads of requests, where two might make one twice
-    _parts = (lake.ingestion, lake.delivery, lake.receiver, lake.maintenance, lake.reconciler)
+    _parts = (lake.ingestion, lake.delivery, lake.receiver, lake.maintenance, lake.reconciler, lake.leader)
     app = FastAPI(
         title="Strandline",
         version="1",
@@ -117,13 +123,20 @@ def create_app(lake: Lake, *, tls: bool = False, loops: LoopStates | None = None
 
 def _description(app: FastAPI) -> APIRouter:
     router = APIRouter()
-    made: dict[str, Any] = {}
+    made: asyncio.Task[bytes] | None = None
 
-    @router.get(f"{API}/openapi.json", summary="This description", **documented(OPEN, problems=()), tags=["health"])
+    @router.get(
+        f"{API}/openapi.json",
+        summary="This description",
+        **documented(OPEN, problems=BEFORE_ROUTING),
+        tags=["health"],
+    )
     async def openapi(_: None = anyone()) -> Response:
-        if not made:
-            made.update(describe(app))
-        return answer(made)
+        nonlocal made
+        # Making it takes half a second, and anybody may ask: once, and not in the event loop.
+        if made is None or (made.done() and made.exception() is not None):
+            made = asyncio.create_task(asyncio.to_thread(lambda: json_text(describe(app)).encode()))
+        return Response(await asyncio.shield(made), media_type="application/json")
 
     return router
 
@@ -182,7 +195,7 @@ def _answer_errors(app: FastAPI, context: ServeContext) -> None:
 
     @app.exception_handler(UnicodeEncodeError)
     async def not_text(_request: Request, error: UnicodeEncodeError) -> Response:
-        return problems.of_problem(Problem(problems.MALFORMED, "something in the request is no valid text"))
+        return problems.of_problem(problems.not_text())
 
     @app.exception_handler(HTTPException)
     async def no_such_path(request: Request, error: HTTPException) -> Response:

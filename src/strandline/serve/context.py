@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from fastapi import Request, Response
 
 from strandline.core.actor import acting_as
+from strandline.core.calling_off import called_off_by
 from strandline.core.documents import Document, json_text
-from strandline.core.errors import StrandlineError
+from strandline.core.errors import StorageError, StrandlineError
 from strandline.core.settings_serve import ServeSettings
 from strandline.http.verified_callers import VerifiedCallers, bearer_secret
 from strandline.jobs.loop import LoopStates
 from strandline.jobs.tasks import Tasks
 from strandline.ledger.engine import utc_now
+from strandline.ledger.ingest.arrivals import Arrivals, count_arrivals
 from strandline.ledger.receive import tokens
 from strandline.serve.auth.caller import Caller
 from strandline.serve.auth.csrf import SAFE_METHODS
@@ -32,6 +34,7 @@ from strandline.serve.process_metrics import ProcessMetrics
 from strandline.serve.snapshot import GaugesSnapshot, Snapshots, StatusSnapshots
 from strandline.serve.work import LongWork
 from strandline.status.attention import bad_in_result
+from strandline.status.leadership import last_of_arbiter
 from strandline.status.metrics import exposition, load_samples
 
 if TYPE_CHECKING:
@@ -40,6 +43,12 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _IDENTIFIED_AT_ONCE = 4  # so that nobody keeps others from reading by asking with tokens that are none
 _SHORT_AT_ONCE = 4
+_FOR_FOLLOWERS_AT_ONCE = 4  # threads that read offers and rows for followers
+_TABLES_AT_ONCE = 4
+_CHECKS_AT_ONCE = 3  # each of `health.LakeChecks` has one at a time
+# Whoever asks wants an answer, also if the catalog or the ledger gives none. The thread that asked it waits on.
+TABLE_SECONDS_MAX = 15.0
+LEDGER_SECONDS_MAX = 30.0
 
 
 class ServeContext:
@@ -51,7 +60,9 @@ class ServeContext:
         self.settings: ServeSettings = lake.config.settings.serve
         self.cookie_secure = tls or self.settings.cookie_secure
         self.ending = threading.Event()  # set when the server is told to stop: what streams without end ends then
+        self._over = threading.Event()  # set when nobody is answered any more: what requests still do is called off
         self.streams: Counter[str] = Counter()  # open event streams by token; used from the event loop only
+        self.segments = 0  # that are being sent to followers; used from the event loop only
         self.keys = load_session_keys(lake.config)
         self.sessions = Sessions(
             lake.ledger,
@@ -66,10 +77,16 @@ class ServeContext:
         self._identifying = ThreadPoolExecutor(_IDENTIFIED_AT_ONCE, "strandline-identify")
         self._changing_shortly = ThreadPoolExecutor(_SHORT_AT_ONCE, "strandline-short-change")
         self._changing = ThreadPoolExecutor(self.settings.changes_at_once_max, "strandline-change")
+        # A catalog on another machine may hang. What asks it has threads of its own, so that only that waits for it.
+        self._tables = ThreadPoolExecutor(_TABLES_AT_ONCE, "strandline-table")
+        self._checking = ThreadPoolExecutor(_CHECKS_AT_ONCE, "strandline-check")
+        self._for_followers = ThreadPoolExecutor(_FOR_FOLLOWERS_AT_ONCE, "strandline-follower")
         self.metrics = ProcessMetrics()
+        self._arrivals: Arrivals | None = None  # used by one reading of the status at a time
         self.status = StatusSnapshots(
             lake.status,
             self.in_thread,
+            count_rows=self._count_rows,
             refresh_seconds=self.settings.refresh_seconds,
             measured=self.metrics.readings.observe,
         )
@@ -89,7 +106,13 @@ class ServeContext:
 
     def _load_gauges(self, began: float, last: GaugesSnapshot | None) -> GaugesSnapshot:
         lake = self.lake
-        return GaugesSnapshot(exposition(load_samples(lake.config, lake.ledger, lake.id)).encode(), began)
+        found = load_samples(lake.config, lake.ledger, lake.id, last_of_arbiter(lake.replication))
+        return GaugesSnapshot(exposition(found).encode(), began)
+
+    def _count_rows(self) -> int:
+        with self.lake.ledger.read_at_once() as connection:
+            self._arrivals = count_arrivals(connection, self._arrivals)
+        return self._arrivals.rows
 
     def end(self) -> None:
         """Ends streams, and calls long work off. The server still answers."""
@@ -98,11 +121,13 @@ class ServeContext:
 
     def close(self) -> None:
         self.work.close()
-        for pool in (self._identifying, self._reading, self._changing_shortly, self._changing):
+        self._over.set()
+        reading = (self._identifying, self._reading, self._tables, self._checking, self._for_followers)
+        for pool in (*reading, self._changing_shortly, self._changing):
             pool.shutdown(wait=True, cancel_futures=True)
         self.metrics.close()
 
-    async def find_caller(self, request: Request) -> Caller | None:
+    async def find_caller(self, request: Request, *, only_reads: bool = False) -> Caller | None:
         """By the token in the header or, without one, by the cookie. A request that changes something asks the ledger
         each time. For one that only reads, a caller that was verified VERIFIED_SECONDS ago is enough."""
         header = request.headers.get("authorization")
@@ -118,7 +143,7 @@ class ServeContext:
             token = await self.identify(lambda: self.sessions.find(str(session)))
             return None if token is None else Caller(token, session)
 
-        changes = request.method not in SAFE_METHODS
+        changes = request.method not in SAFE_METHODS and not only_reads
         found = await (ask() if changes else self._verified.find_or_ask((secret, session), ask))
         valid = None if found is None or found.token.is_expired(utc_now()) else found
         self.known.note(request.scope, verified=valid is not None)
@@ -132,17 +157,32 @@ class ServeContext:
     async def identify(self, ask: Callable[[], _T], *, logs_in: bool = False) -> _T:
         """Asks the ledger who sends a request. Raises Problem if it does not answer."""
         pool = self._changing_shortly if logs_in else self._identifying
+        asked = asyncio.get_running_loop().run_in_executor(pool, ask)
         try:
-            return await asyncio.get_running_loop().run_in_executor(pool, ask)
+            return await _answered(asked, "ledger", LEDGER_SECONDS_MAX)
         except StrandlineError as e:
             raise ledger_away(e, self.settings.retry_after_seconds) from e
 
     async def in_thread(self, ask: Callable[[], _T]) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._reading, ask)
 
+    async def in_check_thread(self, ask: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._checking, ask)
+
+    async def in_follower_thread(self, ask: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._for_followers, ask)
+
     async def read(self, caller: Caller, ask: Callable[[], object]) -> Response:
         """Answers with the document that `ask` returns, in a thread."""
-        return answer(await self._acting(self._reading, caller, ask))
+        return answer(await _answered(self._acting(self._reading, caller, ask), "ledger", LEDGER_SECONDS_MAX))
+
+    async def read_for_follower(self, caller: Caller, ask: Callable[[], object]) -> Response:
+        """The same for what may open tables and takes as long as they do."""
+        return answer(await self._acting(self._for_followers, caller, ask))
+
+    async def read_table(self, caller: Caller, ask: Callable[[], object]) -> Response:
+        """The same for what opens one table. Raises StorageError if that takes longer than TABLE_SECONDS_MAX."""
+        return answer(await _answered(self._acting(self._tables, caller, ask), "catalog", TABLE_SECONDS_MAX))
 
     async def change(
         self, caller: Caller, do: Callable[[], object], *, status: int = 200, is_short: bool = False
@@ -150,6 +190,10 @@ class ServeContext:
         """The same for what changes something, in threads of its own: it may wait for a destination. `is_short`: it
         does not, and must not wait for one that does."""
         return answer(await self._changed(caller, do, is_short=is_short), status=status)
+
+    async def note(self, caller: Caller, do: Callable[[], object]) -> Response:
+        """The same for what programs say every second: a short change that the next reading of the lake shows."""
+        return answer(await self._acting(self._changing_shortly, caller, do))
 
     async def start(self, caller: Caller, begin: Callable[[], Document]) -> Response:
         """Answers 202 with the document of what was begun; its `place` is where to look at it."""
@@ -166,10 +210,24 @@ class ServeContext:
 
     async def _acting(self, pool: ThreadPoolExecutor, caller: Caller, do: Callable[[], _T]) -> _T:
         def run() -> _T:
-            with acting_as(caller.actor):
+            with acting_as(caller.actor), called_off_by(self._over):
                 return do()
 
         return await asyncio.get_running_loop().run_in_executor(pool, run)
+
+
+async def _answered(asking: Awaitable[_T], whom: str, seconds_max: float) -> _T:
+    asked = asyncio.ensure_future(asking)
+    try:
+        await asyncio.wait({asked}, timeout=seconds_max)
+        if not asked.done():
+            raise StorageError(
+                f"the {whom} has not answered for {seconds_max:g} s",
+                hint=f"Check that the {whom} can be reached from the server.",
+            )
+        return asked.result()
+    finally:
+        asked.cancel()  # what has not begun yet does not begin
 
 
 def context_of(request: Request) -> ServeContext:

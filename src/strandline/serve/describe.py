@@ -81,6 +81,9 @@ def _plain(schema: Any, inner: Mapping[str, Any]) -> Any:
     if schema.get("format") == "duration":  # shown in seconds
         return dict(REAL)
     made = {k: _plain(v, inner) for k, v in schema.items() if k not in ("title", "default", "description")}
+    # A pair of the same, in words that every reader of a description knows.
+    if (prefix := made.get("prefixItems")) and all(part == prefix[0] for part in prefix):
+        made["items"] = made.pop("prefixItems")[0]
     if schema.get("type") == "object" and "properties" in schema:
         # a field may have one of these names
         made["properties"] = {k: _plain(v, inner) for k, v in schema["properties"].items()}
@@ -112,7 +115,8 @@ _PROBLEMS = {
     429: "Too many requests, or too much long work: try again after `Retry-After` seconds.",
     503: "The ledger, the warehouse or a destination does not answer. With `Retry-After`, try again.",
 }
-ALWAYS = (401, 403, 408, 413, 422, 429, 503)
+BEFORE_ROUTING = (408, 413, 429)  # `limits.py`: any path but those that watch the server
+ALWAYS = (401, 403, 422, 503, *BEFORE_ROUTING)
 NAMED = (400, 404, *ALWAYS)
 READS_A_TABLE = (409, *NAMED)  # the table may not be fit to be read
 CHANGES = (400, 404, 409, *ALWAYS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 router = APIRouter(tags=["health"])
 KEPT_SECONDS = 1.0  # anybody may ask, and each look locks the witness
+CATALOG_KEPT_SECONDS = 5.0  # it may be another machine's
+LOOK_SECONDS_MAX = 3.0  # whoever watches the server wants an answer, also if the lake gives none
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,22 +33,56 @@ class Check:
 
 
 class LakeChecks:
-    """One look at the lake for all who ask at about the same time. Used from one event loop only."""
+    """One look at each part of the lake for all who ask at about the same time. Used from one event loop only."""
 
     def __init__(self, context: ServeContext, clock: Callable[[], float] = time.monotonic) -> None:
-        self._context, self._clock = context, clock
-        self._looking: asyncio.Task[list[Check]] | None = None
-        self._ended_at = float("-inf")
+        def looks(name: str, check: Callable[[Lake], list[Check]]) -> _Looks:
+            return _Looks(name, lambda: context.in_check_thread(lambda: check(context.lake)), clock)
+
+        self._ledger = looks("ledger", check_ledger)
+        self._witness = looks("witness", check_witness)
+        self._catalog = looks("catalog", check_catalog)
 
     async def newest(self) -> list[Check]:
-        looking = self._looking
-        if looking is None or (looking.done() and self._clock() - self._ended_at > KEPT_SECONDS):
-            looking = self._looking = asyncio.create_task(self._look())
-        return list(await asyncio.shield(looking))
+        """Within LOOK_SECONDS_MAX, whatever hangs."""
+        of_catalog = KEPT_SECONDS if self._catalog.has_failed else CATALOG_KEPT_SECONDS
+        ledger, witness, catalog = await asyncio.gather(
+            self._ledger.newest(KEPT_SECONDS), self._witness.newest(KEPT_SECONDS), self._catalog.newest(of_catalog)
+        )
+        # Nobody can say whether the witness is right without the ledger.
+        return [*ledger, *(witness if all(check.ready for check in ledger) else ()), *catalog]
 
-    async def _look(self) -> list[Check]:
+
+class _Looks:
+    """One look at a time, whose result is kept for a while."""
+
+    def __init__(self, name: str, look: Callable[[], Awaitable[list[Check]]], clock: Callable[[], float]) -> None:
+        self._name, self._look, self._clock = name, look, clock
+        self._looking: asyncio.Task[list[Check]] | None = None
+        self._began_at = self._ended_at = float("-inf")
+
+    @property
+    def has_failed(self) -> bool:
+        looked = self._looking
+        if looked is None or not looked.done():
+            return False
+        return looked.exception() is not None or not all(check.ready for check in looked.result())
+
+    async def newest(self, kept_seconds: float) -> list[Check]:
+        looking = self._looking
+        if looking is None or (looking.done() and self._clock() - self._ended_at > kept_seconds):
+            self._began_at = self._clock()
+            looking = self._looking = asyncio.create_task(self._timed())
+        # A look that hangs goes on, alone: whoever asks next finds it, and starts no other.
+        await asyncio.wait({looking}, timeout=max(0.0, LOOK_SECONDS_MAX - (self._clock() - self._began_at)))
+        if looking.done():
+            return looking.result()
+        silent = f"the {self._name} has not answered for {self._clock() - self._began_at:.0f} s"
+        return [Check(self._name, False, silent)]
+
+    async def _timed(self) -> list[Check]:
         try:
-            return await self._context.in_thread(lambda: check_lake(self._context.lake))
+            return await self._look()
         finally:
             self._ended_at = self._clock()
 
@@ -73,23 +109,39 @@ async def readyz(request: Request, _: None = anyone()) -> Response:
     return answer({"ready": ready, "checks": checks}, status=200 if ready else 503, headers=headers)
 
 
-def check_lake(lake: Lake) -> list[Check]:
+def check_ledger(lake: Lake) -> list[Check]:
     """The reasons are our own words: the message of an error may name a path, an address or a user."""
     try:
-        with lake.ledger.read() as connection:
-            last = sequence.read(connection).last
+        _last(lake)
     except StrandlineError as e:
         return [Check("ledger", False, f"the ledger cannot be read ({type(e).__name__})")]
-    checks = [Check("ledger", True, None)]
+    return [Check("ledger", True, None)]
+
+
+def check_witness(lake: Lake) -> list[Check]:
+    """Nothing if the ledger cannot be read: that is said already."""
+    try:
+        last = _last(lake)
+    except StrandlineError:
+        return []
     try:
         highest = lake.witness.read().highest
         # A reservation under way looks like a witness that is ahead for a moment.
         ahead = highest > last and highest != _last(lake)
     except StrandlineError as e:
         failed = f"the witness in the warehouse cannot be read ({type(e).__name__}): nothing can be ingested"
-        return [*checks, Check("witness", False, failed)]
+        return [Check("witness", False, failed)]
     why = "the ledger was restored from an older copy, and is resynced before the next work" if ahead else None
-    return [*checks, Check("witness", True, why)]
+    return [Check("witness", True, why)]
+
+
+def check_catalog(lake: Lake) -> list[Check]:
+    try:
+        lake.check_catalog()
+    except StrandlineError as e:
+        failed = f"the catalog cannot be read ({type(e).__name__}): rows can neither come in nor be delivered"
+        return [Check("catalog", False, failed)]
+    return [Check("catalog", True, None)]
 
 
 def _last(lake: Lake) -> int:

@@ -145,7 +145,8 @@ class RequestLimits:
     async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
         """None if the client went away. Raises Problem."""
         most = self._settings.body_bytes_max
-        large = Problem(TOO_LARGE, f"a body has at most {most:,} bytes", headers={"Connection": "close"})
+        closes = {"Connection": "close"}
+        large = Problem(TOO_LARGE, f"a body has at most {most:,} bytes", "Send less in one request.", closes)
         said = Headers(scope=scope).get("content-length", "")
         if said.isascii() and said.isdigit() and int(said) > most:
             raise large
@@ -165,7 +166,7 @@ class RequestLimits:
                     if not message.get("more_body", False):
                         return b"".join(pieces)
         except TimeoutError as e:
-            raise Problem(TOO_SLOW, "the body takes too long", headers={"Connection": "close"}) from e
+            raise Problem(TOO_SLOW, "the body takes too long", "Send the same request again.", closes) from e
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

@@ -28,6 +28,7 @@ STATUS: Mapping[type[errors.StrandlineError], int] = {
     errors.UsageError: 400,
     errors.NoSuchDataset: 404,
     errors.NoSuchSink: 404,
+    errors.NoSuchFollower: 404,
     errors.NoSuchRun: 404,
     errors.RefusedError: 409,
     errors.TooManyTasks: 429,
@@ -51,7 +52,10 @@ STATUS: Mapping[type[errors.StrandlineError], int] = {
     errors.MarkMoved: 409,
 }
 
-_MISSING = {kind.__name__ for kind in (errors.NoSuchDataset, errors.NoSuchSink, errors.NoSuchRun)}
+_MISSING = {
+    kind.__name__ for kind in (errors.NoSuchDataset, errors.NoSuchSink, errors.NoSuchFollower, errors.NoSuchRun)
+}
+_AGAIN = "Send the same request again later."
 _LIMITED_HINT = "It does not exist, or your token is not for its dataset."
 
 
@@ -70,12 +74,12 @@ WRONG_ROLE = ProblemKind("wrong-role", 403, "the token's role is not enough")
 WRONG_SCOPE = ProblemKind("wrong-scope", 403, "the token is limited to datasets, and this is about the whole lake")
 CROSS_SITE = ProblemKind("cross-site", 403, "the request does not come from our own page")
 NOT_FOUND = ProblemKind("not-found", 404, "there is nothing at this path")
-WRONG_METHOD = ProblemKind("wrong-method", 405, "this path does not know the method")
+WRONG_METHOD = ProblemKind("wrong-method", 405, "this path does not allow the method")
 TOO_SLOW = ProblemKind("too-slow", 408, "the body took too long", retryable=True)
 TOO_LARGE = ProblemKind("too-large", 413, "the body is too large")
 MALFORMED = ProblemKind("malformed", 422, "the request does not have the form that it must have")
 TOO_MANY = ProblemKind("too-many", 429, "too many requests", retryable=True)
-UNEXPECTED = ProblemKind("unexpected", 500, "an error of the server that nobody foresaw")
+UNEXPECTED = ProblemKind("unexpected", 500, "unexpected error (see the log)")
 LEDGER_AWAY = ProblemKind("ledger-away", 503, "the ledger does not answer", retryable=True)
 
 KINDS = (
@@ -90,7 +94,7 @@ class Problem(Exception):
 
     kind: ProblemKind
     detail: str
-    hint: str | None = None
+    hint: str  # what to do
     headers: Mapping[str, str] = field(default_factory=dict)
     more: Mapping[str, Any] = field(default_factory=dict)
 
@@ -104,8 +108,15 @@ def no_token(detail: str = "no token was sent, or one that is unknown, revoked o
     )
 
 
+_DESCRIPTION = "The description at /api/v1/openapi.json says what is expected."
+
+
+def not_text() -> Problem:
+    return Problem(MALFORMED, "the request contains text that is not valid UTF-8", _DESCRIPTION)
+
+
 def too_many(detail: str, retry_after_seconds: int) -> Problem:
-    return Problem(TOO_MANY, detail, "Send the same request again later.", {"Retry-After": str(retry_after_seconds)})
+    return Problem(TOO_MANY, detail, _AGAIN, {"Retry-After": str(retry_after_seconds)})
 
 
 def ledger_away(error: errors.StrandlineError, retry_after_seconds: int) -> Problem:
@@ -119,9 +130,7 @@ def malformed(found: Sequence[Mapping[str, Any]]) -> Problem:
     """From the errors of pydantic. What was sent is not repeated: it may be a secret."""
     said = [{"where": [str(part) for part in e["loc"]], "what": str(e["msg"])} for e in found[:20]]
     first = f"{'.'.join(said[0]['where'])}: {said[0]['what']}" if said else "it cannot be read"
-    return Problem(
-        MALFORMED, first, "The description at /api/v1/openapi.json says what is expected.", more={"errors": said}
-    )
+    return Problem(MALFORMED, first, _DESCRIPTION, more={"errors": said})
 
 
 def type_of(error: type[errors.StrandlineError]) -> str:
@@ -168,7 +177,7 @@ def hint_for(kind: str, hint: str | None, *, limited: bool) -> str | None:
 def of_error(error: errors.StrandlineError, retry_after_seconds: int, *, limited: bool) -> Response:
     """`limited`: the caller sees only some datasets."""
     kind = type(error)
-    hint = hint_for(kind.__name__, error.hint, limited=limited)
+    hint = hint_for(kind.__name__, error.hint, limited=limited) or (_AGAIN if error.retryable else None)
     status = status_of(kind)
     headers = {"Retry-After": str(retry_after_seconds)} if error.retryable and status in (409, 429, 503) else {}
     return _answer(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from strandline.core.arbiter import Record
 from strandline.core.delivery_types import SinkRecord
 from strandline.core.reconcile_records import Outcome, Swept
 from strandline.core.reconcile_records import Run as ReconcileRun
-from strandline.core.types import Dataset
+from strandline.core.types import Dataset, ItemKind
 from strandline.ledger.audit import AuditEvent
 from strandline.ledger.maintain.runs import Run as MaintenanceRun
 from strandline.ledger.receive.tokens import Token
+from strandline.ledger.replicate.cuts import SetAside
+from strandline.ledger.replicate.followers import Follower
 from strandline.ledger.tasks import Task
 from strandline.serve.describe import (
     ANY,
@@ -28,11 +31,15 @@ from strandline.serve.describe import (
     or_null,
     without,
 )
-from strandline.status.documents import SHOWN_OF_ANY_RUN
-from strandline.status.problems import StatusProblem
+from strandline.status.followers import FollowerStatus
+from strandline.status.leadership import ArbiterStatus, Leadership
+from strandline.status.reconcile_documents import NOT_KNOWN_AT_FIRST, SHOWN_OF_ANY_RUN
 from strandline.status.reconciliation import Reconciliation
+from strandline.status.replication import FollowedStatus, SiteStatus
+from strandline.status.replication_documents import NOT_SHOWN_OF_RECORD
 from strandline.status.report import LakeStatus
 from strandline.status.sinks import SinkStatus
+from strandline.status.status_problem import StatusProblem
 
 _WHO: dict[str, Schema] = {"actor": or_null(TEXT), "trigger": or_null(TEXT)}
 _SPAN = fields(**{"from": or_null(NUMBER), "to": or_null(NUMBER)})
@@ -43,7 +50,6 @@ LAKE_STATUS = also(
     sequence=or_null(NUMBER),  # null for a token that is limited to some datasets, like all that is of the whole lake
     problems=list_of(of_value(StatusProblem)),
     sinks=list_of(SINK_LANE),
-    followers=list_of(ANY),
     maintenance=or_null(OPEN),
 )
 DATASET = without(of_value(Dataset), "id")
@@ -51,7 +57,9 @@ DATASET_IN_FULL = also(DATASET, columns=list_of(OPEN), problem=or_null(TEXT))
 BLOCK = fields(
     lo=NUMBER,
     hi=NUMBER,
+    item=one_of(tuple(ItemKind)),
     kind=TEXT,
+    shard=or_null(COUNT),
     batch_id=TEXT,
     reserved_at=MOMENT,
     state=one_of(("reserved", "staged", "published", "abandoned")),
@@ -93,6 +101,19 @@ SINK_REMOVED = fields(
     open_intents=COUNT,
     quarantined_rows=COUNT,
 )
+FOLLOWED_SHARD = of_value(FollowedStatus)
+FOLLOWER_SHARD = of_value(FollowerStatus)
+_ARBITER = also(of_value(ArbiterStatus), record=or_null(without(of_value(Record), *NOT_SHOWN_OF_RECORD)))
+REPLICATION = also(
+    of_value(SiteStatus),
+    lake=TEXT,
+    leadership=also(of_value(Leadership), arbiter=or_null(_ARBITER)),
+    **first_of("set_aside", of_value(SetAside), None),
+    **first_of("shards", FOLLOWED_SHARD, "GET …/replication/shards"),
+    **first_of("followers", FOLLOWER_SHARD, "GET …/replication/followers"),
+)
+FOLLOWER = also(without(of_value(Follower), "id", "token"), datasets=or_null(list_of(TEXT)))
+FOLLOWER_WITH_SHARDS = also(FOLLOWER, **first_of("shards", FOLLOWER_SHARD, "GET …/replication/followers/{name}/shards"))
 QUARANTINED_ROW = fields(
     sink=TEXT,
     number=NUMBER,
@@ -111,6 +132,7 @@ MAINTENANCE_RUN = also(
     seconds=or_null({"type": "number"}),
     **_WHO,
 )
+_OF_OUTCOME = without(of_value(Outcome), "tables", "sequences", "vanished", "clock", "settled")["properties"]
 RECONCILE_RUN = also(
     also(without(of_value(ReconcileRun), "id", "asked", "outcome", "folder", "actor"), **_WHO),
     run=NUMBER,
@@ -118,7 +140,7 @@ RECONCILE_RUN = also(
     delete=FLAG,
     accept_loss=FLAG,
     doubts=list_of(TEXT),
-    **without(of_value(Outcome), "tables", "sequences", "vanished", "clock", "settled")["properties"],
+    **{name: or_null(schema) if name in NOT_KNOWN_AT_FIRST else schema for name, schema in _OF_OUTCOME.items()},
 )
 RECONCILE_RUN_WITH_FILES = also(
     RECONCILE_RUN, **first_of("files", FILE_OF_A_RUN, "GET …/reconciliation/runs/{run}/files")

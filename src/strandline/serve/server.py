@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from strandline.core.errors import FailedError, RefusedError
+from strandline.core.errors import RefusedError
 from strandline.http.limits import HttpLimits
 from strandline.http.server import Server, address, listen, tls_files
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from strandline.jobs.loop import LoopStates
     from strandline.lake import Lake
 
-_LOOKS_SECONDS = 0.1
 # One thread answers all requests. While another one computes (reads the status of a large lake), Python lets it wait
 # for 5 ms whenever it has sent or received something; with many clients that adds up.
 _SWITCH_SECONDS = 0.0005
@@ -56,9 +55,7 @@ def serve_lake(
     try:
         server.start()
         on_listening(url)
-        while not stopping.wait(_LOOKS_SECONDS):
-            if not server.is_alive:
-                raise FailedError(f"the HTTP server has ended by itself: {server.failure}")
+        server.wait(stopping)
     finally:
         app.state.context.end()
         server.stop()

@@ -15,10 +15,14 @@ from hashlib import sha256
 from typing import Generic, Protocol, TypeVar
 
 from strandline.core.documents import json_text
+from strandline.core.errors import StorageError
 from strandline.status import documents
 from strandline.status.reconcile import NOT_YET
+from strandline.status.replication import site_of
 from strandline.status.report import LakeStatus
+from strandline.status.status_text import LakeStatusText
 
+READING_SECONDS_MAX = 30.0  # whoever asks wants an answer, also if the lake gives none
 _GZIP_LEVEL = 3  # a document of a megabyte in some 10 ms
 _CUTS_MAX = 64  # texts for limited tokens that are kept of one reading
 
@@ -36,12 +40,14 @@ class StatusSnapshot:
 
     status: LakeStatus
     began: float  # by the clock of the snapshots: everything that was committed before is in it
+    arrived_rows: int | None = None  # grows by each row that comes in; None if nobody counted
+    _spell: Callable[[LakeStatus], StatusText] = field(default_factory=lambda: Spelling().text, compare=False)
     _cuts: dict[tuple[str, ...], StatusText] = field(default_factory=dict, compare=False)
 
     @cached_property
     def text(self) -> StatusText:
         """Takes a while when it is first asked for: `StatusSnapshots.text_of` does that in a thread."""
-        return _text_of(self.status)
+        return self._spell(self.status)
 
     @property
     def is_spelled(self) -> bool:
@@ -56,7 +62,8 @@ class StatusSnapshot:
         if datasets is None:
             return self.text
         if (found := self._cuts.get(datasets)) is None:
-            found = _text_of(only_of(self.status, datasets), sequence=None)
+            cut = documents.lake_status(only_of(self.status, datasets)) | {"sequence": None}
+            found = _text_of(_bytes_of(json_text(cut)))
             if len(self._cuts) < _CUTS_MAX:
                 self._cuts[datasets] = found
         return found
@@ -70,9 +77,25 @@ class GaugesSnapshot:
     began: float
 
 
-def _text_of(status: LakeStatus, **instead: object) -> StatusText:
-    document = documents.lake_status(status) | instead
-    plain = json_text(document).encode("utf-8", "replace")  # a stored name may be no valid text
+class Spelling:
+    """Spells one status after the other; what has not changed is not spelled again."""
+
+    def __init__(self) -> None:
+        self._texts = LakeStatusText()
+        self._last: StatusText | None = None
+
+    def text(self, found: LakeStatus) -> StatusText:
+        plain, last = _bytes_of(self._texts.text(found)), self._last
+        if last is None or last.plain != plain:
+            last = self._last = _text_of(plain)
+        return last
+
+
+def _bytes_of(text: str) -> bytes:
+    return text.encode("utf-8", "replace")  # a stored name may be no valid text
+
+
+def _text_of(plain: bytes) -> StatusText:
     return StatusText(plain, gzip.compress(plain, _GZIP_LEVEL, mtime=0), sha256(plain).hexdigest()[:16])
 
 
@@ -86,6 +109,8 @@ def only_of(found: LakeStatus, datasets: tuple[str, ...]) -> LakeStatus:
         reconcile=NOT_YET,
         datasets=tuple(d for d in found.datasets if d.name in names),
         sinks=tuple(s for s in found.sinks if s.dataset in names),
+        followers=tuple(f for f in found.followers if f.dataset in names),
+        site=site_of(found.site, names),
         receive=tuple(r for r in found.receive or () if r.dataset in names) or None,
         maintenance=None
         if care is None
@@ -146,8 +171,14 @@ class Snapshots(Generic[_S]):
                 return found
         while True:
             # One that began before the change does not show it; then another one follows.
-            found = await asyncio.shield(self._start_reading())
-            if found.began >= wanted_from:
+            reading = self._start_reading()
+            await asyncio.wait({reading}, timeout=READING_SECONDS_MAX)
+            if not reading.done():  # it goes on: whoever asks next finds it, and starts no other
+                raise StorageError(
+                    f"the lake has not been read for {READING_SECONDS_MAX:g} s",
+                    hint="Check that the ledger and the catalog can be reached from the server.",
+                )
+            if (found := reading.result()).began >= wanted_from:
                 return found
 
     def _start_reading(self) -> asyncio.Task[_S]:
@@ -174,12 +205,16 @@ class StatusSnapshots(Snapshots[StatusSnapshot]):
         load: Callable[[], LakeStatus],
         in_thread: Callable[[Callable[[], StatusSnapshot]], Awaitable[StatusSnapshot]],
         *,
+        count_rows: Callable[[], int | None] = lambda: None,
         measured: Callable[[float], None] = lambda seconds: None,
         refresh_seconds: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`count_rows` returns how many rows have come in."""
+        spelling = Spelling()
+
         def read(began: float, last: StatusSnapshot | None) -> StatusSnapshot:
-            found = StatusSnapshot(load(), began)
+            found = StatusSnapshot(load(), began, count_rows(), spelling.text)
             # Whoever asked for the text of the last one will ask again.
             return found.spelled() if last is not None and last.is_spelled else found
 

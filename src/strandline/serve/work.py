@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from time import monotonic
 
 from strandline.core.actor import carried
+from strandline.core.calling_off import called_off_by
 from strandline.core.errors import StrandlineError, TooManyTasks
 from strandline.jobs.tasks import Tasks
 
@@ -55,7 +56,8 @@ class LongWork:
 
         def run() -> None:
             try:
-                work(called_off, told)
+                with called_off_by(called_off):
+                    work(called_off, told)
             except BaseException as e:
                 if begun.done():
                     if not isinstance(e, StrandlineError):

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from strandline.apply.steps import Plan
     from strandline.core.actor import Actor
     from strandline.core.delivery_types import Intent, SinkRecord
-    from strandline.core.reconcile_records import Run as ReconcileRun
-    from strandline.core.reconcile_records import Swept
-    from strandline.core.types import Block, Dataset, SeqRange
+    from strandline.core.types import Block, Dataset, Numbered, SeqRange
     from strandline.deliver.plan.preview import LanePreview, SinkPreview
     from strandline.deliver.quarantine.replay import ReplayReport
     from strandline.deliver.quarantine.rows import QuarantinedRow
@@ -46,7 +44,6 @@ if TYPE_CHECKING:
     from strandline.ledger.receive.tokens import Token
     from strandline.ledger.tasks import Task
     from strandline.status.maintenance import DatasetMaintenance
-    from strandline.status.reconciliation import Reconciliation
     from strandline.status.report import LakeStatus
     from strandline.status.sinks import SinkStatus
 
@@ -62,18 +59,19 @@ def _from_to(rows: SeqRange | None) -> Document:
 
 
 def lake_status(found: LakeStatus) -> Document:
-    from strandline.status.problems import find_problems, worst_first  # only `status` pays for its imports
-
-    problems = [fields_of(p) for p in worst_first(find_problems(found))]
-    document = fields_of(found) | {
-        "problems": problems, "sinks": list(map(sink_status, found.sinks)), "followers": [],
-    }  # fmt: skip
+    document = fields_of(found) | {"problems": problems(found), "sinks": list(map(sink_status, found.sinks))}
     if (care := found.maintenance) is not None:
-        document["maintenance"] = fields_of(care) | {"datasets": list(map(_dataset_maintenance, care.datasets))}
+        document["maintenance"] = fields_of(care) | {"datasets": list(map(dataset_maintenance, care.datasets))}
     return document
 
 
-def _dataset_maintenance(d: DatasetMaintenance) -> Document:
+def problems(found: LakeStatus) -> list[Document]:
+    from strandline.status.problems import find_problems, worst_first  # only `status` pays for its imports
+
+    return [fields_of(p) for p in worst_first(find_problems(found))]
+
+
+def dataset_maintenance(d: DatasetMaintenance) -> Document:
     return fields_of(d) | {
         "held_by": [{"sink": h.name, "rows": h.rows, "since": h.since} for h in d.held_by],
         "last": [
@@ -116,6 +114,10 @@ def dataset(d: Dataset) -> Document:
     return fields_of(d, "id")
 
 
+def adopted_dataset(name: str, numbered: Numbered) -> Document:
+    return {"name": name, "numbered": numbered.rows, "steps": numbered.steps}
+
+
 def described_dataset(d: Dataset, table: TableDescription) -> Document:
     from strandline.iceberg.schema.columns import to_json
 
@@ -147,7 +149,9 @@ def block(b: Block) -> Document:
     return {
         "lo": head.rows.lo,
         "hi": head.rows.hi,
+        "item": head.item,
         "kind": head.kind,
+        "shard": head.shard,
         "batch_id": head.batch_id,
         "reserved_at": head.reserved_at,
     } | more
@@ -345,6 +349,10 @@ def claim(c: ClaimOf) -> Document:
     }
 
 
+def released_claim(dataset: str, lake: str, source: str, *, forgotten: bool) -> Document:
+    return {"dataset": dataset, "lake": lake, "source": source, "forgotten": forgotten}
+
+
 def spool_body(b: AsideBody) -> Document:
     renamed = {"body": b.id, "dropped": b.is_dropped, "file": b.spool}
     return fields_of(b, "id", "is_dropped", "spool") | renamed
@@ -372,42 +380,8 @@ def task(t: Task) -> Document:
     return {"task": t.id} | fields_of(t, "id", "actor", "lease_until") | who(t.actor) | {"attention": attention(t)}
 
 
-# Maintenance and the reconciler.
+# Maintenance.
 
 
 def maintenance_run(run: MaintenanceRun) -> Document:
     return {"run": run.id} | fields_of(run, "id", "heartbeat_at", "actor") | who(run.actor) | {"seconds": run.seconds}
-
-
-def reconcile_run(run: ReconcileRun) -> Document:
-    return (
-        {"run": run.id, "dry_run": not run.asked.act, "delete": run.asked.delete, "accept_loss": run.asked.accept_loss}
-        | fields_of(run, "id", "asked", "outcome", "folder", "actor")
-        | who(run.actor)
-        | {"doubts": run.doubts}
-        | fields_of(run.outcome, "tables", "sequences", "vanished", "clock", "settled")
-    )
-
-
-def reconcile_run_with_files(run: ReconcileRun, files: Sequence[Swept]) -> Document:
-    return reconcile_run(run) | {"files": list(map(quarantined_file, files))}
-
-
-SHOWN_OF_ANY_RUN = ("run", "dry_run", "started_at", "ended_at", "aborted")
-"""What a run of the reconciler shows to readers who may not see all datasets: when it was, and how it ended."""
-
-
-def reconciliation(found: Reconciliation, *, whole_lake: bool = True) -> Document:
-    """`whole_lake`: the reader may see all datasets. For others, what a run found is not known: null, never 0."""
-    last = None if found.last_run is None else reconcile_run(found.last_run)
-    if last is not None and not whole_lake:
-        last = {name: value if name in SHOWN_OF_ANY_RUN else None for name, value in last.items()}
-    return fields_of(found) | {"last_run": last}
-
-
-def quarantined_file_of_run(file: Swept) -> Document:
-    return {"run": file.run} | quarantined_file(file)
-
-
-def quarantined_file(file: Swept) -> Document:
-    return fields_of(file, "id", "run", "modified_ns", "begun_at", "changed_at") | {"at": file.changed_at}

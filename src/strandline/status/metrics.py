@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -13,10 +13,14 @@ from prometheus_client.samples import Sample as PrometheusSample
 
 from strandline.core.settings import LakeConfig
 from strandline.ledger.engine import Ledger
-from strandline.ledger.ingest import datasets
+from strandline.ledger.ingest.dataset_report import DatasetFacts, read_datasets
+from strandline.ledger.receive import receive_holds
+from strandline.status.followers import FollowerStatus, read_followers
+from strandline.status.leadership import UNASKED, ArbiterStatus, Leadership, read_leadership
 from strandline.status.maintenance import DatasetMaintenance, MaintenanceStatus, read_maintenance
 from strandline.status.receive import ReceiveStatus, read_receive
 from strandline.status.reconcile import ReconcileStatus, read_reconcile
+from strandline.status.replication import LEADS, SiteStatus, read_site
 from strandline.status.whole_sinks import SinkTotals, read_totals
 
 PREFIX = "strandline_"
@@ -37,8 +41,43 @@ HELP: Mapping[str, str] = {
     "received_set_aside_bodies": "Bodies that were received, could not be ingested, and wait for a person.",
     "received_unrecorded_bodies": "Bodies in the spool that the ledger cannot record, so that nobody ingests them.",
     "received_dropped_bytes": "Bytes in the spool of bodies that were received for a dataset that was dropped.",
+    "received_held": "1 while the receiver holds, until a person accepts what its ledger cannot know; else absent.",
+    "dataset_sealed": "Everything up to this sequence number is settled; absent while nothing is.",
+    "dataset_allocated": "The highest sequence number of its blocks; absent while there is none.",
+    "dataset_open_blocks": "Blocks that are not settled yet: readers and sinks get nothing above the lowest of them.",
+    "dataset_oldest_open_block_timestamp_seconds": "When the oldest of them was reserved; absent while there is none.",
+    "dataset_unnumbered_rows": "Rows without a sequence number, when they were last counted. No sink gets them.",
+    "dataset_foreign_rows": "Rows with a sequence number that is not theirs, when they were last counted; absent if "
+    "counting them would take too long.",
+    "dataset_number_twice": "1 if one of our sequence numbers was on two rows then: who comes to it is refused.",
+    "dataset_refused": "1 while reads, ingest and delivery are refused, or in doubt: `strandline status` says why.",
     "dataset_floor": "Rows up to this sequence number may have been deleted by retention.",
     "dataset_held_rows": "Rows that are due for deletion and stay, for the sink that holds the most of them.",
+    "follower_lag_segments": "Settled segments of the shard that the follower has not applied yet.",
+    "follower_lag_rows": "Rows in them.",
+    "follower_lag_seconds": "For how long the oldest of them has been published.",
+    "follower_heard_of_timestamp_seconds": "When the follower last said how far it is; absent until then.",
+    "follower_held_since_timestamp_seconds": "Since when retention keeps rows of the dataset for it; absent while it "
+    "does not.",
+    "follower_dropped_upto": "Retention has deleted rows up to this sequence number that it did not have; else absent.",
+    "site_role": "1 for the role of this site: leader or follower.",
+    "site_term": "The term of the leader. It rises when another site takes over.",
+    "site_superseded": "1 at a leader that another site has replaced: it takes no more rows until it has rejoined. "
+    "Else 0.",
+    "site_promoting": "1 while a promotion of this site is under way, else 0.",
+    "site_member": "With an arbiter, at a leader: 1 for a follower that may be promoted, 0 for one that may not yet.",
+    "site_lease_seconds": "With an arbiter: for how long a leader may take rows without an answer of it. Only from a "
+    "server, as the two that follow.",
+    "site_lease_left_seconds": "How much of it this process has left; 0: it takes no rows; absent while it has none.",
+    "arbiter_answers": "1 if the arbiter answered when this process last asked it, 0 if it did not.",
+    "leader_answered_timestamp_seconds": "At a follower: when its leader last answered; absent until then.",
+    "leader_failing_since_timestamp_seconds": "At a follower: since when it fails at this step (ask: the leader does "
+    "not answer, apply, tell); absent while nothing fails.",
+    "following_lag_segments": "At a follower: settled segments of the shard that it has not applied yet; absent while "
+    "its leader does not answer.",
+    "following_lag_rows": "Rows in them.",
+    "following_lag_seconds": "For how long the oldest of them has been on record here.",
+    "following_applied": "At a follower: the items of the shard up to this sequence number are applied; 0: none is.",
     "maintenance_last_run_timestamp_seconds": "When the newest run of its kind began; dry runs do not count.",
     "maintenance_last_run_seconds": "How long it took; absent while it is under way.",
     "maintenance_last_run_ok": "1 if it was done, 0 if it failed, died, was refused or skipped; absent until then, "
@@ -60,6 +99,9 @@ _MORE_LABELS = {
     "maintenance_last_run_timestamp_seconds": ("kind",),
     "maintenance_last_run_seconds": ("kind",),
     "maintenance_last_run_ok": ("kind",),
+    "site_role": ("role",),
+    "site_member": ("follower",),
+    "leader_failing_since_timestamp_seconds": ("step",),
     "reconcile_last_run_aborted": ("reason",),
     "reconcile_last_run_doubts": ("doubt",),
 }
@@ -67,6 +109,11 @@ _LABELS_OF = {
     "sink": ("sink", "dataset"),
     "received": ("dataset",),
     "dataset": ("dataset",),
+    "follower": ("follower", "dataset", "shard"),
+    "site": (),
+    "arbiter": (),
+    "leader": (),
+    "following": ("dataset", "shard"),
     "maintenance": ("dataset",),
     "reconcile": (),
 }
@@ -82,15 +129,22 @@ class Sample:
     value: float
 
 
-def load_samples(config: LakeConfig, ledger: Ledger, lake: str) -> list[Sample]:
-    """From the ledger alone. What it costs follows the number of sinks and datasets, not that of partitions."""
+def load_samples(config: LakeConfig, ledger: Ledger, lake: str, arbiter: ArbiterStatus | None = None) -> list[Sample]:
+    """From the ledger, and what the arbiter said, if somebody has asked it. What it costs follows the number of sinks
+    and datasets, not that of partitions."""
     with ledger.read_at_once() as connection:
-        known = datasets.list_datasets(connection)
+        datasets, held = read_datasets(connection), receive_holds.list_holds(connection)
+        known = [facts.dataset for facts in datasets]
         return samples(
             read_totals(connection, lake, known),
             read_maintenance(config, connection, known),
             read_reconcile(connection, config),
             read_receive(connection) or (),
+            datasets,
+            frozenset(dataset.name for dataset in known if dataset.id in held),
+            read_followers(connection),
+            read_site(config, connection),
+            read_leadership(connection, arbiter),
         )
 
 
@@ -99,18 +153,65 @@ def samples(
     maintenance: MaintenanceStatus | None,
     reconcile: ReconcileStatus,
     received: Sequence[ReceiveStatus] = (),
+    datasets: Sequence[DatasetFacts] = (),
+    receivers_held: Collection[str] = (),
+    followers: Sequence[FollowerStatus] = (),
+    site: SiteStatus = LEADS,
+    leadership: Leadership = UNASKED,
 ) -> list[Sample]:
-    """What is not known is left out."""
+    """What is not known is left out. `receivers_held`: datasets whose receiver holds."""
     found = [
         *_of_sinks(sinks),
         *_of_receiver(received),
+        *(("received_held", {"dataset": name}, 1) for name in receivers_held),
+        *(s for facts in datasets for s in _of_table(facts)),
         *(s for d in (maintenance.datasets if maintenance else ()) for s in _of_dataset(d)),
+        *(s for shard in followers for s in _of_follower(shard)),
+        *_of_site(site),
+        *_of_leadership(leadership),
         *_of_reconciler(reconcile),
     ]
     return [Sample(PREFIX + name, labels, float(value)) for name, labels, value in found if value is not None]
 
 
 _NamedValue = tuple[str, dict[str, str], float | None]
+
+
+def _of_follower(shard: FollowerStatus) -> Iterator[_NamedValue]:
+    labels = {"follower": shard.name, "dataset": shard.dataset, "shard": str(shard.shard)}
+    yield "follower_lag_segments", labels, shard.lag_segments
+    yield "follower_lag_rows", labels, shard.lag_rows
+    yield "follower_lag_seconds", labels, shard.lag_seconds
+    yield "follower_heard_of_timestamp_seconds", labels, _seconds(shard.told_at)
+    yield "follower_held_since_timestamp_seconds", labels, _seconds(shard.held_since)
+    yield "follower_dropped_upto", labels, shard.dropped_upto
+
+
+def _of_site(site: SiteStatus) -> Iterator[_NamedValue]:
+    yield "site_role", {"role": site.role}, 1
+    yield "site_term", {}, site.term
+    if (leader := site.leader) is not None:
+        yield "leader_answered_timestamp_seconds", {}, _seconds(leader.answered_at)
+        step = {"step": leader.failed_step or ""}
+        yield "leader_failing_since_timestamp_seconds", step, _seconds(leader.failing_since)
+    for shard in site.shards:
+        labels = {"dataset": shard.dataset, "shard": str(shard.shard)}
+        yield "following_lag_segments", labels, shard.lag_segments
+        yield "following_lag_rows", labels, shard.lag_rows
+        yield "following_lag_seconds", labels, shard.lag_seconds
+        yield "following_applied", labels, shard.applied
+
+
+def _of_leadership(found: Leadership) -> Iterator[_NamedValue]:
+    yield "site_superseded", {}, int(found.superseded_term is not None)
+    yield "site_promoting", {}, int(found.promoting)
+    if (arbiter := found.arbiter) is None:
+        return
+    yield "arbiter_answers", {}, int(arbiter.trouble is None)
+    yield "site_lease_seconds", {}, arbiter.lease_seconds
+    yield "site_lease_left_seconds", {}, arbiter.lease_seconds_left
+    for one in found.candidates:
+        yield "site_member", {"follower": one.name}, int(one.member)
 
 
 def _of_sinks(sinks: Sequence[SinkTotals]) -> Iterator[_NamedValue]:
@@ -140,6 +241,21 @@ def _of_receiver(received: Sequence[ReceiveStatus]) -> Iterator[_NamedValue]:
     for name in sorted({r.dataset for r in received if r.dropped}):  # several of one name may have been dropped
         size = sum(r.bytes + r.set_aside.bytes for r in received if r.dropped and r.dataset == name)
         yield "received_dropped_bytes", {"dataset": name}, size
+
+
+def _of_table(facts: DatasetFacts) -> Iterator[_NamedValue]:
+    labels, counts = {"dataset": facts.dataset.name}, facts.counts
+    yield "dataset_sealed", labels, facts.sealed
+    yield "dataset_allocated", labels, facts.allocated
+    yield "dataset_open_blocks", labels, len(facts.open_blocks)
+    oldest = min((block.head.reserved_at for block in facts.open_blocks), default=None)
+    yield "dataset_oldest_open_block_timestamp_seconds", labels, _seconds(oldest)
+    if counts is not None:
+        yield "dataset_unnumbered_rows", labels, counts.unnumbered
+        if counts.twice is not None:
+            yield "dataset_foreign_rows", labels, counts.foreign
+            yield "dataset_number_twice", labels, int(counts.twice_first is not None)
+    yield "dataset_refused", labels, int(bool(facts.state.trouble or facts.state.doubt))
 
 
 def _of_dataset(d: DatasetMaintenance) -> Iterator[_NamedValue]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
 from itertools import groupby
 
 from strandline.core.reconcile_records import Doubt
@@ -13,52 +11,41 @@ from strandline.core.wording import age, agreeing, duration, plural
 from strandline.status.maintenance import MaintenanceStatus
 from strandline.status.receive import ReceiveStatus
 from strandline.status.reconcile import ReconcileStatus
+from strandline.status.replication_problems import find_replication_problems
 from strandline.status.report import TABLE_GONE, DatasetStatus, LakeStatus
 from strandline.status.sinks import SinkStatus
+from strandline.status.status_problem import LONG_SECONDS, Severity, StatusProblem, Subject
 
 _UNKNOWN = "?"
-_LONG_SECONDS = 600
-
-
-class Severity(StrEnum):
-    ERROR = "error"  # rows do not arrive, or are lost, until a person does something
-    WARNING = "warning"  # a person should know; work goes on, or goes on by itself
-
-
-class Subject(StrEnum):
-    LAKE = "lake"
-    DATASET = "dataset"
-    SINK = "sink"
-    QUARANTINE = "quarantine"  # of rows that a sink refused; `name` is the sink's
-    RECONCILER = "reconciler"
-
-
-@dataclass(frozen=True, slots=True)
-class StatusProblem:
-    severity: Severity
-    subject: Subject
-    name: str | None  # of the dataset or sink
-    dataset: str | None  # the dataset that it concerns; None: the whole lake
-    reason: str
-    next_step: str | None = None  # None if there is nothing to do, or the reason says it
-
-    @property
-    def line(self) -> str:
-        """In one sentence."""
-        return self.reason if self.next_step is None else f"{self.reason}; {self.next_step}"
 
 
 def find_problems(found: LakeStatus, now: datetime | None = None) -> tuple[StatusProblem, ...]:
     """In the order of the lake's parts; `worst_first` sorts them."""
-    of_lake = [StatusProblem(Severity.WARNING, Subject.LAKE, None, None, found.problem)] if found.problem else []
     return (
-        *of_lake,
+        *_of_lake(found),
         *(problem for d in found.datasets for problem in _of_dataset(d)),
         *(problem for r in found.receive or () for problem in _of_receiver(r)),
         *find_sink_problems(found.sinks, now),
+        *find_replication_problems(found.site, found.followers, now),
         *_of_maintenance(found.maintenance),
         *_of_reconciler(found.reconcile),
     )
+
+
+def _of_lake(found: LakeStatus) -> Iterator[StatusProblem]:
+    if found.replaced is not None:
+        next_step = "it takes no rows and sends none until `strandline rejoin LEADER` lets it follow"
+        yield StatusProblem(Severity.ERROR, Subject.LAKE, None, None, found.replaced, next_step)
+    if found.problem is None:
+        return
+    if found.witness is not None:  # a ledger that is behind it is resynced by itself
+        yield StatusProblem(Severity.WARNING, Subject.LAKE, None, None, found.problem)
+        return
+    next_step = (
+        "nothing can be ingested until it can be read; if it is gone for good, `strandline ledger rebuild "
+        "--lost-witness` makes it again"
+    )
+    yield StatusProblem(Severity.ERROR, Subject.LAKE, None, None, found.problem, next_step)
 
 
 def worst_first(found: Iterable[StatusProblem]) -> list[StatusProblem]:
@@ -231,7 +218,7 @@ def _next_try(one: SinkStatus, now: datetime) -> str:
     if one.retry_at is not None and one.retry_at > now:
         again = f"tried again in {duration((one.retry_at - now).total_seconds())}"
     failing = 0.0 if one.failing_since is None else (now - one.failing_since).total_seconds()
-    if failing < _LONG_SECONDS:
+    if failing < LONG_SECONDS:
         return again
     return (
         f"it has failed for {duration(failing)} and is tried less and less often: {again}; "
@@ -246,11 +233,13 @@ def _of_maintenance(found: MaintenanceStatus | None) -> Iterator[StatusProblem]:
     if found is None:
         return
     for name in found.rules_without_dataset:
-        reason = f"the retention rule for {name} is for nothing: there is no such dataset"
-        yield StatusProblem(Severity.WARNING, Subject.LAKE, None, None, reason)
+        reason = f"the retention rule for {name} has no effect: there is no such dataset"
+        next_step = "create the dataset, or take the rule away"
+        yield StatusProblem(Severity.WARNING, Subject.LAKE, None, None, reason, next_step)
     for key in found.overridden:
-        reason = f"{key} was applied and does not count: the settings file has one, too"
-        yield StatusProblem(Severity.WARNING, Subject.LAKE, None, None, reason)
+        reason = f"the applied {key} is ignored: the settings file sets it, too"
+        next_step = "take it out of one of the two"
+        yield StatusProblem(Severity.WARNING, Subject.LAKE, None, None, reason, next_step)
     for d in found.datasets:
         for r in d.last:
             if r.outcome in _OUTCOMES:

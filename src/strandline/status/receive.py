@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from strandline.ledger.engine import Connection
-from strandline.ledger.receive import received, spool_files
-from strandline.ledger.receive.receive_report import Waiting, WaitingBatch, report
+from strandline.ledger.receive import receive_report, spool_files
+from strandline.ledger.receive.receive_report import Waiting, WaitingBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,8 @@ class ReceiveStatus:
 
 def read_receive(connection: Connection) -> tuple[ReceiveStatus, ...] | None:
     """The datasets with such bodies; None if nothing was ever received."""
-    waiting, left = report(connection), spool_files.left(connection)
-    if not waiting and not left.by_dataset and not received.any_known(connection):
+    waiting, left = receive_report.report(connection), spool_files.left(connection)
+    if not waiting and not left.by_dataset and not receive_report.any_known(connection):
         return None
     live = {w.name: _status(w) for w in waiting if not w.is_dropped}
     for name, files in left.by_dataset.items():

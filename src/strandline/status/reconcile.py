@@ -51,12 +51,12 @@ NOT_YET = ReconcileStatus()  # before the first run
 def read_reconcile(connection: Connection, config: LakeConfig) -> ReconcileStatus:
     runs_max = config.settings.reconcile.history_runs
     runs = reconcile_runs.latest(connection, runs_max=min(runs_max, _RUNS_AT_FIRST))
-    if not any(run.ended_at is not None and has_compared(run) for run in runs) and len(runs) == _RUNS_AT_FIRST:
+    if not any(run.ended_at is not None and run.has_compared for run in runs) and len(runs) == _RUNS_AT_FIRST:
         runs = reconcile_runs.latest(connection, runs_max=runs_max)  # a long time without a run that compared
     ended = [run for run in runs if run.ended_at is not None]
     if not ended:
         return NOT_YET
-    last, compared = ended[0], next((_compared(run) for run in ended if has_compared(run)), None)
+    last, compared = ended[0], next((_compared(run) for run in ended if run.has_compared), None)
     own = fields_of(compared, "run", "at") if compared is not None and compared.run == last.id else {}
     return ReconcileStatus(
         last_run=last.id,
@@ -68,11 +68,6 @@ def read_reconcile(connection: Connection, config: LakeConfig) -> ReconcileStatu
         doubts=tuple(doubt.value for doubt in last.doubts),
         **own,
     )
-
-
-def has_compared(run: Run) -> bool:
-    """False for an aborted run that counted nothing: it did not get so far, or there was nothing at all."""
-    return run.aborted is None or bool(run.outcome.listed or run.outcome.referenced)
 
 
 def _compared(run: Run) -> Compared:

@@ -19,11 +19,14 @@ from strandline.ledger.ingest import datasets as dataset_records
 from strandline.ledger.ingest import sequence
 from strandline.ledger.ingest.dataset_report import DatasetFacts, read_datasets
 from strandline.ledger.receive import receive_holds
+from strandline.ledger.replicate import sites
 from strandline.ledger.witness import Witness
 from strandline.read import foreign_rows
+from strandline.status.followers import FollowerStatus, read_followers
 from strandline.status.maintenance import MaintenanceStatus, read_maintenance
 from strandline.status.receive import ReceiveStatus, read_receive
 from strandline.status.reconcile import NOT_YET, ReconcileStatus, read_reconcile
+from strandline.status.replication import LEADS, SiteStatus, read_site
 from strandline.status.sinks import SinkStatus, read_sinks
 from strandline.status.table_glances import NoGlance, TableGlances
 
@@ -70,6 +73,9 @@ class LakeStatus:
     receive: tuple[ReceiveStatus, ...] | None = None  # None if nothing was ever received
     maintenance: MaintenanceStatus | None = None
     reconcile: ReconcileStatus = NOT_YET
+    followers: tuple[FollowerStatus, ...] = ()
+    site: SiteStatus = LEADS
+    replaced: str | None = None  # a leader that heard of a later one: who leads in its place
 
 
 def load_status(
@@ -85,7 +91,9 @@ def load_status(
         receive = read_receive(connection)
         maintenance = read_maintenance(config, connection, datasets)
         reconcile = read_reconcile(connection, config)
-    highest, problem = _witness(witness, counter.last)
+        followers, site = read_followers(connection), read_site(config, connection)
+        replaced = sites.replaced(sites.get(connection))
+    highest, problem = _witness(witness, counter.last, follows=site.leader is not None)
     tables = _Tables(config, ledger, counter.lake, known, glances or TableGlances(config))
     complete = highest == counter.last
     return LakeStatus(
@@ -99,10 +107,13 @@ def load_status(
         receive,
         maintenance,
         reconcile,
+        followers,
+        site,
+        replaced,
     )
 
 
-def _witness(witness: Witness, counter: int) -> tuple[int | None, str | None]:
+def _witness(witness: Witness, counter: int, *, follows: bool) -> tuple[int | None, str | None]:
     try:
         highest = witness.read().highest
     except WitnessUnreadable as e:
@@ -110,7 +121,12 @@ def _witness(witness: Witness, counter: int) -> tuple[int | None, str | None]:
     if highest == counter:
         return highest, None
     # A reservation under way looks the same for a moment. The next command that starts Spark resyncs the ledger.
-    return highest, f"the witness is at {highest}, the ledger at {counter}: the next ingest resyncs the ledger first"
+    then = (
+        "`strandline follow` asks the leader for what is missing"
+        if follows
+        else "the next ingest resyncs the ledger first"
+    )
+    return highest, f"the witness is at {highest}, the ledger at {counter}: {then}"
 
 
 class _Tables:

@@ -4,8 +4,9 @@ another."""
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from enum import Enum
 from pathlib import Path
 
@@ -23,6 +24,9 @@ from strandline.iceberg.metadata.metadata_peek import (
     read_pointer,
 )
 from strandline.read import rollback
+
+CATALOG_SECONDS_MAX = 5.0  # whoever asks for the status wants an answer, also if the catalog gives none
+_LEFT_ALONE_SECONDS = 15.0  # a catalog that hangs is not asked by every reading of the status
 
 
 class NoGlance(Enum):
@@ -43,6 +47,7 @@ class TableGlances:
         self._lock = threading.Lock()
         self._by_location: dict[str, TableGlance] = {}
         self._problems: dict[str, tuple[Memory, str | None]] = {}
+        self._silent: tuple[float, StrandlineError] | None = None  # when the catalog hung, and what that raised
 
     def read(self, names: Sequence[str]) -> Found:
         """An error is of one table; one of the whole catalog is that of every table."""
@@ -90,12 +95,34 @@ class TableGlances:
             return
         from strandline.iceberg.pyiceberg.catalog import open_catalog
 
-        with closing(open_catalog(self._config)) as catalog:
+        if (silent := self._silent) is not None:
+            if time.monotonic() - silent[0] < _LEFT_ALONE_SECONDS:
+                raise silent[1].with_traceback(None)
+            self._silent = None
+        with self._heard():
+            opened = open_catalog(self._config, answer_seconds_max=CATALOG_SECONDS_MAX)
+        with closing(opened) as catalog:
             for name in names:
+                if self._silent is not None:
+                    yield name, self._silent[1]
+                    continue
                 try:
-                    yield name, catalog.glance(name, known) or NoGlance.GONE
+                    with self._heard():
+                        found = catalog.glance(name, known) or NoGlance.GONE
+                    yield name, found
                 except StrandlineError as e:
                     yield name, e
+
+    @contextmanager
+    def _heard(self) -> Iterator[None]:
+        """Notes an error of a catalog that gave no answer in time."""
+        began = time.monotonic()
+        try:
+            yield
+        except StrandlineError as e:
+            if time.monotonic() - began >= CATALOG_SECONDS_MAX:
+                self._silent = time.monotonic(), e
+            raise
 
     def rollback_problem(self, dataset: Dataset, glance: TableGlance, memory: Memory) -> str | None:
         """As `rollback.problem`. It may read many earlier metadata files, so the answer is kept, too."""

@@ -59,7 +59,7 @@ def _checked(marked: Sequence[Marked], sink: SinkRecord, dataset: Dataset | None
     if dataset is None:
         return True, "its dataset was dropped"
     try:
-        lanes.check(marked, sink, lake=lake, table_uuid=dataset.table_uuid)
+        lanes.check(marked, sink, lake=lake, dataset=dataset.uuid)
     except MarkUnreadable as e:
         return False, e.message
     return True, None

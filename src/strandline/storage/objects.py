@@ -34,9 +34,12 @@ class ObjectStore(Protocol):
     def put(self, name: str, body: bytes) -> None:
         """Durable when it returns; replaces an existing object."""
 
+    def put_new(self, name: str, body: bytes | memoryview) -> None:
+        """For an object that does not exist yet. Its content is durable when it returns, its name after `sync`."""
+
     def writer(self, name: str) -> AbstractContextManager[BinaryIO]:
-        """For an object that does not exist yet. Its content is durable at the end of the block, its name after `sync`.
-        If the block fails, there is no object."""
+        """As `put_new`, for content that is too large to be in memory as a whole: durable at the end of the block. If
+        the block fails, there is no object."""
 
     def sync(self, names: Iterable[str]) -> None:
         """One call for many objects: their names survive a power cut when it returns."""
@@ -93,6 +96,14 @@ class LocalObjects:
     def put(self, name: str, body: bytes) -> None:
         self._make_folder(name)
         write_file(self._path(name), body)
+
+    def put_new(self, name: str, body: bytes | memoryview) -> None:
+        path = self._path(name)
+        try:
+            write_file(path, body, sync_name=False)
+        except FileNotFoundError:
+            self._make_folder(name)
+            write_file(path, body, sync_name=False)
 
     @contextmanager
     def writer(self, name: str) -> Iterator[BinaryIO]:
@@ -181,6 +192,9 @@ class S3Objects:
 
     def put(self, name: str, body: bytes) -> None:
         self._retry("put_object", name, Body=body)
+
+    def put_new(self, name: str, body: bytes | memoryview) -> None:
+        self.put(name, bytes(body))
 
     @contextmanager
     def writer(self, name: str) -> Iterator[BinaryIO]:

@@ -88,7 +88,11 @@ def send_no_trailers(warehouse: WarehouseSettings) -> None:
     from the environment. The user's own setting stays. A lake calls this when it is created, because a later change
     would affect threads that read the environment."""
     if warehouse.is_s3 and warehouse.endpoint is not None:
-        os.environ.setdefault("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
+        no_trailers()
+
+
+def no_trailers() -> None:
+    os.environ.setdefault("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
 
 
 def store_name(endpoint: str | None) -> str:
@@ -133,6 +137,12 @@ RECONCILE_LIMITS = RequestLimits(4, total_seconds_max=120, connect_timeout_secon
 
 # for one page; the caller limits the time for all pages
 LISTING_LIMITS = RequestLimits(4, total_seconds_max=math.inf, connect_timeout_seconds=5, read_timeout_seconds=30)
+
+
+def arbiter_limits(call_seconds_max: float) -> RequestLimits:
+    """A call to the arbiter, with its second attempt, ends within this time."""
+    share = call_seconds_max / 3
+    return RequestLimits(2, share, share, share, first_pause_seconds=share / 10)
 
 
 def witness_limits(ledger_wait_seconds: float) -> RequestLimits:

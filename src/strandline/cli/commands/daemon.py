@@ -8,10 +8,11 @@ from functools import partial
 import typer
 
 from strandline.cli.command import DELIVERY, EVENT_LINES, Call, command, host_option, port_option
+from strandline.cli.commands.follow import follow_loop
 from strandline.cli.commands.receive import receiver_loop
 from strandline.cli.commands.serve import InsecureOption, api_loop
 from strandline.cli.daemon_log import DaemonLog
-from strandline.cli.loops import Loop, open_log, run_loops
+from strandline.cli.loops import Loop, lease_loops, open_log, run_loops
 from strandline.core.actor import Actor, Trigger, set_process_actor, system_user
 from strandline.jobs.loop import LoopStates
 from strandline.lake import Lake
@@ -29,7 +30,8 @@ def run(
     insecure_http: InsecureOption = False,
 ) -> None:
     """Keep the lake going, in the foreground, until SIGTERM or Ctrl-C: deliver to all sinks, ingest what receivers took
-    in, and run maintenance and the reconciler by their schedules.
+    in, and run maintenance and the reconciler by their schedules. At a site that follows another one, keep up with it
+    instead of delivering and taking rows in. When the site is promoted, or rejoins, it goes on as what it is then.
 
     Several of these may run over one ledger: they share the work. Writes a line for each sink that a tick did something
     for, for each batch and for each run, and nothing while all is quiet. Sinks and schedules that are added or changed
@@ -39,15 +41,16 @@ def run(
     """
     lake, journal, states = call.lake, open_log(call), LoopStates()
     set_process_actor(Actor(system_user(), Trigger.DAEMON))
-    loops = list(_loops(lake, journal, receive=receive))
+    loops = list(site_loops(lake, journal, receive=receive))
     if serve:
         loops.append(api_loop(lake, journal, states, host=host, port=port, insecure_http=insecure_http))
     journal.serving([s.name for s in lake.delivery.list_sinks()])
     run_loops(call, journal, loops, states)
 
 
-def _loops(lake: Lake, journal: DaemonLog, *, receive: bool) -> Iterator[Loop]:
-    """What a site does by itself. A new loop is added here."""
+def site_loops(lake: Lake, journal: DaemonLog, *, receive: bool) -> Iterator[Loop]:
+    """What a site does by itself, whether it leads or follows: each loop asks for that in every pass. A new loop is
+    added here."""
     # The parts of the lake are made here, by one thread.
     delivery, maintenance, reconciler, receiver = lake.delivery, lake.maintenance, lake.reconciler, lake.receiver
     yield Loop("delivery", lambda control: delivery.run(control, journal.tick))
@@ -56,6 +59,8 @@ def _loops(lake: Lake, journal: DaemonLog, *, receive: bool) -> Iterator[Loop]:
     yield Loop("maintenance", lambda control: maintenance.run(control, journal.begun, journal.ended, scheduled))
     heard = (journal.sweeping, journal.swept, journal.sweep_scheduled, journal.sweep_busy)
     yield Loop("reconcile", lambda control: reconciler.run_on_schedule(control, *heard))
+    yield from lease_loops(lake)
+    yield follow_loop(lake, journal)
     if receive:
         yield receiver_loop(lake, journal)
     else:

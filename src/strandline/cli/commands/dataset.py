@@ -13,6 +13,7 @@ from strandline.cli.command import Call, NameArgument, command
 from strandline.cli.render import lake as render_lake
 from strandline.cli.render.elements import done
 from strandline.core.errors import UsageError
+from strandline.core.replication import SHARDS_MAX
 from strandline.core.types import History
 from strandline.status import documents
 
@@ -45,10 +46,15 @@ def create(
         None, metavar="EXPR", help="How files are laid out: day(at), bucket(16, id), …"
     ),
     deliver_by: DeliverByOption = None,
+    shards: int = typer.Option(
+        1, metavar="N", min=1, max=SHARDS_MAX, help="Batches go into so many shards. Followers apply them side by side."
+    ),
 ) -> None:
     """Make a dataset: a new Iceberg table that rows enter through Strandline."""
     found = _columns(schema, like, types or [])
-    made = call.lake.create_dataset(name, found.columns, deliver_by=deliver_by or (), partition_by=partition_by)
+    made = call.lake.create_dataset(
+        name, found.columns, deliver_by=deliver_by or (), partition_by=partition_by, shards=shards
+    )
     call.show(documents.created_dataset(made, found, like), render_lake.created(made, found, inferred_from=like))
 
 
@@ -108,8 +114,7 @@ def adopt(
             on_step=lambda rows, total: bar.step("numbering rows", rows, total),
         )
         name = call.lake.dataset(table).name
-    document = {"name": name, "numbered": numbered.rows, "steps": numbered.steps}
-    call.show(document, render_lake.adopted(name, numbered))
+    call.show(documents.adopted_dataset(name, numbered), render_lake.adopted(name, numbered))
 
 
 @command(app, "list")

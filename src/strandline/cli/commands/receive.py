@@ -6,7 +6,7 @@ import typer
 
 from strandline.cli.command import DELIVERY, EVENT_LINES, Call, command, host_option, port_option
 from strandline.cli.daemon_log import DaemonLog
-from strandline.cli.loops import Loop, open_log, run_loops
+from strandline.cli.loops import Loop, lease_loops, open_log, run_loops
 from strandline.core.actor import Actor, Trigger, set_process_actor, system_user
 from strandline.lake import Lake
 
@@ -33,7 +33,8 @@ def receive(
     """
     journal = open_log(call)
     set_process_actor(Actor(system_user(), Trigger.DAEMON))
-    run_loops(call, journal, [receiver_loop(call.lake, journal, host=host, port=port, ingest=ingest)])
+    receiving = receiver_loop(call.lake, journal, host=host, port=port, ingest=ingest)
+    run_loops(call, journal, [receiving, *lease_loops(call.lake)])
 
 
 def receiver_loop(

@@ -13,7 +13,7 @@ from strandline.cli.render.findings_file import findings_file
 from strandline.core.documents import fields_of
 from strandline.core.errors import FailedError, RefusedError, UsageError
 from strandline.core.reconcile_records import AbortReason, Asked
-from strandline.status import documents
+from strandline.status import reconcile_documents
 
 app = typer.Typer(name="reconcile", invoke_without_command=True)
 
@@ -69,7 +69,7 @@ def reconcile(
             )
         if file is not None and not file.finish(run):
             call.note(f"{findings} is not written: the run ended before it had reported everything", "yellow")
-    call.show(documents.reconcile_run(run), *render_reconcile.run(run))
+    call.show(reconcile_documents.reconcile_run(run), *render_reconcile.run(run))
     if run.aborted is not None:
         raise typer.Exit(RefusedError.exit_code if run.aborted is AbortReason.GUARD else FailedError.exit_code)
     call.exit(DOUBTFUL_EXIT_CODE if run.doubts else 0)
@@ -101,7 +101,7 @@ def runs(
 ) -> None:
     """The runs that the ledger remembers, newest first."""
     found = call.lake.reconciler.runs(limit)
-    call.show({"runs": [documents.reconcile_run(run) for run in found]}, *render_reconcile.runs(found))
+    call.show({"runs": [reconcile_documents.reconcile_run(run) for run in found]}, *render_reconcile.runs(found))
 
 
 @command(app)
@@ -109,7 +109,7 @@ def show(call: Call, run: RunArgument) -> None:
     """One run: what it found, what it did, and where the files are that it acted on."""
     found, files = call.lake.reconciler.show(run)
     call.show(
-        documents.reconcile_run_with_files(found, files),
+        reconcile_documents.reconcile_run_with_files(found, files),
         *render_reconcile.run(found),
         *render_reconcile.files(files),
     )
@@ -119,7 +119,7 @@ def show(call: Call, run: RunArgument) -> None:
 def cancel(call: Call, run: RunArgument) -> None:
     """Call a run off, whichever process does it. It ends before its next batch; what it has done stays."""
     found = call.lake.reconciler.cancel(run)
-    call.show(documents.reconcile_run(found), *render_reconcile.run(found))
+    call.show(reconcile_documents.reconcile_run(found), *render_reconcile.run(found))
 
 
 @command(app)

@@ -8,7 +8,7 @@ import typer
 
 from strandline.cli.command import EVENT_LINES, Call, command, host_option, port_option
 from strandline.cli.daemon_log import DaemonLog
-from strandline.cli.loops import Loop, open_log, run_loops
+from strandline.cli.loops import Loop, lease_loops, open_log, run_loops
 from strandline.core.actor import Actor, Trigger, set_process_actor, system_user
 from strandline.jobs.loop import LoopControl, LoopStates
 from strandline.lake import Lake
@@ -46,7 +46,7 @@ def serve(
 def serve_until_stopped(call: Call, **options: Any) -> None:
     journal, states = open_log(call), LoopStates()
     set_process_actor(Actor(system_user(), Trigger.DAEMON))
-    run_loops(call, journal, [api_loop(call.lake, journal, states, **options)], states)
+    run_loops(call, journal, [api_loop(call.lake, journal, states, **options), *lease_loops(call.lake)], states)
 
 
 def api_loop(lake: Lake, journal: DaemonLog, states: LoopStates, **options: Any) -> Loop:

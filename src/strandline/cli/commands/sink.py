@@ -40,7 +40,7 @@ def add(
     call: Call,
     name: SinkArgument,
     dataset: str = typer.Option(metavar="DATASET", help="Whose rows it gets."),
-    kind: str = typer.Option(metavar="KIND", help="files, s3, postgres, forward, or what a package brings."),
+    kind: str = typer.Option(metavar="KIND", help="files, s3, postgres, forward, iceberg, or what a package brings."),
     option: OptionsOption = None,
     start: Literal["beginning", "now"] = typer.Option(
         BEGINNING, "--from", metavar="beginning|now", help="Where it begins: all settled rows, or new ones."

@@ -9,7 +9,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from strandline.cli.command import Call, command
+from strandline.cli.command import Call, OnlyDatasetsOption, command
 from strandline.cli.render.elements import done, grid
 from strandline.core import duration
 from strandline.core.roles import Role
@@ -34,9 +34,7 @@ TokenArgument = Annotated[str, typer.Argument(metavar="NAME", help="The token's 
 def create(
     call: Call,
     name: TokenArgument,
-    dataset: list[str] | None = typer.Option(
-        None, metavar="DATASET", help="Only for this dataset; repeat it for more.", show_default="every dataset"
-    ),
+    dataset: OnlyDatasetsOption = None,
     role: Role | None = typer.Option(
         None,
         help="What it may do: look (read), look and send rows (write), look and follow this lake (replicate), or "
@@ -106,7 +104,7 @@ def release(
     question = f"Let the next token have the lanes of {source} of lake {lake} in {dataset}?"
     call.confirm(question, refusal="the lanes stay with their token")
     released = receiver.release_claim(dataset, lake, source)
-    document = {"dataset": dataset, "lake": lake, "source": source, "forgotten": released.forgotten}
+    document = documents.released_claim(dataset, lake, source, forgotten=released.forgotten)
     rest = "no rows had come: any sink may claim it" if released.forgotten else "its sink and generation stay"
     call.show(document, done(f"The lanes of {source} of lake {lake} are free; {rest}"))
 

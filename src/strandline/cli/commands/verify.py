@@ -11,12 +11,14 @@ from rich.text import Text
 
 from strandline.cli.command import DELIVERY, Call, command
 from strandline.cli.render.elements import BAD, DOUBT, OK, nothing
+from strandline.core.errors import FailedError
 from strandline.core.wording import agreeing, plural
-from strandline.status import documents
+from strandline.status import documents, replication_documents
 
 if TYPE_CHECKING:
     from strandline.deliver.verify.ranges import VerifyFinding
     from strandline.deliver.verify.verdict import SinkVerdict, VerifyReport
+    from strandline.replicate.verify_leader import DatasetVerdict
 
 SHOWN_MAX = 20  # findings of one kind in the text; --json has all
 
@@ -30,12 +32,22 @@ def verify(
     taken_is_fine: bool = typer.Option(
         False, "--taken-is-fine", help="Objects that a consumer took away after they were delivered are no loss."
     ),
+    leader: bool = typer.Option(
+        False, "--leader", help="At a follower: prove instead that it has the leader's rows, up to its own seal."
+    ),
 ) -> None:
     """Prove that sinks hold every row that was delivered to them, once, and as the lake has it.
 
     Reads everything that the sinks hold and builds it again from the lake; changes nothing. Ends with 1 if something is
     wrong, and with 3 if nothing is wrong as far as it could be read.
     """
+    if leader:
+        call.lake.replication.check_follows()
+        with call.spinner("Comparing with the leader") as lake:
+            verdicts = lake.replication.verify()
+        call.show(replication_documents.verify_leader(verdicts), *_of_leader(verdicts))
+        call.exit(0 if all(v.ok for v in verdicts) else FailedError.exit_code)
+        return
     if sink is not None:
         call.lake.delivery.get(sink)  # reports a wrong name before Spark starts
     with call.bar() as bar:
@@ -46,6 +58,21 @@ def verify(
         )
     call.show(documents.verify(report), *rendered(report))
     call.exit(report.exit_code)
+
+
+def _of_leader(verdicts: Sequence[DatasetVerdict]) -> Iterator[RenderableType]:
+    if not verdicts:
+        yield nothing("The leader has no datasets, or was not followed yet.")
+    for v in verdicts:
+        if v.sealed is None:
+            yield Text.assemble(DOUBT, " ", (v.dataset, "bold"), ": nothing is sealed here yet, so nothing is proved")
+        elif v.ok:
+            only = f"; {plural(v.extra, 'row', 'is')} only here, deleted at the leader since" if v.extra else ""
+            said = f": {plural(v.rows, 'row', 'agrees')} with the leader's up to {v.sealed:,}"
+            yield Text.assemble(OK, " ", (v.dataset, "bold"), (said, "green"), (only, "dim"))
+        else:
+            wrong = f"{plural(v.missing, 'row', 'is')} missing, {v.different:,} different, from {v.first:,} on"
+            yield Text.assemble(BAD, " ", (v.dataset, "bold"), f": {wrong}")
 
 
 def rendered(report: VerifyReport) -> Iterator[RenderableType]:

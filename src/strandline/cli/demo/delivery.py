@@ -74,7 +74,8 @@ def consumed(demo: Demo, sink: str) -> Iterator[int]:
 def add_sinks(demo: Demo) -> None:
     with demo.step("Add two sinks: a folder of Parquet, and a folder of JSON lines"):
         for name, form in SINKS.items():
-            options = {"path": f"{FOLDER}/{name}", "format": form, "chunk_rows_max": str(CHUNK_ROWS)}
+            place = demo.home / FOLDER / name  # in full: whichever site leads delivers to the same folder
+            options = {"path": str(place), "format": form, "chunk_rows_max": str(CHUNK_ROWS)}
             demo.lake.delivery.add(name, DATASET, "files", options)
             demo.tell(f"{name}: {form}, at most {CHUNK_ROWS} rows an object, in {FOLDER}/{name}", "dim")
         behind = [s.sink_lag_rows for s in demo.lake.status().sinks]

@@ -18,9 +18,11 @@ from pathlib import Path
 from rich.text import Text
 
 from strandline.cli.demo.delivery import add_sinks, go_on_delivering, kill_a_deliverer, verify_sinks
+from strandline.cli.demo.follower import begin_to_follow, go_on_following
 from strandline.cli.demo.forward import SETTINGS, forward
 from strandline.cli.demo.maintain import go_on_after_maintenance, maintain_between_ticks
 from strandline.cli.demo.scene import DATASET, Demo, count, events, ingest, killed_child, write
+from strandline.cli.demo.take_over import take_over
 from strandline.cli.output import Output
 from strandline.core.errors import RefusedError
 from strandline.core.roles import Role
@@ -205,7 +207,10 @@ STEPS: tuple[Callable[[Demo], None], ...] = (
     verify_sinks,
     maintain_between_ticks,
     go_on_after_maintenance,
+    begin_to_follow,
     forward,
+    go_on_following,
+    take_over,
 )
 
 

@@ -13,7 +13,7 @@ from strandline.cli.render.quick_table import QuickTable
 from strandline.core.wording import plural
 
 if TYPE_CHECKING:
-    from strandline.status.problems import StatusProblem
+    from strandline.status.status_problem import StatusProblem
 
 UNKNOWN = "?"
 OK, BAD, NOTHING = ("✓", "green"), ("✗", "bold red"), ("·", "dim")

@@ -11,7 +11,6 @@ from uuid import uuid4
 
 from strandline.core.errors import UsageError
 from strandline.core.reconcile_records import Run
-from strandline.status.reconcile import has_compared
 
 if TYPE_CHECKING:
     from strandline.reconcile.model import Finding
@@ -36,7 +35,7 @@ class FindingsFile:
     def finish(self, run: Run) -> bool:
         """Returns whether the file was written: not if the run ended before it had reported everything."""
         found = run.outcome.found
-        everything = has_compared(run) and self._count == found.total
+        everything = run.has_compared and self._count == found.total
         if run.aborted is not None and not everything:
             return False
         with _explained(self._path):

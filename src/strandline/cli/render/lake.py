@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from strandline.cli.render.elements import BAD, OK, done, grid, nothing
+from strandline.core.replication import shard_ids, shard_span
 from strandline.core.types import Dataset, Numbered
 from strandline.core.wording import agreeing, part, plural
 from strandline.status.documents import replaced_table
@@ -32,6 +33,14 @@ def initialised(lake: str, path: Path) -> RenderableType:
         Text.assemble(OK, " A new lake: ", (lake, "bold")),
         Text.assemble("  Its settings: ", (str(path), "cyan")),
         Text("  Next: strandline dataset create NAME --like FILE", "dim"),
+    )
+
+
+def follows(lake: str, path: Path, leader: str) -> RenderableType:
+    return Group(
+        Text.assemble(OK, " A site that follows ", (leader, "bold"), " in lake ", (lake, "bold")),
+        Text.assemble("  Its settings: ", (str(path), "cyan")),
+        Text("  Next: strandline follow", "dim"),
     )
 
 
@@ -60,6 +69,8 @@ def created(made: Dataset, found: Inferred, *, inferred_from: Path | None) -> Re
     head = Text.assemble(OK, " Dataset ", (made.name, "bold"))
     if made.deliver_by:
         head.append(f", delivered by {', '.join(made.deliver_by)}")
+    if made.shards > 1:
+        head.append(f", shards {shard_span(shard_ids(made.first_shard, made.shards))}")
     parts: list[RenderableType] = [head]
     if inferred_from is not None:
         sample = "" if found.sampled_rows is None else f"the first {plural(found.sampled_rows, 'row')} of "
@@ -114,6 +125,8 @@ def shown(d: Dataset, table: TableDescription) -> RenderableType:
         ("partitioned by", ", ".join(table.partition_by) or "–"),
         ("came as", _origin(d)),
         ("created", _minute(d.created_at)),
+        ("shards", shard_span(shard_ids(d.first_shard, d.shards))),
+        ("id", d.uuid),
         ("table", d.table_uuid),
         ("where", table.location),
     ):
@@ -174,7 +187,16 @@ def resynced(found: Resynced, what: str) -> RenderableType:
         "Datasets found": ", ".join(found.datasets_found),
         "Batches taken back from the tables' history": f"{found.batches:,}" if found.batches else "",
     }
-    lines = [Text(f"  {label}: {value}") for label, value in facts.items() if value]
+    lines: list[RenderableType] = [Text(f"  {label}: {value}") for label, value in facts.items() if value]
+    if found.followers_forgotten:
+        names = ", ".join(found.followers_forgotten)
+        lines.append(Text.assemble(BAD, f" The ledger had forgotten followers that the tables know: {names}"))
+        lines.append(
+            Text(
+                "  Retention keeps everything for them. `strandline follower add NAME` gives one a new token; "
+                "`strandline follower remove NAME` forgets one that is gone."
+            )
+        )
     return Group(done(f"{what} (epoch {found.epoch})"), *lines)
 
 

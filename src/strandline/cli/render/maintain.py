@@ -133,6 +133,8 @@ def _purged(run: Run, r: Result) -> Iterator[RenderableType]:
     for at in r["undelivered"]:
         verb = "would not get" if run.dry_run else "will not get"
         yield Text(f"  {at['sink']} {verb} {plural(at['rows'], 'row')} that it did not have yet", "yellow")
+    for name in r.get("followers", ()):  # older runs did not record them
+        yield Text(f"  follower {name} deletes them, too, as soon as it gets there", "yellow")
     yield from (Text(f"  {line}", "yellow") for line in _not_reached(run, r))
     if r["snapshots_expired"]:
         gone = "is gone, because it" if r["snapshots_expired"] == 1 else "are gone, because they"

@@ -29,7 +29,7 @@ class QuickTable(Table):
         plain = [[text for text in column if text is not None] for column in texts]
         if [len(column) for column in plain] != [len(cells) for cells in columns] or not (plain and plain[0]):
             return super().__rich_console__(console, options)
-        widths = [max(map(cell_len, column)) for column in plain]
+        widths = [max(map(_width, column)) for column in plain]
         if not all(widths) or sum(widths) + GAP * (len(widths) - 1) > options.max_width:
             return super().__rich_console__(console, options)
         if console.color_system is None:
@@ -40,7 +40,7 @@ class QuickTable(Table):
         """For a pipe: without styles a line is one segment."""
         padded = [
             [
-                " " * (width - cell_len(t)) + t if column.justify == "right" else t + " " * (width - cell_len(t))
+                " " * (width - _width(t)) + t if column.justify == "right" else t + " " * (width - _width(t))
                 for t in texts
             ]
             for column, texts, width in zip(self.columns, plain, widths, strict=True)
@@ -56,12 +56,17 @@ class QuickTable(Table):
         for n in range(len(plain[0])):
             for at, width in enumerate(widths):
                 text, cell = plain[at][n], columns[at][n]
-                room = " " * (width - cell_len(text))
+                room = " " * (width - _width(text))
                 if to_the_right[at]:
                     yield Segment(room)
                 yield from _styled(console, cell, text, is_header=self.show_header and n == 0)
                 yield Segment((room if not to_the_right[at] else "") + (" " * GAP if at < len(widths) - 1 else ""))
             yield Segment.line()
+
+
+def _width(text: str) -> int:
+    """As `cell_len`, which looks at each character of a text that it has not seen lately."""
+    return len(text) if text.isascii() and text.isprintable() else cell_len(text)
 
 
 def _one_line(cell: RenderableType) -> str | None:

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from strandline.cli.render.audit import who
-from strandline.cli.render.elements import BAD, DOUBT, NOTHING, OK, done, grid, size
+from strandline.cli.render.elements import BAD, DOUBT, NOTHING, OK, UNKNOWN, done, grid, size
 from strandline.core.reconcile_records import Counts, Outcome, Run, Suspect, Swept
 from strandline.core.wording import age, plural
 from strandline.reconcile.model import Protection
@@ -30,9 +30,11 @@ _KINDS = {
 def run(found: Run) -> list[RenderableType]:
     outcome = found.outcome
     kind = ", ".join(("report" if not found.asked.act else "acted", *found.doubts))
+    compared = "nothing compared"
+    if found.has_compared:
+        compared = f"{plural(outcome.listed, 'file')} listed, {plural(outcome.referenced, 'reference')} read"
     head = Text.assemble(
-        _sign(found), " Run ", (str(found.id), "bold"), f" ({kind}): {plural(outcome.listed, 'file')} listed, "
-        f"{plural(outcome.referenced, 'reference')} read{_took(outcome.phases)}",
+        _sign(found), " Run ", (str(found.id), "bold"), f" ({kind}): {compared}{_took(outcome.phases)}"
     )  # fmt: skip
     shown: list[RenderableType] = [head]
     if found.aborted is not None:
@@ -45,7 +47,8 @@ def run(found: Run) -> list[RenderableType]:
         counts = [getattr(c, what) for c in (outcome.found, outcome.planned, outcome.done)]
         if what == "superseded" and not any(counts):
             continue
-        table.add_row(f"  {name}", *(f"{count:,}" for count in counts))
+        known = (found.has_compared, found.has_compared, found.is_done_known)
+        table.add_row(f"  {name}", *(_count(count, is_known) for count, is_known in zip(counts, known, strict=True)))
     shown += [table, *_notes(found), *_protected(outcome.protected), *_samples(outcome.samples), *_more(outcome)]
     if not found.asked.act and outcome.planned != Counts():
         shown.append(Text("  Nothing was touched. `strandline reconcile --act` acts on what is planned.", "dim"))
@@ -54,6 +57,10 @@ def run(found: Run) -> list[RenderableType]:
             Text(f"  {plural(found.held, 'file')} in quarantine: `strandline reconcile restore {found.id}`.", "dim")
         )
     return shown
+
+
+def _count(number: int, is_known: bool) -> str:
+    return f"{number:,}" if is_known else UNKNOWN
 
 
 def _sign(found: Run) -> tuple[str, str]:
@@ -162,9 +169,9 @@ def runs(found: Sequence[Run]) -> list[RenderableType]:
             f"{age(one.started_at)} ago",
             who(one.actor),
             how,
-            f"{outcome.found.missing:,}",
-            f"{outcome.found.orphans:,}",
-            f"{sum(getattr(outcome.done, what) for what in _KINDS):,}",
+            _count(outcome.found.missing, one.has_compared),
+            _count(outcome.found.orphans, one.has_compared),
+            _count(outcome.done.total, one.is_done_known),
             f"{one.held:,}",
         )
     return [table]

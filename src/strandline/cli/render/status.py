@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from strandline.cli.render import sinks
+from strandline.cli.render import followers, replication, sinks
 from strandline.cli.render.elements import attention, grid, number
 from strandline.core.types import BlockKind
 from strandline.core.wording import age, plural
@@ -19,16 +19,22 @@ from strandline.status.receive import ReceiveStatus
 from strandline.status.report import DatasetStatus, LakeStatus, OpenBlockStatus
 
 
-def status(found: LakeStatus, now: datetime | None = None) -> RenderableType:
+def status(found: LakeStatus, at: datetime | None = None) -> RenderableType:
+    now = at or datetime.now(UTC)
     parts: list[RenderableType] = [_head(found), Text("")]
     if not found.datasets:
         parts.append(Text("No datasets yet. `strandline dataset create NAME --like FILE` makes one.", "dim"))
     else:
         parts.append(_datasets(found))
     if any(d.blocks for d in found.datasets):
-        parts += [Text(""), Text("Open blocks", "bold"), _blocks(found, now or datetime.now(UTC))]
+        parts += [Text(""), Text("Open blocks", "bold"), _blocks(found, now)]
     if found.sinks:
         parts += [Text(""), sinks.table(found.sinks, now)]
+    if found.site.leader is not None:
+        parts += [Text(""), replication.leader_line(found.site.leader, now)]
+        parts += [replication.followed(found.site.shards)] if found.site.shards else []
+    if found.followers:
+        parts += [Text(""), followers.shards(found.followers)]
     if any(not r.dropped and r.bodies for r in found.receive or ()):
         parts += [Text(""), Text("Received, not ingested yet", "bold"), _received(found.receive or (), now)]
     if found.maintenance is not None and any(d.last or d.floor for d in found.maintenance.datasets):
@@ -80,7 +86,9 @@ def _blocks(found: LakeStatus, now: datetime) -> RenderableType:
     table = grid("dataset", "numbers", "age", "batch", "what it means", right=("age",))
     for d in found.datasets:
         for b in d.blocks:
-            table.add_row(d.name, b.range, age(b.since, now), Text(_short(b.batch_id), "dim"), _meaning(d.name, b, now))
+            table.add_row(
+                d.name, b.range, age(b.since, now), Text(_short(b.batch_id), "dim"), _meaning(found, d.name, b, now)
+            )
     return table
 
 
@@ -88,7 +96,9 @@ def _short(batch_id: str, chars_max: int = 24) -> str:
     return batch_id if len(batch_id) <= chars_max else f"{batch_id[: chars_max - 1]}…"
 
 
-def _meaning(dataset: str, b: OpenBlockStatus, now: datetime) -> Text:
+def _meaning(found: LakeStatus, dataset: str, b: OpenBlockStatus, now: datetime) -> Text:
+    if found.site.leader is not None:
+        return Text("recorded; `strandline follow` or `strandline run` applies it")
     if b.lease_until is None:
         return Text("committed, not visible yet; `strandline recover` publishes it", "yellow")
     left = (b.lease_until - now).total_seconds()

@@ -29,6 +29,13 @@ class Piece:
     ends_file: bool = False  # a large file ends here, and so does the chunk: no two tasks have to read the file
 
 
+def promise_limit(sealed: Seq, planned: Seq | None, followed: Seq | None) -> Seq | None:
+    """How far a plan may go: not above the seal, nor above what all followers have that sinks wait for. What is planned
+    stays planned. None: nothing can be planned."""
+    limit = max(min(int(sealed), int(followed or 0)), int(planned or 0))
+    return Seq(limit) if limit else None
+
+
 def batch_is_ready(
     options: DeliveryOptions, *, rows: int, oldest: datetime | None, now: datetime, lanes_behind: bool
 ) -> bool:

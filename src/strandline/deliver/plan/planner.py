@@ -22,17 +22,19 @@ from strandline.deliver.plan.chunking import (
     keep_to,
     lacking,
     pinned_part,
+    promise_limit,
     straddles,
 )
 from strandline.deliver.plan.older_generations import check_foundations
 from strandline.deliver.plan.size_scan_parquet import scan_files
 from strandline.deliver.send.data_files import plain_files
-from strandline.deliver.sink import Cut, Held, HeldRange, Pinning, Sink
+from strandline.deliver.sink import Cut, Held, HeldRange, Pinning, Sink, is_numbered
 from strandline.deliver.sink_options import parse_common
 from strandline.deliver.sink_session import SinkRun
 from strandline.iceberg.schema.columns import from_iceberg
 from strandline.ledger.deliver import intents, lanes, quarantine
 from strandline.ledger.ingest import blocks, published_blocks
+from strandline.ledger.replicate import followers
 from strandline.read.settled_view import SettledView
 
 
@@ -59,7 +61,7 @@ def load_position(run: SinkRun) -> SinkPosition | None:
     with run.context.ledger.read() as connection:
         known = {
             lane.partition: lane
-            for lane in lanes.list_lanes(connection, record, lake=run.context.lake, table_uuid=run.dataset.table_uuid)
+            for lane in lanes.list_lanes(connection, record, lake=run.context.lake, dataset=run.dataset.uuid)
         }
         landed = intents.last_landed(connection, record)
         still_open = frozenset(i.partition for i in intents.open_of(connection, record))
@@ -67,11 +69,15 @@ def load_position(run: SinkRun) -> SinkPosition | None:
         sealed = blocks.sealed(connection, run.dataset.id)
         if sealed is None:
             return None
+        waits = followers.waits(connection) if run.context.settings.wait_for == "all" else {}
+        promised = promise_limit(sealed, record.planned, waits.get(run.dataset.id, sealed))
+        if promised is None:
+            return None
         until = published_blocks.cut(
             connection,
             run.dataset.id,
             after=record.planned,
-            sealed=sealed,
+            sealed=promised,
             rows_max=run.context.settings.plan_rows_max,
         )
     exceptions = {p: lane.mark for p, lane in known.items() if lane.mark != record.planned and p not in still_open}
@@ -91,7 +97,7 @@ def store_next(run: SinkRun) -> list[Intent] | None:
     position = load_position(run)
     if position is None:
         return None
-    with run.called_off_by_stopping():
+    with run.heeding():
         planned = _pinned(run, position, plan_lanes(run, position, position.until))
     failpoints.hit("deliver.before_plan")
     stored = intents.store_plan(
@@ -205,7 +211,9 @@ def _cut_lanes(
 ) -> list[LanePlan]:
     marks = {p: position.mark(p) for p in pieces}
     around = {p: f for p, f in found.items() if not f.nothing}
-    fields = size_scan_spark.delivered_fields(source.df.schema, run.options.columns, run.sink().form)
+    fields = size_scan_spark.delivered_fields(
+        source.df.schema, run.options.columns, is_numbered=is_numbered(run.sink())
+    )
     by_segment = size_scan_spark.pieces_around(source.df, fields, marks, around, until, run.options) if around else {}
     plans = []
     for partition in sorted(pieces):
@@ -292,7 +300,7 @@ def prepare(run: SinkRun, source: SettledView, options: Mapping[str, str] | None
             hint=f"`strandline sink update {run.record.name} --option columns=…` chooses others; for what is under way,"
             f" `strandline sink recover {run.record.name}` plans anew.",
         )
-    fields = size_scan_spark.delivered_fields(source.df.schema, chosen, run.sink(options).form)
+    fields = size_scan_spark.delivered_fields(source.df.schema, chosen, is_numbered=is_numbered(run.sink(options)))
     key = (source.view.schema_id, chosen, tuple(sorted((options or run.record.options).items())))
     if key not in run.prepared:
         by_name = {c.name: c for c in columns}

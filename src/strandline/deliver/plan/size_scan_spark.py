@@ -158,13 +158,13 @@ def _refined(weighed: DataFrame, found: list[Any], options: DeliveryOptions) -> 
     return result
 
 
-def delivered_fields(schema: T.StructType, columns: Sequence[str] | None, form: str = "rows") -> list[T.StructField]:
-    """The chosen columns, or `_ingest_seq` and all of the user's. A database always gets `_ingest_seq`."""
+def delivered_fields(schema: T.StructType, columns: Sequence[str] | None, *, is_numbered: bool) -> list[T.StructField]:
+    """The chosen columns, or `_ingest_seq` and all of the user's. A table always gets `_ingest_seq`."""
     by_name = {f.name: f for f in schema.fields}
     if columns is None:
         rest = [f for f in schema.fields if f.name not in (SEQ_COLUMN, PARTITION_COLUMN)]
         return [by_name[SEQ_COLUMN], *rest]
-    if form == "copy":
+    if is_numbered:
         columns = [SEQ_COLUMN, *(c for c in columns if c != SEQ_COLUMN)]
     return [by_name[c] for c in columns]
 

@@ -7,15 +7,16 @@ ago: there, and only there, the row goes to a lane for replays, and late attempt
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from strandline.core import failpoints
 from strandline.core.audit_events import Event
+from strandline.core.calling_off import check_going
 from strandline.core.delivery_types import SinkRecord
-from strandline.core.errors import FailedError, RefusedError, SchemaError
+from strandline.core.errors import CalledOff, FailedError, RefusedError, SchemaError, StrandlineError
 from strandline.core.types import Dataset, Seq, SeqRange, before, merge_ranges
 from strandline.deliver.context import DeliverContext
 from strandline.deliver.manage_sinks import alone
@@ -109,6 +110,8 @@ class _Replaying:
     columns: Mapping[str, Column]
     objects: QuarantineObjects
     on_progress: OnRows
+    _tried: int = 0
+    _landed_rows: list[Seq] = field(default_factory=list)
     _senders: dict[tuple[object, ...], Sender] = field(default_factory=dict)
 
     def replay(self, wanted: Sequence[Quarantined]) -> ReplayReport:
@@ -117,19 +120,27 @@ class _Replaying:
         try:
             for n, row in enumerate(wanted):
                 self.on_progress(n, len(wanted))
-                if row.seq in held:
-                    self._landed(row)
-                    done.append(ReplayedRow(row.seq, Replay.REPLAYED, "it was there already"))
-                    continue
-                done.append(self._send(row))
+                done.append(self._replayed(row, held))
                 if done[-1].outcome in (Replay.UNKNOWN, Replay.WAITING):  # the others would fare no better
+                    check_going()  # or its request was cut short
                     done += (ReplayedRow(r.seq, Replay.WAITING, "not tried") for r in wanted[n + 1 :])
                     break
+        except BaseException as e:
+            with suppress(StrandlineError):  # `e` says more
+                self._note(e)
+            raise
         finally:
             for sender in self._senders.values():
                 sender.close()
-        self._note(done)
+        self._note()
         return ReplayReport(self.run.record.name, tuple(done))
+
+    def _replayed(self, row: Quarantined, held: Collection[Seq]) -> ReplayedRow:
+        self._tried += 1
+        if row.seq not in held:
+            return self._send(row)
+        self._landed(row)
+        return ReplayedRow(row.seq, Replay.REPLAYED, "it was there already")
 
     def _ask(self, wanted: Sequence[Quarantined]) -> set[Seq]:
         """Rows that the sink holds: an earlier replay landed, or a late attempt."""
@@ -174,7 +185,8 @@ class _Replaying:
 
     def _landed(self, row: Quarantined) -> None:
         quarantine.start_replay(self.run.context.ledger, row.id)
-        quarantine.replayed(self.run.context.ledger, row.id)
+        if quarantine.replayed(self.run.context.ledger, row.id):
+            self._landed_rows.append(row.seq)
         self.objects.remove(row.object)
 
     def _sender(self, sink: Sink, row: Quarantined, content: RowContent) -> Sender:
@@ -187,12 +199,17 @@ class _Replaying:
             self._senders[key] = sink.sender(self.run.pass_token)
         return self._senders[key]
 
-    def _note(self, done: Sequence[ReplayedRow]) -> None:
-        replayed = [r.number for r in done if r.outcome is Replay.REPLAYED]
+    def _note(self, ended_by: BaseException | None = None) -> None:
+        """Records what was done, also of a replay that ended early: its rows are at the sink."""
+        early: dict[str, object] = {}
+        if isinstance(ended_by, CalledOff):
+            early = {"called_off": True, "called_off_by": ended_by.by}
+        elif ended_by is not None:
+            early = {"failed": type(ended_by).__name__}
         with self.run.context.ledger.write() as connection:
             audit.record(
-                connection, Event.QUARANTINE_REPLAYED, sink=self.run.record.name, tried=len(done),
-                replayed=len(replayed), numbers=replayed[:100],
+                connection, Event.QUARANTINE_REPLAYED, sink=self.run.record.name, tried=self._tried,
+                replayed=len(self._landed_rows), numbers=self._landed_rows[:100], **early,
             )  # fmt: skip
 
 

@@ -39,6 +39,7 @@ from strandline.deliver.send.build_spark import (
 from strandline.deliver.send.concurrent_send import sent
 from strandline.deliver.send.data_files import one_after_the_other, plain_files
 from strandline.deliver.sink import Sender
+from strandline.iceberg.parquet_rows import BATCH_ROWS
 from strandline.iceberg.spark.java_errors import explaining
 from strandline.iceberg.spark.tables import DataFile
 from strandline.read.settled_view import SettledView
@@ -167,7 +168,7 @@ class _Task:
         if not all(data_files.in_order(f, self.store, run.lo, run.hi) for f in run.files):
             return
         largest = max(s.expected for s in run.shipments)
-        rows_max = min(max(largest, _BATCH_ROWS_MIN), data_files.BATCH_ROWS)
+        rows_max = min(max(largest, _BATCH_ROWS_MIN), BATCH_ROWS)
         whole = with_number(self.schema)
         parts = (
             part

@@ -8,26 +8,23 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql import types as T
 
-from strandline.core.types import SEQ_COLUMN, SEQ_MAX
+from strandline.core.types import SEQ_COLUMN
 from strandline.deliver.context import DeliverContext
+from strandline.iceberg import parquet_rows
 from strandline.iceberg.metadata.table_metadata import TableView
+from strandline.iceberg.parquet_rows import BATCH_ROWS, row_groups, rows_per_batch
 from strandline.iceberg.spark.tables import DataFile
 from strandline.read.settled_view import SettledView
 from strandline.storage.s3_settings import S3Settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
 FILES_MAX = 2000
-BATCH_ROWS = 1 << 16
-_BATCH_BYTES = 32 << 20
-_BUFFER_BYTES = 1 << 20
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PLAIN_TYPES = (
     T.BooleanType, T.IntegerType, T.LongType, T.FloatType, T.DoubleType, T.DateType, T.StringType, T.BinaryType,
@@ -92,9 +89,9 @@ def parts(
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    with _opened(location, store) as file:
-        groups, whole = _groups(file, lo, hi)
-        few = _few_rows(file, groups, rows_max)
+    with parquet_rows.opened(location, store) as file:
+        groups, whole = row_groups(file, lo, hi)
+        few = rows_per_batch(file, groups, rows_max)
         for batch in file.iter_batches(few, row_groups=groups, columns=schema.names, use_threads=False):
             rows, last = pa.Table.from_batches([batch]), None
             if not whole and ordered and not rows[SEQ_COLUMN].null_count:
@@ -109,54 +106,8 @@ def parts(
                 return
 
 
-def _few_rows(file: pq.ParquetFile, groups: Sequence[int], rows_max: int) -> int:
-    """A batch size that keeps memory small, by the average row size in the footer: a task holds what it reads."""
-    rows = sum(file.metadata.row_group(g).num_rows for g in groups)
-    weight = sum(file.metadata.row_group(g).total_byte_size for g in groups)
-    return max(1, min(rows_max, _BATCH_BYTES * rows // max(1, weight)))
-
-
 def in_order(location: str, store: S3Settings, lo: int, hi: int) -> bool:
     """Whether the file's rows are in the order of their sequence numbers, each number once, in all row groups that may
     hold numbers between these two. Reads only the numbers."""
-    import numpy as np
-
-    last = -1
-    with _opened(location, store) as file:
-        groups, _ = _groups(file, lo, hi)
-        for batch in file.iter_batches(BATCH_ROWS, row_groups=groups, columns=[SEQ_COLUMN], use_threads=False):
-            numbers = batch.column(0).drop_null().to_numpy()
-            if len(numbers) and (numbers[0] <= last or (np.diff(numbers) <= 0).any()):
-                return False
-            last = int(numbers[-1]) if len(numbers) else last
-    return True
-
-
-@contextmanager
-def _opened(location: str, store: S3Settings) -> Iterator[pq.ParquetFile]:
-    import pyarrow.parquet as pq
-    from pyarrow import fs
-
-    # Local files are read as needed; from S3, the columns of a whole row group are fetched at once.
-    away = location.startswith("s3://")
-    files: fs.FileSystem = fs.S3FileSystem(**store.pyarrow_options()) if away else fs.LocalFileSystem()
-    path = location.removeprefix("s3://").removeprefix("file://").removeprefix("file:")
-    with (
-        files.open_input_file(path) as handle,
-        pq.ParquetFile(handle, pre_buffer=away, buffer_size=0 if away else _BUFFER_BYTES) as file,
-    ):
-        yield file
-
-
-def _groups(file: pq.ParquetFile, lo: int, hi: int) -> tuple[list[int], bool]:
-    """The row groups that may hold numbers between these two, and whether they hold no others."""
-    at = file.schema_arrow.get_field_index(SEQ_COLUMN)
-    bounds = [_bounds(file.metadata.row_group(g).column(at).statistics) for g in range(file.num_row_groups)]
-    groups = [g for g, (first, last) in enumerate(bounds) if lo <= last and first <= hi]
-    return groups, all(lo <= bounds[g][0] and bounds[g][1] <= hi for g in groups)
-
-
-def _bounds(statistics: Any) -> tuple[int, int]:
-    if statistics is None or not statistics.has_min_max or not statistics.has_null_count or statistics.null_count:
-        return 0, SEQ_MAX  # unknown, or rows without a number among them, which the filter drops
-    return statistics.min, statistics.max
+    with parquet_rows.opened(location, store) as file:
+        return parquet_rows.in_order(file, row_groups(file, lo, hi)[0])

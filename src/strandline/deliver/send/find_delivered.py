@@ -21,7 +21,7 @@ def find_delivered(run: SinkRun, group: Sequence[Intent]) -> dict[ChunkId, Ackno
     sink = run.sink(group[0].options)
     with run.context.ledger.read() as connection:
         # raises if a lane's state cannot be read
-        lanes.list_lanes(connection, run.record, lake=run.context.lake, table_uuid=run.dataset.table_uuid)
+        lanes.list_lanes(connection, run.record, lake=run.context.lake, dataset=run.dataset.uuid)
         landed = intents.last_landed(connection, run.record)
     asked = [(run.address(i.partition), ask_from(landed.get(i.lane, ()), i.after)) for i in group]
     filtered = parse_common(group[0].options).where is not None

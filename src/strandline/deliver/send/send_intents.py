@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from strandline.core import failpoints
+from strandline.core.calling_off import check_going
 from strandline.core.delivery_types import Acknowledged, Chunk, ChunkId, ChunkState, Intent, IntentId
-from strandline.core.errors import FailedError
+from strandline.core.errors import CalledOff, FailedError
 from strandline.core.types import before
 from strandline.deliver.context import settled
 from strandline.deliver.plan.planner import prepare
@@ -26,7 +27,7 @@ from strandline.deliver.send.split_rejected import Refusing
 from strandline.deliver.send.undelivered_rows import read_undelivered
 from strandline.deliver.sink import Conflict, Landed, Refused, TriesRows, TryLater, Unknown, can_be_asked
 from strandline.deliver.sink_options import parse_common
-from strandline.deliver.sink_session import CalledOff, SinkRun
+from strandline.deliver.sink_session import SinkRun
 from strandline.ledger.deliver import intents as intent_records
 from strandline.read.settled_view import SettledView
 
@@ -184,6 +185,7 @@ class _Finishing:
         try:
             rows = read_undelivered(self.run, self.options, unsent)
         except FailedError as e:  # a row that cannot be built must not hold back other lanes
+            check_going()
             self.report.troubles.append(e.message)
             return None
         sender = self.run.sink(self.options).sender(self.run.pass_token)
@@ -306,6 +308,7 @@ class _Wave:
         try:
             return self._send(source, shipments)
         except FailedError as e:
+            check_going()  # a cancelled job says nothing about the rows
             if (newer := self._newer(source)) is not None:
                 return self._send_all(newer, shipments)
             lanes_ = {s.address.partition for s in shipments}
@@ -339,7 +342,7 @@ class _Wave:
         sender = sink.sender(run.pass_token)
         if self.blames_rows and isinstance(sender, TriesRows):
             sender = sender.blaming_rows()
-        with run.tasks_max() as tasks_max, run.called_off_by_stopping():
+        with run.tasks_max() as tasks_max, run.heeding():
             return ship_either_way(run.context, source, shipments, cargo, sender, tasks_max)
 
     def _sort(self, item: _Todo, shipped: Shipped) -> None:

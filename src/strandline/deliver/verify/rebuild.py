@@ -17,7 +17,7 @@ from strandline.deliver.plan import size_scan_spark
 from strandline.deliver.send.build_parquet import ship_either_way
 from strandline.deliver.send.build_spark import Cargo, DuplicateNumber, Nothing, Shipment, Shipped, cargo_of, ship
 from strandline.deliver.send.digests import same_bytes
-from strandline.deliver.sink import Landed, Parcel, Provable, Rehearsal, Sender
+from strandline.deliver.sink import Landed, Parcel, Provable, Rehearsal, Sender, is_numbered
 from strandline.deliver.sink_options import parse_common
 from strandline.deliver.sink_session import SinkRun
 from strandline.deliver.verify.compare import LakeRows
@@ -115,8 +115,9 @@ class Rebuilding:
         if gone := [c for c in options.columns or () if c not in df.columns]:
             self.unfit[key] = f"{self._run.dataset.name} no longer has the column {gone[0]}"
             return None
-        form = self._run.sink(dict(key)).form
-        return cargo_of(form, size_scan_spark.delivered_fields(df.schema, options.columns, form), options)
+        sink = self._run.sink(dict(key))
+        fields = size_scan_spark.delivered_fields(df.schema, options.columns, is_numbered=is_numbered(sink))
+        return cargo_of(sink.form, fields, options)
 
     def _ship(self, df: DataFrame, wave: Sequence[WantedChunk], cargo: Cargo, sender: Sender) -> list[Shipped]:
         shipments = [Shipment(i, self._run.address(w.partition), w.rows, w.expected) for i, w in enumerate(wave)]

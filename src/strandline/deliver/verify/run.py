@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
+from strandline.core.calling_off import check_going
 from strandline.core.delivery_types import Intent, Lane, SinkRecord
 from strandline.core.errors import RefusedError, StorageError, StrandlineError
 from strandline.core.types import Dataset, Lease, Seq, SeqRange
@@ -51,6 +52,7 @@ def verify(
             with closing(SinkRun(context, record, dataset, Lease(record.id, "verify"))) as run:
                 verdicts.append(_Verification(run, taken_is_fine, progress).verdict())
         except StrandlineError as e:
+            check_going()  # a cancelled job says nothing about the sink
             words = e.message if e.hint is None else f"{e.message} ({e.hint})"
             unreadable = VerifyFinding(Fault.UNREADABLE, record.name, "", None, record.destination, words)
             verdicts.append(SinkVerdict(record.name, record.kind, 0, findings=(unreadable,)))
@@ -111,7 +113,7 @@ class _Verification:
         run = self.run
         self._say("asking the ledger", 0, 0)
         with run.context.ledger.read() as connection:
-            known = lanes.list_lanes(connection, run.record, lake=run.context.lake, table_uuid=run.dataset.table_uuid)
+            known = lanes.list_lanes(connection, run.record, lake=run.context.lake, dataset=run.dataset.uuid)
             self.history = {lane.partition: list(intents.history(connection, lane.id)) for lane in known}
             self.losses = losses.of_sink(connection, run.record)
         return known

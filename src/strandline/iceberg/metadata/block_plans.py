@@ -52,7 +52,7 @@ def plan_publish(
     published = view.published_as(str(wap))
     if published is None and any(s.id == snapshot for s in view.ancestors(view.main)):
         published = snapshot
-    if head is not None and head != snapshot:
+    if head is not None and head != snapshot and not stages_again(view, head, snapshot, wap):
         return PublishHeld(f"branch {branch} was moved by someone else, from snapshot {snapshot} to {head}")
     if published is not None:
         return AlreadyPublished(published, view.settled) if head is None else RemoveBranch(published)
@@ -71,6 +71,17 @@ def plan_publish(
     if head is None:
         return PublishHeld(f"branch {branch} is gone and main has none of its rows")
     return CherryPick(snapshot)
+
+
+def stages_again(view: TableView, head: SnapshotId, snapshot: SnapshotId, wap: WapId) -> bool:
+    """Whether whatever follows the block's snapshot on its branch is the same block once more: a writer that was taken
+    for dead went on. Nobody publishes what it staged."""
+    for found in view.ancestors(head):
+        if found.id == snapshot:
+            return True
+        if found.wap != str(wap):
+            return False
+    return False
 
 
 # What to do with a reserved block whose writer is gone.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from strandline.core.types import Anchor, Published, SeqRange, SnapshotId
-from strandline.iceberg.metadata.table_metadata import TableView
+from strandline.iceberg.metadata.table_metadata import EXPIRED_PARENT, TableView
 
 Links = Mapping[SnapshotId, tuple[SnapshotId | None, int]]  # by snapshot: its parent and its Iceberg sequence number
 
@@ -62,10 +62,11 @@ def judge(
     """`earlier` returns the snapshots of earlier versions of the metadata, newest version first; it is called only if
     snapshots of main were expired. `all_have_rows` says whether main has a row of each block; it is called last."""
     anchors = _anchors(view, memory)
-    found = {a: _descends(view, a, lambda: ()) for a in anchors}
+    links = links_of(view)
+    found = {a: descends(links, view.main, a) for a in anchors}
     is_untagged = view.settled is None and memory.anchor is None  # a version of Strandline without tags published last
     if None in found.values() and not (is_untagged and True in found.values()):
-        found = {a: _descends(view, a, earlier) if f is None else f for a, f in found.items()}
+        found = {a: descends(links, view.main, a, earlier) if f is None else f for a, f in found.items()}
     if (lost := next((a for a in anchors if found[a] is False), None)) is not None:
         return RolledBack(lost.snapshot, lost.snapshot in view.snapshots)
     if None not in found.values() or (is_untagged and True in found.values()):
@@ -85,12 +86,14 @@ def _anchors(view: TableView, memory: Memory) -> list[Anchor]:
     return [Anchor(s, view.snapshots[s].sequence if s in view.snapshots else 0) for s in published]
 
 
-def _descends(view: TableView, anchor: Anchor, earlier: Callable[[], Iterable[Links]]) -> bool | None:
-    """None if a snapshot between the two is gone, and no earlier version of the metadata has it either."""
-    links = links_of(view)
+def descends(
+    links: Links, main: SnapshotId | None, anchor: Anchor, earlier: Callable[[], Iterable[Links]] = lambda: ()
+) -> bool | None:
+    """Whether main descends from the anchor. None if a snapshot between the two is gone, and no earlier version of the
+    metadata has it either."""
     versions = None
     seen: set[SnapshotId] = set()
-    at = view.main
+    at = last = main
     while at is not None:
         if at == anchor.snapshot:
             return True
@@ -98,9 +101,13 @@ def _descends(view: TableView, anchor: Anchor, earlier: Callable[[], Iterable[Li
             versions = iter(earlier()) if versions is None else versions
             if (older := next(versions, None)) is None:
                 return None if _ancestors(links, anchor.snapshot).isdisjoint(seen) else False
-            links = {**older, **links}
+            newer = {id: link for id, link in links.items() if id not in older or link[0] != EXPIRED_PARENT}
+            links = {**older, **newer}
+            if at == EXPIRED_PARENT and last is not None:
+                at = links[last][0]
             continue
         seen.add(at)
+        last = at
         at, sequence = found
         if 0 < sequence <= anchor.sequence:
             return False  # a descendant has a higher sequence number

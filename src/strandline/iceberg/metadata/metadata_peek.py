@@ -100,6 +100,15 @@ def read_locations(config: LakeConfig) -> dict[tuple[str, ...], str]:
     return {(*str(namespace).split("."), name): location for namespace, name, location in rows if location is not None}
 
 
+def check_catalog_file(config: LakeConfig) -> None:
+    """Raises StorageError unless the embedded catalog can be read. One row of it is enough."""
+    path = config.path(config.settings.catalog.path)
+    if not path.is_file():
+        raise StorageError(f"there is no catalog at {path}", hint="Restore the file.")
+    with _catalog_file(path) as connection:
+        connection.execute("SELECT 1 FROM iceberg_tables LIMIT 1").fetchall()
+
+
 @contextmanager
 def _catalog_file(path: Path) -> Iterator[sqlite3.Connection]:
     """For reading. Raises StorageError."""

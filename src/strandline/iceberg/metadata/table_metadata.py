@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from strandline.core.block_branches import BlockBranch, parse_branch
 from strandline.core.errors import TableUnfit
 from strandline.core.types import (
-    BRANCH_PREFIX,
     INTERNAL_COLUMNS,
     SEQ_COLUMN,
     SEQ_MAX,
@@ -23,6 +23,7 @@ from strandline.core.types import (
     Dataset,
     Seq,
     SeqRange,
+    ShardId,
     SnapshotId,
     is_reserved,
 )
@@ -32,6 +33,13 @@ EPOCH_PROPERTY = "strandline.epoch"
 DELIVER_BY_PROPERTY = "strandline.deliver-by"
 ADOPTED_PROPERTY = "strandline.adopted"
 HISTORY_PROPERTY = "strandline.history"
+DATASET_ID_PROPERTY = "strandline.dataset-id"  # the same at every site of the lake; without it, the table's own uuid
+FIRST_SHARD_PROPERTY = "strandline.first-shard"
+SHARDS_PROPERTY = "strandline.shards"
+# `true` before the dataset is first offered to a follower; stays for ever
+FOLLOWED_PROPERTY = "strandline.followed"
+# followed by the name of a follower: `added` before it is registered, `removed` after it was removed
+FOLLOWER_PREFIX = "strandline.follower."
 # the Iceberg sequence number of an adopted table when the column was added: files up to it cannot have the column
 NUMBERED_SINCE_PROPERTY = "strandline.numbered-since"
 VOID_PREFIX = "strandline-void-"  # of tags that keep a batch of dropped entries from landing (`drop_entries.py`)
@@ -41,11 +49,15 @@ SETTLED_TAG = "strandline-settled"
 FLOOR_PREFIX = "strandline.floor."
 # followed by the first and last sequence number of a purged range, and the sequence number that the purge took
 PURGED_PREFIX = "strandline.purged."
+# followed by the number of a cut: what a take-over left, set before the new leader offers anything of the table
+CUT_PREFIX = "strandline.cut."
 BATCH_SUMMARY = "strandline.reconcile.batch"
 # in the summary of a snapshot that drops entries: its token, and the number of files
 DROPPED_SUMMARY = "strandline.reconcile.dropped"
 # in the summary of a snapshot that numbers adopted rows in main, without a branch: its block, as a wap id
 BLOCK_SUMMARY = "strandline.block"
+# in place of a parent that PyIceberg expired: it removes the name, so that history seems to begin with the child
+EXPIRED_PARENT = SnapshotId(-2)
 MAX_REF_AGE_PROPERTY = "history.expire.max-ref-age-ms"
 METRICS_PROPERTY = f"write.metadata.metrics.column.{SEQ_COLUMN}"
 FORMAT_PROPERTY = "write.format.default"
@@ -86,9 +98,11 @@ class WapId:
     rows: SeqRange
     digest: str | None
     batch_id: str
+    shard: ShardId | None = None  # that the writer has named; None: the one that the batch id leads to
 
     def __str__(self) -> str:
-        return f"strandline:1:{self.lake}:{self.rows.lo}-{self.rows.hi}:{self.digest or ''}:{self.batch_id}"
+        named = "" if self.shard is None else f"@{self.shard}"
+        return f"strandline:1:{self.lake}:{self.rows.lo}-{self.rows.hi}{named}:{self.digest or ''}:{self.batch_id}"
 
     @staticmethod
     def parse(text: str | None) -> WapId | None:
@@ -96,9 +110,11 @@ class WapId:
         parts = (text or "").split(":", 5)
         if len(parts) != 6 or parts[:2] != ["strandline", "1"]:
             return None
-        lo, _, hi = parts[3].partition("-")
+        numbers, _, shard = parts[3].partition("@")
+        lo, _, hi = numbers.partition("-")
+        named = ShardId(int(shard)) if shard.isdigit() else None
         try:
-            return WapId(parts[2], SeqRange(Seq(int(lo)), Seq(int(hi))), parts[4] or None, parts[5])
+            return WapId(parts[2], SeqRange(Seq(int(lo)), Seq(int(hi))), parts[4] or None, parts[5], named)
         except ValueError:
             return None
 
@@ -181,14 +197,36 @@ class TableView:
         return max(self.floors, default=0)
 
     @property
+    def is_followed(self) -> bool:
+        """Whether a follower may have got something of the table, at whatever time."""
+        return self.properties.get(FOLLOWED_PROPERTY) == "true"
+
+    @property
+    def followers(self) -> set[str]:
+        """The names of followers that were added and not removed."""
+        named = {n: v for n, v in self.properties.items() if n.startswith(FOLLOWER_PREFIX)}
+        return {n.removeprefix(FOLLOWER_PREFIX) for n, v in named.items() if v == "added"}
+
+    @property
     def purged(self) -> tuple[RecordedPurge, ...]:
         """Ranges in which rows were deleted on demand."""
         return tuple(p for p in map(RecordedPurge.parse, self.properties.items()) if p is not None)
 
     @property
+    def cuts(self) -> dict[Seq, str]:
+        """What take-overs left of the table, by the number of the cut."""
+        named = {n.removeprefix(CUT_PREFIX): v for n, v in self.properties.items() if n.startswith(CUT_PREFIX)}
+        return {Seq(int(number)): v for number, v in named.items() if number.isascii() and number.isdigit()}
+
+    @property
     def branches(self) -> Mapping[str, SnapshotId]:
         """Only ours."""
-        return {n: s for n, s in self.refs.items() if n.startswith(BRANCH_PREFIX) and n[len(BRANCH_PREFIX) :].isdigit()}
+        return {n: s for n, s in self.refs.items() if parse_branch(n) is not None}
+
+    def branches_of(self, lo: int) -> dict[str, BlockBranch]:
+        """The branches of the block that begins at this sequence number."""
+        found = {name: parse_branch(name) for name in self.refs}
+        return {name: branch for name, branch in found.items() if branch is not None and branch.lo == lo}
 
     def ancestors(self, of: SnapshotId | None) -> Iterator[SnapshotView]:
         """From the newest back to the oldest that is still kept."""
@@ -252,9 +290,11 @@ def _ref(name: str, data: Mapping[str, Any]) -> Ref:
 def _snapshot(data: Mapping[str, Any]) -> SnapshotView:
     summary = dict(data.get("summary", {}))
     parent = data.get("parent-snapshot-id")
+    if parent in (None, -1):
+        parent = None if _can_be_first(summary) else EXPIRED_PARENT
     return SnapshotView(
         SnapshotId(data["snapshot-id"]),
-        None if parent in (None, -1) else SnapshotId(parent),
+        None if parent is None else SnapshotId(parent),
         summary.get("operation", "append"),
         # A cherry-pick has both: `published-wap-id` is what it published.
         summary.get("published-wap-id") or summary.get("wap.id") or summary.get(BLOCK_SUMMARY),
@@ -263,6 +303,19 @@ def _snapshot(data: Mapping[str, Any]) -> SnapshotView:
         data.get("sequence-number", 0),
         data.get("timestamp-ms", 0),
     )
+
+
+def _can_be_first(summary: Mapping[str, str]) -> bool:
+    """Whether a snapshot can be the first of its table: it brought everything that the table had then."""
+    if summary.get("operation", "append") != "append":
+        return False
+    totals = ((summary.get(f"added-{of}", "0"), summary.get(f"total-{of}")) for of in ("data-files", "records"))
+    return all(total is None or total == added for added, total in totals)
+
+
+def followed_properties(followers: Iterable[str]) -> dict[str, str]:
+    """What a table records before one of these followers gets anything of it."""
+    return {FOLLOWED_PROPERTY: "true", **{f"{FOLLOWER_PREFIX}{name}": "added" for name in followers}}
 
 
 def check_fit(view: TableView, dataset: Dataset, lake: str) -> None:

@@ -5,7 +5,6 @@ It opens the same catalog under the same name, `lake`, as Spark's session, from 
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,34 +25,32 @@ from pyiceberg.exceptions import (
 from pyiceberg.io import load_file_io
 from pyiceberg.table import StaticTable
 from pyiceberg.table.metadata import TableMetadataV1
-from pyiceberg.types import LongType, StringType
 
 from strandline.core.errors import (
     CommitUnknown,
     RefusedError,
-    SchemaError,
     StorageError,
-    Superseded,
-    TableUnfit,
-    WrongLake,
 )
 from strandline.core.secrets import resolve_catalog_options
 from strandline.core.settings import LakeConfig
-from strandline.core.types import INTERNAL_COLUMNS, PARTITION_COLUMN, RESERVED_PREFIX, SEQ_COLUMN, is_reserved
+from strandline.core.types import INTERNAL_COLUMNS
 from strandline.core.wording import plural
 from strandline.iceberg.metadata.identifier import CATALOG, check_new_name, full_name, name_of, parse_identifier
 from strandline.iceberg.metadata.metadata_peek import BUSY_TIMEOUT_SECONDS, TableGlance, glance_of, metadata_document
 from strandline.iceberg.metadata.table_metadata import (
-    DELIVER_BY_PROPERTY,
-    EPOCH_PROPERTY,
-    FORMAT_PROPERTY,
-    LAKE_PROPERTY,
-    MAX_REF_AGE_PROPERTY,
     METRICS_PROPERTY,
     NUMBERED_SINCE_PROPERTY,
+    TableView,
+)
+from strandline.iceberg.pyiceberg.adoption import (
+    adopting_properties,
+    check_adoptable,
+    own_properties,
+    stage_own_columns,
 )
 from strandline.iceberg.pyiceberg.alter import check_alterations, in_effect, stage_alterations
 from strandline.iceberg.pyiceberg.errors import explained, opening
+from strandline.iceberg.pyiceberg.internals import REST_ANSWER_SECONDS_MAX, rest_catalog
 from strandline.iceberg.pyiceberg.schema import columns_of, dataset_schema, fit_own_columns, partition_spec
 from strandline.iceberg.schema.alteration import Alteration
 from strandline.iceberg.schema.columns import Column
@@ -61,7 +58,7 @@ from strandline.iceberg.schema.partitioning import parse_partition_by
 from strandline.storage.s3_settings import S3Settings, send_no_trailers
 
 if TYPE_CHECKING:
-    from pyiceberg.table import Table, Transaction
+    from pyiceberg.table import Table
 
     from strandline.iceberg.schema.columns import Column
 
@@ -91,12 +88,17 @@ NEW_TABLE_PROPERTIES = {
 }
 
 
-def open_catalog(config: LakeConfig) -> PyIcebergCatalog:
+def open_catalog(config: LakeConfig, *, answer_seconds_max: float = REST_ANSWER_SECONDS_MAX) -> PyIcebergCatalog:
+    """`answer_seconds_max`: how long a REST catalog may be silent. Raises StorageError."""
     remote = config.settings.catalog.kind == "rest"
     for left in reversed(range(OPEN_ATTEMPTS_MAX)):
         try:
             with explained("the catalog"):
-                catalog = load_catalog(CATALOG, **_catalog_options(config))
+                options = _catalog_options(config)
+                if remote:
+                    catalog = rest_catalog(CATALOG, options, answer_seconds_max=answer_seconds_max)
+                else:
+                    catalog = load_catalog(CATALOG, **options)
             break
         except StorageError as e:
             # Two processes that open a new lake at once both create the catalog's tables; the second then finds them.
@@ -144,6 +146,14 @@ class PyIcebergCatalog:
         with opening(full_name(name)):
             return self._catalog.load_table(parse_identifier(name))
 
+    def load_with_view(self, name: str) -> tuple[Table, TableView]:
+        """The table and its metadata as the checks take it, of one version."""
+        table = self.load(name)
+        with opening(full_name(name)):
+            return table, glance_of(
+                table.metadata_location, table.io.new_input(table.metadata_location).open().read()
+            ).view
+
     def columns(self, name: str) -> tuple[Column, ...]:
         """All columns of the table, Strandline's own included."""
         return columns_of(self.load(name).schema())
@@ -170,6 +180,11 @@ class PyIcebergCatalog:
             return same
         with explained(full_name(name)):
             return glance_of(table.metadata_location, table.io.new_input(table.metadata_location).open().read())
+
+    def ping(self) -> None:
+        """Raises StorageError unless the catalog answers."""
+        with explained("the catalog"):
+            self._catalog.list_namespaces()
 
     def table_names(self) -> list[str]:
         with explained("the catalog"):
@@ -222,6 +237,16 @@ class PyIcebergCatalog:
                 f"there is a table {full_name(name)} already",
                 hint="`strandline dataset adopt` makes a dataset of a table that is there.",
             ) from e
+
+    def set_properties(self, name: str, wanted: Mapping[str, str]) -> None:
+        def attempt() -> Table:
+            table = self.load(name)
+            if stale := {key: value for key, value in wanted.items() if table.properties.get(key) != value}:
+                with self._committing(), table.transaction() as transaction:
+                    transaction.set_properties(stale)
+            return table
+
+        self._committed(name, attempt)
 
     def _ensure_namespace(self, namespace: tuple[str, ...]) -> None:
         try:
@@ -303,7 +328,7 @@ class PyIcebergCatalog:
             if seq is None or add_partition or stale:
                 with self._committing(), table.transaction() as transaction:
                     if seq is None or add_partition:
-                        _stage_own_columns(transaction, add_seq=seq is None, add_partition=add_partition)
+                        stage_own_columns(transaction, add_seq=seq is None, add_partition=add_partition)
                     if stale:
                         transaction.set_properties(stale)
             return table
@@ -335,63 +360,3 @@ class PyIcebergCatalog:
                     ) from e
                 time.sleep(random.uniform(0.5, 1.0) * min(0.05 * 2**number, 2.0))
         raise AssertionError("unreachable")
-
-
-def own_properties(lake_id: str, epoch: int, deliver_by: Sequence[str]) -> dict[str, str]:
-    return {
-        LAKE_PROPERTY: lake_id,
-        EPOCH_PROPERTY: str(epoch),
-        DELIVER_BY_PROPERTY: json.dumps(list(deliver_by)),
-    }
-
-
-def adopting_properties(
-    there: Mapping[str, str], lake_id: str, epoch: int, deliver_by: Sequence[str]
-) -> dict[str, str]:
-    wanted = own_properties(lake_id, epoch, deliver_by) | {METRICS_PROPERTY: "full"}
-    if there.get(FORMAT_PROPERTY, "").lower() == "avro":
-        wanted[FORMAT_PROPERTY] = "parquet"
-    return wanted
-
-
-def check_adoptable(
-    name: str,
-    properties: Mapping[str, str],
-    columns: Sequence[str],
-    lake_id: str,
-    epoch: int,
-    deliver_by: Sequence[str],
-) -> None:
-    owner = properties.get(LAKE_PROPERTY)
-    if owner is not None and owner != lake_id:
-        raise WrongLake(
-            f"{name} is a dataset of another lake ({owner})",
-            hint="Rows cannot have sequence numbers of two lakes. Copy the table, or open that lake.",
-        )
-    if int(properties.get(EPOCH_PROPERTY, "0")) > epoch:
-        raise Superseded(
-            f"{name} was taken over by a newer ledger of this lake", hint="Find out which ledger is the one in use."
-        )
-    if MAX_REF_AGE_PROPERTY in properties:
-        raise TableUnfit(
-            f"{name} has {MAX_REF_AGE_PROPERTY} set, which would expire staged branches",
-            hint="Unset the property, then adopt the table.",
-        )
-    if taken := [c for c in columns if is_reserved(c) and c not in INTERNAL_COLUMNS]:
-        raise SchemaError(
-            f"{name} has a column {taken[0]}, a name that Strandline keeps for its own use",
-            hint=f"Rename it, then adopt the table. Names that begin with {RESERVED_PREFIX} are reserved, as are "
-            f"{' and '.join(INTERNAL_COLUMNS)} in any case.",
-        )
-    if missing := [c for c in deliver_by if c not in columns]:
-        raise SchemaError(f"--deliver-by names {missing[0]}, and {name} has no such column")
-
-
-def _stage_own_columns(transaction: Transaction, *, add_seq: bool, add_partition: bool) -> None:
-    with transaction.update_schema() as update:
-        if add_seq:
-            update.add_column(SEQ_COLUMN, LongType())
-            update.move_first(SEQ_COLUMN)
-        if add_partition:
-            update.add_column(PARTITION_COLUMN, StringType())
-            update.move_after(PARTITION_COLUMN, SEQ_COLUMN)

@@ -9,8 +9,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyiceberg.avro.decoder_fast import CythonBinaryDecoder
-    from pyiceberg.table import Table, Transaction
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.io import FileIO
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import FileScanTask, Table, Transaction
     from pyiceberg.table.update import TableRequirement, UpdatesAndRequirements
     from pyiceberg.table.update.snapshot import _OverwriteFiles
 
@@ -77,3 +81,46 @@ def removal_from_main(
 def keep_written_files(transaction: Transaction) -> None:
     """Files that were written for the transaction stay, even if its commit is refused."""
     transaction._snapshot_producers.clear()
+
+
+def projected(schema: Schema, file_schema: Schema, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows of a data file with the columns of the table: by their ids, whatever they were called when it was written,
+    with the table's types, and with nulls for columns that it does not have."""
+    from pyiceberg.io.pyarrow import _to_requested_schema
+
+    return _to_requested_schema(schema, file_schema, batch, downcast_ns_timestamp_to_us=True)
+
+
+def deleted_positions(io: FileIO, task: FileScanTask) -> list[Any]:
+    """Of the rows of a data file, by its delete files and deletion vectors: arrays of positions in the file."""
+    from pyiceberg.io.pyarrow import _read_all_delete_files
+
+    return list(_read_all_delete_files(io, [task]).get(task.file.file_path, [])) if task.delete_files else []
+
+
+REST_CONNECT_SECONDS_MAX = 10
+REST_ANSWER_SECONDS_MAX = 60
+
+
+def rest_catalog(
+    name: str, options: Mapping[str, str], *, answer_seconds_max: float = REST_ANSWER_SECONDS_MAX
+) -> Catalog:
+    """A REST catalog whose requests have a time limit: PyIceberg's own wait for ever."""
+    from pyiceberg.catalog.rest import RestCatalog
+    from requests import PreparedRequest, Response, Session
+    from requests.adapters import HTTPAdapter
+
+    class BoundedAdapter(HTTPAdapter):
+        def send(self, request: PreparedRequest, *args: Any, **given: Any) -> Response:
+            connect_seconds_max = min(REST_CONNECT_SECONDS_MAX, answer_seconds_max)
+            given["timeout"] = given.get("timeout") or (connect_seconds_max, answer_seconds_max)
+            return super().send(request, *args, **given)
+
+    class BoundedCatalog(RestCatalog):
+        def _create_session(self) -> Session:
+            session = super()._create_session()
+            for scheme in ("http://", "https://"):
+                session.mount(scheme, BoundedAdapter())
+            return session
+
+    return BoundedCatalog(name, **options)

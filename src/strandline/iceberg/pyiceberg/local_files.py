@@ -6,12 +6,15 @@ metadata should not wait for that. Files elsewhere still use it.
 
 from __future__ import annotations
 
+import io
 import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from pyiceberg.io import FileIO, InputFile, OutputFile
+
+from strandline.storage.durable import make_folders, sync_data, sync_folder
 
 if TYPE_CHECKING:
     from pyiceberg.io import InputStream, OutputStream
@@ -75,3 +78,32 @@ class LocalFiles(FileIO):
 
             self._elsewhere = PyArrowFileIO(self.properties)
         return self._elsewhere
+
+
+class _SyncedFile(io.BufferedWriter):
+    """A file whose content and name survive a power cut once it is closed."""
+
+    def __init__(self, path: Path, mode: str) -> None:
+        super().__init__(io.FileIO(path, mode))
+        self._path = path
+
+    def close(self) -> None:
+        if not self.closed:
+            self.flush()
+            sync_data(self.fileno())
+            super().close()
+            sync_folder(self._path.parent)
+
+
+class DurableFile(LocalFile):
+    def create(self, overwrite: bool = False) -> OutputStream:
+        make_folders(self._path.parent)
+        return cast("OutputStream", _SyncedFile(self._path, "wb" if overwrite else "xb"))
+
+
+class DurableFiles(LocalFiles):
+    """What is written is durable before a commit names it."""
+
+    def new_output(self, location: str) -> OutputFile:
+        path = local_path(location)
+        return self._others().new_output(location) if path is None else DurableFile(location, path)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -31,6 +31,7 @@ from strandline.iceberg.schema.columns import (
 from strandline.iceberg.schema.partitioning import PartitionBy
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyiceberg.table import Table
 
 _SEQ = Column(SEQ_COLUMN, Primitive("long"), required=True)
@@ -93,6 +94,14 @@ def to_pyiceberg(kind: ColumnType) -> IcebergType:
 def columns_of(schema: Schema) -> tuple[Column, ...]:
     """All columns of a table, Strandline's own included."""
     return from_iceberg(schema.model_dump()["fields"])
+
+
+def fields_of_arrow(schema: pa.Schema) -> list[dict[str, Any]]:
+    """The user's columns of an Arrow schema that has the ids of a table's columns, as Iceberg's JSON."""
+    from pyiceberg.io.pyarrow import pyarrow_to_schema
+
+    fields: list[dict[str, Any]] = pyarrow_to_schema(schema, downcast_ns_timestamp_to_us=True).model_dump()["fields"]
+    return [f for f in fields if f["name"] not in INTERNAL_COLUMNS]
 
 
 def from_pyiceberg(kind: IcebergType) -> ColumnType:

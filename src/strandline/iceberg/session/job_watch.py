@@ -8,18 +8,40 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from strandline.core.calling_off import check_for_other_threads, enter_once
 from strandline.iceberg.session.spark_internals import status_tracker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _POLL_SECONDS = 0.5
+_INTERRUPTS = "spark.job.interruptOnCancel"
+
+
+def cancel_when_called_off(spark: SparkSession) -> None:
+    """From here to the end of this thread's work, its Spark jobs are cancelled when it is called off. Every way to
+    Spark goes through here. Does nothing if the work cannot be called off."""
+    enter_once(spark.sparkContext, lambda: _cancelling(spark, check_for_other_threads()))
 
 
 @contextmanager
 def watched(spark: SparkSession, check: Callable[[], None]) -> Iterator[None]:
     """While jobs of this thread run, calls `check` now and then. When `check` raises, cancels the jobs, and raises that
-    error here instead of Spark's. Uses tags of the context: tags of a session are known only to the thread that set
+    error here instead of Spark's. May be nested."""
+    with _cancelling(spark, check) as ending:
+        try:
+            yield
+        except Exception as e:
+            if not ending:  # a watch around this one may have been faster to cancel the jobs
+                _note(check, ending)
+            if ending:
+                raise ending[0] from e
+            raise
+
+
+@contextmanager
+def _cancelling(spark: SparkSession, check: Callable[[], None]) -> Iterator[list[Exception]]:
+    """Yields what `check` has raised. Uses tags of the context: tags of a session are known only to the thread that set
     them."""
     context = spark.sparkContext
     tag = f"strandline-{uuid.uuid4().hex}"
@@ -28,28 +50,31 @@ def watched(spark: SparkSession, check: Callable[[], None]) -> Iterator[None]:
 
     def poll() -> None:
         while not done.wait(_POLL_SECONDS):
-            try:
-                check()
-            except Exception as e:
-                ending.append(e)
+            if _note(check, ending):
                 # Every job, also one that was about to begin.
                 context.cancelJobsWithTag(tag)
 
     poller = threading.Thread(target=poll, name="job-watch", daemon=True)
+    interrupted_before = context.getLocalProperty(_INTERRUPTS)
     context.addJobTag(tag)
     context.setInterruptOnCancel(True)  # also interrupts tasks, which would otherwise run to their end
     poller.start()
     try:
-        yield
-    except Exception as e:
-        if ending:
-            raise ending[0] from e
-        raise
+        yield ending
     finally:
         done.set()
         poller.join()
-        context.setInterruptOnCancel(False)
+        context.setInterruptOnCancel(interrupted_before == "true")
         context.removeJobTag(tag)
+
+
+def _note(check: Callable[[], None], ending: list[Exception]) -> bool:
+    try:
+        check()
+    except Exception as e:
+        ending.append(e)
+        return True
+    return False
 
 
 @contextmanager

@@ -33,10 +33,15 @@ _lock = threading.Lock()
 
 
 def open_session(
-    config: LakeConfig, *, with_s3: bool = False, progress: Callable[[str], None] | None = None
+    config: LakeConfig,
+    *,
+    with_s3: bool = False,
+    check_pages: bool = False,
+    progress: Callable[[str], None] | None = None,
 ) -> SparkSession:
     """A new session on the lake's catalog; starts Spark if this process has none. `with_s3` prepares the process for
-    lakes on S3 that it opens later: a running JVM cannot load more jars."""
+    lakes on S3 that it opens later: a running JVM cannot load more jars. `check_pages`: files in a folder are read with
+    the checksums of their pages, so that damaged ones are noticed."""
     settings = config.settings
     catalog = catalog_options(config)
     with _lock:
@@ -58,6 +63,8 @@ def open_session(
     for key, value in (options | spark_options(config)).items():
         if key.startswith("spark.sql.") and session.conf.isModifiable(key):
             session.conf.set(key, value)
+    if check_pages:
+        catalog |= {".hadoop.parquet.page.verify-checksum.enabled": "true"}
     for key, value in catalog.items():
         session.conf.set(f"spark.sql.catalog.{CATALOG}{key}", value)
     return session

@@ -70,6 +70,15 @@ def frame_over(spark: SparkSession, rdd: Any, like: DataFrame) -> DataFrame:
     return DataFrame(java_session(spark).internalCreateDataFrame(rdd, like._jdf.schema(), False), spark)
 
 
+def frame_in(spark: SparkSession, frame: DataFrame) -> DataFrame:
+    """The frame as one of another session: the tables that it reads are those of its own session, and what is written
+    from it goes to the other's catalog. Planned as a whole, so that no row is copied between the two."""
+    from pyspark.sql import DataFrame
+
+    dataset = jvm_of(spark).org.apache.spark.sql.classic.Dataset
+    return DataFrame(dataset.ofRows(java_session(spark), query_execution(frame).analyzed()), spark)
+
+
 def catalyst_of(spark: SparkSession) -> Any:
     return jvm_of(spark).org.apache.spark.sql.catalyst
 

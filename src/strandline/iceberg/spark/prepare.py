@@ -8,7 +8,7 @@ from typing import Any
 from strandline.core.errors import SchemaError
 from strandline.core.types import PARTITION_COLUMN, SEQ_COLUMN
 from strandline.iceberg.metadata.table_metadata import NUMBERED_SINCE_PROPERTY, TableView
-from strandline.iceberg.pyiceberg.catalog import adopting_properties, check_adoptable
+from strandline.iceberg.pyiceberg.adoption import adopting_properties, check_adoptable
 from strandline.iceberg.spark.tables import SparkTables
 
 

@@ -187,7 +187,7 @@ def commit(
                 summary=(BLOCK_SUMMARY, str(wap)),
             )
             failpoints.hit("adopt.before_commit")
-            change.commit(remove=branch, settle=settle)
+            change.commit(remove=[branch], settle=settle)
         except JAVA_ERRORS as e:
             if java_class(e) == java.REFUSED:
                 raise FilesGone(root_cause(e)) from e

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from strandline.core.errors import Superseded
@@ -37,19 +38,19 @@ class TableChange:
         *,
         create: str | None = None,
         pick: SnapshotId | None = None,
-        remove: str | None = None,
+        remove: Sequence[str] = (),
         settle: bool = False,
     ) -> None:
         """Also changes branches and main. `settle` puts our tag on main, as this very commit leaves it."""
-        if self._is_remote and remove is not None:
-            self._require(remove)
+        for branch in remove if self._is_remote else ():
+            self._require(branch)
         manage = self.transaction.manageSnapshots()
         if create is not None:
             manage.createBranch(create)
         if pick is not None:
             manage.cherrypick(pick)
-        if remove is not None:
-            manage.removeBranch(remove)
+        for branch in remove:
+            manage.removeBranch(branch)
         manage.commit()
         if settle:
             self._tag_main()

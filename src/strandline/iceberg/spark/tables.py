@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,9 +27,9 @@ from strandline.core.errors import CommitUnknown, NoSuchDataset, StorageError
 from strandline.core.types import SEQ_COLUMN, SEQ_MAX, SeqRange, SnapshotId
 from strandline.core.wording import plural
 from strandline.iceberg.metadata.block_placement import NumberSpan
-from strandline.iceberg.metadata.block_plans import CherryPick, CountRows, PublishPlan, RemoveBranch, plan_publish
 from strandline.iceberg.metadata.identifier import CATALOG, in_spark
 from strandline.iceberg.metadata.table_metadata import EPOCH_PROPERTY, TableView, WapId, parse_view
+from strandline.iceberg.session.job_watch import cancel_when_called_off
 from strandline.iceberg.spark import java
 from strandline.iceberg.spark.java import IcebergJava
 from strandline.iceberg.spark.java_errors import (
@@ -64,14 +64,24 @@ _SETTLED_LATER = "Nothing is lost; `strandline status` shows the open block, and
 
 class SparkTables:
     def __init__(self, spark: SparkSession, *, attempts_max: int) -> None:
-        self.spark = spark
+        self._spark = spark
         self.attempts_max = attempts_max
         self._views: dict[str, TableView] = {}
-        self.java = IcebergJava(spark)
+        self._java = IcebergJava(spark)
         self.is_remote = spark.conf.get(f"spark.sql.catalog.{CATALOG}.type", "") == "rest"
         # The JVM loads a catalog with the settings of the active session: make it this one, once.
         with explaining("the catalog cannot be opened"):
             spark.sql(f"SHOW NAMESPACES IN {CATALOG}")
+
+    @property
+    def spark(self) -> SparkSession:
+        cancel_when_called_off(self._spark)
+        return self._spark
+
+    @property
+    def java(self) -> IcebergJava:
+        cancel_when_called_off(self._spark)
+        return self._java
 
     @property
     def may_destroy(self) -> bool:
@@ -177,6 +187,15 @@ class SparkTables:
             rows = above.distinct().collect()  # none, in a table that only we write to
         return [NumberSpan(number + 1, SEQ_MAX) if r["hi"] is None else NumberSpan(r["lo"], r["hi"]) for r in rows]
 
+    def highest_number(self, name: str, limit: int) -> int:
+        """The highest sequence number that main may hold, by manifests, but at most the limit; 0 for none."""
+        metrics = f"readable_metrics.{SEQ_COLUMN}"
+        files = self.spark.table(f"{CATALOG}.{name}.files").where("content = 0")
+        numbered = files.where(f"NOT coalesce({metrics}.null_value_count >= record_count, false)")
+        highest = F.max(F.coalesce(F.least(F.col(f"{metrics}.upper_bound"), F.lit(limit)), F.lit(limit)))
+        with explaining(f"the files of {name} cannot be listed"):
+            return int(numbered.agg(highest).collect()[0][0] or 0)
+
     def numbers_around(self, name: str, above: int, limit: int) -> tuple[int | None, int | None]:
         """Of main's sequence numbers above `above`: the highest up to the limit, and the lowest beyond. Reads rows."""
         number = F.col(SEQ_COLUMN)
@@ -245,46 +264,19 @@ class SparkTables:
             )
         failpoints.hit("stage.after_commit")
 
-    def publish(
-        self,
-        name: str,
-        branch: str,
-        snapshot: SnapshotId,
-        wap: WapId,
-        *,
-        epoch: int,
-        may_move_tag: Callable[[TableView], bool],
-    ) -> PublishPlan:
-        """Cherry-picks into main and removes the branch, in one commit. Whoever calls this, and however often, the rows
-        are in main once. Returns the present state: `AlreadyPublished` or `Held`. `may_move_tag` gets the metadata that
-        is replaced, and says whether our tag may follow main."""
-
-        def attempt() -> PublishPlan:
-            change = self.change(name)
-            view = self.view_of(change.table)  # the metadata that `change` replaces, or fails
-            check_epoch(view, epoch)
-            plan = plan_publish(view, branch, snapshot, wap, rows_in_main=None)
-            if isinstance(plan, CountRows):
-                counted = self.count(name, wap.rows, view.main)
-                plan = plan_publish(view, branch, snapshot, wap, rows_in_main=counted)
-            if not isinstance(plan, CherryPick | RemoveBranch):
-                return plan
-            settle = may_move_tag(view)
-            failpoints.hit("publish.before_commit")
-            change.commit(pick=plan.snapshot if isinstance(plan, CherryPick) else None, remove=branch, settle=settle)
-            failpoints.hit("publish.after_commit")
-            # Read back instead of assuming: the next attempt ends in AlreadyPublished.
-            raise LookAgain("it was sent, and not read back")
-
-        return self.repeat(attempt, f"{wap.rows} cannot be published in {name}")
-
     def remove_branch(self, name: str, branch: str) -> None:
+        self.remove_branches(name, lambda view: [branch])
+
+    def remove_branches(self, name: str, which: Callable[[TableView], Iterable[str]]) -> None:
+        """`which` gets the metadata that is replaced, and returns names; those that do not exist are ignored."""
+
         def attempt() -> None:
             change = self.change(name)
-            if branch in self.view_of(change.table).refs:
-                change.commit(remove=branch)
+            view = self.view_of(change.table)
+            if found := sorted(view.refs.keys() & set(which(view))):
+                change.commit(remove=found)
 
-        self.repeat(attempt, f"branch {branch} of {name} cannot be removed")
+        self.repeat(attempt, f"a branch of {name} cannot be removed")
 
     def set_properties(self, name: str, values: Mapping[str, str]) -> None:
         def attempt() -> None:
@@ -295,16 +287,17 @@ class SparkTables:
 
         self.repeat(attempt, f"properties of {name} cannot be set")
 
-    def raise_epoch(self, name: str, epoch: int) -> None:
+    def raise_epoch(self, name: str, epoch: int, properties: Mapping[str, str] | None = None) -> None:
         """From now on, a commit that was decided on before cannot publish. A REST catalog does not compare properties:
         there main moves, too, by a snapshot without files. If two ledgers resync at once, neither lowers the other's
-        epoch."""
+        epoch. `properties` are set in the same commit."""
 
         def attempt() -> None:
             change = self.change(name)
             check_epoch(self.view_of(change.table), epoch)
             update = change.transaction.updateProperties()
-            update.set(EPOCH_PROPERTY, str(epoch))
+            for key, value in {**(properties or {}), EPOCH_PROPERTY: str(epoch)}.items():
+                update.set(key, value)
             update.commit()
             if self.is_remote:
                 nothing = change.transaction.newFastAppend()

@@ -44,9 +44,8 @@ _PLAIN: dict[str, t.DataType] = {
 def read_json_lines(data: bytes, columns: Sequence[Column]) -> tuple[pa.Table, npt.NDArray[np.int64]]:
     """The rows, and the line of each. Whether uuids (text) and `fixed` (bytes) fit is not checked here. Raises
     BadRow."""
-    fields, carriers, maps = _reading(tuple(columns))
+    fields, carriers, maps, schema = _reading(tuple(columns))
     block, _, _ = split_lines(data.removeprefix(_BOM), 1, True)
-    schema = pa.schema([pa.field(f.name, arrow_type(f.dataType)) for f in fields])
     if not len(block):
         return schema.empty_table(), block.lines
     parts = list(_read(block, fields, carriers, maps, schema))
@@ -54,9 +53,10 @@ def read_json_lines(data: bytes, columns: Sequence[Column]) -> tuple[pa.Table, n
 
 
 @lru_cache(maxsize=256)
-def _reading(columns: tuple[Column, ...]) -> tuple[t.StructType, pa.Schema, list[str]]:
+def _reading(columns: tuple[Column, ...]) -> tuple[t.StructType, pa.Schema, list[str], pa.Schema]:
     fields = struct_of(columns)
-    return fields, carrier_schema(fields), [f.name for f in fields if isinstance(f.dataType, t.MapType)]
+    maps = [f.name for f in fields if isinstance(f.dataType, t.MapType)]
+    return fields, carrier_schema(fields), maps, pa.schema([pa.field(f.name, arrow_type(f.dataType)) for f in fields])
 
 
 def _read(

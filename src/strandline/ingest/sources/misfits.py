@@ -79,15 +79,13 @@ def _convert(array: Array, dt: t.DataType, convert: Convert) -> tuple[Array, Mas
 def may_have_become_zero(block: Block, arrays: Sequence[Array], fields: t.StructType) -> Mask | None:
     """Which JSON lines have a zero in a float column and a number that is small enough to become one; None if there is
     no such line. Arrow's parser does not say how a zero was written."""
-    text = block.data
-    small = any(sign in text for sign in _SMALL_SIGNS)
-    floats = [i for i, f in enumerate(fields) if _holds_floats(f.dataType)]
-    if not small or not floats:
-        return None
     zero = np.zeros(len(block), bool)
-    for i in floats:
-        flat = pa.types.is_floating(arrays[i].type)
-        zero |= _mask(pc.equal(arrays[i], 0)) if flat else _mask(arrays[i].is_valid())
+    for array, field in zip(arrays, fields, strict=True):
+        if _holds_floats(field.dataType):
+            flat = pa.types.is_floating(array.type)
+            zero |= array.to_numpy(zero_copy_only=False) == 0 if flat else _mask(array.is_valid())
+    if not zero.any() or not any(sign in block.data for sign in _SMALL_SIGNS):
+        return None
     zero[zero] = [_SMALL.search(block.record(i)) is not None for i in np.flatnonzero(zero).tolist()]
     return zero if zero.any() else None
 

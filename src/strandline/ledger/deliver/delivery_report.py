@@ -1,10 +1,13 @@
 """What `status` shows about delivery, of all sinks at once or of one. Each function is one or two queries, however many
-sinks and lanes there are. They need the ledger alone, and read only the end of the history."""
+sinks and lanes there are. They need the ledger alone, and read only the end of the history.
+
+Making these statements takes longer than most of them run, so they are made once (`_once`)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,6 +17,7 @@ from strandline.core.types import Seq, SeqRange
 from strandline.ledger.deliver import sinks
 from strandline.ledger.deliver.quarantine import NOT_DELIVERED
 from strandline.ledger.ingest import blocks
+from strandline.ledger.row_memo import RowMemo
 from strandline.ledger.schema.core import block, chunk, dataset, intent, lane, sink
 from strandline.ledger.schema.maintain import loss
 from strandline.ledger.schema.receive import quarantined
@@ -22,6 +26,7 @@ from strandline.ledger.schema.receive import quarantined
 _planned, _landed, _published = (
     sa.literal_column(f"'{state}'", sa.Text) for state in ("planned", "landed", "published")
 )
+_once = lru_cache(maxsize=64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +101,25 @@ def dataset_name(connection: sa.Connection, sink: SinkRecord) -> str:
 
 def dataset_names(connection: sa.Connection, only: SinkId | None = None) -> dict[SinkId, str]:
     """The same of many sinks."""
+    return {SinkId(row.id): row.name for row in connection.execute(_dataset_names(only))}
+
+
+@_once
+def _dataset_names(only: SinkId | None) -> sa.Select[Any]:
     query = sa.select(sink.c.id, dataset.c.name).join_from(sink, dataset, dataset.c.id == sink.c.dataset_id)
-    return {SinkId(row.id): row.name for row in connection.execute(query.where(*_chosen(only)))}
+    return query.where(*_chosen(only))
 
 
 def backlogs(connection: sa.Connection, only: SinkId | None = None) -> dict[SinkId, Backlog]:
     """Of every sink."""
+    return {
+        SinkId(row.id): Backlog(int(row.unplanned), bool(row.is_counted), row.since)
+        for row in connection.execute(_backlogs(only))
+    }
+
+
+@_once
+def _backlogs(only: SinkId | None) -> sa.Select[Any]:
     progress = (
         sa.select(
             sink.c.id,
@@ -130,20 +148,30 @@ def backlogs(connection: sa.Connection, only: SinkId | None = None) -> dict[Sink
         else_=at.planned,
     )
     unknown = sa.and_(at.lanes > 0, at.planned.is_not(None), at.promised < at.planned)
-    query = sa.select(
+    return sa.select(
         at.id,
         sa.case((unknown, 0), else_=1).label("is_counted"),
         sinks.rows_above(at.dataset_id, at.planned, at.sealed).label("unplanned"),
         sinks.first_published_above(at.dataset_id, lowest, at.sealed).label("since"),
     )
-    return {
-        SinkId(row.id): Backlog(int(row.unplanned), bool(row.is_counted), row.since)
-        for row in connection.execute(query)
-    }
 
 
 def under_way(connection: sa.Connection, only: SinkId | None = None) -> dict[LaneId, UnderWay]:
     """The open intents."""
+    return {
+        LaneId(row.lane_id): UnderWay(
+            _range(row.after, row.until),
+            row.chunks,
+            int(row.settled),
+            row.rows_left,
+            None if row.first_left is None else row.since,
+        )
+        for row in connection.execute(_under_way(only))
+    }
+
+
+@_once
+def _under_way(only: SinkId | None) -> sa.Select[Any]:
     still_planned = chunk.c.state == _planned
     opened = (
         sa.select(
@@ -164,16 +192,7 @@ def under_way(connection: sa.Connection, only: SinkId | None = None) -> dict[Lan
         .subquery("opened")
     )
     since = sinks.first_published_above(opened.c.dataset_id, opened.c.first_left - 1, opened.c.until)
-    return {
-        LaneId(row.lane_id): UnderWay(
-            _range(row.after, row.until),
-            row.chunks,
-            int(row.settled),
-            row.rows_left,
-            None if row.first_left is None else row.since,
-        )
-        for row in connection.execute(sa.select(opened, since.label("since")))
-    }
+    return sa.select(opened, since.label("since"))
 
 
 def rows_left(connection: sa.Connection) -> dict[SinkId, int]:
@@ -191,6 +210,16 @@ def rows_left(connection: sa.Connection) -> dict[SinkId, int]:
 
 def last_batches(connection: sa.Connection, only: SinkId | None = None) -> dict[LaneId, ReportedIntent]:
     """The last closed intent of each lane that delivered rows. After a recovery its row count may be an estimate."""
+    return dict(_LAST.read(connection.execute(_last_batches(only)).all()))
+
+
+_LAST = RowMemo(
+    lambda row: (LaneId(row.lane_id), ReportedIntent(_range(row.after, row.until), row.rows, row.closed_at))
+)
+
+
+@_once
+def _last_batches(only: SinkId | None) -> sa.Select[Any]:
     some, closed = chunk.alias(), intent.alias()
     last = (
         sa.select(closed.c.id)
@@ -213,7 +242,7 @@ def last_batches(connection: sa.Connection, only: SinkId | None = None) -> dict[
         .cte("own")
         .prefix_with("MATERIALIZED")
     )
-    query = (
+    return (
         sa.select(
             intent.c.lane_id,
             intent.c.after,
@@ -225,16 +254,18 @@ def last_batches(connection: sa.Connection, only: SinkId | None = None) -> dict[
         .join(chunk, (chunk.c.intent_id == intent.c.id) & (chunk.c.state == _landed))
         .group_by(intent.c.lane_id, intent.c.after, intent.c.until, intent.c.closed_at)
     )
-    return {
-        LaneId(row.lane_id): ReportedIntent(_range(row.after, row.until), row.rows, row.closed_at)
-        for row in connection.execute(query).all()
-    }
 
 
 def paces(connection: sa.Connection, since: datetime, only: SinkId | None = None) -> dict[SinkId, Pace]:
     """Reads only recent intents: a lane's intents close in order, so none counts below the last one that closed before
     `since`. An intent never goes beyond the seal, so blocks published after `since` lie above all of those."""
-    older, moment = intent.alias(), sa.literal(since, intent.c.closed_at.type)
+    found = connection.execute(_paces(only), {"since": since})
+    return {SinkId(row.id): Pace(int(row.published), int(row.settled)) for row in found}
+
+
+@_once
+def _paces(only: SinkId | None) -> sa.Select[Any]:
+    older, moment = intent.alias(), sa.bindparam("since", type_=intent.c.closed_at.type)
     before = (
         sa.select(older.c.until)
         .where(older.c.lane_id == lane.c.id, older.c.closed_at < moment)
@@ -281,10 +312,9 @@ def paces(connection: sa.Connection, since: datetime, only: SinkId | None = None
         .correlate(reached)
         .scalar_subquery()
     )
-    query = sa.select(
+    return sa.select(
         reached.c.id, published.label("published"), sa.func.coalesce(landed.c.rows, 0).label("settled")
     ).join_from(reached, landed, landed.c.id == reached.c.id, isouter=True)
-    return {SinkId(row.id): Pace(int(row.published), int(row.settled)) for row in connection.execute(query)}
 
 
 _QUARANTINED_OF = (quarantined.c.sink_id == sink.c.id) & (quarantined.c.generation == sink.c.generation)
@@ -293,13 +323,17 @@ _IS_QUARANTINED = quarantined.c.state.in_([state.value for state in NOT_DELIVERE
 
 def quarantined_rows(connection: sa.Connection, only: SinkId | None = None) -> dict[LaneId, int]:
     """Rows of each lane that the sink does not have, as far as we know; without lanes that have none."""
-    query = (
+    return {LaneId(row.lane_id): row.rows for row in connection.execute(_quarantined_rows(only))}
+
+
+@_once
+def _quarantined_rows(only: SinkId | None) -> sa.Select[Any]:
+    return (
         sa.select(quarantined.c.lane_id, sa.func.count().label("rows"))
         .join_from(quarantined, sink, _QUARANTINED_OF)
         .where(*_chosen(only), _IS_QUARANTINED)
         .group_by(quarantined.c.lane_id)
     )
-    return {LaneId(row.lane_id): row.rows for row in connection.execute(query)}
 
 
 def quarantined_by_sink(connection: sa.Connection) -> dict[SinkId, int]:
@@ -311,7 +345,12 @@ def quarantined_by_sink(connection: sa.Connection) -> dict[SinkId, int]:
 
 def losses(connection: sa.Connection, only: SinkId | None = None) -> dict[SinkId, Lost]:
     """Without sinks that lost nothing."""
-    query = (
+    return {SinkId(row.id): Lost(row.rows, row.unknown) for row in connection.execute(_losses(only))}
+
+
+@_once
+def _losses(only: SinkId | None) -> sa.Select[Any]:
+    return (
         sa.select(
             sink.c.id,
             _whole(loss.c.rows).label("rows"),
@@ -321,4 +360,3 @@ def losses(connection: sa.Connection, only: SinkId | None = None) -> dict[SinkId
         .where(*_chosen(only))
         .group_by(sink.c.id)
     )
-    return {SinkId(row.id): Lost(row.rows, row.unknown) for row in connection.execute(query)}

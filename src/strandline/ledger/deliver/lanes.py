@@ -15,9 +15,10 @@ import sqlalchemy as sa
 from strandline.core.delivery_types import Lane, SinkId, SinkRecord
 from strandline.core.errors import MarkUnreadable, TokenError
 from strandline.core.read_token import decode
-from strandline.core.types import DatasetId, Seq, SeqRange
+from strandline.core.types import DatasetId, DatasetUuid, Seq, SeqRange
 from strandline.ledger.deliver.sinks import seq_or_none
 from strandline.ledger.engine import lock_row, utc_now
+from strandline.ledger.row_memo import RowMemo
 from strandline.ledger.schema.core import intent, lane, partition_hash, sink
 
 Token = Callable[[Seq | None], str]  # makes the continuation token of a watermark
@@ -42,6 +43,9 @@ def _lane(row: Any) -> Lane:
     )
 
 
+_OF_ALL = RowMemo(_lane)
+
+
 def of_sink(sink: SinkRecord) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[bool]]:
     """The condition for the lanes of the sink's current generation."""
     return lane.c.sink_id == sink.id, lane.c.generation == sink.generation
@@ -53,10 +57,10 @@ def _find(connection: sa.Connection, sink: SinkRecord, partition: str) -> Lane |
     return None if row is None else _lane(row)
 
 
-def list_lanes(connection: sa.Connection, sink: SinkRecord, *, lake: str, table_uuid: str) -> list[Lane]:
+def list_lanes(connection: sa.Connection, sink: SinkRecord, *, lake: str, dataset: DatasetUuid) -> list[Lane]:
     """The lanes of the sink's current generation, by partition; `MarkUnreadable` if one contradicts itself."""
     found = unchecked(connection, sink)
-    check(found, sink, lake=lake, table_uuid=table_uuid)
+    check(found, sink, lake=lake, dataset=dataset)
     return found
 
 
@@ -71,22 +75,22 @@ class Marked(Protocol):
     def mark(self) -> Seq | None: ...
 
 
-def check(found: Iterable[Marked], sink: SinkRecord, *, lake: str, table_uuid: str) -> None:
+def check(found: Iterable[Marked], sink: SinkRecord, *, lake: str, dataset: DatasetUuid) -> None:
     """Raises `MarkUnreadable` if one of these lanes of a sink contradicts itself."""
     known: dict[str, Seq | None] = {}  # each token is decoded once: most lanes of a sink have the same watermark
     for one in found:
         if one.continuation not in known:
-            known[one.continuation] = _decode(sink, one, lake, table_uuid)
+            known[one.continuation] = _decode(sink, one, lake, dataset)
         if known[one.continuation] != one.mark:
             raise _unreadable(sink, one, f"it is {one.mark}, and its token says {known[one.continuation]}")
 
 
-def _decode(sink: SinkRecord, found: Marked, lake: str, table_uuid: str) -> Seq | None:
+def _decode(sink: SinkRecord, found: Marked, lake: str, dataset: DatasetUuid) -> Seq | None:
     try:
         token = decode(found.continuation)
     except TokenError as e:
         raise _unreadable(sink, found, e.message) from e
-    if (token.lake, token.table) != (lake, table_uuid):
+    if (token.lake, token.dataset) != (lake, dataset):
         raise _unreadable(sink, found, "it is from another lake or table")
     return token.after
 
@@ -112,7 +116,7 @@ def unchecked_of_all(connection: sa.Connection) -> dict[SinkId, list[Lane]]:
     """The same for every sink that was not removed, in one query. Sinks without lanes are left out."""
     query = sa.select(lane).join_from(lane, sink, _OF_GENERATION).where(sink.c.removed_at.is_(None))
     found: dict[SinkId, list[Lane]] = {}
-    for one in map(_lane, connection.execute(query).all()):
+    for one in _OF_ALL.read(connection.execute(query).all()):
         found.setdefault(one.sink, []).append(one)
     for of_one in found.values():
         of_one.sort(key=lambda one: one.partition)

@@ -20,6 +20,8 @@ from strandline.core.types import DatasetId, Seq
 from strandline.ledger.engine import from_row, insert_into, utc_now
 from strandline.ledger.ingest import blocks
 from strandline.ledger.leases import LeaseColumns
+from strandline.ledger.replicate import sites
+from strandline.ledger.row_memo import RowMemo
 from strandline.ledger.schema.core import block, chunk, intent, lane, sink
 
 
@@ -46,11 +48,13 @@ def add(
     options: Mapping[str, str],
     destination: str,
     start: Seq | None,
+    planned: Seq | None = None,
     generation: int = 1,
     peer: PeerKind | None = None,
     from_now: bool | None = None,
 ) -> SinkRecord:
-    """`generation`: above 1 if the destination's own record has one. `RefusedError` for a taken name or destination."""
+    """`planned`: of a sink that goes on from another ledger. `generation`: above 1 if the destination's own record has
+    one. `RefusedError` for a taken name or destination."""
     added = connection.execute(
         insert_into(connection, sink)
         .values(
@@ -62,7 +66,7 @@ def add(
             options=options_text(options),
             destination=destination,
             start=start,
-            planned=start,
+            planned=planned or start,
             state=SinkState.ACTIVE.value,
             failures=0,
             created_at=utc_now(),
@@ -102,11 +106,12 @@ def get(connection: sa.Connection, name: str) -> SinkRecord:
     return found
 
 
+_LISTED = RowMemo(_sink)
 _PRESENT = sa.select(sink).where(sink.c.removed_at.is_(None)).order_by(sink.c.name)
 
 
 def list_sinks(connection: sa.Connection) -> list[SinkRecord]:
-    return [_sink(r) for r in connection.execute(_PRESENT)]
+    return _LISTED.read(connection.execute(_PRESENT).all())
 
 
 def of_dataset(connection: sa.Connection, dataset: DatasetId) -> list[SinkRecord]:
@@ -268,7 +273,7 @@ def first_published_above(dataset: Any, above: Any, sealed: Any) -> sa.ScalarSel
 def _due_query() -> sa.Select[Any]:
     due = (
         sa.select(sink.c.id, blocks.sealed_of(sink.c.dataset_id).scalar_subquery().label("sealed"))
-        .where(sink.c.state == _active, sink.c.removed_at.is_(None))
+        .where(sink.c.state == _active, sink.c.removed_at.is_(None), sites.is_leading())
         .cte("due")
         .prefix_with("MATERIALIZED")  # the seal is used several times and computed once
     )

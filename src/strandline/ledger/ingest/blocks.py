@@ -26,25 +26,34 @@ from strandline.core.types import (
     BlockPlacement,
     DatasetId,
     Fence,
+    ItemKind,
     OpenBlock,
     Published,
     Reserved,
     Seq,
     SeqRange,
+    ShardId,
     SnapshotId,
     Staged,
 )
 from strandline.ledger.engine import Ledger, from_row, insert_into, utc_now
 from strandline.ledger.ingest import datasets, reserve_sql, sequence, table_states
+from strandline.ledger.replicate import sites
 from strandline.ledger.schema.core import block, input_file
+from strandline.ledger.schema.replicate import followed_dataset
 from strandline.ledger.witness import Witness
 
 OPEN_STATES = ("reserved", "staged")
+# As the unique indexes say it: SQLite does not find an index that is for some rows only by any other words.
+_OWN_NUMBERS = sa.text("kind <> 'recovered' AND NOT offered")
+_OFFERED_NUMBERS = sa.text("offered AND state <> 'abandoned'")
 
 
 def _block(row: Any) -> Block:
     rows = SeqRange(Seq(row.lo), Seq(row.hi))
-    head = from_row(BlockHead, row, dataset=row.dataset_id, rows=rows, kind=BlockKind(row.kind))
+    head = from_row(
+        BlockHead, row, dataset=row.dataset_id, rows=rows, kind=BlockKind(row.kind), item=ItemKind(row.item)
+    )
     snapshot = None if row.snapshot_id is None else SnapshotId(row.snapshot_id)
     match row.state:
         case "reserved":
@@ -67,6 +76,7 @@ class NewBlock:
     kind: BlockKind = BlockKind.BATCH
     input_files: tuple[str, ...] = ()
     received: bool = False  # a batch of received bodies, which must be unfinished
+    shard: ShardId | None = None  # None: the dataset's first
 
 
 class PlaceStale(Exception):
@@ -80,14 +90,17 @@ def reserve(
 
     `place` keeps the block clear of sequence numbers that the table holds. Raises `BatchConflict` for a known batch
     with another digest, `PlaceStale` if the table must be checked again, `BatchEnded` for received bodies that are
-    in another batch by now, and `ResyncNeeded`."""
+    in another batch by now, `NotLeader`, `LeaseOver` and `ResyncNeeded`."""
     if wanted.rows < 1:
         raise ValueError("an empty batch has no block")
+    ledger.write_right.obtain()
     while True:
         try:
             return _reserve(ledger, witness, wanted, lease_seconds=lease_seconds, place=place)
         except reserve_sql.ResyncPostponed:
             ledger.query(check_resynced, wanted.dataset)  # raises, unless the resync was made up for just now
+        except reserve_sql.SiteFollows:
+            ledger.query(sites.check_leads)  # raises, unless this site was promoted just now
 
 
 def _reserve(
@@ -103,6 +116,7 @@ def _reserve(
         "new_digest": wanted.digest,
         "new_lease": lease_until,
         "new_at": now,
+        "new_shard": wanted.shard,
     }
     with ledger.write() as connection:
         if place is not None:
@@ -113,7 +127,7 @@ def _reserve(
             if known is not None:
                 return _same_batch(known, wanted), False
             sequence.read(connection)  # there is a counter, so the block was abandoned just now: try again
-        last, inserted = placed
+        last, inserted, shard = placed
         if wanted.received and inserted is not None:
             reserve_sql.check_unfinished(connection, wanted.dataset, wanted.batch_id)
         # If two callers reserve the same batch, the second one's sequence numbers stay unused, which costs nothing.
@@ -127,7 +141,10 @@ def _reserve(
         if known is None:
             raise LedgerUnreadable(f"batch {wanted.batch_id!r} is taken and cannot be read")
         return _same_batch(known, wanted), False
-    head = BlockHead(BlockId(inserted), wanted.dataset, rows, wanted.kind, wanted.batch_id, wanted.digest, now)
+    head = BlockHead(
+        BlockId(inserted), wanted.dataset, rows, wanted.kind, wanted.batch_id, wanted.digest, now,
+        None if shard is None else ShardId(shard),
+    )  # fmt: skip
     return Reserved(head, Fence(1), lease_until), True
 
 
@@ -162,12 +179,13 @@ def get(connection: sa.Connection, id: BlockId) -> Block | None:
     return _find(connection, block.c.id == id)
 
 
-def of_number(connection: sa.Connection, lo: int) -> Block | None:
-    """The block whose `lo` this is; recovered ranges do not count."""
-    return _find(connection, block.c.lo == lo, block.c.kind != BlockKind.RECOVERED.value)
+def of_number(connection: sa.Connection, dataset: DatasetId, lo: int) -> Block | None:
+    """The dataset's block whose `lo` this is. Recovered ranges do not count, except those that a leader offered."""
+    own = (block.c.dataset_id == dataset, block.c.lo == lo)
+    return _find(connection, *own, _OWN_NUMBERS) or _find(connection, *own, _OFFERED_NUMBERS)
 
 
-def _find(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> Block | None:
+def _find(connection: sa.Connection, *where: sa.ColumnElement[bool] | sa.TextClause) -> Block | None:
     row = connection.execute(sa.select(block).where(*where)).one_or_none()
     return None if row is None else _block(row)
 
@@ -176,7 +194,7 @@ def find_block(ledger: Ledger, head: BlockHead) -> Block | None:
     """The block's current state; None if the ledger does not know it, because it was restored from an older copy."""
     with ledger.read() as connection:
         # A resync may have stored the batch again in another row.
-        for found in (get(connection, head.id), of_number(connection, head.rows.lo)):
+        for found in (get(connection, head.id), of_number(connection, head.dataset, head.rows.lo)):
             if found is not None and is_same(found.head, head):
                 return found
     return None
@@ -187,7 +205,10 @@ def is_same(found: BlockHead, head: BlockHead) -> bool:
     return (found.rows, found.batch_id, found.kind) == (head.rows, head.batch_id, head.kind)
 
 
-def _change(connection: sa.Connection, head: BlockHead, expected: str, fence: Fence | None, /, **values: Any) -> bool:
+def change_block(
+    connection: sa.Connection, head: BlockHead, expected: str, fence: Fence | None, /, **values: Any
+) -> bool:
+    """Compare-and-set: changes the block if it is in the expected state, and has the fence if one is given."""
     where = [
         block.c.id == head.id,
         block.c.lo == head.rows.lo,
@@ -202,18 +223,23 @@ def _change(connection: sa.Connection, head: BlockHead, expected: str, fence: Fe
 
 def renew(ledger: Ledger, reserved: Reserved, *, lease_seconds: float) -> bool:
     until = utc_now() + timedelta(seconds=lease_seconds)
-    return ledger.change(_change, reserved.head, "reserved", reserved.fence, lease_until=until)
+    return ledger.change(change_block, reserved.head, "reserved", reserved.fence, lease_until=until)
 
 
 def mark_staged(ledger: Ledger, witness: Witness, reserved: Reserved, snapshot: SnapshotId) -> bool:
     """The commit point of a batch. It checks the witness, under the counter's lock: a ledger that was restored under
-    its writer may have brought back a block that had been abandoned, with its fence."""
+    its writer may have brought back a block that had been abandoned, with its fence. A leader also needs its lease."""
     failpoints.hit("stage.before_mark")
+    if not reserved.head.offered:
+        ledger.write_right.obtain()
     with ledger.write() as connection:
         sequence.check(connection, witness)
+        sites.check_may_commit(connection, offered=reserved.head.offered)
+        if not reserved.head.offered:
+            ledger.write_right.check()
         check_resynced(connection, reserved.head.dataset)
         values = {"state": "staged", "snapshot_id": snapshot, "lease_until": None}
-        done = _change(connection, reserved.head, "reserved", reserved.fence, **values)
+        done = change_block(connection, reserved.head, "reserved", reserved.fence, **values)
     failpoints.hit("stage.after_mark")
     return done
 
@@ -230,12 +256,13 @@ def mark_published(
     the snapshot of our tag when the block was found in main."""
     failpoints.hit("settle.before_mark")
     state = "reserved" if isinstance(open_block, Reserved) else "staged"
-    fence = open_block.fence if isinstance(open_block, Reserved) else None
+    # A follower's staged block may be applied again: then it is staged under another fence, with a branch of its own.
+    fence = open_block.fence if isinstance(open_block, Reserved) or open_block.head.offered else None
     with ledger.write() as connection:
         if settled is not None:
             table_states.raise_settled(connection, open_block.head.dataset, settled)
         values = {"row_count": row_count, "snapshot_id": snapshot, "lease_until": None}
-        done = _change(connection, open_block.head, state, fence, state="published", **values)
+        done = change_block(connection, open_block.head, state, fence, state="published", **values)
         if not done:
             now = get(connection, open_block.head.id)
             done = isinstance(now, Published) and is_same(now.head, open_block.head)
@@ -243,7 +270,7 @@ def mark_published(
     return done
 
 
-def take_over(ledger: Ledger, found: Reserved, *, lease_seconds: float) -> Reserved | None:
+def take_over(ledger: Ledger, found: Reserved, *, lease_seconds: float, above: Fence = Fence(0)) -> Reserved | None:
     """Fences off a writer whose lease ran out. None if it has renewed the lease, or another process was faster."""
     now = utc_now()
     until = now + timedelta(seconds=lease_seconds)
@@ -253,8 +280,8 @@ def take_over(ledger: Ledger, found: Reserved, *, lease_seconds: float) -> Reser
         current = get(connection, found.head.id)
         if not isinstance(current, Reserved) or current.lease_until > now:
             return None
-        fence = Fence(found.fence + 1)
-        if not _change(connection, found.head, "reserved", found.fence, fence=fence, lease_until=until):
+        fence = Fence(max(found.fence, above) + 1)
+        if not change_block(connection, found.head, "reserved", found.fence, fence=fence, lease_until=until):
             return None
     return Reserved(found.head, fence, until)
 
@@ -277,13 +304,13 @@ def abandon(ledger: Ledger, witness: Witness, reserved: Reserved, reason: str) -
 def forget_reserved(connection: sa.Connection, reserved: Reserved, reason: str) -> bool:
     """Only for a resync, which takes a sequence number itself."""
     values = {"state": "abandoned", "reason": reason, "lease_until": None}
-    return _change(connection, reserved.head, "reserved", reserved.fence, **values)
+    return change_block(connection, reserved.head, "reserved", reserved.fence, **values)
 
 
 def void(connection: sa.Connection, staged: Staged, reason: str) -> bool:
     """Abandons a staged block that cannot be published, by a person's decision."""
     values = {"state": "abandoned", "reason": f"voided: {reason}", "snapshot_id": None}
-    return _change(connection, staged.head, "staged", staged.fence, **values)
+    return change_block(connection, staged.head, "staged", staged.fence, **values)
 
 
 def fence_open_blocks(connection: sa.Connection) -> int:
@@ -304,9 +331,11 @@ def insert_published(
     digest: str | None = None,
     row_count: int | None = None,
     snapshot: SnapshotId | None = None,
+    shard: ShardId | None = None,
 ) -> bool:
-    """Stores a block that the table's history shows; False if the ledger has its batch or its `lo`."""
-    values = {"digest": digest, "row_count": row_count, "snapshot_id": snapshot}
+    """Stores a block that the table's history shows, in the dataset's first shard unless another is given. False if the
+    ledger has its batch or its `lo`."""
+    values = {"digest": digest, "row_count": row_count, "snapshot_id": snapshot, "shard": shard}
     return _insert(connection, dataset, rows, kind, batch_id, state="published", **values)
 
 
@@ -315,6 +344,8 @@ def _insert(
 ) -> bool:
     """False if the ledger has the batch or a block with the same `lo`."""
     fixed = {"dataset_id": dataset, "lo": rows.lo, "hi": rows.hi, "kind": kind.value, "batch_id": batch_id, "fence": 1}
+    if values.get("shard") is None:
+        values["shard"] = reserve_sql.first_shard(dataset)
     now = utc_now()
     inserted = connection.execute(
         insert_into(connection, block)
@@ -358,6 +389,7 @@ def postpone(connection: sa.Connection, dataset: DatasetId, rows: SeqRange, batc
 _POSTPONED = (  # literals, so that SQLite finds the index
     sa.select(block)
     .where(block.c.state == sa.literal_column("'reserved'"), block.c.kind == sa.literal_column("'recovered'"))
+    .where(~block.c.offered)  # what a follower still has to apply
     .order_by(block.c.lo)
 )
 _IS_POSTPONED = _POSTPONED.with_only_columns(block.c.id).where(block.c.dataset_id == sa.bindparam("dataset")).limit(1)
@@ -367,6 +399,17 @@ def postponed(connection: sa.Connection, dataset: DatasetId | None = None) -> li
     """The ranges for which the resync of datasets was postponed, lowest first."""
     query = _POSTPONED if dataset is None else _POSTPONED.where(block.c.dataset_id == dataset)
     return [b for b in read_blocks(connection, query) if isinstance(b, Reserved)]
+
+
+def postponed_of(dataset: sa.ColumnElement[int]) -> sa.Select[Any]:
+    """The postponed ranges of a dataset, which may be a column of another query."""
+    own = block.alias()
+    return (
+        sa.select(own.c.id)
+        .where(own.c.dataset_id == dataset, own.c.state == sa.literal_column("'reserved'"))
+        .where(own.c.kind == sa.literal_column("'recovered'"), ~own.c.offered)
+        .correlate_except(own)
+    )
 
 
 def check_resynced(connection: sa.Connection, dataset: DatasetId) -> None:
@@ -383,7 +426,7 @@ def check_resynced(connection: sa.Connection, dataset: DatasetId) -> None:
 
 
 def settle_postponed(connection: sa.Connection, found: Reserved) -> None:
-    _change(connection, found.head, "reserved", None, state="published", lease_until=None)
+    change_block(connection, found.head, "reserved", None, state="published", lease_until=None)
 
 
 def sealed(connection: sa.Connection, dataset: DatasetId) -> Seq | None:
@@ -394,18 +437,31 @@ def sealed(connection: sa.Connection, dataset: DatasetId) -> Seq | None:
 
 def sealed_of(dataset: sa.ColumnElement[int]) -> sa.Select[Any]:
     """The query of `sealed`. The dataset may be a column of another query."""
-    opened, settled = block.alias(), block.alias()
-    # Literals: with parameters, SQLite does not use the partial index of open blocks.
-    states = [sa.literal_column(f"'{state}'", sa.Text) for state in OPEN_STATES]
-    first_open = sa.select(sa.func.min(opened.c.lo)).where(opened.c.dataset_id == dataset, opened.c.state.in_(states))
-    below = sa.func.coalesce(first_open.correlate_except(opened).scalar_subquery(), SEQ_MAX)
+    settled = block.alias()
+    below = sa.func.coalesce(first_open_of(dataset).scalar_subquery(), SEQ_MAX)
     return (
         sa.select(sa.func.max(settled.c.hi))
         .where(
             settled.c.dataset_id == dataset, settled.c.state == sa.literal_column("'published'"), settled.c.hi < below
         )
+        .where(~_is_behind(dataset))
         .correlate_except(settled)
     )
+
+
+def first_open_of(dataset: sa.ColumnElement[int]) -> sa.Select[Any]:
+    """The query of the lowest sequence number that is open. The dataset may be a column of another query."""
+    opened = block.alias()
+    # Literals: with parameters, SQLite does not use the partial index of open blocks.
+    states = [sa.literal_column(f"'{state}'", sa.Text) for state in OPEN_STATES]
+    lowest = sa.select(sa.func.min(opened.c.lo)).where(opened.c.dataset_id == dataset, opened.c.state.in_(states))
+    return lowest.correlate_except(opened)
+
+
+def _is_behind(dataset: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
+    """A follower whose ledger was restored does not know how far it had sealed the dataset."""
+    behind = followed_dataset.alias()
+    return sa.exists().where(behind.c.dataset_id == dataset, behind.c.witnessed.is_not(None)).correlate_except(behind)
 
 
 _SEALED = sealed_of(sa.bindparam("dataset", type_=sa.BigInteger))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -49,6 +51,14 @@ def read_datasets(connection: sa.Connection) -> list[DatasetFacts]:
 
 def _numbers(connection: sa.Connection) -> dict[DatasetId, tuple[int | None, Seq | None]]:
     """The highest sequence number of the settled blocks, and the seal."""
+    return {
+        DatasetId(id): (_highest(published, abandoned), seq_or_none(sealed))
+        for id, sealed, published, abandoned in connection.execute(_numbers_query()).all()
+    }
+
+
+@cache
+def _numbers_query() -> sa.Select[Any]:
     # One subquery per state: each state has an index by the highest sequence number.
     highest = [
         sa.select(sa.func.max(block.c.hi))
@@ -59,10 +69,7 @@ def _numbers(connection: sa.Connection) -> dict[DatasetId, tuple[int | None, Seq
         for state in ("published", "abandoned")
     ]
     sealed = blocks.sealed_of(dataset.c.id).scalar_subquery().label("sealed")
-    query = sa.select(dataset.c.id, sealed, *highest).where(dataset.c.dropped_at.is_(None))
-    return {
-        DatasetId(r.id): (_highest(r.published, r.abandoned), seq_or_none(r.sealed)) for r in connection.execute(query)
-    }
+    return sa.select(dataset.c.id, sealed, *highest).where(dataset.c.dropped_at.is_(None))
 
 
 def _highest(*numbers: int | None) -> int | None:
@@ -71,6 +78,15 @@ def _highest(*numbers: int | None) -> int | None:
 
 def _last_settled(connection: sa.Connection) -> dict[DatasetId, list[Published]]:
     """Few datasets or none: those whose blocks a version of Strandline published that did not set its tag."""
+    found: dict[DatasetId, list[Published]] = {}
+    for b in blocks.read_blocks(connection, _last_settled_query()):
+        if isinstance(b, Published):
+            found.setdefault(b.head.dataset, []).append(b)
+    return found
+
+
+@cache
+def _last_settled_query() -> sa.Select[Any]:
     place = sa.func.row_number().over(
         partition_by=block.c.dataset_id, order_by=(block.c.changed_at.desc(), block.c.id.desc())
     )
@@ -86,14 +102,9 @@ def _last_settled(connection: sa.Connection) -> dict[DatasetId, list[Published]]
         )
         .subquery("newest")
     )
-    query = (
+    return (
         sa.select(block)
         .join_from(newest, block, block.c.id == newest.c.id)
         .where(newest.c.place <= published_blocks.LAST_SETTLED_MAX)
         .order_by(block.c.changed_at.desc(), block.c.id.desc())
     )
-    found: dict[DatasetId, list[Published]] = {}
-    for b in blocks.read_blocks(connection, query):
-        if isinstance(b, Published):
-            found.setdefault(b.head.dataset, []).append(b)
-    return found

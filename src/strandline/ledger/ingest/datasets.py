@@ -9,13 +9,18 @@ from typing import Any
 import sqlalchemy as sa
 
 from strandline.core.errors import NoSuchDataset, RefusedError
-from strandline.core.types import Checked, Dataset, DatasetId, History, TableCounts
+from strandline.core.types import Checked, Dataset, DatasetId, DatasetUuid, History, ShardId, TableCounts
 from strandline.ledger.engine import from_row, insert_into, upsert, utc_now
+from strandline.ledger.ingest import sequence
+from strandline.ledger.row_memo import RowMemo
 from strandline.ledger.schema.core import dataset, table_check, table_count
 
 
 def _dataset(row: Any) -> Dataset:
     return from_row(Dataset, row, deliver_by=tuple(json.loads(row.deliver_by)), history=History(row.history))
+
+
+_LISTED = RowMemo(_dataset)
 
 
 def add(
@@ -26,8 +31,14 @@ def add(
     deliver_by: tuple[str, ...] = (),
     adopted: bool = False,
     history: History = History.DELIVER,
+    uuid: DatasetUuid | None = None,
+    first_shard: ShardId | None = None,
+    shards: int = 1,
 ) -> Dataset:
-    """`RefusedError` for a taken name, also where another process took it just now."""
+    """`RefusedError` for a taken name, also where another process took it just now. A dataset without an id of its own
+    has its table's. Without a first shard, it gets the next shards that nobody has."""
+    if first_shard is None:
+        first_shard = free_shard(connection, None, shards)
     added = connection.execute(
         insert_into(connection, dataset)
         .values(
@@ -37,6 +48,9 @@ def add(
             adopted=adopted,
             history=history.value,
             created_at=utc_now(),
+            uuid=uuid or table_uuid,
+            first_shard=first_shard,
+            shards=shards,
         )
         .on_conflict_do_nothing()
         .returning(dataset)
@@ -44,6 +58,28 @@ def add(
     if added is None:
         raise RefusedError(f"there is a dataset named {name} already")
     return _dataset(added)
+
+
+def next_shard(connection: sa.Connection) -> ShardId:
+    """Above the shards of every dataset that there ever was."""
+    found = connection.scalar(sa.select(sa.func.max(dataset.c.first_shard + dataset.c.shards)))
+    return ShardId(int(found or 0))
+
+
+def free_shard(connection: sa.Connection, wanted: ShardId | None, shards: int) -> ShardId:
+    """The first of so many shards that no dataset ever had: the wanted one if it can be. Until this transaction ends,
+    nobody else gets shards."""
+    sequence.lock(connection)
+    if wanted is not None:
+        overlaps = (wanted < dataset.c.first_shard + dataset.c.shards) & (dataset.c.first_shard < wanted + shards)
+        if connection.execute(sa.select(dataset.c.id).where(overlaps)).first() is None:
+            return wanted
+    return next_shard(connection)
+
+
+def is_known_id(connection: sa.Connection, uuid: DatasetUuid) -> bool:
+    """Whether a dataset has it, or had it before it was dropped."""
+    return connection.execute(sa.select(dataset.c.id).where(dataset.c.uuid == uuid)).first() is not None
 
 
 def find(connection: sa.Connection, name: str) -> Dataset | None:
@@ -63,7 +99,14 @@ def get(connection: sa.Connection, name: str) -> Dataset:
 
 def list_datasets(connection: sa.Connection) -> list[Dataset]:
     rows = connection.execute(sa.select(dataset).where(dataset.c.dropped_at.is_(None)).order_by(dataset.c.name))
-    return [_dataset(r) for r in rows]
+    return _LISTED.read(rows.all())
+
+
+def any_known(connection: sa.Connection) -> bool:
+    """Whether there is a dataset that was not dropped."""
+    return (
+        connection.execute(sa.select(dataset.c.id).where(dataset.c.dropped_at.is_(None)).limit(1)).first() is not None
+    )
 
 
 def list_dropped(connection: sa.Connection) -> list[Dataset]:
@@ -99,11 +142,14 @@ def counts(connection: sa.Connection, id: DatasetId) -> TableCounts | None:
 
 def counts_by_dataset(connection: sa.Connection) -> dict[DatasetId, TableCounts]:
     """The stored counts."""
-    return {DatasetId(row.dataset_id): _counts(row) for row in connection.execute(sa.select(table_count))}
+    return dict(_COUNTED.read(connection.execute(sa.select(table_count)).all()))
 
 
 def _counts(row: Any) -> TableCounts:
     return from_row(TableCounts, row, snapshot=row.snapshot_id, foreign=row.foreign_rows)
+
+
+_COUNTED = RowMemo(lambda row: (DatasetId(row.dataset_id), _counts(row)))
 
 
 def set_counts(connection: sa.Connection, found: Mapping[DatasetId, TableCounts]) -> None:

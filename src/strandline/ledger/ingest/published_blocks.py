@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import sqlalchemy as sa
 
-from strandline.core.types import SEQ_MAX, BlockKind, DatasetId, Published, Seq, SeqRange, merge_ranges
+from strandline.core.types import SEQ_MAX, BlockKind, DatasetId, ItemKind, Published, Seq, SeqRange, merge_ranges
 from strandline.ledger.engine import slices
 from strandline.ledger.ingest.blocks import read_blocks
 from strandline.ledger.schema.core import block
@@ -93,7 +93,7 @@ def cut(connection: sa.Connection, dataset: DatasetId, *, after: Seq | None, sea
 def end_of_history(connection: sa.Connection, dataset: DatasetId) -> Seq | None:
     """The last sequence number of the rows that the table held when it was adopted: those numbered before the first
     batch. Rows that others appended later, and a later pass numbered, are new."""
-    published = (block.c.dataset_id == dataset, block.c.state == "published")
+    published = (block.c.dataset_id == dataset, block.c.state == "published", block.c.item == ItemKind.SEGMENT.value)
     first_batch = (
         sa.select(sa.func.min(block.c.lo)).where(*published, block.c.kind == BlockKind.BATCH.value).scalar_subquery()
     )

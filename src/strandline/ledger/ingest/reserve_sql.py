@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 from datetime import datetime
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
@@ -21,6 +21,11 @@ from strandline.ledger.schema.receive import receive_batch
 
 _NEW_DATASET: sa.BindParameter[int] = sa.bindparam("new_dataset", type_=sa.BigInteger)
 _NEW_BATCH: sa.BindParameter[str] = sa.bindparam("new_batch", type_=sa.Text)
+
+
+def first_shard(dataset: int | sa.ColumnElement[int]) -> sa.ScalarSelect[int]:
+    """A subquery, for blocks whose shard nobody has chosen."""
+    return sa.select(core.dataset.c.first_shard).where(core.dataset.c.id == dataset).scalar_subquery()
 
 
 def _insert_with_numbers_from(insert: Any, source: Any) -> Any:
@@ -37,12 +42,13 @@ def _insert_with_numbers_from(insert: Any, source: Any) -> Any:
         "lease_until": sa.bindparam("new_lease", type_=block.c.lease_until.type),
         "reserved_at": at,
         "changed_at": at,
+        "shard": sa.func.coalesce(sa.bindparam("new_shard", type_=sa.BigInteger), first_shard(_NEW_DATASET)),
     }
     return (
         insert(block)
         .from_select(list(values), sa.select(*values.values()).where(sa.true()))
         .on_conflict_do_nothing(index_elements=["dataset_id", "batch_id"], index_where=sa.text("state <> 'abandoned'"))
-        .returning(block.c.id)
+        .returning(block.c.id, block.c.shard)
     )
 
 
@@ -69,27 +75,40 @@ def _take_and_insert() -> sa.Select[Any]:
 
     taken = _TAKE_UNLESS_KNOWN.cte("taken")
     inserted = _insert_with_numbers_from(postgresql.insert, taken).cte("inserted")
-    return sa.select(taken.c.last, inserted.c.id).select_from(taken.outerjoin(inserted, sa.true()))
+    return sa.select(taken.c.last, inserted.c.id, inserted.c.shard).select_from(taken.outerjoin(inserted, sa.true()))
 
 
-# Triggers that check under the counter's lock: whether the batch has ended, and whether a resync was postponed.
+# Triggers that check under the counter's lock: whether the batch has ended, whether a resync was postponed, and whether
+# the site follows another one, or has been replaced by it.
 _BATCH_ENDED = "an_ended_batch_gets_no_block"
 _RESYNC_POSTPONED = "no_block_before_a_postponed_resync"
+_NO_LEADER = ("a_follower_takes_no_batch", "a_superseded_leader_takes_no_batch")
 
 
 class ResyncPostponed(Exception):
     """The dataset gets no block before its resync."""
 
 
-def place(connection: sa.Connection, new: dict[str, Any]) -> tuple[int, int | None] | None:
-    """Returns the counter's new value and the block's id. The id is None if another caller with the same batch was
-    faster. Returns None, and takes no sequence number, if the batch has a block; `BatchEnded` if it has ended, and
-    `ResyncPostponed`."""
+class SiteFollows(Exception):
+    """The site is a follower, whose blocks are its leader's, or another one leads in its place."""
+
+
+class Placed(NamedTuple):
+    last: int  # the counter's new value
+    id: int | None  # of the new block; None if another caller with the same batch was faster
+    shard: int | None
+
+
+def place(connection: sa.Connection, new: dict[str, Any]) -> Placed | None:
+    """Takes sequence numbers and inserts their block. Returns None, and takes no number, if the batch has a block;
+    `BatchEnded` if it has ended, `ResyncPostponed`, and `SiteFollows`."""
     try:
         return _place(connection, new)
     except (sqlite3.IntegrityError, sa.exc.IntegrityError) as e:
         if _RESYNC_POSTPONED in str(e):
             raise ResyncPostponed from e
+        if any(name in str(e) for name in _NO_LEADER):
+            raise SiteFollows from e
         if _BATCH_ENDED in str(e):
             raise _ended(new["new_batch"]) from e
         raise
@@ -118,10 +137,10 @@ _UNFINISHED = sa.select(receive_batch.c.id).where(
 )
 
 
-def _place(connection: sa.Connection, new: dict[str, Any]) -> tuple[int, int | None] | None:
+def _place(connection: sa.Connection, new: dict[str, Any]) -> Placed | None:
     if connection.dialect.name == "postgresql":
         both = connection.execute(_take_and_insert(), new).one_or_none()
-        return None if both is None else (both.last, both.id)
+        return None if both is None else Placed(both.last, both.id, both.shard)
     # SQLite changes one table per statement; nothing comes between two, because it has one writer at a time. Its
     # transactions are so short that the layers above the driver would double their time: so the SQL is rendered once.
     raw: sqlite3.Connection = connection.connection.dbapi_connection  # type: ignore[assignment]
@@ -134,4 +153,4 @@ def _place(connection: sa.Connection, new: dict[str, Any]) -> tuple[int, int | N
     if taken is None:
         return None
     inserted = raw.execute(_SQLITE_INSERT, bound).fetchone()
-    return taken[_LAST], None if inserted is None else inserted[0]
+    return Placed(taken[_LAST], *(inserted or (None, None)))

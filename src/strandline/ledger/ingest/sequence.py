@@ -8,7 +8,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from strandline.core import failpoints
-from strandline.core.errors import LedgerUnreadable
+from strandline.core.errors import LedgerUnreadable, RefusedError
+from strandline.core.terms import term_of
 from strandline.core.types import Seq, SeqRange
 from strandline.ledger.engine import REBUILD_HINT
 from strandline.ledger.schema.core import sequence
@@ -64,7 +65,13 @@ def take(connection: sa.Connection, witness: Witness, count: int, *, step: str) 
 
 def witnessed(witness: Witness, last: int, count: int, *, step: str) -> SeqRange:
     """Raises the witness to `last` and returns the sequence numbers just taken. The witness has them before the
-    caller's transaction commits. If that fails, nobody gets them, and the next resync finds the witness ahead."""
+    caller's transaction commits. If that fails, nobody gets them, and the next resync finds the witness ahead. Raises
+    RefusedError at the end of the term's numbers: those behind it may be another leader's."""
+    if term_of(Seq(last)) != (term := term_of(Seq(last - count))):
+        raise RefusedError(
+            f"this site has used up the sequence numbers of term {term}, in which it leads",
+            hint="`strandline promote` at a follower begins another term, with numbers of its own.",
+        )
     failpoints.hit(f"{step}.before_witness")
     witness.raise_to(last, expected=last - count)
     failpoints.hit(f"{step}.after_witness")

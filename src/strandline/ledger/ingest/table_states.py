@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from strandline.core.types import Anchor, DatasetId
 from strandline.ledger.engine import from_row, insert_into, upsert, utc_now
+from strandline.ledger.row_memo import RowMemo
 from strandline.ledger.schema.core import table_state
 
 
@@ -29,12 +30,15 @@ def get(connection: sa.Connection, id: DatasetId) -> TableState:
 
 def by_dataset(connection: sa.Connection) -> dict[DatasetId, TableState]:
     """Of the datasets that have one."""
-    return {DatasetId(row.dataset_id): _state(row) for row in connection.execute(sa.select(table_state))}
+    return dict(_STATES.read(connection.execute(sa.select(table_state)).all()))
 
 
 def _state(row: Any) -> TableState:
     settled = None if row.settled_snapshot is None else Anchor(row.settled_snapshot, row.settled_sequence)
     return from_row(TableState, row, settled=settled)
+
+
+_STATES = RowMemo(lambda row: (DatasetId(row.dataset_id), _state(row)))
 
 
 def raise_settled(connection: sa.Connection, id: DatasetId, anchor: Anchor) -> None:

@@ -17,10 +17,12 @@ from typing import Any, NewType
 import sqlalchemy as sa
 
 from strandline.core.actor import Actor
+from strandline.core.calling_off import CALLED_OFF
 from strandline.core.errors import AlreadyRunning
 from strandline.core.types import DatasetId
 from strandline.ledger.actor_columns import read_actor
 from strandline.ledger.engine import lock_row, utc_now
+from strandline.ledger.row_memo import RowMemo
 from strandline.ledger.run_records import Renewed, RunTable
 from strandline.ledger.schema.core import dataset as dataset_table
 from strandline.ledger.schema.maintain import maintenance_run
@@ -37,9 +39,6 @@ class Kind(StrEnum):
     EXPIRE = "expire"
     PURGE = "purge"
     NUMBER = "number"  # gives sequence numbers to rows that others appended to an adopted table
-
-
-CALLED_OFF = "it was called off"
 
 
 class Outcome(StrEnum):
@@ -253,9 +252,12 @@ def last_of_each_kind(connection: sa.Connection) -> dict[DatasetId, list[Run]]:
     live = dataset_table.c.dropped_at.is_(None)
     query = _RUNS.rows.where(maintenance_run.c.id.in_(newest), live).order_by(maintenance_run.c.kind)
     found: dict[DatasetId, list[Run]] = {}
-    for r in connection.execute(query).all():
-        found.setdefault(DatasetId(r.dataset_id), []).append(_run(r))
+    for id, run in _LAST.read(connection.execute(query).all()):
+        found.setdefault(id, []).append(run)
     return found
+
+
+_LAST = RowMemo(lambda row: (DatasetId(row.dataset_id), _run(row)))
 
 
 def last_scheduled(connection: sa.Connection, dataset: DatasetId, kind: Kind) -> Run | None:

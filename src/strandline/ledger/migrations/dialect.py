@@ -37,6 +37,12 @@ def execute_file(connection: sa.Connection, file: Path) -> None:
             connection.exec_driver_sql(translated)
 
 
+def drop_refusal(connection: sa.Connection, name: str) -> None:
+    """Drops a trigger that refuses, so that the migration can make it anew."""
+    sqlite = connection.dialect.name == "sqlite"
+    connection.exec_driver_sql(f"DROP TRIGGER {name}" if sqlite else f"DROP FUNCTION {name}() CASCADE")
+
+
 def sql_beside(module: str) -> Callable[[], None]:
     """A migration that executes the SQL file beside its module."""
     return lambda: execute_file(op.get_bind(), Path(module).with_suffix(".sql"))

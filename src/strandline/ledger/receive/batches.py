@@ -24,14 +24,13 @@ from strandline.ledger.ingest import sequence
 from strandline.ledger.leases import LeaseColumns
 from strandline.ledger.receive.received import ReceivedId
 from strandline.ledger.schema.core import dataset as dataset_table
-from strandline.ledger.schema.receive import HAS_ROWS, receive_batch, received
+from strandline.ledger.schema.receive import HAS_ROWS, UNFINISHED, receive_batch, received
 
 ReceiveBatchId = NewType("ReceiveBatchId", int)
 
 BODIES_MAX = 1000  # per batch: each body is a partition of the frame that is ingested, however few rows it has
 _FILES_AT_ONCE_MAX = 5000
 _WAITS = (received.c.batch.is_(None), HAS_ROWS)
-UNFINISHED = (receive_batch.c.published_at.is_(None), receive_batch.c.ended_at.is_(None))
 leases = LeaseColumns(receive_batch.c.lease_token, receive_batch.c.lease_until, *UNFINISHED)
 
 

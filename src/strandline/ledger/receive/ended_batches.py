@@ -17,16 +17,16 @@ import sqlalchemy as sa
 from strandline.core import batch_names, failpoints
 from strandline.core.audit_events import Event
 from strandline.core.errors import RefusedError, ResyncNeeded, UsageError, WitnessUnreadable
-from strandline.core.types import BlockKind, DatasetId, Published, Reserved
+from strandline.core.types import BlockKind, DatasetId, ItemKind, Published, Reserved
 from strandline.ledger import audit
 from strandline.ledger.engine import Ledger, from_row, utc_now
 from strandline.ledger.ingest import blocks, datasets, sequence
 from strandline.ledger.receive import batches
-from strandline.ledger.receive.batches import BODIES_MAX, UNFINISHED, Batch, BatchBody
+from strandline.ledger.receive.batches import BODIES_MAX, Batch, BatchBody
 from strandline.ledger.receive.received import ReceivedId
 from strandline.ledger.schema.core import block
 from strandline.ledger.schema.core import dataset as dataset_table
-from strandline.ledger.schema.receive import receive_batch, received, source_lane
+from strandline.ledger.schema.receive import UNFINISHED, receive_batch, received, source_lane
 from strandline.ledger.witness import Witness
 
 _IS_ASIDE = receive_batch.c.ending == sa.literal_column("'set_aside'")
@@ -64,6 +64,7 @@ def _came_in_above(connection: sa.Connection, dataset: DatasetId, number: int) -
         block.c.dataset_id == dataset,
         block.c.state == sa.literal_column("'published'"),
         block.c.kind == BlockKind.BATCH.value,
+        block.c.item == ItemKind.SEGMENT.value,
         block.c.hi > number,  # for the index
         block.c.lo > number,
     )
@@ -119,6 +120,28 @@ def _parts(connection: sa.Connection, dataset: DatasetId, name: str, bodies: Seq
         batches.store(connection, dataset, batch_names.part_name(name, n), part)
         for n, part in enumerate(halves(bodies))
     ]
+
+
+def set_all_aside(connection: sa.Connection, dataset: DatasetId, reason: str) -> int:
+    """Whatever waits for the dataset waits for a person from now on, each body alone. Returns how many bodies. A batch
+    that has a block is left as it is. In a transaction that has the counter's lock."""
+    unfinished = sa.select(receive_batch.c.id).where(receive_batch.c.dataset_id == dataset, *UNFINISHED)
+    waiting = batches.read(connection, connection.execute(unfinished).scalars().all())
+    while some := batches.bodies_without_batch(connection, dataset, BODIES_MAX):
+        bodies = [BatchBody(ReceivedId(row.id), row.spool, row.rows, 0) for row in some]
+        waiting.append(batches.store(connection, dataset, batch_names.new_name(), bodies))
+    done = 0
+    while waiting:
+        batch = waiting.pop()
+        if blocks.of_batch(connection, dataset, batch.batch_id) is not None:
+            continue
+        alone = len(batch.bodies) == 1
+        values = _ended("set_aside") | {"reason": reason} if alone else _ended("divided")
+        connection.execute(receive_batch.update().where(receive_batch.c.id == batch.id).values(**values))
+        done += alone
+        if not alone:
+            waiting += _parts(connection, dataset, batch.batch_id, batch.bodies)
+    return done
 
 
 def divide_again(connection: sa.Connection, dataset: DatasetId, batch_id: str) -> int:

@@ -9,9 +9,8 @@ import sqlalchemy as sa
 
 from strandline.core.types import DatasetId
 from strandline.ledger.engine import from_row
-from strandline.ledger.receive.batches import UNFINISHED
 from strandline.ledger.schema.core import dataset as dataset_table
-from strandline.ledger.schema.receive import HAS_ROWS, receive_batch, received
+from strandline.ledger.schema.receive import HAS_ROWS, UNFINISHED, receive_batch, received
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +93,8 @@ _BODIES = (
     .group_by(dataset_table.c.id, dataset_table.c.name, dataset_table.c.dropped_at, _IS_ASIDE)
     .order_by(dataset_table.c.name, dataset_table.c.id)
 )
+
+
+def any_known(connection: sa.Connection) -> bool:
+    """Whether the ledger has any received body."""
+    return connection.execute(sa.select(received.c.id).limit(1)).first() is not None

@@ -14,15 +14,24 @@ from typing import Any, Literal, NewType
 
 import sqlalchemy as sa
 
-from strandline.core.errors import LedgerRefused, LedgerUnreadable
+from strandline.core.errors import LeaseOver, LedgerRefused, LedgerUnreadable, NotLeader
 from strandline.core.forward_protocol import Identity, KeyIdentity, RangeIdentity
 from strandline.core.roles import Role, roles_that_allow
 from strandline.core.types import DatasetId, SeqRange, merge_ranges
 from strandline.ledger.engine import Ledger, insert_into, rows_with, slices, utc_now
 from strandline.ledger.receive.ranges import HeldBody, holding, keep_lanes, lane_key, lanes_of
 from strandline.ledger.receive.receipts import Note
-from strandline.ledger.receive.senders import NotClaimed, NotOwner, SourceKey, find_sources, judge, owner_of
+from strandline.ledger.receive.senders import (
+    NotClaimed,
+    NotOwner,
+    SenderPassed,
+    SourceKey,
+    find_sources,
+    judge,
+    owner_of,
+)
 from strandline.ledger.receive.tokens import IS_VALID, TokenId, recall
+from strandline.ledger.replicate import sites
 from strandline.ledger.schema import core
 from strandline.ledger.schema.receive import HAS_ROWS, api_token, receive_batch, receive_hold, received
 
@@ -85,20 +94,24 @@ class OnHold:
     """Nothing was recorded: the ledger was restored, and nobody knows which bodies the table has."""
 
 
-Decision = New | Repeat | Overlaps | OtherBody | BodyGone | OnHold | NotOwner | NotClaimed
+Decision = New | Repeat | Overlaps | OtherBody | BodyGone | OnHold | NotOwner | NotClaimed | SenderPassed
 
 
 def record(ledger: Ledger, bodies: Sequence[Body]) -> list[Decision]:
     """The commit point of receiving: decides each identity; new bodies are durable when this returns. Bodies of one
     call are decided in order, so they can repeat or overlap each other, too. The caller must remove the files of bodies
-    that are not new."""
+    that are not new. Raises `NotLeader` or `LeaseOver` at a site that may not take rows (any more)."""
     if not bodies:
         return []
     now = utc_now()
     with ledger.write() as connection:
-        tokens = connection.execute(_GOOD_TOKENS, {"ids": list({b.token for b in bodies}), "now": utc_now()})
+        tokens = connection.execute(_GOOD_TOKENS, {"ids": list({b.token for b in bodies}), "now": utc_now()}).all()
+        if not all(row.leads for row in tokens):
+            sites.check_leads(connection)  # raises, in words
         owners = {row.id: TokenId(row.owner) for row in tokens}
-        return _record(connection, bodies, _not_now(connection, bodies, owners), owners, now)
+        decided = _record(connection, bodies, _not_now(connection, bodies, owners), owners, now)
+        ledger.write_right.check()
+        return decided
 
 
 def _record(
@@ -125,6 +138,7 @@ def record_found(ledger: Ledger, dataset: DatasetId, note: Note, *, spool: str, 
     if note.owner is None:
         return NotOwner()
     with ledger.write() as connection:
+        sites.check_leads(connection)
         owner = recall(connection, note.owner)
         body = Body(dataset, note.identity, owner, note.rows, note.digest, note.size, spool, spool_bytes)
         decided = _not_now(connection, [body], {owner: owner})
@@ -138,6 +152,8 @@ def record_each(ledger: Ledger, bodies: Sequence[Body]) -> list[Decision | Excep
     of all bodies is unknown."""
     try:
         return list(record(ledger, bodies))
+    except (NotLeader, LeaseOver) as e:  # raised before the commit, and for every body the same
+        return [e for _ in bodies]
     except _NOT_RECORDED as e:
         if len(bodies) == 1:
             return [e]
@@ -148,7 +164,11 @@ def record_each(ledger: Ledger, bodies: Sequence[Body]) -> list[Decision | Excep
 _NOT_RECORDED = (LedgerRefused, sa.exc.IntegrityError, OverflowError)
 
 _GOOD_TOKENS = (
-    sa.select(api_token.c.id, sa.func.coalesce(api_token.c.owner_id, api_token.c.id).label("owner"))
+    sa.select(
+        api_token.c.id,
+        sa.func.coalesce(api_token.c.owner_id, api_token.c.id).label("owner"),
+        sites.is_leading().label("leads"),  # not in a statement of its own: a group of bodies costs few of them
+    )
     .where(
         api_token.c.id.in_(sa.bindparam("ids", expanding=True)),
         IS_VALID,
@@ -192,7 +212,7 @@ def known(
         stored = _by_key(connection, [(dataset, owner, identity.key)])
         return next((_decide_key(first, digest) for first in stored.values()), None)
     claims = find_sources(connection, [(dataset, identity.lane.lake, identity.lane.dataset)])
-    refused = judge(next(iter(claims.values()), None), identity.lane, owner)
+    refused = judge(next(iter(claims.values()), None), identity, owner)
     if isinstance(refused, NotOwner):
         return refused
     lanes = lanes_of(connection, [lane_key(dataset, identity.lane)])
@@ -227,7 +247,7 @@ def _record_ranges(
     now: datetime,
 ) -> dict[int, Decision]:
     claims = find_sources(connection, {source_key(b, i) for _, b, i in bodies}, hold=True)
-    refused = {n: judge(claims.get(source_key(b, i)), i.lane, owners[b.token]) for n, b, i in bodies}
+    refused = {n: judge(claims.get(source_key(b, i)), i, owners[b.token]) for n, b, i in bodies}
     decided: dict[int, Decision] = {n: r for n, r in refused.items() if isinstance(r, NotOwner)}
     bodies = [(n, b, i) for n, b, i in bodies if n not in decided]
     if not bodies:
@@ -376,11 +396,6 @@ _WAITING_BYTES = (
     .where(received.c.spool_removed_at.is_(None), HAS_ROWS)
     .group_by(_OF_DATASET)
 )
-
-
-def any_known(connection: sa.Connection) -> bool:
-    """Whether the ledger has any received body."""
-    return connection.execute(sa.select(received.c.id).limit(1)).first() is not None
 
 
 def spooled(connection: sa.Connection, names: Iterable[str]) -> set[str]:

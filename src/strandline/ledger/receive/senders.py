@@ -12,7 +12,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from strandline.core.forward_protocol import LaneName
+from strandline.core.forward_protocol import LaneName, RangeIdentity
+from strandline.core.replication import FIRST_TERM
 from strandline.core.types import SEQ_MAX, DatasetId, Seq, SeqRange
 from strandline.ledger.engine import from_row, insert_into, slices, utc_now
 from strandline.ledger.receive.ranges import HeldBody, holding_some, lane_key, lanes_of
@@ -36,6 +37,13 @@ class NotClaimed:
     generation: int | None  # the one that was claimed last; None if nothing was claimed
 
 
+@dataclass(frozen=True, slots=True)
+class SenderPassed:
+    """Nothing was recorded: another site leads the sender's lake by now."""
+
+    term: int
+
+
 _SOURCES = sa.select(source).where(sa.tuple_(*_SOURCE_KEY).in_(sa.bindparam("keys", expanding=True)))
 
 
@@ -49,13 +57,16 @@ def find_sources(connection: sa.Connection, keys: Iterable[SourceKey], *, hold: 
     return found
 
 
-def judge(record: Any | None, lane: LaneName, owner: TokenId) -> NotOwner | NotClaimed | None:
+def judge(record: Any | None, identity: RangeIdentity, owner: TokenId) -> NotOwner | NotClaimed | SenderPassed | None:
     """None if a token of this owner may send new rows to the lane, else why not. A record without an owner is from
     before owners were stored: the next token that claims it gets it."""
+    lane = identity.lane
     if record is None:
         return NotClaimed(None)
     if record.owner_id not in (None, owner) or record.instance != lane.instance:
         return NotOwner()
+    if identity.term is not None and identity.term < record.term:
+        return SenderPassed(record.term)
     return None if record.generation == lane.generation and record.owner_id else NotClaimed(record.generation)
 
 
@@ -79,7 +90,8 @@ class PlacedBody:
 
 @dataclass(frozen=True, slots=True)
 class SourceRecord:
-    """Which sink feeds a dataset of ours from a dataset of its lake, and the highest generation that it claimed."""
+    """Which sink feeds a dataset of ours from a dataset of its lake, and the highest generation and term that it
+    claimed."""
 
     lake: str
     dataset: str  # its name in that lake
@@ -87,6 +99,7 @@ class SourceRecord:
     table_uuid: str
     generation: int
     owner: TokenId | None  # None: claimed before owners were stored, and not since
+    term: int = FIRST_TERM
 
 
 def claimed(connection: sa.Connection, dataset: DatasetId, lake: str, source_dataset: str) -> SourceRecord | None:
@@ -100,15 +113,16 @@ def _record(row: Any) -> SourceRecord:
 
 def claim(connection: sa.Connection, dataset: DatasetId, wanted: SourceRecord) -> SourceRecord | None:
     """Writes the record if there is none and this is generation 1. If the record has this owner and instance, raises
-    its generation by at most one, and never lowers it. Returns the record as it is then, which may be another sink's;
-    None if there was none and this is not generation 1."""
+    its generation by at most one, and its term, and never lowers them: a sender of a lower term raises nothing.
+    Returns the record as it is then, which may be another sink's; None if there was none and this is not generation
+    1."""
     generation, owner = wanted.generation, wanted.owner
     own = {"instance": wanted.instance, "table_uuid": wanted.table_uuid}
     at = {"dataset_id": dataset, "lake": wanted.lake, "source_dataset": wanted.dataset}
     if generation == 1:
         connection.execute(
             insert_into(connection, source)
-            .values(**at, **own, generation=1, owner_id=owner, created_at=utc_now())
+            .values(**at, **own, generation=1, term=wanted.term, owner_id=owner, created_at=utc_now())
             .on_conflict_do_nothing()
         )
     connection.execute(
@@ -117,8 +131,9 @@ def claim(connection: sa.Connection, dataset: DatasetId, wanted: SourceRecord) -
             *(source.c[name] == value for name, value in (at | own).items()),
             sa.or_(source.c.owner_id.is_(None), source.c.owner_id == owner),
             source.c.generation.in_((generation, generation - 1)),
+            source.c.term <= wanted.term,
         )
-        .values(generation=generation, owner_id=owner)
+        .values(generation=generation, term=wanted.term, owner_id=owner)
     )
     return claimed(connection, dataset, wanted.lake, wanted.dataset)
 
@@ -147,7 +162,7 @@ def release(connection: sa.Connection, dataset: DatasetId, lake: str, source_dat
     ).first()
     connection.execute(source.delete().where(*where))
     if brought is not None:
-        kept = {name: found._mapping[name] for name in ("instance", "table_uuid", "generation", "created_at")}
+        kept = {name: found._mapping[name] for name in ("instance", "table_uuid", "generation", "term", "created_at")}
         connection.execute(source.insert().values(**at, **kept))
     return Released(found.instance, found.generation, forgotten=brought is None)
 

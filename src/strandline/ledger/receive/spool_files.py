@@ -13,8 +13,8 @@ import sqlalchemy as sa
 from strandline.core.audit_events import Event
 from strandline.core.wording import plural
 from strandline.ledger import audit
-from strandline.ledger.engine import Ledger
-from strandline.ledger.schema.receive import HAS_ROWS, received
+from strandline.ledger.engine import Ledger, rows_with
+from strandline.ledger.schema.receive import HAS_ROWS, receive_batch, received
 
 log = logging.getLogger(__name__)
 
@@ -73,3 +73,14 @@ def record_left(ledger: Ledger, files: Iterable[LeftFile]) -> None:
         audit.record(
             connection, Event.SPOOL_FILES_LEFT, datasets=found.by_dataset, first=[asdict(f) for f in found.first]
         )
+
+
+def rows_in_waiting(connection: sa.Connection, names: Iterable[str]) -> dict[str, int | None]:
+    """Of these files, those whose bodies are in no published batch, and how many rows each has; None for a file that
+    the ledger does not know."""
+    query = sa.select(received.c.spool, received.c.rows, receive_batch.c.published_at).join_from(
+        received, receive_batch, receive_batch.c.id == received.c.batch, isouter=True
+    )
+    listed = list(names)
+    known = {r.spool: r for r in rows_with(connection, query, received.c.spool, listed)}
+    return {n: known[n].rows if n in known else None for n in listed if n not in known or known[n].published_at is None}

@@ -133,6 +133,18 @@ def revoke(connection: sa.Connection, name: str) -> bool:
     return changed.rowcount == 1
 
 
+def revoke_line(connection: sa.Connection, owner: TokenId) -> list[str]:
+    """Revokes the token and all that continue its line; returns their names."""
+    line = sa.or_(api_token.c.id == owner, api_token.c.owner_id == owner)
+    changed = connection.execute(
+        api_token.update()
+        .where(line, api_token.c.revoked_at.is_(None))
+        .values(revoked_at=utc_now())
+        .returning(api_token.c.name)
+    )
+    return sorted(changed.scalars())
+
+
 def find(connection: sa.Connection, secret: str) -> Token | None:
     """None if the secret is unknown, or its token revoked or expired."""
     row = connection.execute(_FIND, {"hash": _hash(secret), "now": utc_now()}).one_or_none()

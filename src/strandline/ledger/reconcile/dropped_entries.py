@@ -13,13 +13,14 @@ import sqlalchemy as sa
 from strandline.core.audit_events import Event
 from strandline.core.delivery_types import SinkId
 from strandline.core.reconcile_records import RunId
-from strandline.core.types import Seq, SeqRange, merge_ranges
+from strandline.core.types import Dataset, Seq, SeqRange, merge_ranges
 from strandline.ledger import audit
 from strandline.ledger.deliver import losses
 from strandline.ledger.deliver.lanes import SinkMark
 from strandline.ledger.deliver.losses import NewLoss, Reason
 from strandline.ledger.engine import from_row, utc_now
 from strandline.ledger.ingest import datasets
+from strandline.ledger.replicate import followers
 from strandline.ledger.schema.reconcile import dropped_batch
 
 
@@ -128,6 +129,20 @@ def _record_losses(connection: sa.Connection, batch: DroppedBatch) -> None:
     for name in sorted({loss.name for loss in batch.lost}):
         rows_lost = sum(loss.count for loss in batch.lost if loss.name == name)
         audit.record(connection, Event.ROWS_LOST, sink=name, dataset=batch.table, rows=rows_lost, rule="reconcile")
+    _record_for_followers(connection, dataset, batch)
+
+
+def _record_for_followers(connection: sa.Connection, dataset: Dataset, batch: DroppedBatch) -> None:
+    """A follower keeps the rows that it has. Of those behind its seal it may have some, too: this is the most."""
+    for progress in followers.list_progress(connection, dataset):
+        lacking = [g for g in batch.gone if g.rows.hi > (progress.number or 0)]
+        if lacking:
+            upto = max(g.rows.hi for g in lacking)
+            followers.drop_for(connection, dataset.id, progress.follower.id, upto)
+            audit.record(
+                connection, Event.FOLLOWER_ROWS_DROPPED, follower=progress.follower.name, dataset=batch.table,
+                rows=sum(g.count for g in lacking), after=progress.number, up_to=upto, rule="reconcile",
+            )  # fmt: skip
 
 
 def begun(connection: sa.Connection) -> list[DroppedBatch]:

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from itertools import chain
 from typing import Any
 
@@ -44,8 +45,13 @@ class UtcMicros(TypeDecorator[datetime]):
             raise ValueError("a moment without a time zone")
         return micros(value)
 
-    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
-        return None if value is None else _EPOCH + timedelta(microseconds=value)
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], datetime | None]:
+        return _moment  # and not process_result_value, which costs more than this for each of thousands of values
+
+
+@lru_cache(maxsize=1 << 15)  # a server reads the same times again and again
+def _moment(stored: int | None) -> datetime | None:
+    return None if stored is None else _EPOCH + timedelta(microseconds=stored)
 
 
 class MaskedText(TypeDecorator[str]):
@@ -119,6 +125,8 @@ dataset = table(
     "dataset",
     integers("id"),
     texts("name", "table_uuid", "history"),
+    texts("uuid"),  # the dataset's id, the same at every site of the lake; its tables differ
+    integers("first_shard", "shards"),  # its shards are numbered from the first one on
     texts("deliver_by"),  # a JSON list of column names
     flags("adopted"),
     times("created_at", "dropped_at"),
@@ -127,7 +135,12 @@ dataset = table(
 block = table(
     "block",
     integers("id", "dataset_id", "lo", "hi", "fence", "snapshot_id", "row_count"),
+    integers("shard"),  # NULL: in every shard of the dataset, as a purge and a cut are
     texts("kind", "batch_id", "digest", "state"),
+    texts("item"),  # what a follower sees: a segment (rows), a purge or a cut, which have a number and no rows
+    texts("ranges"),  # JSON: where a purge deleted rows; what a cut leaves. NULL for a segment
+    flags("offered"),  # at a follower: the leader has this item, so nobody here abandons it
+    integers("offered_rows"),  # how many rows the leader counted in it, if it did
     words("reason"),
     times("lease_until", "reserved_at", "changed_at"),
 )

@@ -31,6 +31,7 @@ api_token = table(
 source = table(
     "source",
     integers("id", "dataset_id", "generation"),
+    integers("term"),  # of the site that leads the sender's lake
     integers("owner_id"),  # NULL: claimed before owners were stored
     texts("lake", "source_dataset", "instance", "table_uuid"),
     times("created_at"),
@@ -74,6 +75,7 @@ receive_hold = table("receive_hold", integers("dataset_id"), words("reason"), ti
 # `rows > 0`, not `spool IS NOT NULL`: for that, SQLite would use the index of all spool files there ever were.
 # A literal: with a parameter, the databases do not use their partial indexes.
 HAS_ROWS = received.c.rows > literal_column("0")
+UNFINISHED = (receive_batch.c.published_at.is_(None), receive_batch.c.ended_at.is_(None))
 
 # `options` is a JSON object of texts.
 quarantined = table(

@@ -63,6 +63,7 @@ class PurgeResult:
     snapshots_expired: int | None  # None if snapshots were to be kept, or could not be expired
     refs_kept: int  # branches and tags that may still show the rows
     left: tuple[str, ...]  # what this run could not do: repeat the purge until this is empty
+    followers: tuple[str, ...] = ()  # that have or may have such rows, until they carry the purge out, too
 
 
 # --- which rows go ---------------------------------------------------------------------------------------------------

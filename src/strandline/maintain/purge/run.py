@@ -5,7 +5,8 @@ covers them. Then the run takes the sinks' leases, and holds them from the count
 sink are exact.
 
 Durable steps, in this order: each sink's losses and the range of deleted rows (in the ledger, with a sequence number,
-and on the table), the delete, rows that sinks refused, reject files, and finally the snapshots that still show rows.
+and on the table), the delete, the sequence number of the purge itself (followers then delete the rows, too), rows that
+sinks refused, reject files, and finally the snapshots that still show rows.
 After the delete nothing stops the run: it reports at the end what it could not do, and every step can be repeated. The
 condition itself is not stored, because it may name the person.
 """
@@ -40,10 +41,11 @@ from strandline.ledger.deliver import losses, sink_exposure, sinks
 from strandline.ledger.deliver.losses import NewLoss, Reason
 from strandline.ledger.deliver.sink_exposure import SinkGeneration
 from strandline.ledger.engine import Connection
-from strandline.ledger.ingest import blocks, sequence
+from strandline.ledger.ingest import blocks, purge_items, sequence
 from strandline.ledger.maintain import floors
 from strandline.ledger.maintain import runs as maintenance
 from strandline.ledger.maintain.runs import Kind, Outcome
+from strandline.ledger.replicate import followers
 from strandline.maintain.compact import compact
 from strandline.maintain.context import MaintainContext, Progress, alone, quiet
 from strandline.maintain.expire import check as check_expirable
@@ -68,7 +70,7 @@ from strandline.maintain.purge.plan import (
 )
 from strandline.maintain.purge.remaining_snapshots import still_shown
 from strandline.maintain.purge.sinks import SinkExposure, SinkSearch
-from strandline.maintain.purge.table_rows import RowSearch, ours_above
+from strandline.maintain.purge.table_rows import RowSearch, ours_above, said_of
 from strandline.read import rollback
 
 R = TypeVar("R")
@@ -162,7 +164,12 @@ class _Purge:
             expired,
             refs,
             () if self.dry_run else tuple(self.left),
+            self._followers() if fits.ours else (),
         )
+
+    def _followers(self) -> tuple[str, ...]:
+        with self.context.ledger.read() as connection:
+            return tuple(f.name for f in followers.of_dataset(connection, self.dataset))
 
     # --- what could refuse it ---
 
@@ -207,7 +214,7 @@ class _Purge:
         except (StrandlineError, OSError, *JAVA_ERRORS) as e:
             if self.dry_run:
                 raise
-            self.left.append(f"{what}: {explain(e, 'it could not be done').message}")
+            self.left.append(f"{what}: {said_of(e)}")
             return None
 
     # --- the table ---
@@ -217,7 +224,7 @@ class _Purge:
             table = self._search()
             if not self.dry_run and table.fits.total:
                 self._delete(table, leases)
-                late = self._tried("who was added meanwhile", lambda: self._meanwhile(table.fits, leases))
+                late = self._tried("what followers and new sinks have", lambda: self._meanwhile(table.fits, leases))
                 table = replace(table, meanwhile=late or ())
                 self._tried("rows that came meanwhile", self._search_again)
             failpoints.hit("purge.after_table")
@@ -259,6 +266,8 @@ class _Purge:
             self.left.append(f"{rows} came, or got a sequence number, while others were deleted")
 
     def _delete(self, table: _Table, leases: _Leases) -> None:
+        # A purge of a leader that was replaced would delete rows here that the new leader keeps.
+        self.context.ledger.write_right.obtain()
         counter, above = self._record(table, leases)
         failpoints.hit("purge.after_record")
         tables, name, fits = self.context.tables(), self.dataset.name, table.fits
@@ -310,8 +319,9 @@ class _Purge:
 
     def _meanwhile(self, fits: MatchingRows, leases: _Leases) -> tuple[SinkGeneration, ...]:
         """Sinks that were added, or whose lease was lost, while rows were deleted: they may have been sent some of the
-        rows, and nobody counted what they lack."""
+        rows, and nobody counted what they lack. The same transaction gives the purge its sequence number."""
         with self.context.ledger.write() as connection:
+            sequence.lock(connection)
             kept = {r.id for r, lease in leases if sinks.leases.holds(connection, lease)}
             others = [
                 h
@@ -320,17 +330,21 @@ class _Purge:
             ]
             last = None if fits.range is None else fits.range.hi
             self._forget(connection, {(r.id, r.generation) for r, _ in leases}, last)
-            audit.record(
-                connection, Event.PURGE_SETTLED, dataset=self.dataset.name, late=sorted(h.record.name for h in others)
-            )
+            self._settle(connection, [h.record.name for h in others], [] if fits.range is None else [fits.range])
+        failpoints.hit("purge.after_number")
         return tuple(others)
+
+    def _settle(self, connection: Connection, late: Collection[str], ranges: Sequence[SeqRange]) -> None:
+        number = purge_items.take_number(connection, self.context.witness, self.dataset.id, ranges)
+        audit.record(connection, Event.PURGE_SETTLED, dataset=self.dataset.name, late=sorted(late), number=number)
 
     def _late_before(self) -> tuple[str, ...]:
         """A run that died at its delete did not check which sinks were added meanwhile. Every sink that it did not know
-        may be one of them, also one that was added later."""
+        may be one of them, also one that was added later. Nor did it take the number by which followers learn of it."""
         if self.dry_run:
             return ()
         with self.context.ledger.write() as connection:
+            sequence.lock(connection)
             events = audit.latest(connection, events=_PURGES, events_max=_AUDITED_MAX)
             own = (e for e in events if e.detail["dataset"] == self.dataset.name)
             begun = [e.detail for e in takewhile(lambda e: e.event == Event.PURGED, own) if "sinks" in e.detail]
@@ -339,7 +353,8 @@ class _Purge:
                 known = {(SinkId(id), generation) for id, generation in detail["sinks"]}
                 named.update(self._forget(connection, known, detail["last"]))
             if begun:
-                audit.record(connection, Event.PURGE_SETTLED, dataset=self.dataset.name, late=sorted(named))
+                ranges = [SeqRange(Seq(d["first"]), Seq(d["last"])) for d in begun if d["last"] is not None]
+                self._settle(connection, named, ranges)
         return tuple(named)
 
     def _forget(self, connection: Connection, known: Collection[tuple[SinkId, int]], last: int | None) -> list[str]:

@@ -16,12 +16,13 @@ from strandline.core.errors import StrandlineError, UsageError
 from strandline.core.read_token import Bounds
 from strandline.core.types import SEQ_COLUMN, Dataset, Seq, SeqRange, merge_ranges
 from strandline.iceberg.metadata.identifier import in_spark
-from strandline.iceberg.spark.java_errors import explain
+from strandline.iceberg.spark.java_errors import JAVA_ERRORS, explain
 from strandline.ledger.engine import Connection
 from strandline.ledger.ingest import blocks, published_blocks, sequence
 from strandline.maintain.context import MaintainContext
 from strandline.maintain.purge.plan import OUT_OF_REACH, MatchingRows
 from strandline.maintain.retain_plan import RANGES_MAX
+from strandline.maintain.runs import without_words
 from strandline.read.settled_view import SettledView
 
 
@@ -96,9 +97,19 @@ def _on_every_row() -> Iterator[None]:
 
 def is_about_values(error: BaseException) -> bool:
     """Whether a condition failed on a value that it did not expect: a data exception in SQL."""
+    states = (cause.getSqlState() or "" for cause in _causes(error) if isinstance(cause, PySparkException))
+    return any(state.startswith("22") for state in states)
+
+
+def said_of(error: Exception) -> str:
+    """What an error says, unless Spark has said it: that may repeat the condition, or values of a row."""
+    if any(isinstance(cause, JAVA_ERRORS) for cause in _causes(error)):
+        return without_words(error)
+    return explain(error, "it could not be done").message
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, PySparkException) and (cause.getSqlState() or "").startswith("22"):
-            return True
+        yield cause
         cause = cause.__cause__
-    return False

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from strandline.core.errors import BadRow
@@ -27,6 +28,7 @@ ReadLines = Callable[[bytes, Sequence[Column]], tuple[pa.Table, Any]]
 _SLICE_BYTES = 1 << 20
 _SLICE_PARTS = 16  # a slice, and the rows it can become, take at most this fraction of the limit
 _LINE_PARTS = 3  # so does a line, which cannot be cut: its text and its values are in memory at once
+_NEWLINE = ord("\n")
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -36,33 +38,40 @@ def read_json(
     """Yields rows and their line numbers. The rows take at most `bytes_max`, and at most `room` together with the text
     read so far. Raises TooLarge and BadRow."""
     reader = _Reader(columns, bytes_max, room, read_lines)
-    for data in _whole_lines(pieces, min(_SLICE_BYTES, max(1, bytes_max // _SLICE_PARTS)), bytes_max // _LINE_PARTS):
+    for data in whole_lines(pieces, min(_SLICE_BYTES, max(1, bytes_max // _SLICE_PARTS)), bytes_max // _LINE_PARTS):
         yield from reader.read(data)
 
 
-def _whole_lines(pieces: Iterable[bytes], slice_bytes: int, line_bytes_max: int) -> Iterator[bytes]:
-    """Cuts after line ends, into slices of about `slice_bytes`; longer only for a longer line. Raises TooLarge."""
-    left: list[bytes] = []
-    size = 0
+def whole_lines(pieces: Iterable[bytes], slice_bytes: int, line_bytes_max: int) -> Iterator[bytes]:
+    """Cuts after line ends, into slices of about `slice_bytes`; longer only for a longer line. A body that fits into
+    one slice is one slice, even if its last line has no end. Raises TooLarge."""
+    waiting: list[bytes] = []
+    size = ended = 0  # bytes that wait, and how many of them are whole lines
     for piece in pieces:
         at = 0
         while at < len(piece):
-            part = piece[at : at + slice_bytes]
+            part = piece[at : at + (slice_bytes - size if size < slice_bytes else slice_bytes)]
             at += len(part)
-            end = part.rfind(b"\n") + 1
-            if not end:
-                left.append(part)
-                size += len(part)
-                if size > line_bytes_max:
-                    raise TooLarge(line_bytes_max, "a line has more bytes")
-                continue
-            whole = b"".join((*left, part[:end]))
-            left, size = [part[end:]], len(part) - end
-            yield whole
+            if end := part.rfind(b"\n") + 1:
+                ended = size + end
+            waiting.append(part)
+            size += len(part)
+            if size - ended > line_bytes_max:
+                raise TooLarge(line_bytes_max, "a line has more bytes")
+            if ended and size >= slice_bytes:
+                data = b"".join(waiting)
+                waiting, size = [data[ended:]], size - ended
+                yield data[:ended]
+                ended = 0
     if size:
-        whole = b"".join(left)
-        left.clear()
-        yield whole
+        data = b"".join(waiting)
+        waiting.clear()
+        yield data
+
+
+def count_lines(data: bytes) -> int:
+    """How many lines end in `data`. Bodies have many short lines, and `bytes.count` would stop at each of them."""
+    return int(np.count_nonzero(np.frombuffer(data, np.uint8) == _NEWLINE))
 
 
 class _Reader:
@@ -80,7 +89,8 @@ class _Reader:
 
     def read(self, data: bytes) -> Iterator[tuple[pa.Table, Any]]:
         """`data` is whole lines."""
-        may_become = self._may_become(data)
+        ends = count_lines(data)
+        may_become = self._may_become(data, ends)
         if may_become > self._bytes_max // _SLICE_PARTS:
             middle = data.rfind(b"\n", 0, len(data) // 2) + 1 or data.find(b"\n") + 1
             if 0 < middle < len(data):
@@ -90,11 +100,11 @@ class _Reader:
             may_become = self._becomes(data)
         self._text += len(data)
         self._take(may_become)
-        yield self._read_here(data)
+        yield self._read_here(data, ends)
 
-    def _may_become(self, data: bytes) -> int:
+    def _may_become(self, data: bytes, ends: int) -> int:
         """Upper bound: each line is a row of nulls, and each comma or bracket an element of the widest type."""
-        rows = data.count(b"\n") + (not data.endswith(b"\n"))
+        rows = ends + (not data.endswith(b"\n"))
         elements = 0
         if self._element:
             elements = data.count(b",") + data.count(b"[") + data.count(b"{")
@@ -119,7 +129,7 @@ class _Reader:
                 self._bytes_max, f"{plural(self._rows, 'row')} and those behind them take more bytes than that"
             )
 
-    def _read_here(self, data: bytes) -> tuple[pa.Table, Any]:
+    def _read_here(self, data: bytes, ends: int) -> tuple[pa.Table, Any]:
         before = self._lines
         if before and data.startswith(_BOM):  # only the start of a body may have a BOM
             data, before = b"\n" + data, before - 1
@@ -127,9 +137,9 @@ class _Reader:
             rows, lines = self._read_lines(data, self._columns)
         except BadRow as e:
             raise BadRow(None if e.line is None else e.line + before, e.message) from e
-        self._lines += data.count(b"\n") - (self._lines - before)
+        self._lines += ends
         self._rows += rows.num_rows
-        self._made += rows.nbytes
+        self._made += rows.get_total_buffer_size()
         return rows, lines + before
 
 

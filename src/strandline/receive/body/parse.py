@@ -16,7 +16,7 @@ from strandline.iceberg.schema.columns import Column, Primitive
 from strandline.receive.body.arrow import read_arrow
 from strandline.receive.body.columns import BodyMisfit, arrow_schema, check, width_bytes
 from strandline.receive.body.decompress import TooLarge, unpack, unpack_pieces
-from strandline.receive.body.json_lines import ReadLines, read_json
+from strandline.receive.body.json_lines import ReadLines, count_lines, read_json
 
 _NUMBER = Column(SEQ_COLUMN, Primitive("long"), required=True)
 RESERVE = 4  # 1/RESERVE of `bytes_max` stays free for temporary buffers while rows are built
@@ -69,7 +69,7 @@ def _parts(
         yield read_arrow(data, columns, bytes_max, min(bytes_max, room)), None
     else:
         room = 2 * bytes_max - len(body.data) - bytes_max // RESERVE
-        if not sent and (count := body.data.count(b"\n")) * width_bytes(columns) > bytes_max:
+        if not sent and (count := count_lines(body.data)) * width_bytes(columns) > bytes_max:
             raise TooLarge(bytes_max, f"{plural(count, 'row', 'takes')} more bytes than that")
         pieces = unpack_pieces(body.data, body.encoding, bytes_max)
         yield from read_json(pieces, columns, bytes_max, room, read_lines)

@@ -14,7 +14,8 @@ from strandline.core.masking import masked
 from strandline.core.roles import Role
 from strandline.core.types import SeqRange
 from strandline.ledger.receive.received import BodyGone, Decision, New, OnHold, OtherBody, Overlaps, Repeat
-from strandline.ledger.receive.senders import NotClaimed, NotOwner
+from strandline.ledger.receive.senders import NotClaimed, NotOwner, SenderPassed
+from strandline.ledger.replicate.sites import Site
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,9 @@ def decided(decision: Decision, rows: int, digest: str) -> Reply:
             return NOT_OWNER
         case NotClaimed(generation):
             return not_claimed(generation)
+        case SenderPassed(term):
+            why = f"another site leads this lake since term {term}, and sends its rows"
+            return Reply(409, Answer.TERM_PASSED, why, {"term": term})
         case _:
             assert_never(decision)
 
@@ -87,6 +91,33 @@ def behind(retry_after_seconds: int) -> Reply:
     why = (
         "the receiver's ledger was restored, or a writer died, and the ledger is not resynced yet: an ingesting "
         "receiver or `strandline ledger resync` does that. Nothing was taken; send the same request again later"
+    )
+    return busy(why, retry_after_seconds, status=503)
+
+
+def not_leading(site: Site, retry_after_seconds: int, *, named: bool) -> Reply:
+    """`named`: the caller may know the address of the site that leads."""
+    place = (site.leader if site.follows else site.superseded_by) or ""
+    known = place if named and place.startswith(("http://", "https://")) else None  # others are paths and names
+    if site.follows:
+        why = f"this site follows {known or 'another one'}, and takes no rows"
+    elif site.superseded_term is not None:
+        why = f"{known or 'another site'} leads this lake since term {site.superseded_term}; this site takes no rows"
+    else:
+        why = "another site takes over this lake; this site takes no rows"
+    return busy(
+        f"{why}. Nothing was taken; send the same request to the receiver of the site that leads, or here once this "
+        "site leads (`strandline replication status` says who does)",
+        retry_after_seconds,
+        status=503,
+    )
+
+
+def lease_over(retry_after_seconds: int) -> Reply:
+    why = (
+        "this site cannot show that it still leads: its lease is over, and it has no answer from the arbiter "
+        "(`strandline replication status`). Nothing was taken; send the same request again later, or to the receiver "
+        "of the site that leads by then"
     )
     return busy(why, retry_after_seconds, status=503)
 

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from strandline.core.bounded_text import NAME_BYTES_MAX, check_text
 from strandline.core.errors import UsageError
 from strandline.core.forward_protocol import PARTITION_BYTES_MAX, Answer, LaneName
+from strandline.core.replication import FIRST_TERM
 from strandline.core.types import SEQ_MAX, Seq
 from strandline.ledger.engine import Connection
 from strandline.ledger.receive import senders
@@ -59,6 +60,7 @@ class ClaimQuestion(ClaimedQuestion):
     instance: Name
     table_uuid: Name
     generation: Number
+    term: Number = Field(FIRST_TERM, description="In which the sender's site leads its lake.")
 
 
 class HeldLane(_Question):
@@ -130,7 +132,7 @@ async def claim(handler: RequestHandler, caller: Caller, asked: ClaimQuestion) -
     if found is None:
         raise EarlyReply(answers.not_claimed(None))
     mine = (_own(found, caller).instance, found.table_uuid) == (asked.instance, asked.table_uuid)
-    if mine and found.generation < asked.generation:
+    if mine and found.term == asked.term and found.generation < asked.generation:
         raise EarlyReply(answers.not_claimed(found.generation))
     if mine:
         await handler.in_thread(handler.watch.claimed)
@@ -144,7 +146,7 @@ def _own(record: SourceRecord, caller: Caller) -> SourceRecord:
 
 
 def _claim_reply(record: SourceRecord) -> Reply:
-    found = {name: getattr(record, name) for name in ("lake", "instance", "dataset", "table_uuid")}
+    found = {name: getattr(record, name) for name in ("lake", "instance", "dataset", "table_uuid", "term")}
     return _answer({"claim": found, "generation": record.generation})
 
 

@@ -10,9 +10,10 @@ import asyncio
 import hashlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
@@ -20,15 +21,25 @@ from starlette.requests import ClientDisconnect, Request
 
 from strandline.core import failpoints, forward_protocol
 from strandline.core.bounded_text import check_text
-from strandline.core.errors import BadRow, NoSuchDataset, ResyncNeeded, SchemaError, StrandlineError, UsageError
+from strandline.core.errors import (
+    BadRow,
+    LeaseOver,
+    NoSuchDataset,
+    NotLeader,
+    ResyncNeeded,
+    SchemaError,
+    StrandlineError,
+    UsageError,
+)
 from strandline.core.roles import Role, allows
 from strandline.core.types import Dataset, DatasetId
-from strandline.http.verified_callers import VerifiedCallers, bearer_secret
+from strandline.http.verified_callers import SharedQuestions, VerifiedCallers, bearer_secret
 from strandline.iceberg.metadata.identifier import full_name
 from strandline.ledger.ingest import datasets
 from strandline.ledger.receive import receive_holds, received, tokens
 from strandline.ledger.receive.receipts import Note
 from strandline.ledger.receive.received import Body
+from strandline.ledger.replicate import sites
 from strandline.receive.body.decompress import TooLarge
 from strandline.receive.body.parse import Packed, read_body
 from strandline.receive.committer import Committer
@@ -73,6 +84,7 @@ class RequestHandler:
         self.committer = Committer(self.ledger, parts.spool)
         self._targets = SchemaCache(parts.schema_of)
         self._callers = VerifiedCallers[Caller]()
+        self._measuring = SharedQuestions[None]()
         adoption = FoundBodies(parts.ledger, parts.spool, parts.receipts)
         self.watch = LedgerWatch(self.ledger, parts.witness, adoption, parts.on_behind)
         threads = max(_WORKING_THREADS_MIN, 2 * (os.cpu_count() or 1))
@@ -91,29 +103,29 @@ class RequestHandler:
         secret = bearer_secret(request.headers.get("authorization"))
         if secret is None:
             raise EarlyReply(answers.NO_TOKEN)
-        measure = self.gate.wants_measure
-        found = self._callers.find((secret, name)) if recently and not measure else None
-        if found is not None:
-            return found
-        asked_at = monotonic()
-        caller, waiting_bytes = await self.in_thread(lambda: self._find(secret, name, measure))
-        if waiting_bytes is not None:
-            self.gate.measured(waiting_bytes)
-        self._callers.keep((secret, name), caller, asked_at)
+        key = (secret, name)
+
+        def ask() -> Awaitable[Caller | None]:
+            return self.in_thread(lambda: self._find(secret, name))
+
+        caller = await (self._callers.find_or_ask(key, ask) if recently else ask())
+        if caller is None:
+            raise EarlyReply(answers.NO_TOKEN)
         return caller
 
-    def _find(self, secret: str, name: str, measure: bool) -> tuple[Caller, dict[DatasetId, int] | None]:
+    def _find(self, secret: str, name: str) -> Caller | None:
+        """None if the token is not valid."""
         try:
             full = full_name(check_text("the dataset's name", name))
         except SchemaError:
             full = name
         except UsageError as e:
             raise EarlyReply(answers.bad_request(e.message)) from None
-        self._check_ledger()
+        self._check_ledger(secret)
         with self.ledger.read() as connection:
             token = tokens.find(connection, secret)
             if token is None:
-                raise EarlyReply(answers.NO_TOKEN)
+                return None
             if not allows(token.role, Role.WRITE):
                 raise EarlyReply(answers.wrong_role(token.role))
             if not token.allows(full):
@@ -123,15 +135,32 @@ class RequestHandler:
                 raise EarlyReply(answers.NO_DATASET)
             if dataset.id in receive_holds.list_holds(connection):
                 raise EarlyReply(answers.ON_HOLD)
-            caller = Caller(token, dataset, tokens.mark_of(connection, token.owner))
-            return caller, received.waiting_bytes(connection) if measure else None
+            return Caller(token, dataset, tokens.mark_of(connection, token.owner))
 
-    def _check_ledger(self) -> None:
+    def _check_ledger(self, secret: str) -> None:
         try:
             self.watch.check()
+        except NotLeader as e:
+            # Before the token is looked at: a site that follows does not know the tokens of its leader.
+            raise self._not_leading(e, secret) from e
         except ResyncNeeded as e:
             log.warning("a request is asked to come again: %s", e.message)
             raise EarlyReply(answers.behind(self.settings.retry_after_seconds)) from e
+
+    def _not_leading(self, error: NotLeader, secret: str | None = None) -> EarlyReply:
+        """Who leads is told to those whose token this site knows."""
+        log.warning("a request is asked to come again: %s", error.message)
+        with self.ledger.read() as connection:
+            named = secret is None or tokens.find(connection, secret) is not None
+            site = sites.get(connection)
+        return EarlyReply(answers.not_leading(site, self.settings.retry_after_seconds, named=named))
+
+    async def _measure(self) -> None:
+        def waiting_bytes() -> dict[DatasetId, int]:
+            with self.ledger.read() as connection:
+                return received.waiting_bytes(connection)
+
+        self.gate.measured(await self.in_thread(waiting_bytes))
 
     async def in_thread(self, ask: Callable[[], _T]) -> _T:
         return await self._in(self._asking, ask)
@@ -153,7 +182,9 @@ class RequestHandler:
         if isinstance(error, StrandlineError):
             log.warning("a request is asked to come again: %s", error.message)
         else:
-            log.error("a request failed in a way that nobody foresaw", exc_info=error)
+            log.error("a request failed with an unexpected error", exc_info=error)
+        if isinstance(error, LeaseOver):
+            return EarlyReply(answers.lease_over(self.settings.retry_after_seconds))
         return EarlyReply(answers.busy(_UNAVAILABLE, self.settings.retry_after_seconds, status=503))
 
     async def take(self, request: Request, name: str) -> Reply:
@@ -169,6 +200,8 @@ class RequestHandler:
             if isinstance(identity, forward_protocol.KeyIdentity)
             else None
         )
+        if self.gate.wants_measure:
+            await self._measuring.ask(None, self._measure)
         with self.gate.entered(caller.dataset.id), self.gate.alone(key):
             data = await self.read(request, self.settings.body_bytes_max)
             numbers = identity.rows if isinstance(identity, forward_protocol.RangeIdentity) else None
@@ -249,6 +282,11 @@ class RequestHandler:
     async def _recorded(self, body: Body, caller: Caller) -> Reply:
         try:
             decision = await asyncio.wrap_future(self.committer.submit(body))
+        except (NotLeader, LeaseOver) as e:  # since the request began
+            self._callers.forget(caller)  # the next one is checked from the start, which may renew the lease
+            if isinstance(e, LeaseOver):
+                raise self.unavailable(e) from e
+            raise await self.in_thread(partial(self._not_leading, e)) from e
         except Exception as e:
             raise self.unavailable(e) from e
         if isinstance(decision, received.New):

@@ -68,28 +68,36 @@ def partition_of(path: str) -> str | None:
 
 
 class _Counters:
+    """Per kind and protection: how many files, and their bytes (0 for missing ones)."""
+
     def __init__(self) -> None:
-        self.found: Counter[tuple[FindingKind, Protection | None]] = Counter()
-        self.bytes: Counter[Protection | None] = Counter()  # of all but missing files
+        self._found: dict[tuple[FindingKind, Protection | None], list[int]] = {}
 
     def missing(self, findings: Iterable[Finding]) -> Iterator[Finding]:
         for finding in findings:
-            self.found[finding.kind, finding.protected] += 1
+            self._count((finding.kind, finding.protected), 0)
             yield finding
 
     def orphans(self, files: Iterable[Judged]) -> Iterator[Judged]:
         for judged in files:
-            self.found[judged[0], judged[5]] += 1
-            self.bytes[judged[5]] += judged[3] or 0
+            self._count((judged[0], judged[5]), judged[3] or 0)
             yield judged
+
+    def _count(self, of: tuple[FindingKind, Protection | None], size: int) -> None:
+        known = self._found.get(of)  # once per file: hashing an enum takes time
+        if known is None:
+            known = self._found[of] = [0, 0]
+        known[0] += 1
+        known[1] += size
 
     def counts(self, protections: Iterable[Protection | None]) -> Counts:
         kinds: Counter[FindingKind] = Counter()
         size = 0
         for protection in protections:
-            size += self.bytes[protection]
             for kind in FindingKind:
-                kinds[kind] += self.found[kind, protection]
+                count, of_kind = self._found.get((kind, protection), (0, 0))
+                kinds[kind] += count
+                size += of_kind
         return Counts(
             kinds[FindingKind.MISSING],
             kinds[FindingKind.ORPHAN],

@@ -93,7 +93,7 @@ class Judge:
         if file.path in self._context.suspected:
             protected = Protection.DAMAGED
         kind = FindingKind.ORPHAN if fits else FindingKind.FOREIGN
-        if fits and is_metadata_file(checksum_of(name) or name):
+        if fits and place.content is Content.METADATA and is_metadata_file(checksum_of(name) or name):
             current = self._run_places.current.get(place.table or "")
             if current is not None and is_superseded(file.path, current):
                 kind = FindingKind.SUPERSEDED

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from strandline.iceberg.session.job_watch import watched
+from strandline.iceberg.session.job_watch import cancel_when_called_off, watched
 from strandline.iceberg.session.lake_session import open_session
 from strandline.iceberg.spark.java_errors import JAVA_ERRORS, explaining
 from strandline.reconcile.compare.compared import Comparison
@@ -64,6 +64,7 @@ class SparkSurveyor:
 
     def survey(self, ledger_context: LedgerContext, watch: Watch) -> Survey:
         light = self._light
+        cancel_when_called_off(self._spark)
         with explaining(_FAILED, JAVA_ERRORS), watched(self._spark, watch.check):
             watch.phase(Phase.LIST)
             known = light.known()
@@ -85,6 +86,7 @@ class SparkSurveyor:
 
     def references(self, known: LakeReferences | None, watch: Watch) -> SparkReferences:
         """The present references."""
+        cancel_when_called_off(self._spark)
         with explaining(_FAILED, JAVA_ERRORS), watched(self._spark, watch.check):
             return self._read(known, watch)
 

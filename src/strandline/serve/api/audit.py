@@ -26,9 +26,9 @@ router = APIRouter(prefix="/audit", tags=["audit"])
 async def list_events(
     request: Request,
     caller: Caller = needs(Role.ADMIN, whole_lake=True),
-    actor: Annotated[Text | None, Query(description="Only what this one did.")] = None,
-    trigger: Annotated[Trigger | None, Query(description="Only what came this way.")] = None,
-    event: Annotated[Text | None, Query(description="Only events whose name begins so: `sink.`.")] = None,
+    actor: Annotated[Text | None, Query(description="Only events of this actor.")] = None,
+    trigger: Annotated[Trigger | None, Query(description="Only events with this trigger.")] = None,
+    event: Annotated[Text | None, Query(description="Only events whose name begins with this prefix: `sink.`.")] = None,
     limit: Limit = 100,
     before: BeforeId = None,
 ) -> Response:

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from strandline.core.documents import Document
 from strandline.core.errors import UsageError
+from strandline.core.replication import SHARDS_MAX
 from strandline.core.roles import Role
 from strandline.ledger.ingest import blocks
 from strandline.serve.api.inputs import AfterName, BeforeId, Body, DryRun, Limit, Name, NamePath, Text, cut, paged
@@ -46,6 +47,7 @@ class NewDataset(Body):
     columns: list[NewColumn] = Field(min_length=1, max_length=10_000, description="As in a schema file.")
     deliver_by: list[Text] = Field(default=[], description="Columns whose values sort rows into logical partitions.")
     partition_by: Text | None = Field(default=None, description="How files are laid out: `day(at)`, `bucket(16, id)`.")
+    shards: int = Field(default=1, ge=1, le=SHARDS_MAX, description="Followers apply shards side by side.")
 
 
 class ColumnChange(Body):
@@ -65,7 +67,7 @@ class Changes(Body):
     rename: list[Renamed] = Field(default=[], description="Another name, the same values.")
     widen: list[ColumnChange] = Field(default=[], description="int to long, float to double, a longer decimal.")
     add: list[ColumnChange] = Field(default=[], description="New, optional columns.")
-    dry_run: bool = Field(default=False, description="Say which columns it would have; change nothing.")
+    dry_run: bool = Field(default=False, description="Report which columns it would have, and change nothing.")
 
 
 @router.get("", summary="All datasets", **documented(page_of("datasets", DATASET)))
@@ -93,7 +95,7 @@ async def create_dataset(
 
         columns = parse_columns([column.model_dump(exclude_none=True) for column in wanted.columns])
         made = context.lake.create_dataset(
-            wanted.name, columns, deliver_by=wanted.deliver_by, partition_by=wanted.partition_by
+            wanted.name, columns, deliver_by=wanted.deliver_by, partition_by=wanted.partition_by, shards=wanted.shards
         )
         return documents.dataset(made)
 
@@ -103,7 +105,7 @@ async def create_dataset(
 @router.get("/{name}", summary="One dataset with its columns", **documented(DATASET_IN_FULL, problems=READS_A_TABLE))
 async def show_dataset(request: Request, name: NamePath, caller: Caller = needs(Role.READ)) -> Response:
     context = context_of(request)
-    return await context.read(caller, lambda: _in_full(context, caller, name))
+    return await context.read_table(caller, lambda: _in_full(context, caller, name))
 
 
 def _in_full(context: ServeContext, caller: Caller, name: str) -> Document:

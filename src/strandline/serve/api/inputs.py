@@ -56,7 +56,7 @@ AfterId = Annotated[int | None, Query(ge=0, le=_ID_MAX, description="`next` of t
 BeforeId = Annotated[int | None, Query(ge=1, le=_ID_MAX, description="`next` of the page before.")]
 
 
-DryRun = Annotated[bool, Query(description="Say what would be done; change nothing.")]
+DryRun = Annotated[bool, Query(description="Report what would be done, and change nothing.")]
 
 
 class Body(BaseModel):

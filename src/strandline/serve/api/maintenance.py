@@ -10,10 +10,10 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
 from strandline.core.documents import Document
-from strandline.core.errors import FailedError, NoSuchRun, UsageError
+from strandline.core.errors import NoSuchRun
 from strandline.core.roles import Role
 from strandline.ledger.maintain.runs import Kind, Run
-from strandline.maintain.runs import RunControl, RunResult
+from strandline.maintain.runs import RunControl, RunResult, wordless
 from strandline.serve.api.inputs import BeforeId, Body, Duration, IdPath, Limit, LongText, Name, Text, length, paged
 from strandline.serve.api.runs import cancel_run, start_run
 from strandline.serve.api.tasks import PLACE as TASKS
@@ -44,7 +44,9 @@ BEGUN = documented(
 
 class Wanted(Body):
     dataset: Name
-    dry_run: bool = Field(default=False, description="Say what would be done; change nothing. Its result is a task.")
+    dry_run: bool = Field(
+        default=False, description="Report what would be done, and change nothing. Its result is a task."
+    )
 
 
 class Retain(Wanted):
@@ -83,13 +85,7 @@ async def _begin(context: ServeContext, caller: Caller, kind: Kind, wanted: Want
         return await start_run(context, caller, KIND, PLACE, work)
 
     def rehearse(stopping: threading.Event) -> Mapping[str, Any]:
-        try:
-            return documents.maintenance_run(do(name(), RunControl(stopping)).run)
-        except (UsageError, FailedError) as e:
-            if kind is not Kind.PURGE:
-                raise
-            words = f"{type(e).__name__}; its words are not kept, since they may repeat the condition"
-            raise UsageError(words) from None
+        return documents.maintenance_run(do(name(), RunControl(stopping)).run)
 
     def start() -> Document:
         made = context.work.tasks.start(f"{kind}_dry_run", name(), rehearse)
@@ -142,9 +138,17 @@ async def purge(request: Request, wanted: Purge, caller: Caller = needs(Role.ADM
     """For a person who asks to be forgotten. Sinks keep what they were given; the result names those that may hold such
     rows."""
     context = context_of(request)
-    do: Do = lambda name, control: context.lake.maintenance.purge(  # noqa: E731
-        name, wanted.where, keep_snapshots=wanted.keep_snapshots, dry_run=wanted.dry_run, control=control
-    )
+
+    def do(name: str, control: RunControl) -> RunResult[Any]:
+        keep, dry_run = wanted.keep_snapshots, wanted.dry_run
+        try:
+            return context.lake.maintenance.purge(
+                name, wanted.where, keep_snapshots=keep, dry_run=dry_run, control=control
+            )
+        except Exception as e:
+            # Without its cause, too: whoever does the work logs what nobody foresaw.
+            raise wordless(e) from None
+
     return await _begin(context, caller, Kind.PURGE, wanted, do)
 
 
@@ -190,7 +194,7 @@ def _get(context: ServeContext, caller: Caller, run: int) -> Run:
 
 @router.post("/runs/{run}/cancel", summary="Call a run off", **documented(MAINTENANCE_RUN, problems=CHANGES))
 async def cancel(request: Request, run: IdPath, caller: Caller = needs(Role.ADMIN)) -> Response:
-    """Also one of another process. It ends before its next durable step; what it has committed stays."""
+    """Also cancels work of another process. The work ends before its next durable step; what it has committed stays."""
     context = context_of(request)
 
     def call_off() -> Document:

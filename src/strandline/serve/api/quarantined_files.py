@@ -9,16 +9,17 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
+from strandline.core.calling_off import check_going
 from strandline.core.documents import Document, fields_of
 from strandline.core.roles import Role
 from strandline.serve.api.inputs import AfterId, Body, Limit, paged
-from strandline.serve.api.tasks import TASK_STARTED, check_going, start_task
+from strandline.serve.api.tasks import TASK_STARTED, start_task
 from strandline.serve.auth.caller import Caller
 from strandline.serve.auth.needs import needs
 from strandline.serve.context import context_of
 from strandline.serve.describe import NAMED, NUMBER, documented, page_of
 from strandline.serve.schemas import QUARANTINED_FILE
-from strandline.status import documents
+from strandline.status import reconcile_documents
 
 router = APIRouter(prefix="/quarantined-files", tags=["quarantined files"])
 
@@ -31,7 +32,7 @@ class Restore(Body):
 
 class Purge(Body):
     run: int | None = Field(default=None, ge=1, le=_ID_MAX, description="Only of this run.")
-    dry_run: bool = Field(default=False, description="Say which files are due; change nothing.")
+    dry_run: bool = Field(default=False, description="Report which files are due, and change nothing.")
 
 
 @router.get("", summary="Files in quarantine", **documented(page_of("files", QUARANTINED_FILE, NUMBER), problems=NAMED))
@@ -46,7 +47,7 @@ async def list_quarantined_files(
 
     def load() -> Document:
         found = context.lake.reconciler.quarantined(run, after=after, files_max=limit + 1)
-        return paged("files", found, limit, documents.quarantined_file_of_run, lambda f: f.id)
+        return paged("files", found, limit, reconcile_documents.quarantined_file_of_run, lambda f: f.id)
 
     return await context.read(caller, load)
 
@@ -63,7 +64,7 @@ async def restore_files(
         return f"run {wanted.run}"
 
     def work(stopping: threading.Event) -> Mapping[str, Any]:
-        told = lambda done, total: check_going(stopping)  # noqa: E731
+        told = lambda done, total: check_going()  # noqa: E731
         return fields_of(context.lake.reconciler.restore(wanted.run, on_progress=told))
 
     return await start_task(context, caller, "restore", check, work)
@@ -81,8 +82,10 @@ async def purge_files(request: Request, wanted: Purge, caller: Caller = needs(Ro
 
     def work(stopping: threading.Event) -> Mapping[str, Any]:
         if wanted.dry_run:
-            return fields_of(context.lake.reconciler.files_to_purge(wanted.run))
-        told = lambda done, total: check_going(stopping)  # noqa: E731
+            found = fields_of(context.lake.reconciler.files_to_purge(wanted.run))
+            check_going()
+            return found
+        told = lambda done, total: check_going()  # noqa: E731
         return fields_of(context.lake.reconciler.purge(wanted.run, on_progress=told))
 
     return await start_task(context, caller, "purge_files_dry_run" if wanted.dry_run else "purge_files", check, work)

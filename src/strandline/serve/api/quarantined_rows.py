@@ -9,12 +9,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
+from strandline.core.calling_off import check_going
 from strandline.core.documents import Document
 from strandline.core.errors import UsageError
 from strandline.core.roles import Role
 from strandline.serve.api.inputs import AfterId, Body, Limit, Name, Text, paged
 from strandline.serve.api.sinks import check_sink
-from strandline.serve.api.tasks import TASK_STARTED, check_going, start_task, task_started
+from strandline.serve.api.tasks import TASK_STARTED, start_task, task_started
 from strandline.serve.auth.caller import Caller
 from strandline.serve.auth.needs import needs
 from strandline.serve.context import context_of
@@ -48,7 +49,7 @@ class Chosen(Body):
 
 
 class Discard(Chosen):
-    dry_run: bool = Field(default=False, description="Say which rows would be given up; change nothing.")
+    dry_run: bool = Field(default=False, description="Report which rows would be given up, and change nothing.")
 
 
 @router.get(
@@ -89,7 +90,7 @@ async def replay_rows(request: Request, wanted: Chosen, caller: Caller = needs(R
         return check_sink(context, caller, wanted.sink)
 
     def work(stopping: threading.Event) -> Mapping[str, Any]:
-        told = lambda done, total: check_going(stopping)  # noqa: E731
+        told = lambda done, total: check_going()  # noqa: E731
         return documents.replayed_rows(context.lake.delivery.replay(wanted.sink, wanted.check(), on_progress=told))
 
     return await start_task(context, caller, "replay", check, work)
@@ -115,6 +116,6 @@ async def discard_rows(request: Request, wanted: Discard, caller: Caller = needs
         return sink
 
     def work(stopping: threading.Event) -> Mapping[str, Any]:
-        return discard(False, lambda done, total: check_going(stopping))
+        return discard(False, lambda done, total: check_going())
 
     return await start_task(context, caller, "discard", check, work)

@@ -19,7 +19,7 @@ from strandline.serve.context import context_of
 from strandline.serve.describe import CHANGES, INNER_MAX, NAMED, NUMBER, documented, page_of
 from strandline.serve.schemas import FILE_OF_A_RUN, RECONCILE_RUN, RECONCILE_RUN_WITH_FILES, RECONCILIATION
 from strandline.serve.work import OnBegun
-from strandline.status import documents
+from strandline.status import reconcile_documents
 from strandline.status.reconciliation import load_reconciliation
 
 PLACE = "/api/v1/reconciliation/runs"
@@ -35,7 +35,7 @@ async def status(request: Request, caller: Caller = needs(Role.READ)) -> Respons
 
     def load() -> Document:
         found = load_reconciliation(context.lake.config, context.lake.ledger)
-        return documents.reconciliation(found, whole_lake=not caller.is_limited)
+        return reconcile_documents.reconciliation(found, whole_lake=not caller.is_limited)
 
     return await context.read(caller, load)
 
@@ -73,7 +73,7 @@ async def list_runs(
 
     def load() -> Document:
         found = context.lake.reconciler.runs(limit + 1, before=before)
-        return paged("runs", found, limit, documents.reconcile_run, lambda r: r.id)
+        return paged("runs", found, limit, reconcile_documents.reconcile_run, lambda r: r.id)
 
     return await context.read(caller, load)
 
@@ -84,12 +84,13 @@ async def list_runs(
     **documented(RECONCILE_RUN_WITH_FILES, problems=NAMED),
 )
 async def show_run(request: Request, run: IdPath, caller: Caller = needs(Role.ADMIN, whole_lake=True)) -> Response:
-    """404 when it is unknown, or not kept any more."""
+    """404 when it is unknown, or not kept any more. What nobody knows (yet), of a run that is under way, ended early or
+    died, is null and not 0."""
     context = context_of(request)
 
     def load() -> Document:
         found, files, total = context.lake.reconciler.show_some(run, files_max=INNER_MAX)
-        return documents.reconcile_run_with_files(found, files) | {"files_total": total}
+        return reconcile_documents.reconcile_run_with_files(found, files) | {"files_total": total}
 
     return await context.read(caller, load)
 
@@ -110,14 +111,14 @@ async def list_files(
 
     def load() -> Document:
         found = context.lake.reconciler.files_of(run, after=after, files_max=limit + 1)
-        return paged("files", found, limit, documents.quarantined_file, lambda f: f.id)
+        return paged("files", found, limit, reconcile_documents.quarantined_file, lambda f: f.id)
 
     return await context.read(caller, load)
 
 
 @router.post("/runs/{run}/cancel", summary="Call a run off", **documented(RECONCILE_RUN, problems=CHANGES))
 async def cancel(request: Request, run: IdPath, caller: Caller = needs(Role.ADMIN, whole_lake=True)) -> Response:
-    """Also one of another process. It ends before its next batch; what it did until then is on record."""
+    """Also cancels work of another process. It ends before its next batch; what it did until then is on record."""
     context = context_of(request)
     cancel = context.lake.reconciler.cancel
-    return await cancel_run(context, caller, KIND, run, lambda: documents.reconcile_run(cancel(run)))
+    return await cancel_run(context, caller, KIND, run, lambda: reconcile_documents.reconcile_run(cancel(run)))

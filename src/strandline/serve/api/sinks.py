@@ -10,6 +10,7 @@ from typing import Any, Literal
 from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
+from strandline.core.calling_off import check_going
 from strandline.core.documents import Document, fields_of
 from strandline.core.errors import DestinationTaken, NoSuchSink, UsageError
 from strandline.core.roles import Role
@@ -26,7 +27,7 @@ from strandline.serve.api.inputs import (
     cut,
     paged,
 )
-from strandline.serve.api.tasks import TASK_STARTED, check_going, start_task
+from strandline.serve.api.tasks import TASK_STARTED, done_or_started, start_task
 from strandline.serve.auth.caller import Caller
 from strandline.serve.auth.needs import needs
 from strandline.serve.context import ServeContext, context_of
@@ -50,8 +51,8 @@ Options = dict[Text, LongText]
 
 class NewSink(Body):
     name: Name
-    dataset: Name = Field(description="Whose rows it gets.")
-    kind: Name = Field(description="`files`, `s3`, `postgres`, `forward`, or what a package brings.")
+    dataset: Name = Field(description="The dataset to deliver.")
+    kind: Name = Field(description="`files`, `s3`, `postgres`, `forward`, or a kind from an installed package.")
     options: Options = Field(default={}, description="A value `env:NAME` is read when it is needed, and never stored.")
     start: Literal["beginning", "now"] = Field(default="beginning", description="All settled rows, or new ones only.")
 
@@ -62,18 +63,18 @@ class SinkChanges(Body):
 
 
 class Tick(Body):
-    dry_run: bool = Field(default=False, description="Say what would be sent; send and store nothing.")
+    dry_run: bool = Field(default=False, description="Report what would be sent; send and store nothing.")
 
 
 class Reset(Body):
     to: LongText = Field(description="`beginning`, or a continuation token: it begins after the token's row.")
-    dry_run: bool = Field(default=False, description="Say what would be delivered again, and where; change nothing.")
+    dry_run: bool = Field(default=False, description="Report what would be delivered again, and where; change nothing.")
 
 
 class Recover(Body):
     resend: bool = Field(default=False, description="What the destination has lost is sent again, in a new generation.")
     accept_loss: bool = Field(default=False, description="What the destination has lost is given up, audited.")
-    dry_run: bool = Field(default=False, description="Say what it lacks and what would be done; change nothing.")
+    dry_run: bool = Field(default=False, description="Report what it lacks and what would be done; change nothing.")
 
 
 class Verify(Body):
@@ -127,9 +128,10 @@ async def list_sinks(
     return await context.read(caller, load)
 
 
-@router.post("", summary="Add a sink", **documented(SINK, status=201, problems=CHANGES, said="Added."))
+@router.post("", summary="Add a sink", **done_or_started(SINK, status=201, said="Added."))
 async def add_sink(request: Request, wanted: NewSink, caller: Caller = needs(Role.ADMIN)) -> Response:
-    """The destination is looked at and claimed before anything is recorded."""
+    """The destination is looked at and claimed before anything is recorded. With the option `where` it is a task,
+    because Spark checks the condition."""
     context = context_of(request)
 
     def add() -> Document:
@@ -146,6 +148,12 @@ async def add_sink(request: Request, wanted: NewSink, caller: Caller = needs(Rol
             raise
         return documents.sink(made, dataset)
 
+    def check() -> str:
+        context.lake.dataset(caller.check_sees(wanted.dataset))
+        return wanted.name
+
+    if "where" in wanted.options:
+        return await start_task(context, caller, "add_sink", check, lambda stopping: add())
     return await context.change(caller, add, status=201)
 
 
@@ -161,6 +169,13 @@ async def show_sink(request: Request, name: NamePath, caller: Caller = needs(Rol
         return cut(found, "lanes", "open_intents")
 
     return await context.read(caller, load)
+
+
+def check_own_sink(context: ServeContext, caller: Caller, name: str) -> str:
+    """As `check_sink`. Raises NotLeader at a site that does not deliver."""
+    known = check_sink(context, caller, name)
+    context.lake.replication.check_leads()
+    return known
 
 
 def load_sink(context: ServeContext, caller: Caller, name: str) -> Document:
@@ -210,21 +225,26 @@ async def list_intents(
     return await context.read(caller, load)
 
 
-@router.patch("/{name}", summary="Change options", **documented(SINK, problems=CHANGES))
+@router.patch("/{name}", summary="Change options", **done_or_started(SINK))
 async def update_sink(
     request: Request, name: NamePath, changes: SinkChanges, caller: Caller = needs(Role.ADMIN)
 ) -> Response:
-    """What was promised already is delivered with the old ones; nothing is sent again."""
+    """What was promised already is delivered with the old ones; nothing is sent again. With the option `where` it is a
+    task, because Spark checks the condition."""
     context = context_of(request)
 
-    def update() -> Document:
+    def check() -> str:
         if not (changes.options or changes.unset):
             raise UsageError("nothing to change", hint="Say options or unset.")
         if both := sorted(changes.options.keys() & set(changes.unset)):
             raise UsageError(f"the option {both[0]} is both set and unset")
-        known = check_sink(context, caller, name)
-        return _sink(context, context.lake.delivery.update(known, changes.options, changes.unset))
+        return check_sink(context, caller, name)
 
+    def update() -> Document:
+        return _sink(context, context.lake.delivery.update(check(), changes.options, changes.unset))
+
+    if "where" in changes.options:
+        return await start_task(context, caller, "update_sink", check, lambda stopping: update())
     return await context.change(caller, update)
 
 
@@ -285,16 +305,17 @@ async def tick_sink(request: Request, name: NamePath, wanted: Tick, caller: Call
     def work(stopping: threading.Event) -> Mapping[str, Any]:
         if wanted.dry_run:
             found = _preview(context, name)
-            check_going(stopping)
+            check_going()
             return found
         began = time.monotonic()
         context.lake.delivery.recovery.catch_up()
-        report = context.lake.delivery.deliverer(stopping=stopping).tick(name)
-        check_going(stopping)
+        report = context.lake.delivery.tick(name, stopping=stopping)
+        check_going()
         return documents.tick(report, time.monotonic() - began)
 
-    check = lambda: check_sink(context, caller, name)  # noqa: E731
-    return await start_task(context, caller, "tick_dry_run" if wanted.dry_run else "tick", check, work)
+    check = check_sink if wanted.dry_run else check_own_sink
+    kind = "tick_dry_run" if wanted.dry_run else "tick"
+    return await start_task(context, caller, kind, lambda: check(context, caller, name), work)
 
 
 def _preview(context: ServeContext, name: str) -> Document:
@@ -313,12 +334,12 @@ async def reset_sink(request: Request, name: NamePath, wanted: Reset, caller: Ca
     def work(stopping: threading.Event) -> Mapping[str, Any]:
         if wanted.dry_run:
             plan = fields_of(context.lake.delivery.plan_reset(name, to=to))
-            check_going(stopping)
+            check_going()
             return plan
-        return _sink(context, context.lake.delivery.reset(name, to=to, going=lambda: check_going(stopping)))
+        return _sink(context, context.lake.delivery.reset(name, to=to, going=check_going))
 
     kind = "reset_dry_run" if wanted.dry_run else "reset"
-    return await start_task(context, caller, kind, lambda: check_sink(context, caller, name), work)
+    return await start_task(context, caller, kind, lambda: check_own_sink(context, caller, name), work)
 
 
 @router.post("/{name}/recover", summary="Read from the destination how far it is, and go on from there", **TASK_STARTED)
@@ -331,11 +352,11 @@ async def recover_sink(
     def check() -> str:
         if wanted.resend and wanted.accept_loss:
             raise UsageError("either resend or accept_loss, not both")
-        return check_sink(context, caller, name)
+        return check_own_sink(context, caller, name)
 
     def work(stopping: threading.Event) -> Mapping[str, Any]:
         how = {"resend": wanted.resend, "accept_loss": wanted.accept_loss, "dry_run": wanted.dry_run}
-        found = context.lake.delivery.recover_sink(name, **how, going=lambda: check_going(stopping))
+        found = context.lake.delivery.recover_sink(name, **how, going=check_going)
         return documents.recovered_sink(found)
 
     return await start_task(context, caller, "recover_dry_run" if wanted.dry_run else "recover", check, work)
@@ -350,7 +371,7 @@ async def verify_sink(request: Request, name: NamePath, wanted: Verify, caller: 
         report = context.lake.delivery.verify(
             name,
             taken_is_fine=wanted.taken_is_fine,
-            progress=lambda sink, what, done, total: check_going(stopping),
+            progress=lambda sink, what, done, total: check_going(),
         )
         return documents.verify(report)
 

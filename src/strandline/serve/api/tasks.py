@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
 from strandline.core.documents import Document
-from strandline.core.errors import CalledOff, NoSuchRun
+from strandline.core.errors import NoSuchRun
 from strandline.core.roles import Role
 from strandline.jobs.tasks import Work
 from strandline.ledger.tasks import BegunBy, Task
@@ -26,19 +25,21 @@ PLACE = "/api/v1/tasks"
 router = APIRouter(prefix="/tasks", tags=["tasks"])
 
 
+_BEGUN = fields(task=NUMBER, place=TEXT)
+_BEGUN_SAID = "Begun: look at its place."
+
+
 def task_started(also: Mapping[int, tuple[str, Schema]] | None = None) -> dict[str, Any]:
     """The arguments of a route that begins a task; `also`: what else it may answer."""
-    begun = fields(task=NUMBER, place=TEXT)
-    return documented(begun, status=202, problems=CHANGES, said="Begun: look at its place.", also=also)
+    return documented(_BEGUN, status=202, problems=CHANGES, said=_BEGUN_SAID, also=also)
+
+
+def done_or_started(schema: Schema, *, status: int = 200, said: str = "Done.") -> dict[str, Any]:
+    """The arguments of a route that begins a task only if that takes long."""
+    return documented(schema, status=status, problems=CHANGES, said=said, also={202: (_BEGUN_SAID, _BEGUN)})
 
 
 TASK_STARTED = task_started()
-
-
-def check_going(stopping: threading.Event) -> None:
-    """Raises CalledOff if somebody has called the task off."""
-    if stopping.is_set():
-        raise CalledOff("it was called off", hint="What it had finished stays.")
 
 
 async def start_task(
@@ -100,7 +101,7 @@ async def show_task(request: Request, task: IdPath, caller: Caller = needs(Role.
 
 @router.post("/{task}/cancel", summary="Call a task off", **documented(TASK, problems=CHANGES))
 async def cancel_task(request: Request, task: IdPath, caller: Caller = needs(Role.ADMIN)) -> Response:
-    """Also one of another process. It ends at its next durable step; what it had finished stays."""
+    """Also cancels work of another process. The work ends at its next durable step; what it had finished stays."""
     context = context_of(request)
 
     def cancel() -> Document:

@@ -14,6 +14,7 @@ HEADER = "X-CSRF-Token"
 FIELD = "csrf"
 _FORM = "application/x-www-form-urlencoded"
 _FIELDS_MAX = 64
+_OWN_PAGE = "Open our own page and do it there; a program sends its token as Authorization: Bearer TOKEN."
 
 
 def check_own_page(request: Request) -> None:
@@ -21,13 +22,13 @@ def check_own_page(request: Request) -> None:
     token decides for them."""
     site = request.headers.get("sec-fetch-site")
     if site is not None and site not in ("same-origin", "none"):
-        raise Problem(CROSS_SITE, "the browser says that another site sent this request")
+        raise Problem(CROSS_SITE, "this request was sent by another web site (Sec-Fetch-Site)", _OWN_PAGE)
     if site == "same-origin":
         return  # also behind a proxy that replaces Host
     origin, host = request.headers.get("origin"), request.headers.get("host")
     # Not the scheme: behind a proxy that encrypts, the browser speaks HTTPS and we do not.
     if origin is not None and (not host or origin.partition("://")[2] != host):
-        raise Problem(CROSS_SITE, "the browser says that another site sent this request")
+        raise Problem(CROSS_SITE, "this request was sent by another web site (Origin)", _OWN_PAGE)
 
 
 async def check_token(request: Request, expected: str) -> None:

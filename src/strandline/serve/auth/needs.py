@@ -17,14 +17,15 @@ from strandline.serve.problems import WRONG_ROLE, WRONG_SCOPE, Problem, no_token
 class Needs:
     """The dependency of a route that needs a role."""
 
-    def __init__(self, role: Role, *, whole_lake: bool = False) -> None:
+    def __init__(self, role: Role, *, whole_lake: bool = False, only_reads: bool = False) -> None:
         self.role = role
         self.whole_lake = whole_lake
+        self.only_reads = only_reads
 
     async def __call__(self, request: Request) -> Caller:
         """Raises Problem unless the caller may use the route."""
         context = context_of(request)
-        caller = await context.find_caller(request)
+        caller = await context.find_caller(request, only_reads=self.only_reads)
         if caller is None:
             raise no_token()
         request.state.is_limited = caller.is_limited
@@ -35,7 +36,7 @@ class Needs:
         if not allows(caller.token.role, self.role):
             raise Problem(
                 WRONG_ROLE,
-                f"this needs the role {self.role}, and the token has the role {caller.token.role}",
+                f"this request needs the role {self.role}; the token has the role {caller.token.role}",
                 f"`strandline token create NAME --role {self.role}` makes one that may.",
             )
         if self.whole_lake and caller.is_limited:
@@ -52,9 +53,10 @@ class Anyone:
         return None
 
 
-def needs(role: Role, *, whole_lake: bool = False) -> Any:
-    """`whole_lake`: a token that is limited to some datasets is not enough."""
-    return Depends(Needs(role, whole_lake=whole_lake))
+def needs(role: Role, *, whole_lake: bool = False, only_reads: bool = False) -> Any:
+    """`whole_lake`: a token that is limited to some datasets is not enough. `only_reads`: whatever its method, the
+    request changes nothing."""
+    return Depends(Needs(role, whole_lake=whole_lake, only_reads=only_reads))
 
 
 def anyone() -> Any:

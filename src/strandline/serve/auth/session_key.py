@@ -78,7 +78,10 @@ def load_session_keys(config: LakeConfig) -> SessionKeys:
         raise ConfigError("serve.session_key is a secret", hint="Name where it is: env:NAME or file:PATH.")
     text = read_secret(source)
     if len(text) < _KEY_BYTES:
-        raise ConfigError(f"serve.session_key is shorter than {_KEY_BYTES} characters", hint="Make one by chance.")
+        raise ConfigError(
+            f"serve.session_key is shorter than {_KEY_BYTES} characters",
+            hint=f"Use at least {_KEY_BYTES} random bytes, for example from `openssl rand -hex {_KEY_BYTES}`.",
+        )
     return SessionKeys(hashlib.sha256(text.encode()).digest())
 
 

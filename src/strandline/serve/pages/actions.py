@@ -145,6 +145,32 @@ def add_sink(datasets: Sequence[str], kinds: Sequence[str]) -> Action:
     )  # fmt: skip
 
 
+def add_follower(datasets: Sequence[str]) -> Action:
+    return Action(
+        "add-follower", "Add a follower", "POST", f"{_API}/replication/followers",
+        "Lets a site follow this lake. The secret of its token is shown once, here. From now on retention keeps what "
+        "the follower does not have, from the very first row, until it has caught up.",
+        [
+            Field("name", "Name", required=True),
+            Field("datasets", "Only these datasets", "list", hint="With commas between them; empty: all."
+                  + (f" For example: {datasets[0]}" if datasets else "")),
+            Field("on_lag", "If it lags", "choice", "hold", ("hold", "drop"),
+                  "Retention keeps due rows that it does not have (hold), or deletes them after a time (drop)."),
+            Field("drop_after", "Drop after", hint="With drop: how long rows are kept for it: 30d."),
+        ],
+    )  # fmt: skip
+
+
+def remove_follower(name: str) -> Action:
+    at = f"{_API}/replication/followers/{quote(name, safe='')}"
+    return Action(
+        "remove-follower", "Remove", "DELETE", at,
+        f"Retention keeps nothing for {name} any more, and its token is refused: it can fetch nothing more. What it "
+        "has stays where it is. A follower that is added later begins with the first row.",
+        dry_path=f"{at}?dry_run=true", cannot_be_undone=True, confirm=name, sends_body=False,
+    )  # fmt: skip
+
+
 def create_dataset() -> Action:
     return Action(
         "create-dataset", "Create a dataset", "POST", f"{_API}/datasets",
@@ -155,6 +181,7 @@ def create_dataset() -> Action:
                   "For example: id long required", required=True),
             Field("deliver_by", "Deliver by", "list", hint="Columns whose values sort rows into logical partitions."),
             Field("partition_by", "Partition by", hint="How files are laid out: day(at)"),
+            Field("shards", "Shards", "number", hint="Followers apply shards side by side. Empty: 1."),
         ],
     )  # fmt: skip
 
@@ -204,7 +231,8 @@ def maintenance_actions(name: str) -> list[Action]:
                 Field("column", "By the time in the column"),
                 Field("on_lag", "If a sink lags", "choice", "", ("", "hold", "drop"), "Empty: as the rule says."),
                 Field("drop_after", "Drop after", hint="How long to hold rows for a sink that lags: 30d."),
-                Field("paused_sinks", "Paused sinks", "choice", "", ("", "count", "ignore"), "Do rows wait for them?"),
+                Field("paused_sinks", "Paused sinks", "choice", "", ("", "count", "ignore"),
+                      "Whether rows are kept for paused sinks"),
                 Field("accept_clock", "The clock of this machine is right", "flag"),
             ],
             cannot_be_undone=True,
@@ -300,7 +328,7 @@ def create_token(datasets: Sequence[str]) -> Action:
                   hint="With commas between them; empty: those of the token it replaces, or all."
                   + (f" For example: {datasets[0]}" if datasets else "")),
             Field("expires", "Expires after", hint="A number and s, m, h or d: 30d. Empty: never."),
-            Field("replaces", "Replaces", hint="A token whose claims it takes over."),
+            Field("replaces", "Replaces", hint="The token that this one replaces."),
         ],
     )  # fmt: skip
 

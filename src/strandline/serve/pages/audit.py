@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated
 from urllib.parse import urlencode
 
@@ -27,19 +28,21 @@ async def list_events(
     request: Request,
     caller: Caller = needs(Role.ADMIN, whole_lake=True),
     actor: Annotated[Text, Query()] = "",
-    trigger: Annotated[Trigger | str, Query()] = "",
+    trigger: Annotated[Text, Query()] = "",
     event: Annotated[Text, Query()] = "",
     before: BeforeId = None,
 ) -> Response:
     """An empty field of the form is no filter."""
     chosen = next((t for t in Trigger if t.value == trigger), None)
-    try:
+    is_unknown = bool(trigger) and chosen is None
+    found: Document = {"events": [], "next": None}
+    # A name that no event has, or a way by which none comes, is an answer to whoever searches.
+    with suppress(UsageError):
         events_named(event)
-    except UsageError:  # a name that no event has is an answer to whoever searches
-        found: Document = {"events": [], "next": None}
-    else:
-        found = document_of(await api.list_events(request, caller, actor or None, chosen, event or None, PAGE, before))
-    filters = {"actor": actor, "trigger": "" if chosen is None else chosen.value, "event": event}
+        if not is_unknown:
+            answered = await api.list_events(request, caller, actor or None, chosen, event or None, PAGE, before)
+            found = document_of(answered)
+    filters = {"actor": actor, "trigger": trigger, "event": event}
     return page(
         request,
         "audit.html",
@@ -49,6 +52,7 @@ async def list_events(
         events=found["events"],
         next=found["next"],
         filters=filters,
+        unknown_trigger=trigger if is_unknown else None,
         query=urlencode({name: value for name, value in filters.items() if value}),
         triggers=[t.value for t in Trigger],
     )

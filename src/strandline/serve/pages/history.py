@@ -31,13 +31,13 @@ class SinkKey(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Sample:
     at: datetime
-    sequence: int  # moves by one for each row that comes in
+    arrived_rows: int | None  # grows by each row that comes in
     lag_rows: Mapping[SinkKey, int | None]
     lag_seconds: Mapping[SinkKey, float | None]
     delivered: Mapping[SinkKey, int | None]  # rows that a sink has got in its generation; None if unknown
 
 
-def sample_of(status: LakeStatus, at: datetime) -> Sample:
+def sample_of(status: LakeStatus, at: datetime, arrived_rows: int | None) -> Sample:
     lag_rows: dict[SinkKey, int | None] = {}
     lag_seconds: dict[SinkKey, float | None] = {}
     delivered: dict[SinkKey, int | None] = {}
@@ -46,7 +46,7 @@ def sample_of(status: LakeStatus, at: datetime) -> Sample:
         before = delivered.get(key, 0)
         delivered[key] = None if before is None or lane.exported is None else before + lane.exported
         lag_rows[key], lag_seconds[key] = lane.sink_lag_rows, lane.sink_lag_seconds
-    return Sample(at, status.sequence, lag_rows, lag_seconds, delivered)
+    return Sample(at, arrived_rows, lag_rows, lag_seconds, delivered)
 
 
 class History:
@@ -77,7 +77,7 @@ class History:
 
     def rows_in(self) -> list[Point]:
         """Per second."""
-        return _rates((s.at, s.sequence) for s in self._samples)
+        return _rates((s.at, s.arrived_rows) for s in self._samples)
 
     def rows_out(self, sinks: Iterable[SinkKey]) -> list[Point]:
         """Per second, to all of these sinks."""

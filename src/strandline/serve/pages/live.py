@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator
 from time import monotonic
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from strandline.core.errors import StrandlineError
 from strandline.core.roles import Role
@@ -33,39 +33,51 @@ async def live(request: Request, caller: Caller = needs(Role.READ)) -> Response:
     context = context_of(request)
     if context.streams.total() >= STREAMS_MAX or context.streams[caller.token.name] >= STREAMS_OF_TOKEN_MAX:
         raise too_many("too many pages are open", 30)
-    events = _events(context, source_of(request), request, caller)
-    headers = {"X-Accel-Buffering": "no", "Cache-Control": "no-store"}
-    return StreamingResponse(events, headers=headers, media_type="text/event-stream")
+    return _LiveResponse(context, caller.token.name, _events(context, source_of(request), request, caller))
+
+
+class _LiveResponse(StreamingResponse):
+    """Counts from when it is made, so that many who come at once see each other. It gives its place back however it
+    ends, also if the browser went away before the first event."""
+
+    def __init__(self, context: ServeContext, token: str, events: AsyncIterator[bytes]) -> None:
+        headers = {"X-Accel-Buffering": "no", "Cache-Control": "no-store"}
+        super().__init__(events, headers=headers, media_type="text/event-stream")
+        self._streams, self._token = context.streams, token
+        self._streams[token] += 1
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._streams[self._token] -= 1
+            if not self._streams[self._token]:
+                del self._streams[self._token]
 
 
 async def _events(context: ServeContext, source: Source, request: Request, caller: Caller) -> AsyncIterator[bytes]:
-    context.streams[caller.token.name] += 1
-    try:
-        until, version, beat_at = monotonic() + LASTS_SECONDS_MAX, "", monotonic() + BEAT_SECONDS
-        yield b"retry: 3000\n\n"
-        while monotonic() < until:
-            try:
-                if await context.find_caller(request) is None:
-                    yield _event("ended", "session")
-                    return
-                newest = await source.version_for(caller)
-            except (StrandlineError, Problem):
-                newest = "away"
-            if newest != version:
-                version = newest
-                yield _event("changed", version)
-            elif monotonic() >= beat_at:
-                beat_at = monotonic() + BEAT_SECONDS
-                yield _event("beat", version)
-            # Not later than the next beat, also where the lake is read less often: a token may have been revoked.
-            pause_seconds = min(context.settings.refresh_seconds, BEAT_SECONDS)
-            for _ in range(max(1, int(pause_seconds / _LOOKS_SECONDS))):
-                await asyncio.sleep(_LOOKS_SECONDS)
-                if context.ending.is_set():
-                    return
-    finally:
-        context.streams[caller.token.name] -= 1
-        context.streams += Counter()  # forgets tokens that have none
+    until, version, beat_at = monotonic() + LASTS_SECONDS_MAX, "", monotonic() + BEAT_SECONDS
+    yield b"retry: 3000\n\n"
+    while monotonic() < until:
+        try:
+            if await context.find_caller(request) is None:
+                yield _event("ended", "session")
+                return
+            newest = await source.version_for(caller)
+        except (StrandlineError, Problem):
+            newest = "away"
+        if newest != version:
+            version = newest
+            yield _event("changed", version)
+        elif monotonic() >= beat_at:
+            beat_at = monotonic() + BEAT_SECONDS
+            yield _event("beat", version)
+        # Not later than the next beat, also where the lake is read less often: a token may have been revoked.
+        pause_seconds = min(context.settings.refresh_seconds, BEAT_SECONDS)
+        for _ in range(max(1, int(pause_seconds / _LOOKS_SECONDS))):
+            await asyncio.sleep(_LOOKS_SECONDS)
+            if context.ending.is_set():
+                return
 
 
 def _event(name: str, data: str) -> bytes:

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Request, Response
 from markupsafe import Markup
 
 from strandline.core.roles import Role
+from strandline.ledger.engine import utc_now
 from strandline.serve.auth.caller import Caller
 from strandline.serve.auth.needs import needs
 from strandline.serve.pages import actions
@@ -13,13 +14,22 @@ from strandline.serve.pages.charts import Line, line_chart, sparkline
 from strandline.serve.pages.history import History, last_value
 from strandline.serve.pages.render import PageRoute, page, source_of
 from strandline.serve.pages.spelling import clock
-from strandline.serve.pages.views import SinkView, held_views, place_of, sink_views, sum_known, unsealed_first
+from strandline.serve.pages.views import (
+    SinkView,
+    follower_views,
+    held_views,
+    place_of,
+    sink_views,
+    sum_known,
+    unsealed_first,
+)
 from strandline.status.problems import find_problems, worst_first
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 SINKS_MAX = 12
 DATASETS_MAX = 8
+HELD_MAX = 8
 PROBLEMS_MAX = 6
 _AFTER_TWO_LOOKS = "Known after two looks at the lake."
 _NOT_SHOWN = "Your token is limited to some datasets; rows are counted in the lake as a whole."
@@ -32,6 +42,7 @@ async def overview(request: Request, caller: Caller = needs(Role.READ)) -> Respo
     status = look.seen_by(caller)
     found = worst_first(find_problems(status))
     sinks = sink_views(status.sinks)
+    held = held_views(status)
     history = source.history
     is_limited = caller.token.datasets is not None
     return page(
@@ -53,14 +64,17 @@ async def overview(request: Request, caller: Caller = needs(Role.READ)) -> Respo
         datasets=unsealed_first(status.datasets)[:DATASETS_MAX],
         datasets_total=len(status.datasets),
         open_blocks=sum(d.open_blocks for d in status.datasets),
-        held=held_views(status),
-        held_rows=sum_known(h.rows for h in held_views(status)),
+        held=held[:HELD_MAX],
+        held_total=len(held),
+        held_rows=sum_known(h.rows for h in held),
         quarantined=sum(s.quarantined for s in sinks),
         history=history,
         chart=throughput(history, sinks, with_in=not is_limited),
         rate_in=None if is_limited else last_value(history.rows_in()),
         rate_in_why=_NOT_SHOWN if is_limited else _AFTER_TWO_LOOKS,
         rate_out=last_value(history.rows_out(s.key for s in sinks)),
+        followers=follower_views(status.followers, (), utc_now()),
+        behind=sum_known(s.lag_rows for s in status.site.shards),
         create=actions.create_dataset(),
     )
 

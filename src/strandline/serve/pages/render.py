@@ -25,13 +25,14 @@ from strandline.serve.pages.source import Source
 from strandline.serve.pages.static_files import static_url
 from strandline.serve.problems import Problem
 
-_NAVIGATION = (
+_NAVIGATION = (  # in the order of what people ask
     ("/", "Overview", False),
-    ("/datasets", "Datasets", False),
-    ("/sinks", "Sinks", False),
     ("/quarantine/rows", "Quarantine", False),
     ("/drift", "Drift", False),
     ("/runs", "Runs", False),
+    ("/datasets", "Datasets", False),
+    ("/sinks", "Sinks", False),
+    ("/replication", "Replication", False),
     ("/audit", "Audit", True),
     ("/tokens", "Tokens", True),
 )

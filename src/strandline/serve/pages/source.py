@@ -45,6 +45,6 @@ class Source:
     def _look(self, found: StatusSnapshot) -> Look:
         if self._newest is None or self._newest[0] is not found:
             at = utc_now() - timedelta(seconds=self._context.status.age_seconds(found))
-            self.history.add(sample_of(found.status, at))
+            self.history.add(sample_of(found.status, at, found.arrived_rows))
             self._newest = found, Look(found.status, at)
         return self._newest[1]

@@ -36,7 +36,7 @@ def static_url(name: str) -> str:
 async def static_file(request: Request, name: Annotated[str, PathParameter()], _: None = anyone()) -> Response:
     found = _files().get(name)
     if found is None:
-        raise Problem(NOT_FOUND, f"there is no file {name}")
+        raise Problem(NOT_FOUND, f"there is no file {name}", "Load the page again: it names the files that there are.")
     content, version = found
     etag = f'"{version}"'
     headers = {

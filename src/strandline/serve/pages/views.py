@@ -8,9 +8,10 @@ from datetime import datetime
 from urllib.parse import quote
 
 from strandline.serve.pages.history import SinkKey
-from strandline.status.problems import StatusProblem, Subject
+from strandline.status.followers import FollowerStatus
 from strandline.status.report import DatasetStatus, LakeStatus
 from strandline.status.sinks import SinkStatus
+from strandline.status.status_problem import LONG_SECONDS, StatusProblem, Subject
 
 _STATES = {"stopped": 0, "waiting": 1, "paused": 2}
 
@@ -69,15 +70,73 @@ def _sink(lanes: list[SinkStatus]) -> SinkView:
 @dataclass(frozen=True, slots=True)
 class HeldView:
     dataset: str
-    sink: str
+    holder: str  # a sink, or a follower
+    place: str
     rows: int | None
     since: datetime
 
 
 def held_views(status: LakeStatus) -> list[HeldView]:
-    """Rows that retention holds, and for whom."""
+    """Rows that retention holds, and for whom: what nobody has counted first, then the most."""
     datasets = () if status.maintenance is None else status.maintenance.datasets
-    return [HeldView(d.dataset, h.name, h.rows, h.since) for d in datasets for h in d.held_by]
+    found = [
+        HeldView(d.dataset, h.name, f"/sinks/{quote(h.name, safe='')}", h.rows, h.since)
+        for d in datasets
+        for h in d.held_by
+    ]
+    held_for = {(f.dataset, f.name): f.held_since for f in status.followers if f.held_since is not None}
+    for (dataset, name), since in held_for.items():
+        place = f"/replication/followers/{quote(name, safe='')}"
+        found.append(HeldView(dataset, f"follower {name}", place, None, since))
+    return sorted(found, key=lambda h: (h.rows is not None, -(h.rows or 0), h.dataset, h.holder))
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerView:
+    """A follower as a whole. What is not known of one shard is not known of the follower."""
+
+    name: str
+    state: str  # not begun, silent, catching up, up to date
+    datasets: int
+    shards: int
+    lag_segments: int | None
+    lag_rows: int | None
+    lag_seconds: float | None
+    told_at: datetime | None
+    held_since: datetime | None
+
+
+def follower_views(shards: Iterable[FollowerStatus], known: Iterable[str], now: datetime) -> list[FollowerView]:
+    """Those that need somebody first. `known`: also followers that follow no dataset yet."""
+    by_name: dict[str, list[FollowerStatus]] = {name: [] for name in known}
+    for shard in shards:
+        by_name.setdefault(shard.name, []).append(shard)
+    found = [_follower(name, group, now) for name, group in by_name.items()]
+    order = ("silent", "not begun", "catching up", "up to date")
+    return sorted(found, key=lambda f: (order.index(f.state), -(f.lag_seconds or 0), f.name))
+
+
+def _follower(name: str, shards: list[FollowerStatus], now: datetime) -> FollowerView:
+    told_at = shards[0].told_at if shards else None
+    segments = sum_known(s.lag_segments for s in shards)
+    seconds = [s.lag_seconds for s in shards]
+    if told_at is None:
+        state = "not begun"
+    elif (now - told_at).total_seconds() >= LONG_SECONDS:
+        state = "silent"
+    else:
+        state = "up to date" if segments == 0 else "catching up"
+    return FollowerView(
+        name,
+        state,
+        len({s.dataset for s in shards}),
+        len(shards),
+        segments,
+        sum_known(s.lag_rows for s in shards),
+        None if None in seconds else max((s or 0.0 for s in seconds), default=0.0),
+        told_at,
+        min((s.held_since for s in shards if s.held_since is not None), default=None),
+    )
 
 
 def unsealed_first(datasets: Iterable[DatasetStatus]) -> list[DatasetStatus]:
@@ -101,6 +160,10 @@ def place_of(problem: StatusProblem) -> tuple[str, str] | None:
             return f"/sinks/{name}", f"Sink {problem.name}"
         case Subject.QUARANTINE:
             return f"/quarantine/rows?sink={name}", f"Quarantined rows of {problem.name}"
+        case Subject.FOLLOWER:
+            return f"/replication/followers/{name}", f"Follower {problem.name}"
+        case Subject.LEADER:
+            return "/replication", "Replication"
         case Subject.RECONCILER:
             return "/drift", "Drift"
         case Subject.LAKE:

@@ -13,7 +13,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 RECORD_VERSION = 1
+_CLAIM_FIELDS = ("lake", "instance", "dataset", "table_uuid")
 LANES_AT_ONCE_MAX = 16  # each lane is a few requests or fsyncs, which wait for the same store or disk
 
 FORMAT_OPTIONS = (
@@ -163,13 +164,19 @@ class ObjectSink(ABC, Generic[_Place]):
         body = self._place.read(f"{self._folder}/{names.CLAIM}")
         if body is None:
             return None
-        found = (names.generation_of(name) for name in self._place.names(f"{self._folder}/{names.GENERATIONS}"))
-        return Claimed(self._parse(body), max((n for n in found if n is not None), default=1))
+        claim = replace(self._parse(body), term=self._highest(names.TERMS))
+        return Claimed(claim, self._highest(names.GENERATIONS))
+
+    def _highest(self, folder: str) -> int:
+        """Each generation and each term is a name of its own: whoever writes in whatever order, the highest never goes
+        back."""
+        found = (names.step_of(name) for name in self._place.names(f"{self._folder}/{folder}"))
+        return max((n for n in found if n is not None), default=1)
 
     def _parse(self, body: bytes) -> Claim:
         try:
             record = json.loads(body)
-            version, fields = record["version"], {k: record[k] for k in ("lake", "instance", "dataset", "table_uuid")}
+            version, fields = record["version"], {k: record[k] for k in _CLAIM_FIELDS}
             claim = Claim(**fields)
             if not all(isinstance(v, str) for v in fields.values()):
                 raise TypeError("a value that is not text")
@@ -186,7 +193,8 @@ class ObjectSink(ABC, Generic[_Place]):
         return claim
 
     def claim(self, claim: Claim, generation: int) -> Claimed:
-        body = json.dumps({"version": RECORD_VERSION, **asdict(claim)}, indent=1).encode() + b"\n"
+        who = {name: getattr(claim, name) for name in _CLAIM_FIELDS}
+        body = json.dumps({"version": RECORD_VERSION, **who}, indent=1).encode() + b"\n"
         self._place.create(f"{self._folder}/{names.CLAIM}", body)
         found = self.claimed()
         if found is None:
@@ -197,10 +205,11 @@ class ObjectSink(ABC, Generic[_Place]):
                 f"{self.destination} belongs to lake {theirs.lake}, dataset {theirs.dataset}",
                 hint="Choose another place: what two lakes deliver must not lie in one folder.",
             )
-        # Each generation is a name of its own: whoever writes in whatever order, the highest never goes back.
         if generation > found.generation:
             self._place.create(f"{self._folder}/{names.GENERATIONS}/{generation}", b"")
-        return Claimed(theirs, max(generation, found.generation))
+        if claim.term > theirs.term:
+            self._place.create(f"{self._folder}/{names.TERMS}/{claim.term}", b"")
+        return Claimed(replace(theirs, term=max(claim.term, theirs.term)), max(generation, found.generation))
 
     def held(self, lanes: Sequence[tuple[Address, Seq | None]]) -> list[Held]:
         return side_by_side(self._held, lanes)

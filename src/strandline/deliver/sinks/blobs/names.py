@@ -23,6 +23,7 @@ from strandline.storage.s3_settings import store_name
 NOT_PARTITIONED_FOLDER = "all"  # an encoded partition contains `=`, so none has this name
 MARKS = "_marks"
 GENERATIONS = "_generations"
+TERMS = "_terms"
 CUTS = "_cuts"
 CLAIM = "_strandline.json"
 
@@ -102,7 +103,8 @@ def mark_of(name: str, *, least: int = 1) -> Seq | None:
     return Seq(mark) if least <= mark <= SEQ_MAX else None
 
 
-def generation_of(name: str) -> int | None:
+def step_of(name: str) -> int | None:
+    """The generation or the term that a name stands for."""
     return int(name) if _GENERATION.fullmatch(name) and int(name) > 0 else None
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import httpcore
 
-from strandline.deliver.send.interruption import stopping_event
+from strandline.core.calling_off import events_of_this_thread, is_called_off
 from strandline.deliver.sinks.forward.address import AllowList, refusal
 
 _LOOKS_SECONDS = 0.5
@@ -107,15 +107,15 @@ class Stream(httpcore.NetworkStream):
             raise httpcore.ReadError(e.strerror or str(e)) from None
 
     def _wait_until_readable(self, until: float) -> None:
-        """Waits until data arrives. Raises ReadTimeout if the deliverer stops."""
-        stopping = stopping_event()
-        if stopping is None or (isinstance(self._socket, ssl.SSLSocket) and self._socket.pending()):
+        """Waits until data arrives. Raises ReadTimeout if the work of this thread is called off. Executors have no such
+        work: there Spark ends the task."""
+        if not events_of_this_thread() or (isinstance(self._socket, ssl.SSLSocket) and self._socket.pending()):
             return
         waiting = select.poll()
         waiting.register(self._socket.fileno(), select.POLLIN)
         while not waiting.poll(1000 * min(_left(until), _LOOKS_SECONDS)):
-            if stopping.is_set():
-                raise httpcore.ReadTimeout("the deliverer was told to stop while it waited for an answer")
+            if is_called_off():
+                raise httpcore.ReadTimeout("the work was called off while it waited for an answer")
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         self._answer_by = None

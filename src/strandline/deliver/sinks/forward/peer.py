@@ -13,6 +13,7 @@ from typing import Any
 
 from strandline.core import forward_protocol
 from strandline.core.errors import StorageError
+from strandline.core.replication import FIRST_TERM
 from strandline.core.types import SEQ_MAX, Seq, SeqRange
 from strandline.deliver.sink import Address, Claim, Claimed, Held, HeldRange, Inspected
 from strandline.deliver.sinks.forward.address import AddressRefused
@@ -198,8 +199,8 @@ class Peer:
             claim, generation = answer["claim"], answer["generation"]
             if claim is None:
                 return None
-            names = ("lake", "instance", "dataset", "table_uuid")
-            return Claimed(Claim(*(str(claim[name]) for name in names)), int(generation))
+            lake, instance, dataset, uuid = (str(claim[n]) for n in ("lake", "instance", "dataset", "table_uuid"))
+            return Claimed(Claim(lake, instance, dataset, uuid, int(claim.get("term", FIRST_TERM))), int(generation))
         except (KeyError, TypeError, ValueError) as e:
             raise self._unreadable("claim") from e
 

@@ -25,6 +25,7 @@ class ForwardSender:
     _conversation: Conversation
     _how: BodyFormat
     _success: Success | None
+    _term: int
     _wait_seconds_max: float
 
     def close(self) -> None:
@@ -35,7 +36,7 @@ class ForwardSender:
         headers = {
             **self._how.headers,
             forward_protocol.DIGEST: forward_protocol.content_digest(body.content),
-            **forward_protocol.identity_headers(RangeIdentity(parcel.address, parcel.range)),
+            **forward_protocol.identity_headers(RangeIdentity(parcel.address, parcel.range, self._term)),
         }
         lost: str | None = None
         for _ in range(ATTEMPTS_MAX):

@@ -110,7 +110,7 @@ class ForwardSink:
     def sender(self, token: str) -> ForwardSender:
         success = None if self._asked.is_receiver else self._success
         wait_seconds_max = self._context.settings.retry_after_seconds_max
-        return ForwardSender(self._conversation(), self._how, success, wait_seconds_max)
+        return ForwardSender(self._conversation(), self._how, success, self._context.term, wait_seconds_max)
 
     def inspector(self) -> ForwardInspector:
         return ForwardInspector(self._new_peer())

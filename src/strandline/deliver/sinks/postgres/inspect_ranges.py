@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +10,12 @@ import psycopg
 
 from strandline.core.errors import StorageError
 from strandline.core.types import SEQ_COLUMN, SeqRange, merge_ranges
-from strandline.core.wording import agreeing, part, plural
 from strandline.deliver.sink import Address, Inspected, covers
 from strandline.deliver.sinks.postgres import connect as connecting
 from strandline.deliver.sinks.postgres.columns import TableName, quote
 from strandline.deliver.sinks.postgres.connect import HoldsConnection, PostgresServer
 from strandline.deliver.sinks.postgres.record import Record, clip, numbers_of
+from strandline.deliver.sinks.row_problems import describe_rows
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     Numbers = npt.NDArray[np.int64]
 
-NAMED_MAX = 5
 _NUMBER = quote(SEQ_COLUMN)
 
 
@@ -123,22 +122,3 @@ def count_in_table(
 def escaped(table: TableName) -> str:
     """For statements with parameters, where a percent sign begins a placeholder."""
     return str(table).replace("%", "%%")
-
-
-def describe_rows(rows: SeqRange, given: int, missing: Sequence[int], twice: Sequence[int], foreign: int) -> str:
-    """What is wrong with the rows of a range; empty if nothing is."""
-    problems = []
-    if missing:
-        problems.append(f"{part(len(missing), given, 'row', 'is')} missing: {_named(missing)}")
-    if twice:
-        problems.append(f"{plural(len(twice), 'sequence number', 'is')} there more than once: {_named(twice)}")
-    if foreign:
-        problems.append(
-            f"{plural(foreign, 'row')} with a sequence number in {rows} {agreeing(foreign, 'was')} not delivered"
-        )
-    return "; ".join(problems)
-
-
-def _named(numbers: Sequence[int]) -> str:
-    more = f" and {len(numbers) - NAMED_MAX} more" if len(numbers) > NAMED_MAX else ""
-    return ", ".join(map(str, numbers[:NAMED_MAX])) + more

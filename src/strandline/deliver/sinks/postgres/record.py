@@ -11,7 +11,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any
 
 from strandline.core.errors import RefusedError
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     Numbers = npt.NDArray[np.int64]
 
-VERSION = 2  # 2: the table's identity, and ranges that were given up
+VERSION = 3  # 2: the table's identity, and ranges that were given up; 3: the term
 TABLES = ("strandline_sink", "strandline_lane", "strandline_range")
 
 _DDL = """
@@ -71,6 +71,8 @@ CREATE TABLE IF NOT EXISTS {schema}.strandline_range (
 -- What version 1 did not have.
 ALTER TABLE {schema}.strandline_sink ADD COLUMN IF NOT EXISTS table_oid bigint, ADD COLUMN IF NOT EXISTS storage text;
 ALTER TABLE {schema}.strandline_range ADD COLUMN IF NOT EXISTS given_up boolean NOT NULL DEFAULT false;
+-- What version 2 did not have.
+ALTER TABLE {schema}.strandline_sink ADD COLUMN IF NOT EXISTS term bigint NOT NULL DEFAULT 1;
 UPDATE {schema}.strandline_sink SET version = {version} WHERE version < {version};
 """
 PAGE_RANGES = 1000
@@ -140,8 +142,8 @@ class Record:
 
     def is_of_this_version(self, connection: psycopg.Connection) -> bool:
         found = connection.execute(
-            "SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = 'given_up')",
-            (f"{quote(self.table.schema)}.strandline_range",),
+            "SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = 'term')",
+            (f"{quote(self.table.schema)}.strandline_sink",),
         )
         return bool(_one(found)[0])
 
@@ -152,9 +154,10 @@ class Record:
         connection.execute(_DDL.format(schema=quote(self.table.schema), version=VERSION).encode())
 
     def claimed(self, connection: psycopg.Connection) -> Claimed | None:
+        # Through JSON, because a record of an older version has no term.
         row = connection.execute(
-            f"SELECT lake, instance, dataset, table_uuid, generation, version FROM {self._sinks} "
-            "WHERE table_name = %s".encode(), (self.table.name,)
+            "SELECT lake, instance, dataset, table_uuid, generation, version, coalesce(to_jsonb(s) ->> 'term', '1') "
+            f"FROM {self._sinks} s WHERE table_name = %s".encode(), (self.table.name,)
         ).fetchone()  # fmt: skip
         if row is None:
             return None
@@ -163,20 +166,30 @@ class Record:
                 f"the record beside {self.table.plain} was made by a newer version of Strandline",
                 hint="Deliver with that version.",
             )
-        return Claimed(Claim(row[0], row[1], row[2], row[3]), row[4])
+        return Claimed(Claim(row[0], row[1], row[2], row[3], int(row[6])), row[4])
 
     def claim(self, connection: psycopg.Connection, claim: Claim, generation: int) -> None:
         connection.execute(
-            f"INSERT INTO {self._sinks} (table_name, lake, instance, dataset, table_uuid, generation, version) "
-            "VALUES (%s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING".encode(),
-            (self.table.name, claim.lake, claim.instance, claim.dataset, claim.table_uuid, generation, VERSION),
+            f"INSERT INTO {self._sinks} (table_name, lake, instance, dataset, table_uuid, term, generation, version) "
+            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING".encode(),
+            (self.table.name, *astuple(claim), generation, VERSION),
         )
 
-    def raise_generation(self, connection: psycopg.Connection, generation: int) -> None:
+    def raise_to(self, connection: psycopg.Connection, generation: int, term: int) -> None:
+        """Waits for chunks that are being written in a lower term."""
         connection.execute(
-            f"UPDATE {self._sinks} SET generation = GREATEST(generation, %s) WHERE table_name = %s".encode(),
-            (generation, self.table.name),
+            f"UPDATE {self._sinks} SET generation = GREATEST(generation, %s), term = GREATEST(term, %s) "
+            "WHERE table_name = %s".encode(),
+            (generation, term, self.table.name),
         )
+
+    def hold_term(self, connection: psycopg.Connection) -> int | None:
+        """The highest term that was claimed; nobody raises it until the caller's transaction ends. None if the claim
+        was removed."""
+        row = connection.execute(
+            f"SELECT term FROM {self._sinks} WHERE table_name = %s FOR SHARE".encode(), (self.table.name,)
+        ).fetchone()
+        return None if row is None else int(row[0])
 
     def identity(self, connection: psycopg.Connection) -> Identity | None:
         row = connection.execute(

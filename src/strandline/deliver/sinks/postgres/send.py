@@ -18,7 +18,7 @@ import psycopg
 from strandline.core import failpoints
 from strandline.core.types import SEQ_COLUMN
 from strandline.core.wording import part
-from strandline.deliver.sink import Address, HeldRange, Landed, Outcome, Parcel, Refused, TryLater, Unknown
+from strandline.deliver.sink import Address, HeldRange, Landed, Outcome, Parcel, Refused, TryLater, Unknown, term_passed
 from strandline.deliver.sinks.parcels import joined_lines, numbers_in_order
 from strandline.deliver.sinks.postgres import connect as connecting
 from strandline.deliver.sinks.postgres.columns import TableName, copy_in, misfits, quote, read_shape
@@ -84,11 +84,13 @@ class PostgresSender(HoldsConnection):
         columns: tuple[Column, ...],
         application: str,
         *,
+        term: int,
         may_be_empty: bool,
     ) -> None:
         super().__init__(server, application)
         self._table = table
         self._columns = columns
+        self._term = term
         self._may_be_empty = may_be_empty
         self._blames_rows = False
         self._indexed: bool | None = None
@@ -149,6 +151,8 @@ class PostgresSender(HoldsConnection):
             if known is None:
                 raise _Again("the range was there, and a moment later it was not", at_once=True)
             return known
+        if (claimed := self._record.hold_term(connection)) is not None and claimed > self._term:
+            return TryLater(term_passed(self._table.plain, claimed))
         cursor = connection.cursor()
         with cursor.copy(copy_in(self._table, self._columns).encode()) as stream:
             for piece in made.pieces:

@@ -6,7 +6,7 @@ A repeat finds the range and does nothing; the database itself refuses a range t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import psycopg
@@ -46,6 +46,7 @@ from strandline.deliver.sinks.postgres.inspect_ranges import PostgresInspector
 from strandline.deliver.sinks.postgres.record import TABLES, Record, Scope
 from strandline.deliver.sinks.postgres.send import PostgresSender, rehearse
 from strandline.deliver.sinks.postgres.table_identity import accept_loss, find_remains, keep_identity, settle_identity
+from strandline.deliver.sinks.table_options import CREATE, MAY_BE_EMPTY, check_present, parse_flag
 from strandline.iceberg.schema.columns import Column
 
 SERVER_VERSION_MIN = 120_000  # generated columns came with PostgreSQL 12
@@ -61,11 +62,9 @@ class PostgresSink(HoldsConnection):
     def __init__(self, context: SinkContext) -> None:
         """Raises UsageError."""
         options = context.options
-        for name in ("dsn", "table"):
-            if not options.get(name):
-                raise UsageError(f"option {name} is missing", hint=f"--option {name}=…")
+        check_present(options, "dsn", "table")
         self._context = context
-        self._create, self._may_be_empty = _flag(options, "create"), _flag(options, "may_be_empty")
+        self._create, self._may_be_empty = parse_flag(options, CREATE), parse_flag(options, MAY_BE_EMPTY)
         self._table = _table_name(options["table"])
         self._record = Record(self._table)
         self._columns: tuple[Column, ...] | None = None
@@ -154,8 +153,8 @@ class PostgresSink(HoldsConnection):
                     f"{self.destination} belongs to lake {theirs.claim.lake}, dataset {theirs.claim.dataset}",
                     hint="Choose another table: what two deliver must not be mixed.",
                 )
-            if generation > theirs.generation:
-                self._record.raise_generation(connection, generation)
+            if generation > theirs.generation or claim.term > theirs.claim.term:
+                self._record.raise_to(connection, generation, claim.term)
             keep_identity(connection, self._record)
             return self._record.claimed(connection) or theirs
 
@@ -235,8 +234,9 @@ class PostgresSink(HoldsConnection):
     def sender(self, token: str) -> PostgresSender:
         if self._columns is None:
             raise UsageError("a sink is prepared before rows are sent")
+        name, term = self._sender_name(token), self._context.term
         return PostgresSender(
-            self._server, self._table, self._columns, self._sender_name(token), may_be_empty=self._may_be_empty
+            self._server, self._table, self._columns, name, term=term, may_be_empty=self._may_be_empty
         )
 
     def inspector(self) -> PostgresInspector:
@@ -301,13 +301,6 @@ def _table_name(given: str) -> TableName:
     return TableName(parts[0], parts[1])
 
 
-def _flag(options: Mapping[str, str], name: str) -> bool:
-    value = options.get(name) or "false"
-    if value not in ("true", "false"):
-        raise UsageError(f"option {name} is true or false, not {value!r}")
-    return value == "true"
-
-
 KIND = SinkKind(
     options=(
         Option(
@@ -317,14 +310,8 @@ KIND = SinkKind(
             check=check_dsn,
         ),
         Option("table", "The table: `name` (in the schema public) or `schema.name`.", required=True),
-        Option("create", "Create the table, and columns that are new: `true` or `false`.", default="false"),
-        Option(
-            "may_be_empty",
-            "Whether consumers delete all rows of the table: `true` or `false`. If not, an empty table that rows were "
-            "delivered to stops the sink.",
-            default="false",
-            pinned=False,
-        ),
+        CREATE,
+        MAY_BE_EMPTY,
     ),
     open=PostgresSink,
     checked_when_idle=True,

@@ -114,7 +114,7 @@
     if (body !== undefined) headers["Content-Type"] = "application/json";
     const answer = await fetch(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
     const found = await answer.json().catch(() => ({}));
-    if (!answer.ok) throw Object.assign(new Error(found.detail || "The server answered " + answer.status + "."), { hint: found.hint });
+    if (!answer.ok) throw Object.assign(new Error(found.detail || "The server answered " + answer.status + "."), { hint: found.hint, status: answer.status });
     return { status: answer.status, found };
   }
   const wait = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
@@ -150,15 +150,21 @@
   const NUMBERS_MAX = 10000; // that the API takes at once
   const QUIET = new Set(["task", "run", "kind", "subject", "node", "actor", "trigger", "started_at", "ended_at", "stop_asked_at", "outcome", "result", "error", "attention", "by_schedule", "phases", "seconds", "dataset", "dry_run"]);
 
+  // Null while nobody answers: the ledger may be away for a while, and the work goes on meanwhile.
+  const isOver = (e) => e.status && e.status < 500 && e.status !== 429;
+  const look = (place) => call("GET", place).then(({ found }) => found, (e) => { if (isOver(e)) throw e; return null; });
   async function follow(place, outcome, words) {
     const note = element("p", words + " …", "note");
     const stop = element("button", "Call off", "quiet");
     stop.type = "button";
-    stop.addEventListener("click", () => call("POST", place + "/cancel").catch((e) => note.append(" " + e.message)));
-    outcome.replaceChildren(note, stop);
+    const trouble = element("p", "", "muted");
+    stop.addEventListener("click", () => call("POST", place + "/cancel").catch((e) => (trouble.textContent = e.message)));
+    outcome.replaceChildren(note, stop, trouble);
     for (let pause = 150; ; pause = Math.min(pause * 1.5, 2000)) {
-      const { found } = await call("GET", place);
-      if (found.ended_at) return found;
+      const found = await look(place);
+      if (found?.ended_at) return found;
+      const said = words + (found ? " …" : ". The server does not answer now …");
+      if (note.textContent !== said) note.textContent = said;
       await wait(pause);
     }
   }
@@ -172,17 +178,17 @@
     outcome.replaceChildren(element("p", headline, "note " + kind));
     if (found.partial) outcome.append(element("p", "Partial: not everything could be read. There may be more than this.", "note unsure"));
     if (found.error?.hint) outcome.append(element("p", found.error.hint, "muted"));
-    if (found.found) return concludeSweep(found, outcome) && !failed;
+    if ("found" in found) return concludeSweep(found, outcome) && !failed;
     const rest = found.result ?? Object.fromEntries(Object.entries(found).filter(([name]) => !QUIET.has(name)));
     if (rest && Object.keys(rest).length) outcome.append(show(rest));
     return !failed;
   }
   // A run of the reconciler has a page of its own; here stands what differs, and nothing that is zero.
   function concludeSweep(found, outcome) {
-    const some = (counts) => Object.fromEntries(Object.entries(counts).filter(([, count]) => count));
+    const some = (counts) => counts && Object.fromEntries(Object.entries(counts).filter(([, count]) => count));
     const parts = { found: some(found.found), ...(found.dry_run ? {} : { done: some(found.done) }) };
     for (const [name, counts] of Object.entries(parts)) {
-      if (!Object.keys(counts).length) parts[name] = found.partial || found.aborted ? "nothing so far" : "nothing";
+      if (counts && !Object.keys(counts).length) parts[name] = found.partial || found.aborted ? "nothing so far" : "nothing";
     }
     for (const name of ["refusals", "failures"]) if (found[name].length) parts[name] = found[name];
     const link = element("a", "Read run " + found.run);

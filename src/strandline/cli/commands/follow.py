@@ -1,0 +1,95 @@
+"""follow, and its init."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from strandline.cli.command import EVENT_LINES, Call, command, with_call
+from strandline.cli.daemon_log import DaemonLog
+from strandline.cli.loops import Loop, open_log, run_loops
+from strandline.cli.render import lake as render_lake
+from strandline.cli.render import replication as render_replication
+from strandline.core.actor import Actor, Trigger, set_process_actor, system_user
+from strandline.core.errors import FailedError
+from strandline.core.settings import CONFIG_NAME
+from strandline.lake import Lake
+from strandline.lake_admin import follow_lake
+from strandline.status import replication_documents as documents
+
+if TYPE_CHECKING:
+    from strandline.ledger.replicate.sites import Site
+
+app = typer.Typer(name="follow", invoke_without_command=True)
+
+
+def follow(
+    call: Call,
+    context: typer.Context,
+    once: bool = typer.Option(False, "--once", help="Fetch what the leader has now, and end."),
+) -> None:
+    """Keep this site up with its leader, in the foreground, until SIGTERM or Ctrl-C. `strandline run` does it, too.
+
+    Asks the leader once per follow.poll_seconds, and starts no JVM before there is something new. Several of these may
+    run over one ledger: they share the work. Items of different shards are applied side by side. If the site is
+    promoted meanwhile, it waits until the site follows again.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    call.lake.replication.check_follows()
+    if once:
+        _follow_once(call)
+        return
+    journal = open_log(call)
+    set_process_actor(Actor(system_user(), Trigger.DAEMON))
+    run_loops(call, journal, [follow_loop(call.lake, journal)])
+
+
+def _follow_once(call: Call) -> None:
+    with call.spinner("Asking the leader") as lake:
+        report = lake.replication.follow_once()
+    call.show(documents.follow_pass(report), *render_replication.one_pass(report))
+    call.exit(FailedError.exit_code if report.failed else 0)
+
+
+app.callback()(with_call(follow, json_help=EVENT_LINES))
+
+
+def follow_loop(lake: Lake, journal: DaemonLog) -> Loop:
+    """At a site that leads it does nothing, and begins when the site rejoins another one."""
+    replication = lake.replication
+
+    def changed(site: Site) -> None:
+        journal.write("follows" if site.follows else "leads", leader=site.leader, term=site.term)
+
+    return Loop("follow", lambda control: replication.follow(control, journal.followed, changed))
+
+
+@command(app)
+def init(
+    call: Call,
+    leader: Annotated[str, typer.Argument(metavar="LEADER", help="The leader's URL, or its settings file.")],
+    folder: Path | None = typer.Argument(None, metavar="DIR", help="The new site's folder.", show_default="here"),
+    token: str | None = typer.Option(
+        None, metavar="SOURCE", help="Where the token of `strandline follower add` is found: env:NAME or file:PATH."
+    ),
+    warehouse: str = typer.Option(
+        "warehouse", metavar="URL", help="Where the copies live: a folder in DIR, or s3://bucket/prefix."
+    ),
+    ledger: str = typer.Option(
+        "ledger.db", metavar="URL", help="This site's own state: a SQLite file in DIR, or postgresql://…"
+    ),
+) -> None:
+    """Make a site that follows LEADER: the same lake, with a warehouse and a ledger of its own.
+
+    Run it again to name another address of the same leader, or to go on after the site's ledger was lost: the tables
+    stay, and the leader says what is in them.
+    """
+    home = folder or (Path() if call.config is None else call.config.parent)
+    with follow_lake(home, leader, token=token, warehouse=warehouse, ledger=ledger) as lake:
+        path = lake.config.home / CONFIG_NAME
+        site = lake.replication.site
+        document = documents.new_site(lake.id, path, lake.config.warehouse_url, site.leader)
+        call.show(document, render_lake.follows(lake.id, path, site.leader or ""))

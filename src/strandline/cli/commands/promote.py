@@ -1,0 +1,58 @@
+"""promote."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from strandline.cli.command import CARE, Call, command
+from strandline.cli.render import promotion as render_promotion
+from strandline.cli.render.elements import done
+from strandline.core.errors import RefusedError
+from strandline.status import promotion_documents as documents
+
+if TYPE_CHECKING:
+    from strandline.replicate.promote import Promoted
+
+app = typer.Typer()
+
+
+@command(app, panel=CARE, asks=True)
+def promote(
+    call: Call,
+    leader_is_stopped: bool = typer.Option(
+        False,
+        "--leader-is-stopped",
+        help="Without an arbiter: you have stopped the leader, and it stays stopped until it has rejoined.",
+    ),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Only say whether it could be promoted, and what it lacks."),
+) -> None:
+    """Make this follower the leader of the lake.
+
+    With an arbiter (replication.arbiter) it waits until the leader's lease has run out, and of two sites that are
+    promoted at the same time one wins. Items that the old leader offered and whose rows never came are given up, and
+    named. If the command dies, run it again: it goes on, or says who leads.
+    """
+    promotion = call.lake.replication.promotion
+    if dry_run:
+        found = promotion.forecast(leader_is_stopped=leader_is_stopped)
+        call.show(documents.forecast(found), *render_promotion.forecast(found))
+        call.exit(RefusedError.exit_code if documents.is_refused(found) else 0)
+        return
+    _ask(call)
+    with call.spinner("Asking who leads") as lake:
+        say = lake.on_start or (lambda words: None)
+        promoted = lake.replication.promotion.run(leader_is_stopped=leader_is_stopped, on_step=say)
+    call.show(documents.promoted(promoted), done(_said(promoted)), *render_promotion.what_it_left(promoted))
+
+
+def _ask(call: Call) -> None:
+    if call.lake.replication.site.follows:
+        call.confirm("Make this site the leader of the lake?", refusal="this site follows as before")
+
+
+def _said(promoted: Promoted) -> str:
+    if promoted.already:
+        return f"This site leads already, in term {promoted.term}"
+    return f"This site leads, in term {promoted.term}"

@@ -1,0 +1,46 @@
+"""rejoin."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from strandline.cli.command import Call, command
+from strandline.cli.render import rejoined as render
+from strandline.core import failpoints
+from strandline.core.settings import find_config, load_config
+from strandline.lake_admin import rejoin_lake
+from strandline.status import replication_documents as documents
+
+app = typer.Typer()
+
+
+@command(app, asks=True)
+def rejoin(
+    call: Call,
+    leader: Annotated[str, typer.Argument(metavar="LEADER", help="The new leader's URL, or its settings file.")],
+    token: str | None = typer.Option(
+        None, metavar="SOURCE", help="Where the token of `strandline follower add` is found: env:NAME or file:PATH."
+    ),
+) -> None:
+    """Let this site follow LEADER, which leads its lake in a later term.
+
+    For a leader that was replaced, and for the other followers of that one. A site that led takes no more rows. When it
+    next follows, rows that LEADER has not are written to files, with their batch ids, and removed from its tables.
+    Bodies that its receiver acknowledged and never ingested are copied to files now. Run it again if it was killed.
+    """
+    failpoints.arm_from(os.environ)
+    config = load_config(find_config(call.config, os.environ, Path.cwd()))
+
+    def confirm(led_in_term: int, term: int) -> None:
+        call.confirm(
+            f"This site leads in term {led_in_term}, {leader} in term {term}. Follow it? Rows that it has not are then "
+            "removed from the tables here, and written to files.",
+            refusal="this site goes on as it is",
+        )
+
+    found = rejoin_lake(config, leader, token=token, confirm=confirm)
+    call.show(documents.rejoined(found), *render.lines(found))

@@ -1,0 +1,60 @@
+"""A promotion, as a person reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from strandline.cli.render.elements import grid, number
+from strandline.core.types import ItemKind
+from strandline.core.wording import plural
+from strandline.replicate.promote_plan import End, Refuse
+
+if TYPE_CHECKING:
+    from strandline.ledger.replicate.promotions import GivenUp
+    from strandline.replicate.promote import Forecast, Promoted
+
+_SHOWN_MAX = 50
+
+
+def forecast(found: Forecast) -> Iterator[RenderableType]:
+    if isinstance(found.step, End | Refuse):
+        yield Text(f"This site cannot be promoted: {found.step.message}", "yellow")
+        yield Text(found.step.hint, "dim")
+    else:
+        yield Text("This site can be promoted.")
+    yield from _items(found.standing.given_up, "would be lost")
+
+
+def what_it_left(promoted: Promoted) -> Iterator[RenderableType]:
+    if promoted.led is None:
+        return
+    yield from _items(promoted.led.given_up, "were lost")
+    if promoted.led.sinks_left:
+        names = ", ".join(promoted.led.sinks_left)
+        yield Text(f"Nobody goes on with these sinks, whose datasets are not at this site: {names}", "yellow")
+    for dataset, bodies in promoted.led.bodies_aside:
+        said = f"{dataset}: {plural(bodies, 'body')} from when this site led before, set aside"
+        yield Text(f"{said}; `strandline spool list` shows them", "yellow")
+
+
+def _items(found: Sequence[GivenUp], what: str) -> Iterator[RenderableType]:
+    if not found:
+        return
+    purges = sum(1 for g in found if g.kind is ItemKind.PURGE)
+    said = f"{plural(len(found), 'item')} {what}: the old leader offered them, but this site never received their rows"
+    yield Text(said, "yellow")
+    if purges:
+        yield Text(
+            f"{plural(purges, 'purge', 'is')} among them. Run them again here; otherwise those rows stay.", "yellow"
+        )
+    table = grid("dataset", "kind", "numbers", "rows", "batch", right=("rows",))
+    for g in found[:_SHOWN_MAX]:
+        rows = Text("–", "dim") if g.rows is None else Text(number(g.rows))
+        table.add_row(Text(g.dataset), g.kind.value, str(g.numbers), rows, Text(g.batch_id))
+    yield table
+    if len(found) > _SHOWN_MAX:
+        yield Text(f"and {len(found) - _SHOWN_MAX:,} more: --json names all", "dim")

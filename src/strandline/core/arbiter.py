@@ -1,0 +1,116 @@
+"""What the arbiter of a lake holds: one record that says who leads. No I/O.
+
+All sites of a lake reach the arbiter. Its record is changed only by a conditional put: whoever read an older record
+changes nothing. The rules are those of docs/adr/0071.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Protocol
+
+from strandline.core.errors import FailedError, StorageError
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    lake: str
+    term: int
+    site: int  # the number of the site that has the term
+    name: str
+    address: str | None  # where others reach that site; None: it does not say
+    leads: bool  # False: it has taken the term, and has not begun to lead
+    before: int | None  # the term that this one replaced; None: nobody led before
+    members: frozenset[int]  # the sites that may be promoted: they have whatever sinks were promised
+    lease_seconds: float
+    beat: int = 0  # raised with each put: a record that stands still is one that nobody renews
+    claim: str | None = None  # of the promotion that took the term; None: none did
+
+
+class RecordUnreadable(FailedError):
+    pass
+
+
+def encode(record: Record, nonce: str) -> bytes:
+    """`nonce` identifies a put whose answer was lost."""
+    return json.dumps(
+        {
+            "version": VERSION,
+            "lake": record.lake,
+            "term": record.term,
+            "site": record.site,
+            "name": record.name,
+            "address": record.address,
+            "leads": record.leads,
+            "before": record.before,
+            "members": sorted(record.members),
+            "lease_seconds": record.lease_seconds,
+            "beat": record.beat,
+            "claim": record.claim,
+            "nonce": nonce,
+        },
+        indent=1,
+    ).encode()
+
+
+def decode(body: bytes) -> tuple[Record, str]:
+    """The record and its nonce. Raises `RecordUnreadable`."""
+    hint = "Restore what the arbiter held. Until then nobody can be promoted, and the leader refuses rows."
+    try:
+        found = json.loads(body)
+        version = found["version"]
+        record = Record(
+            lake=str(found["lake"]),
+            term=int(found["term"]),
+            site=int(found["site"]),
+            name=str(found["name"]),
+            address=None if found["address"] is None else str(found["address"]),
+            leads=bool(found["leads"]),
+            before=None if found["before"] is None else int(found["before"]),
+            members=frozenset(map(int, found["members"])),
+            lease_seconds=float(found["lease_seconds"]),
+            beat=int(found["beat"]),
+            claim=None if found.get("claim") is None else str(found["claim"]),
+        )
+        nonce = str(found["nonce"])
+    except (ValueError, KeyError, TypeError) as e:
+        raise RecordUnreadable("the arbiter's record is damaged", hint=hint) from e
+    if version != VERSION:
+        raise RecordUnreadable(
+            f"the arbiter's record has version {version}, and this program knows {VERSION}",
+            hint="Use the newer version of Strandline that wrote it.",
+        )
+    return record, nonce
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    body: bytes
+    version: str  # what a conditional put names
+
+
+class CellMoved(Exception):
+    """Refused: the cell no longer has the version that the put named. Nothing was written."""
+
+
+class CellUnclear(StorageError):
+    """Unknown: the put was sent and not answered. It may have landed, or land later."""
+
+
+class Cell(Protocol):
+    """One small object that is replaced by conditional put. Raises `StorageError` if it cannot be reached; then nothing
+    was written."""
+
+    @property
+    def place(self) -> str:
+        """For messages: without secrets."""
+
+    def read(self) -> Stored | None:
+        """None: nothing was ever written."""
+
+    def write(self, body: bytes, *, over: str | None) -> str:
+        """Replaces the version `over`; None: there must be nothing yet. Returns the new version, durable. Raises
+        `CellMoved`, `CellUnclear`."""

@@ -1,0 +1,112 @@
+"""What a leader's followers know of its sinks, so that the one that takes over goes on with them.
+
+Where a sink really is, it says itself: the new leader asks it before it sends anything. What came along is where the
+sink began, and how far it was when the follower last heard of it, which is never further than the sink itself. Secrets
+do not come along. The options name where they are found, and they must be found there at the other site, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from strandline.core.audit_events import Event
+from strandline.core.delivery_types import Lane, PeerKind, SinkRecord, SinkState
+from strandline.core.read_token import Continuation
+from strandline.core.replication import LaneDefinition, SinkDefinition
+from strandline.core.types import Dataset, DatasetUuid, Seq
+from strandline.ledger import audit
+from strandline.ledger.deliver import lanes, losses, sinks
+from strandline.ledger.deliver.losses import NewLoss, Reason
+from strandline.ledger.engine import Connection
+from strandline.ledger.ingest import datasets
+from strandline.ledger.maintain import floors
+
+# Of one sink. One with more lanes begins at its beginning: each of its lanes is then asked for from there.
+LANES_MAX = 2000
+
+
+def read_definitions(connection: Connection, *, only: Collection[str] | None = None) -> tuple[SinkDefinition, ...]:
+    """Of all sinks, or of those of some datasets, by name."""
+    known = {d.id: d for d in datasets.list_datasets(connection) if only is None or d.name in only}
+    of_sinks = lanes.unchecked_of_all(connection)
+    return tuple(
+        _definition(known[s.dataset].uuid, s, of_sinks.get(s.id, []))
+        for s in sinks.list_sinks(connection)
+        if s.dataset in known
+    )
+
+
+def _definition(dataset: DatasetUuid, sink: SinkRecord, found: Sequence[Lane]) -> SinkDefinition:
+    whole = SinkDefinition(
+        dataset,
+        sink.name,
+        sink.kind,
+        sink.instance,
+        sink.generation,
+        tuple(sorted(sink.options.items())),
+        sink.destination,
+        sink.start,
+        sink.planned,
+        None if sink.peer is None else sink.peer.value,
+        sink.from_now,
+        sink.state is SinkState.PAUSED,
+        tuple(LaneDefinition(lane.partition, lane.mark, lane.builds_on) for lane in found[: LANES_MAX + 1]),
+    )
+    return whole if len(whole.lanes) <= LANES_MAX else replace(whole, planned=sink.start, lanes=())
+
+
+@dataclass(frozen=True, slots=True)
+class SinksTakenOver:
+    names: tuple[str, ...]
+    left: tuple[str, ...]  # of datasets that this site does not have
+
+
+def take_over(connection: Connection, lake: str, definitions: Sequence[SinkDefinition]) -> SinksTakenOver:
+    """Makes the sinks of the leader before the sinks of this site, in the transaction that makes it the leader. Sinks
+    that it had when it led before are removed: the leaders between have gone on with them."""
+    here = {d.uuid: d for d in datasets.list_datasets(connection)}
+    for old in sinks.list_sinks(connection):
+        sinks.remove(connection, old.id)
+        audit.record(connection, Event.SINK_REMOVED, sink=old.name, destination=old.destination)
+    taken = [d for d in definitions if d.dataset in here]
+    for definition in taken:
+        _add(connection, lake, here[definition.dataset], definition)
+    left = tuple(d.name for d in definitions if d.dataset not in here)
+    return SinksTakenOver(tuple(d.name for d in taken), left)
+
+
+def _add(connection: Connection, lake: str, dataset: Dataset, given: SinkDefinition) -> None:
+    added = sinks.add(
+        connection,
+        instance=given.instance,
+        name=given.name,
+        kind=given.kind,
+        dataset=dataset.id,
+        options=dict(given.options),
+        destination=given.destination,
+        start=given.start,
+        planned=given.planned,
+        generation=given.generation,
+        peer=None if given.peer is None else PeerKind(given.peer),
+        from_now=given.from_now,
+    )
+
+    def token(mark: Seq | None) -> str:
+        return Continuation(lake, dataset.uuid, mark).encode()
+
+    for lane in given.lanes:
+        lanes.rebuild(
+            connection, added, lane.partition, mark=lane.mark, token=token, last=None, builds_on=lane.builds_on
+        )
+    if given.paused:
+        sinks.pause(connection, added.id)
+    floor = floors.get(connection, dataset.id)
+    reached = min([int(lane.mark or 0) for lane in given.lanes], default=int(given.planned or 0))
+    if floor is not None and reached < floor:
+        losses.add(connection, added, Reason.FORGOTTEN, [NewLoss("", sinks.seq_or_none(reached or None), floor, None)])
+    audit.record(
+        connection, Event.SINK_ADDED, sink=given.name, kind=given.kind, dataset=dataset.name,
+        destination=given.destination, start=given.start, generation=given.generation, floor=floor, peer=given.peer,
+        skipped=None,
+    )  # fmt: skip

@@ -1,0 +1,57 @@
+"""What to do with a follower's staged block, decided on the metadata that the commit will replace. Pure.
+
+A follower can get the rows again, so it never holds a block for a person: what cannot be published is applied again
+(docs/adr/0070).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from strandline.core.types import SnapshotId
+from strandline.iceberg.metadata.block_plans import AlreadyPublished, CherryPick, CountRows, RemoveBranch, stages_again
+from strandline.iceberg.metadata.table_metadata import SnapshotView, TableView, WapId
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyAgain:
+    why: str
+
+
+OfferedPlan = CherryPick | RemoveBranch | AlreadyPublished | CountRows | ApplyAgain
+
+
+def plan_offered(
+    view: TableView, branch: str, snapshot: SnapshotId, wap: WapId, *, rows_shared: int | None
+) -> OfferedPlan:
+    """`rows_shared` is how many sequence numbers of the staged snapshot main has; None if not counted yet. Other rows
+    of the range say nothing: a merged or recovered range may be in main in part, and its missing rows must still come.
+    Whatever the plan, the commit removes every branch of the block: another process may have staged it, too."""
+    published = view.published_as(str(wap))
+    if published is None and any(s.id == snapshot for s in view.ancestors(view.main)):
+        published = snapshot
+    if published is not None:
+        return RemoveBranch(published) if view.branches_of(wap.rows.lo) else AlreadyPublished(published, view.settled)
+    head, staged = view.refs.get(branch), view.snapshots.get(snapshot)
+    if head is None or staged is None:
+        return ApplyAgain(f"branch {branch} is gone and main never had its rows")
+    if head != snapshot and not stages_again(view, head, snapshot, wap):
+        return ApplyAgain(f"branch {branch} was moved by someone else, from snapshot {snapshot} to {head}")
+    if _nothing_came_since(view, staged, wap):
+        return CherryPick(snapshot)
+    if rows_shared is None:
+        return CountRows()
+    return ApplyAgain("main has rows of it by now") if rows_shared else CherryPick(snapshot)
+
+
+def _nothing_came_since(view: TableView, staged: SnapshotView, wap: WapId) -> bool:
+    """Whether main's history shows that no row of the range came in since the branch began: the applier has subtracted
+    what was there before."""
+    for found in view.ancestors(view.main):
+        if found.id == staged.parent:
+            return True
+        block = found.block_of(wap.lake)
+        is_apart = block is not None and not block.rows.overlaps(wap.rows)
+        if not is_apart and found.operation not in ("replace", "delete"):
+            return False
+    return view.main is None

@@ -1,0 +1,70 @@
+"""Which parts of a Parquet file hold given sequence numbers, and whether its rows are in their order. pyarrow only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from strandline.core.types import SEQ_COLUMN, SEQ_MAX
+from strandline.storage.s3_settings import S3Settings
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+BATCH_ROWS = 1 << 16
+_BUFFER_BYTES = 1 << 20
+_BATCH_BYTES = 32 << 20
+
+
+@contextmanager
+def opened(location: str, store: S3Settings) -> Iterator[pq.ParquetFile]:
+    """A data file of a table, in a folder or in a bucket."""
+    import pyarrow.parquet as pq
+    from pyarrow import fs
+
+    # Local files are read as needed; from S3, the columns of a whole row group are fetched at once.
+    away = location.startswith("s3://")
+    files: fs.FileSystem = fs.S3FileSystem(**store.pyarrow_options()) if away else fs.LocalFileSystem()
+    path = location.removeprefix("s3://").removeprefix("file://").removeprefix("file:")
+    with (
+        files.open_input_file(path) as handle,
+        pq.ParquetFile(handle, pre_buffer=away, buffer_size=0 if away else _BUFFER_BYTES) as file,
+    ):
+        yield file
+
+
+def row_groups(file: pq.ParquetFile, lo: int, hi: int) -> tuple[list[int], bool]:
+    """The row groups that may hold numbers between these two, and whether they hold no others."""
+    # Columns are counted by their leaves: one with fields of its own is several.
+    at = next(i for i in range(len(file.schema)) if file.schema.column(i).path == SEQ_COLUMN)
+    bounds = [_bounds(file.metadata.row_group(g).column(at).statistics) for g in range(file.num_row_groups)]
+    groups = [g for g, (first, last) in enumerate(bounds) if lo <= last and first <= hi]
+    return groups, all(lo <= bounds[g][0] and bounds[g][1] <= hi for g in groups)
+
+
+def _bounds(statistics: Any) -> tuple[int, int]:
+    if statistics is None or not statistics.has_min_max or not statistics.has_null_count or statistics.null_count:
+        return 0, SEQ_MAX  # unknown, or rows without a number among them, which the filter drops
+    return statistics.min, statistics.max
+
+
+def rows_per_batch(file: pq.ParquetFile, groups: Sequence[int], rows_max: int = BATCH_ROWS) -> int:
+    """A batch size that keeps memory small, by the average row size in the footer."""
+    rows = sum(file.metadata.row_group(g).num_rows for g in groups)
+    weight = sum(file.metadata.row_group(g).total_byte_size for g in groups)
+    return max(1, min(rows_max, _BATCH_BYTES * rows // max(1, weight)))
+
+
+def in_order(file: pq.ParquetFile, groups: Sequence[int]) -> bool:
+    """Whether the rows in these row groups are in the order of their sequence numbers, each number once. Reads only the
+    numbers."""
+    import numpy as np
+
+    last = -1
+    for batch in file.iter_batches(BATCH_ROWS, row_groups=list(groups), columns=[SEQ_COLUMN], use_threads=False):
+        numbers = batch.column(0).drop_null().to_numpy()
+        if len(numbers) and (numbers[0] <= last or (np.diff(numbers) <= 0).any()):
+            return False
+        last = int(numbers[-1]) if len(numbers) else last
+    return True

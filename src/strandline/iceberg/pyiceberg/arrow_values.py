@@ -1,0 +1,143 @@
+"""Converts Arrow values between Spark's and Iceberg's types, column by column: a `uuid` is text in Spark."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import compute
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.types import ListType, MapType, NestedField, StructType, UUIDType
+
+pc: Any = compute
+
+_HEX = np.full(256, 255, np.uint8)
+_HEX[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
+_HEX[np.frombuffer(b"ABCDEF", np.uint8)] = np.arange(10, 16)
+_UUID_TEXT = 36
+_HYPHENS = (8, 13, 18, 23)
+
+
+def to_iceberg(array: Any, kind: pa.DataType) -> Any:
+    """The values as the type of a column, without losing anything. Raises ValueError or ArrowInvalid for one that does
+    not fit."""
+    if is_uuid(kind):
+        return _uuids(array, kind)
+    if pa.types.is_struct(kind):
+        names = [f.name for f in array.type]
+        children = dict(zip(names, array.flatten(), strict=True))
+        fields = list(cast("Any", kind))
+        made = [
+            to_iceberg(children[f.name], f.type) if f.name in children else pa.nulls(len(array), f.type) for f in fields
+        ]
+        return pa.StructArray.from_arrays(made, fields=fields, mask=pc.is_null(array))
+    if pa.types.is_map(kind):
+        offsets, entries = list_parts(array)
+        keys, items = entries.flatten()
+        made = [to_iceberg(keys, kind.key_type), to_iceberg(items, kind.item_type)]
+        return pa.MapArray.from_arrays(pa.array(offsets.astype(np.int32)), *made, type=kind, mask=pc.is_null(array))
+    if pa.types.is_large_list(kind) or pa.types.is_list(kind):
+        offsets, values = list_parts(array)
+        large = pa.types.is_large_list(kind)
+        build = pa.LargeListArray if large else pa.ListArray
+        made = to_iceberg(values, kind.value_type)
+        positions = pa.array(offsets if large else offsets.astype(np.int32))
+        return build.from_arrays(positions, made, type=kind, mask=pc.is_null(array))
+    return array.cast(kind)
+
+
+def from_file(array: Any, there: pa.Field[Any], field: NestedField) -> Any:
+    """A column of a data file as Spark would hand it over: found by field ids, with the names and types that the table
+    has now. PyIceberg's own projection makes an empty list of a null one whose elements are structs."""
+    kind, found = array.type, field.field_type
+    if isinstance(found, StructType):
+        known = dict(zip(map(field_id, kind), zip(kind, array.flatten(), strict=True), strict=True))
+        made = [_child(known.get(f.field_id), f, len(array)) for f in found.fields]
+        return pa.StructArray.from_arrays(made, names=[f.name for f in found.fields], mask=pc.is_null(array))
+    if isinstance(found, MapType):
+        offsets, entries = list_parts(array)
+        keys, items = entries.flatten()
+        keys = from_file(keys, kind.key_field, found.key_field)
+        items = from_file(items, kind.item_field, found.value_field)
+        return pa.MapArray.from_arrays(pa.array(offsets.astype(np.int32)), keys, items, mask=pc.is_null(array))
+    if isinstance(found, ListType):
+        offsets, values = list_parts(array)
+        made = from_file(values, kind.value_field, found.element_field)
+        return pa.LargeListArray.from_arrays(pa.array(offsets), made, mask=pc.is_null(array))
+    if isinstance(found, UUIDType):
+        return _uuid_texts(array.storage if is_uuid(kind) else array)
+    return array.cast(schema_to_pyarrow(found, include_field_ids=False))
+
+
+def _child(there: tuple[Any, Any] | None, field: NestedField, rows: int) -> Any:
+    if there is not None:
+        return from_file(there[1], there[0], field)
+    return pa.nulls(rows)  # of whatever type: it holds nothing that could differ
+
+
+def field_id(field: pa.Field[Any]) -> int | None:
+    """None in files that Iceberg did not write."""
+    found = (field.metadata or {}).get(b"PARQUET:field_id")
+    return None if found is None else int(found)
+
+
+def list_parts(array: Any) -> tuple[Any, Any]:
+    """Offsets from 0 on, and the values of a list or the entries of a map, without those of nulls."""
+    at = array.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    lengths = np.diff(at)
+    if pa.types.is_map(array.type):
+        values = pa.StructArray.from_arrays([array.keys, array.items], names=["key", "value"])
+    else:
+        values = array.values
+    values = values.slice(at[0], at[-1] - at[0])
+    nulls = pc.is_null(array).to_numpy(zero_copy_only=False)
+    if lengths[nulls].any():  # a null may cover values, which nobody reads
+        values = values.filter(pa.array(np.repeat(~nulls, lengths)))
+        lengths = np.where(nulls, 0, lengths)
+    return np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths))), values
+
+
+def is_uuid(kind: pa.DataType) -> bool:
+    return isinstance(kind, pa.BaseExtensionType) and kind.extension_name == "arrow.uuid"
+
+
+def _uuids(texts: Any, kind: Any) -> Any:
+    """From `12345678-1234-1234-1234-123456789abc`."""
+    present = texts.drop_null().cast(pa.large_binary())
+    if len(present) and pc.any(pc.not_equal(pc.binary_length(present), _UUID_TEXT)).as_py():
+        raise ValueError("a UUID has 36 characters")
+    letters = binary_content(present).reshape(-1, _UUID_TEXT)
+    digits = _HEX[np.delete(letters, _HYPHENS, axis=1)]
+    if (letters[:, _HYPHENS] != ord("-")).any() or (digits > 15).any():
+        raise ValueError("a UUID has hexadecimal digits, and hyphens at four places")
+    packed = digits[:, 0::2] << 4 | digits[:, 1::2]
+    found = pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(present), [None, pa.py_buffer(packed.tobytes())])
+    return pa.ExtensionArray.from_storage(kind, found.take(_places(texts)))
+
+
+def _places(array: Any) -> Any:
+    """For each value its place among those that are not null."""
+    valid = pc.is_valid(array).to_numpy(zero_copy_only=False)
+    return pa.array(np.cumsum(valid) - 1, pa.int64(), mask=~valid)
+
+
+def _uuid_texts(array: Any) -> Any:
+    present = array.drop_null()
+    content = binary_content(present.cast(pa.large_binary())).reshape(-1, 16)
+    digits = np.frombuffer(b"0123456789abcdef", np.uint8)[np.stack([content >> 4, content & 15], 2).reshape(-1, 32)]
+    letters = np.insert(digits, [8, 12, 16, 20], ord("-"), axis=1)
+    offsets = np.arange(len(letters) + 1, dtype=np.int64) * _UUID_TEXT
+    found = pa.LargeStringArray.from_buffers(
+        len(letters), pa.py_buffer(offsets.tobytes()), pa.py_buffer(letters.tobytes())
+    )
+    return found.take(_places(array))
+
+
+def binary_content(array: Any) -> Any:
+    """All bytes of a `large_binary` or `large_string` array without nulls, one value after the other."""
+    _, offsets, data = array.buffers()
+    if len(array) == 0 or data is None:
+        return np.empty(0, np.uint8)
+    bounds = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
+    return np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]]

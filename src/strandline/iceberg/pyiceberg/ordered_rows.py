@@ -1,0 +1,281 @@
+"""The rows of a table between two sequence numbers, in their order, without a JVM and with bounded memory.
+
+If the files alone give the rows, and each is in order, they are read side by side and merged: at any time one batch of
+each file that is under way is in memory. Otherwise (delete files, other formats, files that are not in order) the rows
+are read and sorted window by window: a window has at most as many rows as numbers.
+
+Importing this imports PyIceberg: heavy paths only.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.expressions.parser import parse
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import ArrowScan, pyarrow_to_schema, schema_to_pyarrow
+from pyiceberg.manifest import FileFormat
+from pyiceberg.schema import Schema
+from pyiceberg.table import FileScanTask, Table
+from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
+
+from strandline.core.errors import DuplicateNumbers, TableUnfit
+from strandline.core.types import SEQ_COLUMN, SEQ_MAX
+from strandline.iceberg.parquet_rows import in_order, row_groups, rows_per_batch
+from strandline.iceberg.pyiceberg.arrow_values import field_id as id_of
+from strandline.iceberg.pyiceberg.arrow_values import from_file, to_iceberg
+from strandline.iceberg.pyiceberg.errors import opening
+from strandline.iceberg.pyiceberg.internals import projected
+from strandline.iceberg.pyiceberg.number_bounds import number_bounds
+
+WINDOW_ROWS = 1 << 16
+_COMPACT = "`strandline compact` writes the files anew, in order and without deleted rows."
+_BUFFER_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class OrderedRows:
+    """`schema` has the ids of the table's columns; `batches` gives each row once."""
+
+    schema: pa.Schema
+    batches: Iterator[pa.RecordBatch]
+
+
+def read_ordered(
+    table: Table, lo: int, hi: int, *, columns: Sequence[str] | None = None, window_rows: int = WINDOW_ROWS
+) -> OrderedRows:
+    """`columns` must have the sequence number; None: all, our own included. Raises DuplicateNumbers while iterating if
+    two rows share a number, and TableUnfit for a table with equality deletes."""
+    name = ".".join(table.name())
+    with opening(name):
+        schema = table.schema() if columns is None else table.schema().select(*columns)
+        if lo > hi:
+            return OrderedRows(schema_to_pyarrow(schema, include_field_ids=True), iter(()))
+        tasks = _plan(table, lo, hi)
+        files = _ordered_files(table, schema, tasks, lo, hi)
+        if files is None and (unsafe := [f.name for f in schema.fields if _loses_nulls(f.field_type)]):
+            raise TableUnfit(
+                f"{name} has delete files or files that are not in order, and a column ({unsafe[0]}) that only Spark "
+                "can read from those",
+                hint=_COMPACT,
+            )
+        found = _by_window(table, schema, tasks, lo, hi, window_rows) if files is None else _merged(files)
+        shape = schema_to_pyarrow(schema, include_field_ids=True)
+    return OrderedRows(shape, _checked(found, shape, name))
+
+
+def has_rows(table: Table, lo: int, hi: int) -> bool:
+    with opening(".".join(table.name())):
+        return table.scan(row_filter=_between(lo, hi), selected_fields=(SEQ_COLUMN,), limit=1).to_arrow().num_rows > 0
+
+
+def _between(lo: int, hi: int) -> BooleanExpression:
+    return parse(f"{SEQ_COLUMN} >= {lo} AND {SEQ_COLUMN} <= {hi}")
+
+
+def _plan(table: Table, lo: int, hi: int) -> list[FileScanTask]:
+    try:
+        return list(table.scan(row_filter=_between(lo, hi)).plan_files())
+    except ValueError as e:
+        if "equality" not in str(e):
+            raise
+        raise TableUnfit(
+            f"{'.'.join(table.name())} has equality deletes, which only Spark can read",
+            hint=_COMPACT,
+        ) from e
+
+
+# --- files that alone give the rows -----------------------------------------------------------------------------------
+
+
+class _File:
+    """A data file, and its rows that are in memory. `read` gives all its rows between the bounds, in order."""
+
+    def __init__(self, lo: int, read: Callable[[], Generator[pa.Table]]) -> None:
+        self.lo = lo
+        self._read = read
+        self._rows: Generator[pa.Table] | None = None
+        self._buffer: pa.Table | None = None
+
+    def fill(self) -> bool:
+        """Whether it has rows left; then some are in memory."""
+        self._rows = self._read() if self._rows is None else self._rows
+        while self._buffer is None or not self._buffer.num_rows:
+            self._buffer = next(self._rows, None)
+            if self._buffer is None:
+                return False
+        return True
+
+    @property
+    def last(self) -> int:
+        return int(self._in_memory[SEQ_COLUMN][-1].as_py())
+
+    def take(self, until: int) -> pa.Table:
+        """The rows in memory up to this number; none if it has no more."""
+        if self._buffer is None:
+            return _NONE
+        end = int(self._buffer[SEQ_COLUMN].to_numpy().searchsorted(until, "right"))
+        taken, self._buffer = self._buffer.slice(0, end), self._buffer.slice(end)
+        return taken
+
+    @property
+    def _in_memory(self) -> pa.Table:
+        if self._buffer is None:
+            raise ValueError("nothing is in memory")
+        return self._buffer
+
+    def close(self) -> None:
+        if self._rows is not None:
+            self._rows.close()
+
+
+_NONE = pa.table({})
+
+
+def _merged(files: Sequence[_File]) -> Iterator[pa.Table]:
+    """Sorted. A file is opened when the others have come to its first number."""
+    waiting = deque(sorted(files, key=lambda f: f.lo))
+    begun: list[_File] = []
+    try:
+        while waiting or begun:
+            begun = [f for f in begun if f.fill()]
+            horizon = min((f.last for f in begun), default=None)
+            while waiting and (horizon is None or waiting[0].lo <= horizon):
+                begun.append(one := waiting.popleft())
+                if one.fill():
+                    horizon = one.last if horizon is None else min(horizon, one.last)
+            if horizon is not None:
+                parts = [part for f in begun if (part := f.take(horizon)).num_rows]
+                yield parts[0] if len(parts) == 1 else pa.concat_tables(parts).sort_by(SEQ_COLUMN)
+    finally:
+        for file in begun:
+            file.close()
+
+
+def _ordered_files(table: Table, schema: Schema, tasks: Sequence[FileScanTask], lo: int, hi: int) -> list[_File] | None:
+    """None if the files alone do not give the rows, or one is not in order."""
+    field_id = schema.find_field(SEQ_COLUMN).field_id
+    if any(task.delete_files or task.file.file_format != FileFormat.PARQUET for task in tasks):
+        return None
+    found = []
+    for task in tasks:
+        with _opened(table.io, task.file.file_path) as file:
+            if (file_schema := _schema_of(file)) is None or not in_order(file, row_groups(file, lo, hi)[0]):
+                return None
+        first, _ = number_bounds(task.file, field_id) or (0, SEQ_MAX)
+        found.append(_File(max(first, lo), _reader(table.io, task.file.file_path, schema, file_schema, lo, hi)))
+    return found
+
+
+def _schema_of(file: pq.ParquetFile) -> Schema | None:
+    """None if the file does not have the ids of its columns."""
+    try:
+        return pyarrow_to_schema(file.schema_arrow, downcast_ns_timestamp_to_us=True)
+    except ValueError:
+        return None
+
+
+def _reader(
+    io: FileIO, location: str, schema: Schema, file_schema: Schema, lo: int, hi: int
+) -> Callable[[], Generator[pa.Table]]:
+    wanted = schema.field_ids
+    names = [f.name for f in file_schema.fields if f.field_id in wanted]
+
+    def read() -> Generator[pa.Table]:
+        with _opened(io, location) as file:
+            groups, whole = row_groups(file, lo, hi)
+            few = rows_per_batch(file, groups, WINDOW_ROWS)
+            for batch in file.iter_batches(few, row_groups=groups, columns=names, use_threads=False):
+                rows = _keep_nulls(pa.Table.from_batches([projected(schema, file_schema, batch)]), batch, schema)
+                if not whole:
+                    rows = rows.filter((pc.field(SEQ_COLUMN) >= lo) & (pc.field(SEQ_COLUMN) <= hi))
+                if rows.num_rows:
+                    yield rows
+
+    return read
+
+
+def _loses_nulls(kind: IcebergType) -> bool:
+    """Whether PyIceberg's projection makes empty values of null ones: of lists and maps that contain structs."""
+    match kind:
+        case StructType():
+            return any(_loses_nulls(f.field_type) for f in kind.fields)
+        case ListType() | MapType():
+            return _holds_struct(kind.element_type if isinstance(kind, ListType) else kind.value_type)
+    return False
+
+
+def _holds_struct(kind: IcebergType) -> bool:
+    match kind:
+        case ListType():
+            return _holds_struct(kind.element_type)
+        case MapType():
+            return _holds_struct(kind.value_type)
+    return isinstance(kind, StructType)
+
+
+def _keep_nulls(rows: pa.Table, in_file: pa.RecordBatch, schema: Schema) -> pa.Table:
+    """The projected rows, with such columns taken from the file itself."""
+    known = {id_of(field): n for n, field in enumerate(in_file.schema)}
+    for n, field in enumerate(schema.fields):
+        if _loses_nulls(field.field_type) and field.field_id in known:
+            rows = rows.set_column(n, rows.schema.field(n), _column(in_file, known[field.field_id], field))
+    return rows
+
+
+def _column(in_file: pa.RecordBatch, n: int, field: NestedField) -> pa.Array[Any]:
+    kind = cast("pa.DataType", schema_to_pyarrow(field.field_type, include_field_ids=False))
+    return cast("pa.Array[Any]", to_iceberg(from_file(in_file.column(n), in_file.schema.field(n), field), kind))
+
+
+@contextmanager
+def _opened(io: FileIO, location: str) -> Iterator[pq.ParquetFile]:
+    away = "://" in location and not location.startswith("file://")
+    with (
+        io.new_input(location).open() as handle,
+        # Local files are read as needed; from S3, the columns of a whole row group are fetched at once.
+        pq.ParquetFile(cast("IO[bytes]", handle), pre_buffer=away, buffer_size=0 if away else _BUFFER_BYTES) as file,
+    ):
+        yield file
+
+
+# --- any other layout ----------------------------------------------------------------------------------------------
+
+
+def _by_window(
+    table: Table, schema: Schema, tasks: Sequence[FileScanTask], lo: int, hi: int, window_rows: int
+) -> Iterator[pa.Table]:
+    field_id = schema.find_field(SEQ_COLUMN).field_id
+    bounded = [(task, number_bounds(task.file, field_id) or (0, SEQ_MAX)) for task in tasks]
+    first = max(lo, min((b[0] for _, b in bounded), default=hi + 1))
+    last = min(hi, max((b[1] for _, b in bounded), default=lo - 1))
+    for start in range(first, last + 1, window_rows):
+        end = min(start + window_rows - 1, last)
+        inside = [task for task, (low, high) in bounded if low <= end and start <= high]
+        if inside:
+            scan = ArrowScan(table.metadata, table.io, schema, _between(start, end))
+            yield scan.to_table(inside).sort_by(SEQ_COLUMN)
+
+
+def _checked(found: Iterator[pa.Table], shape: pa.Schema, name: str) -> Iterator[pa.RecordBatch]:
+    last = 0
+    with opening(name):
+        for rows in found:
+            for batch in rows.cast(shape).combine_chunks().to_batches(max_chunksize=WINDOW_ROWS):
+                numbers: Any = batch.column(SEQ_COLUMN).to_numpy()
+                repeated = numbers[numbers <= np.concatenate(([last], numbers[:-1]))]
+                if len(repeated):
+                    raise DuplicateNumbers(
+                        f"{name}: sequence number {repeated[0]} is on two rows", hint=DuplicateNumbers.REMEDY
+                    )
+                last = int(numbers[-1])
+                yield batch

@@ -1,0 +1,97 @@
+"""Publishes a staged block: main gets its rows and the branch goes, in one commit on the metadata that was planned on.
+
+Whoever publishes, and however often, the rows are in main once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from pyspark.sql import functions as F
+
+from strandline.core import failpoints
+from strandline.core.types import SEQ_COLUMN, SeqRange, SnapshotId
+from strandline.iceberg.metadata.block_plans import CherryPick, CountRows, PublishPlan, RemoveBranch, plan_publish
+from strandline.iceberg.metadata.offered_plan import OfferedPlan, plan_offered
+from strandline.iceberg.metadata.table_metadata import TableView, WapId
+from strandline.iceberg.spark.java_errors import explaining
+from strandline.iceberg.spark.table_change import TableChange, check_epoch
+from strandline.iceberg.spark.tables import LookAgain, SparkTables, iterate
+
+
+def publish(
+    tables: SparkTables,
+    name: str,
+    branch: str,
+    snapshot: SnapshotId,
+    wap: WapId,
+    *,
+    epoch: int,
+    may_move_tag: Callable[[TableView], bool],
+) -> PublishPlan:
+    """Returns the present state: `AlreadyPublished` or `PublishHeld`. `may_move_tag` gets the metadata that is
+    replaced, and says whether our tag may follow main."""
+
+    def attempt() -> PublishPlan:
+        change = tables.change(name)
+        view = tables.view_of(change.table)  # the metadata that `change` replaces, or fails
+        check_epoch(view, epoch)
+        plan = plan_publish(view, branch, snapshot, wap, rows_in_main=None)
+        if isinstance(plan, CountRows):
+            counted = tables.count(name, wap.rows, view.main)
+            plan = plan_publish(view, branch, snapshot, wap, rows_in_main=counted)
+        if isinstance(plan, CherryPick | RemoveBranch):
+            _commit(change, plan, [branch], settle=may_move_tag(view))
+        return plan
+
+    return tables.repeat(attempt, f"{wap.rows} cannot be published in {name}")
+
+
+def publish_offered(
+    tables: SparkTables,
+    name: str,
+    branch: str,
+    snapshot: SnapshotId,
+    wap: WapId,
+    *,
+    epoch: int,
+    may_move_tag: Callable[[TableView], bool],
+) -> OfferedPlan:
+    """As `publish`, for a follower's block: the commit removes all of its branches. Returns the present state:
+    `AlreadyPublished` or `ApplyAgain`."""
+
+    def attempt() -> OfferedPlan:
+        change = tables.change(name)
+        view = tables.view_of(change.table)
+        check_epoch(view, epoch)
+        plan = plan_offered(view, branch, snapshot, wap, rows_shared=None)
+        if isinstance(plan, CountRows):
+            shared = _count_shared(tables, name, wap.rows, snapshot, view.main)
+            plan = plan_offered(view, branch, snapshot, wap, rows_shared=shared)
+        if isinstance(plan, CherryPick | RemoveBranch):
+            _commit(change, plan, sorted(view.branches_of(wap.rows.lo)), settle=may_move_tag(view))
+        return plan
+
+    return tables.repeat(attempt, f"{wap.rows} cannot be published in {name}")
+
+
+def _commit(change: TableChange, plan: CherryPick | RemoveBranch, branches: Sequence[str], *, settle: bool) -> NoReturn:
+    """Always raises: what landed is read back, not assumed. The next attempt ends in `AlreadyPublished`."""
+    failpoints.hit("publish.before_commit")
+    change.commit(pick=plan.snapshot if isinstance(plan, CherryPick) else None, remove=branches, settle=settle)
+    failpoints.hit("publish.after_commit")
+    raise LookAgain("it was sent, and not read back")
+
+
+def _count_shared(tables: SparkTables, name: str, rows: SeqRange, staged: SnapshotId, main: SnapshotId | None) -> int:
+    """How many sequence numbers that a staged snapshot brings main has."""
+    if main is None:
+        return 0
+    table = tables.load(name)
+    files = [str(file.location()) for file in iterate(table.snapshot(staged).addedDataFiles(table.io()))]
+    inside = F.col(SEQ_COLUMN).between(rows.lo, rows.hi)
+    brought = tables.read(name, staged).where(inside & F.col("_file").isin(files)).select(SEQ_COLUMN)
+    there = tables.read(name, main).where(inside).select(SEQ_COLUMN)
+    with explaining(f"the rows of {name} cannot be compared"):
+        return int(brought.join(there, SEQ_COLUMN, "left_semi").count())

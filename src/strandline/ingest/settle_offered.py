@@ -1,0 +1,77 @@
+"""From `staged` to `published` at a follower. It can get the rows again, so what cannot be published is put back to
+`reserved` and applied again; nothing is held for a person, and nothing can be voided (docs/adr/0070).
+"""
+
+from __future__ import annotations
+
+from strandline.core.errors import BlockLost
+from strandline.core.types import Dataset, Published, Reserved, SnapshotId, Staged
+from strandline.iceberg.metadata.block_plans import AlreadyPublished
+from strandline.iceberg.metadata.offered_plan import ApplyAgain
+from strandline.iceberg.spark import publish
+from strandline.ingest.context import IngestContext
+from strandline.ledger.engine import utc_now
+from strandline.ledger.ingest import blocks
+from strandline.ledger.replicate import following
+from strandline.read import rollback
+
+
+def publish_offered(work: IngestContext, dataset: Dataset, staged: Staged) -> Published | Reserved:
+    """Publishes the block. Returns it as `Reserved` if it has to be applied again. Raises BlockLost if another process
+    has it, and Superseded if the ledger was found behind its witness since: the fence tells the epoch."""
+    memory = work.ledger.query(rollback.recall, dataset)
+    may_move_tag = rollback.may_move_tag(work.ledger, work.tables, dataset, memory)
+    outcome = publish.publish_offered(
+        work.tables, dataset.name, staged.branch, staged.snapshot, work.wap(staged.head),
+        epoch=following.epoch_of(staged.fence), may_move_tag=may_move_tag,
+    )  # fmt: skip
+    match outcome:
+        case AlreadyPublished(snapshot, at):
+            count = _count_rows(work, dataset, staged, snapshot)
+            if not blocks.mark_published(work.ledger, staged, row_count=count, snapshot=snapshot, settled=at):
+                raise _lost(staged)
+            found = blocks.find_block(work.ledger, staged.head)
+            if not isinstance(found, Published):
+                raise _lost(staged)
+            return found
+        case ApplyAgain():
+            if (again := following.apply_again(work.ledger, staged)) is None:
+                raise _lost(staged)
+            return again
+    raise TypeError(f"not an outcome: {outcome}")
+
+
+def commit_offered(work: IngestContext, dataset: Dataset, held: Reserved, snapshot: SnapshotId) -> Published | Reserved:
+    """The commit point, and then the way forward. Raises as `publish_offered`, and `ResyncNeeded`."""
+    if blocks.mark_staged(work.ledger, work.witness, held, snapshot):
+        return publish_offered(work, dataset, Staged(held.head, held.fence, snapshot, utc_now()))
+    found = blocks.find_block(work.ledger, held.head)
+    if isinstance(found, Staged) and found.fence == held.fence:
+        return publish_offered(work, dataset, found)
+    work.tables.remove_branch(dataset.name, held.branch)  # nobody else stages there
+    if isinstance(found, Published):
+        return found
+    raise _lost(held)
+
+
+def published_or_lost(outcome: Published | Reserved) -> Published:
+    if isinstance(outcome, Reserved):
+        raise _lost(outcome)
+    return outcome
+
+
+def _lost(block: Reserved | Staged) -> BlockLost:
+    return BlockLost(
+        f"block {block.head.rows} of the leader was taken over by another process, or is applied again",
+        hint="The follower settles it with its next pass.",
+    )
+
+
+def _count_rows(work: IngestContext, dataset: Dataset, staged: Staged, published: SnapshotId | None) -> int:
+    """The leader may have deleted rows of the block before the follower got them."""
+    view = work.tables.view(dataset.name)
+    for snapshot in (staged.snapshot, published):
+        known = None if snapshot is None else view.snapshots.get(snapshot)
+        if known is not None and (added := known.summary.get("added-records", "0")).isdigit():
+            return int(added)
+    return work.tables.count(dataset.name, staged.head.rows, view.main)

@@ -1,0 +1,43 @@
+"""How many rows have come in while somebody watched: rows of published blocks, and not the sequence numbers that were
+taken, some of which never get a row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from strandline.core.types import BlockId
+from strandline.ledger.schema.core import block
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    rows: int  # grows by each row that comes in
+    settled_up_to: BlockId  # no block up to here changes any more
+    settled_rows: int  # of the blocks up to here
+
+
+def count_arrivals(connection: sa.Connection, last: Arrivals | None) -> Arrivals:
+    """Reads the blocks that were open or not there the last time. Begins anew if the ledger was restored meanwhile.
+    `connection` must be one of `read_at_once`."""
+    first_open, newest = connection.execute(_ENDS).one()
+    up_to = BlockId((newest or 0) if first_open is None else first_open - 1)
+    known = Arrivals(0, up_to, 0) if last is None or up_to < last.settled_up_to else last
+    found = connection.execute(_ROWS, {"after": known.settled_up_to, "up_to": up_to}).one()
+    settled_rows = known.settled_rows + int(found.settled)
+    return Arrivals(settled_rows + int(found.above), up_to, settled_rows)
+
+
+_OPEN = block.c.state.in_([sa.literal_column("'reserved'", sa.Text), sa.literal_column("'staged'", sa.Text)])
+_ENDS = sa.select(
+    sa.select(sa.func.min(block.c.id)).where(_OPEN).scalar_subquery(),
+    sa.select(sa.func.max(block.c.id)).scalar_subquery(),
+)
+_UP_TO = block.c.id <= sa.bindparam("up_to", type_=sa.BigInteger)
+_ROWS = sa.select(
+    sa.func.coalesce(sa.func.sum(sa.case((_UP_TO, block.c.row_count))), 0).label("settled"),
+    sa.func.coalesce(sa.func.sum(sa.case((~_UP_TO, block.c.row_count))), 0).label("above"),
+).where(
+    block.c.id > sa.bindparam("after", type_=sa.BigInteger), block.c.state == sa.literal_column("'published'", sa.Text)
+)

@@ -1,0 +1,30 @@
+"""Items that are no batch: purges and cuts, as blocks of one sequence number that are published when they are made."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from strandline.core.types import BlockKind, DatasetId, ItemKind, Seq
+from strandline.ledger.engine import utc_now
+from strandline.ledger.schema.core import block
+
+
+def insert_item(connection: sa.Connection, dataset: DatasetId, number: Seq, kind: ItemKind, ranges: str) -> None:
+    """Stores the item, settled, under a number that the caller has taken."""
+    now = utc_now()
+    connection.execute(
+        block.insert().values(
+            dataset_id=dataset,
+            lo=number,
+            hi=number,
+            kind=BlockKind.BATCH.value,
+            batch_id=f"{kind.value}-{number}",
+            state="published",
+            fence=1,
+            row_count=0,
+            reserved_at=now,
+            changed_at=now,
+            item=kind.value,
+            ranges=ranges,
+        )
+    )

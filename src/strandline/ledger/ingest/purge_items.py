@@ -1,0 +1,33 @@
+"""Purges as items: a purge that is done takes a sequence number, so that followers carry it out in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+
+from strandline.core.types import DatasetId, ItemKind, Seq, SeqRange, merge_ranges
+from strandline.ledger.ingest import sequence
+from strandline.ledger.ingest.items import insert_item
+from strandline.ledger.replicate import item_ranges
+from strandline.ledger.witness import Witness
+
+
+def take_number(
+    connection: sa.Connection, witness: Witness, dataset: DatasetId, ranges: Sequence[SeqRange]
+) -> Seq | None:
+    """In the transaction that says that the purge is done: takes a sequence number and stores the item, with the ranges
+    in which rows were deleted. None, and no change, if there are none. Raises `ResyncNeeded`.
+
+    The number is above everything that was settled before, so a follower that has applied all below it has, or has
+    deleted, whatever the purge could find."""
+    if not ranges:
+        return None
+    taken, _ = sequence.take(connection, witness, 1, step="purge")
+    insert(connection, dataset, taken.lo, ranges)
+    return taken.lo
+
+
+def insert(connection: sa.Connection, dataset: DatasetId, number: Seq, ranges: Sequence[SeqRange]) -> None:
+    """Stores the item under a number that the caller has taken."""
+    insert_item(connection, dataset, number, ItemKind.PURGE, item_ranges.of_purge(merge_ranges(ranges)))

@@ -1,0 +1,1 @@
+"""What a leader offers, its followers, and what a follower has recorded."""

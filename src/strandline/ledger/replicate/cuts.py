@@ -1,0 +1,271 @@
+"""Cuts as items: what a take-over leaves, under a sequence number of its own; and what a cut does to blocks.
+
+Recording a cut settles nothing: blocks that it cuts out stay open and hold the seal, but nobody applies them any more.
+One transaction abandons them and settles the cut, when their rows are set aside and removed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import sqlalchemy as sa
+
+from strandline.core import failpoints
+from strandline.core.audit_events import Event
+from strandline.core.cuts import REASON_PREFIX, NumberedCut
+from strandline.core.errors import LedgerUnreadable, MarkMoved
+from strandline.core.replication import Cut
+from strandline.core.types import (
+    Block,
+    BlockHead,
+    Dataset,
+    DatasetId,
+    ItemKind,
+    Reserved,
+    Seq,
+    SeqRange,
+    merge_ranges,
+    subtract,
+)
+from strandline.ledger import audit
+from strandline.ledger.engine import Ledger, from_row, slices, utc_now
+from strandline.ledger.ingest import blocks, sequence
+from strandline.ledger.ingest.items import insert_item
+from strandline.ledger.replicate import item_ranges
+from strandline.ledger.schema.core import block, dataset
+from strandline.ledger.schema.replicate import set_aside
+from strandline.ledger.witness import Witness
+
+_NAMED_MAX = 100  # in the audit
+
+
+def insert(connection: sa.Connection, dataset: DatasetId, number: Seq, cut: Cut) -> None:
+    """In the transaction in which a site becomes leader: stores its own cut, settled, under a number that the caller
+    has taken. Followers get it as an item."""
+    insert_item(connection, dataset, number, ItemKind.CUT, item_ranges.of_cut(cut))
+
+
+def settled_cuts(connection: sa.Connection) -> dict[DatasetId, tuple[NumberedCut, ...]]:
+    """Those that are carried out, or this site's own; lowest first."""
+    query = sa.select(block.c.dataset_id, block.c.lo, block.c.ranges).where(
+        block.c.item == ItemKind.CUT.value, block.c.state == "published"
+    )
+    found: dict[DatasetId, list[NumberedCut]] = defaultdict(list)
+    for row in connection.execute(query.order_by(block.c.lo)):
+        _, cut = item_ranges.read(row.ranges)
+        if cut is not None:
+            found[DatasetId(row.dataset_id)].append(NumberedCut(Seq(row.lo), cut))
+    return {id: tuple(own) for id, own in found.items()}
+
+
+# --- what a recorded cut cuts out ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCut:
+    block: Reserved
+    at: NumberedCut
+
+
+def open_cuts(connection: sa.Connection, dataset: DatasetId) -> list[OpenCut]:
+    """Recorded, and not carried out yet; lowest first."""
+    query = (
+        sa.select(block)
+        .where(block.c.dataset_id == dataset, block.c.state == "reserved", block.c.item == ItemKind.CUT.value)
+        .order_by(block.c.lo)
+    )
+    said = {r.id: r.ranges for r in connection.execute(query.with_only_columns(block.c.id, block.c.ranges))}
+    found = []
+    for one in blocks.read_blocks(connection, query):
+        _, cut = item_ranges.read(said[one.head.id])
+        if cut is None or not isinstance(one, Reserved):
+            raise LedgerUnreadable(f"block {one.head.rows} is a cut without its list of ranges that stay")
+        found.append(OpenCut(one, NumberedCut(one.head.rows.lo, cut)))
+    return found
+
+
+def blocks_below(connection: sa.Connection, dataset: DatasetId, at: NumberedCut) -> Sequence[Block]:
+    """Every block that is not abandoned, lies below the cut, and is open or reaches above the new leader's seal."""
+    query = sa.select(block).where(
+        block.c.dataset_id == dataset,
+        block.c.state != "abandoned",
+        block.c.lo < at.number,
+        sa.or_(block.c.hi > at.cut.above, block.c.state.in_(blocks.OPEN_STATES)),
+    )
+    return blocks.read_blocks(connection, query.order_by(block.c.lo))
+
+
+def blocks_out(connection: sa.Connection, dataset: DatasetId, at: NumberedCut) -> list[BlockHead]:
+    return [b.head for b in blocks_below(connection, dataset, at) if at.cuts_out(b.head)]
+
+
+def fence_cut_out(connection: sa.Connection, dataset: DatasetId, at: NumberedCut) -> None:
+    """Whoever has taken a block that is cut out cannot commit it any more."""
+    ids = [head.id for head in blocks_out(connection, dataset, at)]
+    for some in slices(ids, parameters_each=1):
+        connection.execute(
+            block.update()
+            .where(block.c.id.in_(some), block.c.state == "reserved")
+            .values(fence=block.c.fence + 1, changed_at=utc_now())
+        )
+
+
+_WAITS = "waits-for-cut:"
+
+
+def id_after_cut(batch_id: str) -> str:
+    """What the block of a batch is called while a block that is cut out still has the batch's id."""
+    return f"{_WAITS}{batch_id}"
+
+
+def _give_ids(connection: sa.Connection, dataset: DatasetId) -> None:
+    """To blocks whose batches have their ids for themselves now. Nobody has applied them: they lie above the cut."""
+    live = (block.c.dataset_id == dataset, block.c.state != "abandoned")
+    waiting = connection.execute(
+        sa.select(block.c.id, block.c.batch_id).where(*live, block.c.batch_id.startswith(_WAITS))
+    )
+    for row in waiting.all():
+        batch = row.batch_id.removeprefix(_WAITS)
+        if connection.execute(sa.select(block.c.id).where(*live, block.c.batch_id == batch)).first() is None:
+            connection.execute(block.update().where(block.c.id == row.id).values(batch_id=batch))
+
+
+# --- settling --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedCut:
+    """Rows are set aside and removed; the transaction that settles it is still to come."""
+
+    dataset: Dataset
+    block: Reserved
+    at: NumberedCut
+    epoch: int  # of the table
+
+
+def settle_prepared(connection: sa.Connection, prepared: Sequence[PreparedCut]) -> int:
+    """In a transaction that has the counter's lock and takes a number: settles the cuts, lowest first, and returns the
+    epoch that it has to record. Raises `MarkMoved` if the ledger has reached one of their epochs meanwhile: somebody
+    may have published since."""
+    known = sequence.read(connection).epoch
+    for one in sorted(prepared, key=lambda p: p.at.number):
+        if known >= one.epoch:
+            why = f"{one.dataset.name}: another cut, or a resync, raised the epoch to {known}"
+            raise MarkMoved(why, hint="Try again.")
+        settle_in(connection, one.dataset, one.block, one.at)
+    return max([known, *(p.epoch for p in prepared)])
+
+
+def settle(ledger: Ledger, witness: Witness, of: Dataset, held: Reserved, at: NumberedCut, *, epoch: int) -> bool:
+    """When rows are set aside and removed: abandons the blocks that are cut out and settles the cut, in one
+    transaction. `epoch` is what the table's was raised to. False if the cut is no longer ours. Raises `ResyncNeeded`;
+    and `MarkMoved` if the ledger has reached that epoch meanwhile: somebody may have published since."""
+    failpoints.hit("cut.before_settle")
+    with ledger.write() as connection:
+        sequence.lock(connection)
+        current = blocks.get(connection, held.head.id)
+        if not isinstance(current, Reserved) or current.fence != held.fence:
+            return False
+        epoch = settle_prepared(connection, [PreparedCut(of, current, at, epoch)])
+        # A number, so that a ledger that is restored from before is behind its witness.
+        taken, _ = sequence.take(connection, witness, 1, step="cut")
+        sequence.move(connection, last=taken.hi, epoch=epoch)
+    failpoints.hit("cut.after_settle")
+    return True
+
+
+def settle_in(connection: sa.Connection, of: Dataset, cut: Reserved, at: NumberedCut) -> None:
+    """In a transaction that has the counter's lock, takes a number, and records the epoch of the table."""
+    out = blocks_out(connection, of.id, at)
+    purges = [head.rows.lo for head in out if head.item is ItemKind.PURGE]
+    for some in slices([head.id for head in out], parameters_each=1):
+        connection.execute(
+            block.update()
+            .where(block.c.id.in_(some), block.c.state != "abandoned")
+            .values(
+                state="abandoned",
+                reason=at.reason,
+                lease_until=None,
+                snapshot_id=None,
+                row_count=None,
+                changed_at=utc_now(),
+            )
+        )
+    if not blocks.change_block(
+        connection, cut.head, "reserved", cut.fence, state="published", row_count=0, lease_until=None
+    ):
+        raise MarkMoved(f"{of.name}: another process has cut {at.number}", hint="Try again.")
+    _give_ids(connection, of.id)
+    audit.record(
+        connection, Event.CUT_CARRIED_OUT, dataset=of.name, number=at.number, term=at.cut.term, above=at.cut.above,
+        blocks=len(out), purges=[int(number) for number in purges[:_NAMED_MAX]],
+    )  # fmt: skip
+
+
+# --- what was set aside ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PurgeGivenUp:
+    """A purge that the leader of a later term has never heard of. Rows that it deleted here are there."""
+
+    dataset: Dataset
+    number: Seq
+    ranges: tuple[SeqRange, ...]
+
+
+def purges_given_up(connection: sa.Connection, known: Sequence[Dataset]) -> list[PurgeGivenUp]:
+    """Those whose ranges no purge of a later number covers; lowest first."""
+    named = {d.id: d for d in known}
+    is_purge = block.c.item == ItemKind.PURGE.value
+    query = sa.select(block.c.dataset_id, block.c.lo, block.c.ranges)
+    # A literal, so that SQLite finds the partial index.
+    gone = query.where(block.c.state == sa.literal_column("'abandoned'"), block.c.reason.startswith(REASON_PREFIX))
+    rows = [r for r in connection.execute(gone.where(is_purge).order_by(block.c.lo)) if r.dataset_id in named]
+    if not rows:
+        return []
+    done = connection.execute(query.where(is_purge, block.c.state == "published", block.c.lo > rows[0].lo)).all()
+    found = []
+    for row in rows:
+        later = [d for d in done if d.dataset_id == row.dataset_id and d.lo > row.lo]
+        covered = merge_ranges(r for d in later for r in item_ranges.read(d.ranges)[0])
+        ranges, _ = item_ranges.read(row.ranges)
+        if subtract(ranges, covered):
+            found.append(PurgeGivenUp(named[DatasetId(row.dataset_id)], Seq(row.lo), ranges))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """A folder of rows, or of bodies, that this site acknowledged and the leader has not."""
+
+    dataset: str
+    number: Seq | None  # of the cut; None: bodies of a receiver, which no cut knows
+    place: str
+    rows: int | None  # None: nobody has counted the rows in bodies
+    files: int
+    at: datetime
+
+
+def record_set_aside(
+    connection: sa.Connection, of: Dataset, *, number: Seq | None, place: str, rows: int | None, files: int
+) -> None:
+    """Before the rows are removed."""
+    connection.execute(
+        set_aside.insert().values(
+            dataset_id=of.id, number=number, place=place, row_count=rows, files=files, at=utc_now()
+        )
+    )
+    audit.record(connection, Event.ROWS_SET_ASIDE, dataset=of.name, number=number, place=place, rows=rows, files=files)
+
+
+def list_set_aside(connection: sa.Connection) -> list[SetAside]:
+    """Newest first."""
+    query = sa.select(set_aside, dataset.c.name).join_from(set_aside, dataset, dataset.c.id == set_aside.c.dataset_id)
+    return [
+        from_row(SetAside, r, dataset=r.name, rows=r.row_count)
+        for r in connection.execute(query.order_by(set_aside.c.id.desc()))
+    ]

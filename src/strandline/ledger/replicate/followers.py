@@ -1,0 +1,361 @@
+"""The followers of a leader, and how far each of them is.
+
+A follower's seal is a lower bound: it has everything up to there. Retention, the reconciler and sinks that wait for
+followers go by it. Its marks are per shard and may lie above its seal: recovery goes by the highest of them, because a
+block that a follower has passed must not come back. Both count only if they were told in the leader's own term.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, NewType
+
+import sqlalchemy as sa
+
+from strandline.core.bounded_text import check_text
+from strandline.core.errors import NoSuchFollower, RefusedError, TermPassed, UsageError
+from strandline.core.replication import OnLag
+from strandline.core.terms import FIRST_SITE, SITES_MAX
+from strandline.core.types import Dataset, DatasetId, DatasetUuid, Seq, ShardId
+from strandline.ledger.deliver.sinks import seq_or_none
+from strandline.ledger.engine import from_row, insert_into, utc_now
+from strandline.ledger.ingest import datasets as dataset_records
+from strandline.ledger.ingest import sequence
+from strandline.ledger.maintain import floors
+from strandline.ledger.receive.tokens import TokenId
+from strandline.ledger.replicate import sites
+from strandline.ledger.schema.replicate import follower, follower_mark, follower_seal, site
+
+FollowerId = NewType("FollowerId", int)
+
+
+@dataclass(frozen=True, slots=True)
+class Follower:
+    id: FollowerId
+    name: str
+    token: TokenId | None  # the first token of its line
+    datasets: tuple[DatasetUuid, ...] | None  # None: all, also those made later
+    on_lag: OnLag
+    drop_after: timedelta | None  # for how long retention waits for it, if it drops rows at all
+    added_at: datetime
+    told_at: datetime | None  # when it last said how far it is; None: never
+    site_number: int | None = None  # None: it may follow, and cannot be promoted
+    waited_for: bool = False
+    member: bool = False  # the arbiter's record names it: it may be promoted
+
+    @property
+    def title(self) -> str:
+        """For lists in which sinks stand, too."""
+        return f"follower {self.name}"
+
+    def follows(self, dataset: DatasetUuid) -> bool:
+        return self.datasets is None or dataset in self.datasets
+
+
+@dataclass(frozen=True, slots=True)
+class NewFollower:
+    name: str
+    token: TokenId
+    datasets: tuple[DatasetUuid, ...] | None = None
+    on_lag: OnLag = OnLag.HOLD
+    drop_after: timedelta | None = None
+
+
+def _follower(row: Any) -> Follower:
+    only = None if row.datasets is None else tuple(map(DatasetUuid, json.loads(row.datasets)))
+    bound = None if row.drop_after_seconds is None else timedelta(seconds=row.drop_after_seconds)
+    return from_row(Follower, row, token=row.token_id, datasets=only, on_lag=OnLag(row.on_lag), drop_after=bound)
+
+
+def term(connection: sa.Connection) -> int:
+    return int(connection.execute(sa.select(site.c.term)).scalar_one())
+
+
+def check_name(name: str) -> str:
+    if not name.strip():
+        raise UsageError("a follower needs a name")
+    return check_text("the follower's name", name)
+
+
+def add(connection: sa.Connection, new: NewFollower) -> Follower:
+    """Locks the datasets that it follows, as a new sink does: a retention run that does not
+    see the new follower has finished, or fails."""
+    check_name(new.name)
+    if (new.on_lag is OnLag.DROP) != (new.drop_after is not None):
+        raise UsageError(
+            "on_lag=drop needs drop_after, and on_lag=hold must not have one",
+            hint="`--on-lag drop --drop-after 7d`, for example.",
+        )
+    for known in sorted(dataset_records.list_datasets(connection), key=lambda d: d.id):
+        if new.datasets is None or known.uuid in new.datasets:
+            floors.lock(connection, known.id)
+    chosen = {
+        "token_id": new.token,
+        "datasets": None if new.datasets is None else json.dumps(sorted(new.datasets)),
+        "on_lag": new.on_lag.value,
+        "drop_after_seconds": None if new.drop_after is None else int(new.drop_after.total_seconds()),
+    }
+    own = (follower.c.name == new.name, follower.c.removed_at.is_(None), follower.c.token_id.is_(None))
+    made = connection.execute(follower.update().where(*own).values(**chosen).returning(follower)).one_or_none()
+    if made is None:
+        number = _free_number(connection) if new.datasets is None else None
+        made = _insert(connection, new.name, chosen | {"site_number": number})
+    if made is None:
+        raise _taken(new.name)
+    return _follower(made)
+
+
+def add_forgotten(connection: sa.Connection, name: str) -> bool:
+    """A follower that tables record and the ledger does not know: what it lacks is kept until a person adds it again,
+    which gives it a token, or removes it. False if the ledger has it."""
+    chosen = {"token_id": None, "datasets": None, "on_lag": OnLag.HOLD.value, "drop_after_seconds": None}
+    return _insert(connection, name, chosen) is not None
+
+
+def _insert(connection: sa.Connection, name: str, chosen: Mapping[str, object]) -> Any | None:
+    values = {"waited_for": False, "term": term(connection), "added_at": utc_now()}  # waited for: who may be promoted
+    new = insert_into(connection, follower).values(name=name, **chosen, **values)
+    return connection.execute(new.on_conflict_do_nothing().returning(follower)).one_or_none()
+
+
+def check_free(connection: sa.Connection, name: str) -> None:
+    """Raises RefusedError if a follower with a token has the name."""
+    if any(f.name == name and f.token is not None for f in list_followers(connection)):
+        raise _taken(name)
+
+
+def _taken(name: str) -> RefusedError:
+    return RefusedError(f"there is a follower named {name} already", hint="Choose another name.")
+
+
+def _free_number(connection: sa.Connection) -> int | None:
+    """A number that no other site has: a term belongs to one site. Only whoever made the lake knows of all sites; sites
+    that were there before a take-over bring theirs along. A number of a removed follower is given again only if there
+    is no other: that site may still be alive. Raises RefusedError while the number of a follower is unknown."""
+    here = sites.get(connection)
+    if here.own_number != FIRST_SITE:
+        return None
+    rows = connection.execute(sa.select(follower.c.site_number, follower.c.removed_at)).all()
+    live = {r.site_number for r in rows if r.removed_at is None}
+    removed = {r.site_number: r.removed_at for r in rows if r.site_number is not None and r.site_number not in live}
+    numbers = set(range(SITES_MAX)) - {FIRST_SITE} - live
+    if not numbers:
+        return None
+    _check_numbers_known(connection)
+    if new := sorted(numbers - removed.keys()):
+        return new[0]
+    return min(numbers, key=removed.__getitem__)
+
+
+def _check_numbers_known(connection: sa.Connection) -> None:
+    """After the ledger was lost, tables tell of a follower, and not of its number: it says that itself."""
+    silent = sa.or_(follower.c.token_id.is_(None), follower.c.told_at.is_(None))
+    unknown = (follower.c.site_number.is_(None), follower.c.datasets.is_(None), silent)
+    name = connection.execute(sa.select(follower.c.name).where(follower.c.removed_at.is_(None), *unknown)).scalar()
+    if name is not None:
+        raise RefusedError(
+            f"nobody knows which number follower {name} has, so no new site can get one",
+            hint=f"`strandline follower add {name}` gives it a token, with which it says its number; or remove it.",
+        )
+
+
+def bring_number(connection: sa.Connection, found: Follower, number: int) -> None:
+    """The follower has a number of its own. No change if it is another live follower's, or the leader's."""
+    live = connection.execute(
+        sa.select(follower.c.id).where(follower.c.removed_at.is_(None), follower.c.site_number == number)
+    ).scalar()
+    if live is None and number != sites.get(connection).own_number:
+        connection.execute(follower.update().where(follower.c.id == found.id).values(site_number=number))
+
+
+_LIVE = sa.select(follower).where(follower.c.removed_at.is_(None))
+
+
+def list_followers(connection: sa.Connection) -> list[Follower]:
+    """By name, without removed ones."""
+    return [_follower(r) for r in connection.execute(_LIVE.order_by(follower.c.name))]
+
+
+def get(connection: sa.Connection, name: str) -> Follower:
+    row = connection.execute(_LIVE.where(follower.c.name == name)).one_or_none()
+    if row is None:
+        known = ", ".join(f.name for f in list_followers(connection)) or "none yet"
+        raise NoSuchFollower(f"there is no follower {name}", hint=f"Followers here: {known}.")
+    return _follower(row)
+
+
+def of_token(connection: sa.Connection, owner: TokenId) -> Follower | None:
+    """The follower that a token was made for, or that a token of its line was."""
+    row = connection.execute(_LIVE.where(follower.c.token_id == owner)).one_or_none()
+    return None if row is None else _follower(row)
+
+
+def of_dataset(connection: sa.Connection, of: Dataset) -> list[Follower]:
+    return [f for f in list_followers(connection) if f.follows(of.uuid)]
+
+
+def remove(connection: sa.Connection, found: Follower) -> None:
+    """From now on it holds nothing. What it has stays where it is."""
+    connection.execute(
+        follower.update().where(follower.c.id == found.id).values(removed_at=utc_now(), waited_for=False, member=False)
+    )
+
+
+def remove_all(connection: sa.Connection) -> None:
+    """When this site leads no more: its followers follow another one, and hold nothing here."""
+    connection.execute(
+        follower.update()
+        .where(follower.c.removed_at.is_(None))
+        .values(removed_at=utc_now(), waited_for=False, member=False)
+    )
+
+
+# --- how far a follower is -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a follower says about itself."""
+
+    term: int
+    seals: Mapping[DatasetUuid, Seq]
+    marks: Mapping[ShardId, Seq]
+    number: int | None = None  # of the site; None: it has none
+
+
+def acknowledge(connection: sa.Connection, found: Follower, told: Told) -> None:
+    """Records how far the follower is, forward only. Datasets and shards that it does not follow are ignored. Raises
+    TermPassed if it was told in another term, RefusedError for numbers that nobody has taken yet."""
+    own, last = term(connection), sequence.read(connection).last
+    if told.term != own:
+        raise TermPassed(
+            f"follower {found.name} reported for term {told.term}, and this site is in term {own}",
+            hint="It asks for what it may follow, and then says how far it is in that term.",
+        )
+    if (highest := max([0, *map(int, told.seals.values()), *map(int, told.marks.values())])) > last:
+        raise RefusedError(
+            f"follower {found.name} says that it is at {highest}, and no number above {last} was ever taken here",
+            hint="If this ledger was restored, `strandline recover` resyncs it. Else it follows another lake.",
+        )
+    now = utc_now()
+    known = [d for d in dataset_records.list_datasets(connection) if found.follows(d.uuid)]
+    for d in known:
+        if (seal := told.seals.get(d.uuid)) is not None:
+            _raise(connection, follower_seal, {"follower_id": found.id, "dataset_id": d.id}, "seal", seal, own, now)
+        for shard, mark in told.marks.items():
+            if d.first_shard <= shard < d.first_shard + d.shards:
+                key = {"follower_id": found.id, "shard": shard}
+                _raise(connection, follower_mark, key, "mark", mark, own, now, dataset_id=d.id)
+    if told.number is not None and told.number != found.site_number:
+        bring_number(connection, found, told.number)
+    connection.execute(follower.update().where(follower.c.id == found.id).values(told_at=now, term=own))
+
+
+def _raise(
+    connection: sa.Connection,
+    table: sa.Table,
+    key: Mapping[str, int],
+    column: str,
+    value: Seq,
+    own: int,
+    now: datetime,
+    **fixed: object,
+) -> None:
+    """In a new term the number starts anew; within a term a lower one is ignored."""
+    new = insert_into(connection, table).values(**key, **fixed, **{column: value, "term": own, "told_at": now})
+    old = table.c[column]
+    is_higher = sa.or_(table.c.term < new.excluded.term, old < new.excluded[column])
+    changed = {column: new.excluded[column], "term": new.excluded.term, "told_at": new.excluded.told_at}
+    connection.execute(new.on_conflict_do_update(index_elements=list(key), set_=changed, where=is_higher))
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerProgress:
+    """How far a follower has everything of one dataset."""
+
+    follower: Follower
+    number: Seq | None  # None: it may lack the very first row
+    held_since: datetime | None  # since when retention waits for it
+    dropped_upto: Seq | None  # a rule has deleted rows up to here that it did not have
+
+
+def list_progress(connection: sa.Connection, of: Dataset) -> list[FollowerProgress]:
+    """Of every follower of the dataset that was not removed. What one said in another term does not count."""
+    own = term(connection)
+    told = {
+        r.follower_id: r
+        for r in connection.execute(sa.select(follower_seal).where(follower_seal.c.dataset_id == of.id))
+    }
+    found = []
+    for one in of_dataset(connection, of):
+        row = told.get(one.id)
+        seal = None if row is None or row.term != own else seq_or_none(row.seal or None)
+        held, dropped = (None, None) if row is None else (row.held_since, seq_or_none(row.dropped_upto))
+        found.append(FollowerProgress(one, seal, held, dropped))
+    return found
+
+
+def certain(connection: sa.Connection, of: Dataset) -> dict[str, Seq | None]:
+    """By title: up to where each follower certainly has every row."""
+    return {p.follower.title: p.number for p in list_progress(connection, of)}
+
+
+def highest_mark(connection: sa.Connection, of: DatasetId) -> Seq | None:
+    """The highest sequence number of the dataset that any follower has passed, in whatever term."""
+    live = sa.select(follower.c.id).where(follower.c.removed_at.is_(None))
+    passed = sa.union_all(
+        sa.select(follower_seal.c.seal.label("mark")).where(
+            follower_seal.c.dataset_id == of, follower_seal.c.follower_id.in_(live)
+        ),
+        sa.select(follower_mark.c.mark).where(follower_mark.c.dataset_id == of, follower_mark.c.follower_id.in_(live)),
+    ).subquery()
+    found = connection.execute(sa.select(sa.func.max(passed.c.mark))).scalar()
+    return seq_or_none(found or None)
+
+
+def waits(connection: sa.Connection) -> dict[DatasetId, Seq | None]:
+    """By dataset that has followers: up to where all of them have everything; None if one of them may lack the very
+    first row. What one said in another term does not count."""
+    live = list_followers(connection)
+    own = term(connection) if live else 0
+    told = {
+        (r.follower_id, r.dataset_id): int(r.seal)
+        for r in connection.execute(sa.select(follower_seal).where(follower_seal.c.term == own))
+    } if live else {}  # fmt: skip
+    found: dict[DatasetId, Seq | None] = {}
+    for d in dataset_records.list_datasets(connection) if live else ():
+        seals = [told.get((f.id, d.id), 0) for f in live if f.follows(d.uuid)]
+        if seals:
+            found[d.id] = seq_or_none(min(seals) or None)
+    return found
+
+
+def keep_holds(
+    connection: sa.Connection, of: DatasetId, holding: Sequence[FollowerId], now: datetime
+) -> tuple[list[FollowerId], list[FollowerId]]:
+    """Stores for which followers retention keeps due rows. Returns those that are new, and those that it no longer
+    waits for. `held_since` stays the time of the first run that found it."""
+    rows = connection.execute(sa.select(follower_seal).where(follower_seal.c.dataset_id == of)).all()
+    held = {FollowerId(r.follower_id) for r in rows if r.held_since is not None}
+    new, over = [id for id in holding if id not in held], sorted(held - set(holding))
+    for id in new:
+        values = {"seal": 0, "term": term(connection), "told_at": now, "held_since": now}
+        put = insert_into(connection, follower_seal).values(follower_id=id, dataset_id=of, **values)
+        key = ["follower_id", "dataset_id"]
+        connection.execute(put.on_conflict_do_update(index_elements=key, set_={"held_since": now}))
+    if over:
+        gone = (follower_seal.c.dataset_id == of, follower_seal.c.follower_id.in_(over))
+        connection.execute(follower_seal.update().where(*gone).values(held_since=None))
+    return new, over
+
+
+def drop_for(connection: sa.Connection, of: DatasetId, id: FollowerId, upto: Seq) -> None:
+    """Records that rows up to here are deleted that the follower may not have. Its seal stays: it is its own."""
+    values = {"seal": 0, "term": term(connection), "told_at": utc_now(), "dropped_upto": upto}
+    put = insert_into(connection, follower_seal).values(follower_id=id, dataset_id=of, **values)
+    is_higher = sa.func.coalesce(follower_seal.c.dropped_upto, 0) < upto
+    key = ["follower_id", "dataset_id"]
+    connection.execute(put.on_conflict_do_update(index_elements=key, set_={"dropped_upto": upto}, where=is_higher))

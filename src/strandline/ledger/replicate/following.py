@@ -1,0 +1,388 @@
+"""What a follower has recorded of its leader: how far, which items are still to be applied, and each shard's mark.
+
+Each item is an open block with the leader's sequence numbers. Recording an offer is one transaction, under the
+counter's lock and with the witness raised before it commits: a ledger that is restored from before is noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from strandline.core import failpoints
+from strandline.core.audit_events import Event
+from strandline.core.cuts import NumberedCut
+from strandline.core.errors import MarkMoved, TermPassed
+from strandline.core.replication import FIRST_TERM, Cut, Item, Offer
+from strandline.core.types import (
+    SEQ_MAX,
+    BlockHead,
+    BlockKind,
+    Dataset,
+    DatasetId,
+    DatasetUuid,
+    Fence,
+    ItemKind,
+    Reserved,
+    Seq,
+    SeqRange,
+    ShardId,
+    Staged,
+)
+from strandline.ledger import audit
+from strandline.ledger.engine import Ledger, slices, upsert, utc_now
+from strandline.ledger.ingest import blocks, datasets, sequence
+from strandline.ledger.replicate import cuts, item_ranges, sites
+from strandline.ledger.schema.core import block, dataset
+from strandline.ledger.schema.replicate import followed_dataset
+from strandline.ledger.witness import Witness
+
+_EPOCH_BITS = 32  # of a fence: nobody who held a block before a resync can have its fence after it
+
+
+def first_fence(epoch: int) -> Fence:
+    return Fence((epoch << _EPOCH_BITS) + 1)
+
+
+def epoch_of(fence: Fence) -> int:
+    """The epoch of the ledger in which an item was recorded or opened again."""
+    return fence >> _EPOCH_BITS
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    dataset: Dataset
+    bound: Seq  # every item of the leader up to here is recorded; 0: nothing
+    witnessed: (
+        Seq | None
+    )  # where the witness was when the ledger was behind it: there is no seal; None: it is not behind
+    leader_seal: Seq | None
+    offered_at: datetime | None
+    term: int  # of the last leader whose cut is recorded, or in which the dataset was made
+
+
+@dataclass(frozen=True, slots=True)
+class OpenItem:
+    block: Reserved | Staged
+    offered_rows: int | None  # how many rows the leader has counted in it
+    ranges: tuple[SeqRange, ...]  # where a purge deleted rows
+    cut: Cut | None = None
+
+    @property
+    def head(self) -> BlockHead:
+        return self.block.head
+
+    @property
+    def numbered_cut(self) -> NumberedCut | None:
+        return None if self.cut is None else NumberedCut(self.head.rows.lo, self.cut)
+
+
+# --- datasets --------------------------------------------------------------------------------------------------------
+
+
+def follow_dataset(
+    connection: sa.Connection,
+    id: DatasetId,
+    *,
+    bound: Seq = Seq(0),
+    witnessed: Seq | None = None,
+    term: int = FIRST_TERM,
+) -> None:
+    """Follows a dataset, from its beginning unless it has everything up to `bound`; no change if it is followed."""
+    if connection.execute(sa.select(followed_dataset).where(followed_dataset.c.dataset_id == id)).first() is None:
+        values = {"bound": bound, "witnessed": witnessed, "term": term}
+        connection.execute(followed_dataset.insert().values(dataset_id=id, **values))
+
+
+def leave(connection: sa.Connection, of: Followed) -> None:
+    """The leader that took over has never heard of the dataset. It stays as it is, and counts for nothing here."""
+    connection.execute(followed_dataset.delete().where(followed_dataset.c.dataset_id == of.dataset.id))
+    audit.record(connection, Event.DATASET_LEFT, dataset=of.dataset.name, term=of.term)
+
+
+def list_followed(connection: sa.Connection) -> list[Followed]:
+    known = {d.id: d for d in datasets.list_datasets(connection)}
+    rows = connection.execute(sa.select(followed_dataset).order_by(followed_dataset.c.dataset_id))
+    return [
+        Followed(
+            known[DatasetId(r.dataset_id)],
+            Seq(r.bound),
+            None if r.witnessed is None else Seq(r.witnessed),
+            None if r.leader_seal is None else Seq(r.leader_seal),
+            r.offered_at,
+            r.term,
+        )
+        for r in rows
+        if r.dataset_id in known
+    ]
+
+
+def fall_behind(connection: sa.Connection, id: DatasetId, witnessed: Seq) -> None:
+    """The ledger does not know everything that the dataset's table may hold: it has no seal until it does."""
+    known = connection.execute(
+        sa.select(followed_dataset.c.witnessed).where(followed_dataset.c.dataset_id == id)
+    ).scalar()
+    upsert(
+        connection,
+        followed_dataset,
+        {"dataset_id": id},
+        witnessed=max(witnessed, known or 0),
+        bound=_bound(connection, id) or 0,
+    )
+
+
+def catch_up(connection: sa.Connection, id: DatasetId, upto: Seq, *, epoch: int) -> bool:
+    """Gives the dataset its seal back, once everything is applied up to `upto`: neither the site nor its leader had
+    more when the leader was asked, in this epoch of the ledger. False if it is still behind, or was not."""
+    found = connection.execute(sa.select(followed_dataset).where(followed_dataset.c.dataset_id == id)).one()
+    if found.witnessed is None or found.bound < upto or sequence.read(connection).epoch != epoch:
+        return False
+    if any(b.head.rows.lo <= upto for b in blocks.open_blocks(connection, id)):
+        return False
+    values = {"witnessed": None, "leader_seal": max(int(upto), found.leader_seal or 0) or None}
+    if found.bound < found.witnessed and found.bound < (values["leader_seal"] or 0):
+        return False  # an offer that was recorded meanwhile says that the leader has more
+    connection.execute(followed_dataset.update().where(followed_dataset.c.dataset_id == id).values(**values))
+    return True
+
+
+# --- offers ----------------------------------------------------------------------------------------------------------
+
+
+def record(ledger: Ledger, witness: Witness, offers: Sequence[Offer]) -> list[DatasetUuid]:
+    """Records the items of each offer that begins at its dataset's bound. Returns the datasets of these offers: a late
+    or repeated one changes nothing. A cut in it moves the dataset to the term of that cut, settles nothing, and ends
+    whoever still applies what it cuts out. Raises `ResyncNeeded`, `MarkMoved` for an offer of another lake, and
+    `TermPassed` for one of a term that is over, RefusedError at a site that leads, or is about to."""
+    with ledger.write() as connection:
+        counter = sequence.lock(connection)
+        sites.check_follows(connection)
+        if wrong := next((o for o in offers if o.lake != counter.lake), None):
+            raise MarkMoved(
+                f"the leader offers items of lake {wrong.lake}; this site follows {counter.lake}",
+                hint="Nothing was recorded. `strandline replication status` shows both sites.",
+            )
+        known = {f.dataset.uuid: f for f in list_followed(connection)}
+        for o in offers:
+            if o.dataset.id in known:
+                check_term(known[o.dataset.id], o.term)
+        new = [
+            (known[o.dataset.id], o) for o in offers if o.dataset.id in known and known[o.dataset.id].bound == o.after
+        ]
+        # Even if the counter is past them: a ledger that is restored from before must be behind its witness.
+        last = max([counter.last + 1, *(int(o.upto) for _, o in new)])
+        if any(o.items for _, o in new):
+            failpoints.hit("record.before_witness")
+            witness.raise_to(last, expected=counter.last)
+            failpoints.hit("record.after_witness")
+            sequence.move(connection, last=last, epoch=counter.epoch)
+        for followed, offer in new:
+            _insert_items(connection, followed.dataset, offer.items, counter.epoch)
+            for item in offer.items:
+                if item.cut is not None:
+                    cuts.fence_cut_out(connection, followed.dataset.id, NumberedCut(item.lo, item.cut))
+            _move_bound(connection, followed, offer)
+        if any(i.cut is not None for _, o in new for i in o.items):
+            sites.raise_term(connection, min(f.term for f in list_followed(connection)))
+    failpoints.hit("record.after_commit")
+    return [f.dataset.uuid for f, _ in new]
+
+
+def check_term(followed: Followed, offered: int) -> None:
+    """Raises `TermPassed` if the site has recorded the cut of a later leader than the one that offers."""
+    if offered < followed.term:
+        raise TermPassed(
+            f"{followed.dataset.name}: the leader that this site asks leads in term {offered}, and this site has "
+            f"recorded that another one took over in term {followed.term}",
+            hint="Nothing was recorded. `strandline rejoin LEADER` names the leader of that term.",
+        )
+
+
+def _insert_items(connection: sa.Connection, of: Dataset, items: Sequence[Item], epoch: int) -> None:
+    if not items:
+        return
+    now = utc_now()
+    names = _batch_ids(connection, of, items)
+    connection.execute(
+        block.insert(),
+        [
+            {
+                "dataset_id": of.id,
+                "lo": item.lo,
+                "hi": item.hi,
+                # The rest of a range whose batches the leader has forgotten is one batch here.
+                "kind": BlockKind.ADOPTED.value if item.source is BlockKind.ADOPTED else BlockKind.BATCH.value,
+                "batch_id": names[item.lo],
+                "digest": item.digest,
+                "state": "reserved",
+                "fence": first_fence(epoch),
+                "lease_until": now,  # nobody has it: anyone may take it at once
+                "reserved_at": now,
+                "changed_at": now,
+                "shard": item.shard,
+                "item": item.kind.value,
+                "ranges": None if item.kind is ItemKind.SEGMENT else item_ranges.of_item(item.ranges, item.cut),
+                "offered": True,
+                "offered_rows": item.rows,
+            }
+            for item in items
+        ],
+    )
+
+
+def _batch_ids(connection: sa.Connection, of: Dataset, items: Sequence[Item]) -> dict[Seq, str]:
+    """By the item's first number. The rest of a block of which a part was recorded before has the same batch, and
+    cannot have its id, too. A batch that was sent again to a leader that took over has its old block here until the cut
+    abandons it: then it gets its id."""
+    wanted = [i.batch_id for i in items if i.batch_id is not None]
+    query = sa.select(block).where(block.c.dataset_id == of.id, block.c.state != "abandoned")
+    rows = slices(wanted, parameters_each=1)
+    held = [b.head for some in rows for b in blocks.read_blocks(connection, query.where(block.c.batch_id.in_(some)))]
+    holders = {head.batch_id: head for head in held}
+    recorded = [c.at for c in cuts.open_cuts(connection, of.id)] if holders else []
+    recorded += [NumberedCut(i.lo, i.cut) for i in items if i.cut is not None]
+    found = {}
+    for item in items:
+        holder = None if item.batch_id is None else holders.get(item.batch_id)
+        if item.batch_id is None or (holder is not None and not any(at.cuts_out(holder) for at in recorded)):
+            found[item.lo] = f"{item.kind.value}-{item.lo}-{item.hi}"
+        else:
+            found[item.lo] = item.batch_id if holder is None else cuts.id_after_cut(item.batch_id)
+    return found
+
+
+def _bound(connection: sa.Connection, id: DatasetId) -> int | None:
+    return connection.execute(sa.select(followed_dataset.c.bound).where(followed_dataset.c.dataset_id == id)).scalar()
+
+
+def _move_bound(connection: sa.Connection, followed: Followed, offer: Offer) -> None:
+    own = followed_dataset.c.dataset_id == followed.dataset.id
+    values: dict[str, Any] = {"bound": offer.upto, "offered_at": utc_now()}
+    if offer.seal is not None:
+        values["leader_seal"] = offer.seal
+    if taken_over := [item.cut.term for item in offer.items if item.cut is not None]:
+        values["term"] = max(taken_over)
+    moved = connection.execute(
+        followed_dataset.update().where(own, followed_dataset.c.bound == offer.after).values(**values)
+    )
+    if moved.rowcount != 1:
+        raise MarkMoved(f"{followed.dataset.name}: another process recorded an offer meanwhile", hint="Try again.")
+
+
+# --- items -----------------------------------------------------------------------------------------------------------
+
+
+def open_items(connection: sa.Connection, id: DatasetId | None = None) -> list[OpenItem]:
+    """Those that are still to be applied, lowest first."""
+    query = sa.select(block).where(block.c.state.in_(blocks.OPEN_STATES), block.c.offered).order_by(block.c.lo)
+    query = query.where(block.c.dataset_id == id) if id is not None else query.where(_is_live())
+    offered = {r.id: r for r in connection.execute(query.with_only_columns(block.c.id, *_OFFERED))}
+    return [
+        OpenItem(b, offered[b.head.id].offered_rows, *item_ranges.read(offered[b.head.id].ranges))
+        for b in blocks.read_blocks(connection, query)
+        if isinstance(b, Reserved | Staged)
+    ]
+
+
+_OFFERED = (block.c.offered_rows, block.c.ranges)
+
+
+def _is_live() -> sa.ColumnElement[bool]:
+    return block.c.dataset_id.in_(sa.select(dataset.c.id).where(dataset.c.dropped_at.is_(None)))
+
+
+def take(ledger: Ledger, found: Reserved, *, lease_seconds: float) -> Reserved | None:
+    """Takes an item, with a fence of the ledger's present epoch. None if another process has it."""
+    above = first_fence(ledger.query(sequence.read).epoch)
+    return blocks.take_over(ledger, found, lease_seconds=lease_seconds, above=above)
+
+
+def give_back(ledger: Ledger, held: Reserved) -> bool:
+    """Lets anyone take the item at once, instead of after the lease. False if it is no longer ours."""
+    return ledger.change(blocks.change_block, held.head, "reserved", held.fence, lease_until=utc_now())
+
+
+def apply_again(ledger: Ledger, staged: Staged) -> Reserved | None:
+    """Puts an item back whose rows cannot be published any more; anyone may take it at once. None if another process
+    has settled it or put it back."""
+    now, fence = utc_now(), Fence(staged.fence + 1)
+    values = {"state": "reserved", "snapshot_id": None, "fence": fence, "lease_until": now}
+    done = ledger.change(blocks.change_block, staged.head, "staged", staged.fence, **values)
+    return Reserved(staged.head, fence, now) if done else None
+
+
+def open_again(connection: sa.Connection, epoch: int) -> int:
+    """Puts back every item that is open, staged ones too, with a fence of the new epoch: nobody who held one before the
+    ledger was restored can commit it. Returns how many."""
+    now = utc_now()
+    values = {"state": "reserved", "snapshot_id": None, "fence": first_fence(epoch), "lease_until": now}
+    opened = (block.c.state.in_(blocks.OPEN_STATES), block.c.offered)
+    return int(connection.execute(block.update().where(*opened).values(**values, changed_at=now)).rowcount)
+
+
+def settle_without_rows(ledger: Ledger, witness: Witness, held: Reserved, *, row_count: int) -> bool:
+    """Marks an item applied for which nothing is staged: a purge, or a segment whose rows are there or gone. False if
+    the item is no longer ours. As at the commit point of a batch, the witness is checked under the counter's lock."""
+    failpoints.hit("follow.before_settle")
+    with ledger.write() as connection:
+        sequence.check(connection, witness)
+        values = {"row_count": row_count, "lease_until": None}
+        done = blocks.change_block(connection, held.head, "reserved", held.fence, state="published", **values)
+    failpoints.hit("follow.after_settle")
+    return done
+
+
+# --- how far ---------------------------------------------------------------------------------------------------------
+
+
+def marks(connection: sa.Connection, followed: Sequence[Dataset]) -> dict[ShardId, Seq]:
+    """How far each shard is applied, by the formula of the seal over its items; purges and cuts are in every shard. 0:
+    nothing is."""
+    shards_max = max((d.shards for d in followed), default=0)
+    ids = {d.id for d in followed}
+    found = connection.execute(_marks(shards_max)) if followed else ()
+    return {ShardId(r.shard): Seq(r.mark or 0) for r in found if r.dataset_id in ids}
+
+
+def _marks(shards_max: int) -> sa.Select[Any]:
+    """The formula of the seal, over the items of each shard."""
+    count = sa.select(sa.literal(0, sa.BigInteger).label("n")).cte("count", recursive=True)
+    count = count.union_all(sa.select(count.c.n + 1).where(count.c.n + 1 < shards_max))
+    shards = (
+        sa.select(dataset.c.id.label("dataset_id"), (dataset.c.first_shard + count.c.n).label("shard"))
+        .join_from(dataset, followed_dataset, followed_dataset.c.dataset_id == dataset.c.id)
+        .join(count, count.c.n < dataset.c.shards)
+        .where(dataset.c.dropped_at.is_(None))
+        .subquery()
+    )
+    opened, settled = block.alias(), block.alias()
+    states = [sa.literal_column(f"'{state}'", sa.Text) for state in blocks.OPEN_STATES]
+    lowest = (
+        sa.select(sa.func.min(opened.c.lo))
+        .where(opened.c.dataset_id == shards.c.dataset_id, opened.c.state.in_(states))
+        .where(sa.or_(opened.c.shard == shards.c.shard, opened.c.shard.is_(None)))
+        .correlate(shards)
+        .scalar_subquery()
+    )
+    mark = (
+        sa.select(settled.c.hi)
+        .where(settled.c.dataset_id == shards.c.dataset_id, settled.c.state == sa.literal_column("'published'"))
+        .where(sa.or_(settled.c.shard == shards.c.shard, settled.c.shard.is_(None)))
+        .where(settled.c.hi < sa.func.coalesce(lowest, SEQ_MAX))
+        .order_by(settled.c.hi.desc())
+        .limit(1)
+        .correlate(shards)
+        .scalar_subquery()
+    )
+    columns = (shards.c.dataset_id, shards.c.shard)
+    return sa.select(*columns, mark.label("mark")).order_by(*columns)
+
+
+def seals(connection: sa.Connection, followed: Sequence[Dataset]) -> Mapping[DatasetUuid, Seq]:
+    """The seals of the datasets that have one."""
+    found = {d.uuid: blocks.sealed(connection, d.id) for d in followed}
+    return {id: seal for id, seal in found.items() if seal is not None}

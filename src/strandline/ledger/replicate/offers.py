@@ -1,0 +1,207 @@
+"""What a leader offers: its settled blocks behind a sequence number, of many datasets in one consistent read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+
+from strandline.core.cuts import NumberedCut
+from strandline.core.errors import LedgerUnreadable
+from strandline.core.replication import FIRST_TERM, Cut, ItemKind, SiteRole
+from strandline.core.terms import numbers_of
+from strandline.core.types import (
+    SEQ_MAX,
+    BlockKind,
+    Dataset,
+    DatasetId,
+    DatasetUuid,
+    Seq,
+    SeqRange,
+    ShardId,
+)
+from strandline.ledger.deliver.sinks import seq_or_none
+from strandline.ledger.engine import REBUILD_HINT, rows_with
+from strandline.ledger.ingest import blocks, datasets
+from strandline.ledger.replicate import item_ranges, sites
+from strandline.ledger.replicate.cuts import settled_cuts
+from strandline.ledger.schema.core import block, dataset, sequence
+from strandline.ledger.schema.maintain import floor
+from strandline.ledger.schema.replicate import site
+
+
+@dataclass(frozen=True, slots=True)
+class SettledBlock:
+    """A published block."""
+
+    rows: SeqRange
+    item: ItemKind
+    kind: BlockKind
+    shard: ShardId | None
+    row_count: int | None
+    batch_id: str
+    digest: str | None
+    ranges: tuple[SeqRange, ...]
+    cut: Cut | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SettledItems:
+    """The settled blocks of a dataset behind `after`. At or below `complete_to` nothing is missing, and nothing is
+    open."""
+
+    dataset: Dataset
+    after: Seq  # 0: from the beginning
+    complete_to: Seq
+    blocks: tuple[SettledBlock, ...]
+    sealed: Seq | None
+    floor: Seq | None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderState:
+    """What a leader says to a follower that asks, before tables are read."""
+
+    lake: str
+    term: int
+    unknown: tuple[Dataset, ...]  # those that the follower did not name
+    dropped: tuple[DatasetUuid, ...]  # of those that it named
+    # By dataset that the follower named. One that waits for its resync is left out: its seal may have been higher.
+    seals: Mapping[DatasetUuid, Seq | None]
+    news: tuple[SettledItems, ...]  # of datasets that have something behind the follower's bound
+    datasets: tuple[DatasetUuid, ...] = ()  # all that it may see
+    # Settled cuts, of datasets that have one of this term: it has them of all terms before, too.
+    cuts: Mapping[DatasetId, tuple[NumberedCut, ...]] = field(default_factory=dict)
+
+    def first_term(self, of: Dataset) -> int:
+        return FIRST_TERM if of.id in self.cuts else self.term
+
+
+def read_state(
+    connection: sa.Connection,
+    after: Mapping[DatasetUuid, Seq],
+    *,
+    items_max: int,
+    only: Collection[str] | None = None,
+) -> LeaderState:
+    """`after`: the follower's bounds; a dataset that is not named has none yet. `only`: the names of datasets that it
+    may see; None: all. `connection` must be one of `read_at_once`. Without news: one query. Raises
+    NotLeader at a site that follows, and at one that another has replaced."""
+    rows = connection.execute(_STATE).all()
+    if not rows:
+        raise LedgerUnreadable("the ledger has no sequence", hint=REBUILD_HINT)
+    term = int(rows[0].term)
+    if rows[0].role != SiteRole.LEADER or rows[0].superseded_term is not None:
+        sites.check_offers(connection)
+    visible = {r.uuid: r for r in rows if r.uuid is not None and (only is None or r.name in only)}
+    new = {uuid for uuid, r in visible.items() if r.sealed is not None and r.sealed > after.get(uuid, 0)}
+    unknown = {uuid for uuid in visible if uuid not in after}
+    known = {d.uuid: d for d in datasets.list_datasets(connection)} if new or unknown else {}
+    news = [
+        _items(connection, known[uuid], after.get(uuid, Seq(0)), _reached(r), items_max)
+        for uuid, r in visible.items()
+        if uuid in new
+    ]
+    named = [uuid for uuid in after if uuid not in visible]
+    dropped = _dropped(connection, named, only) if named else ()
+    made = tuple(d for uuid, d in known.items() if uuid in unknown)
+    seals = {uuid: seq_or_none(r.sealed) for uuid, r in visible.items() if uuid in after and not r.is_postponed}
+    cuts = _cuts(connection, term) if term > FIRST_TERM and (news or made) else {}
+    every = tuple(map(DatasetUuid, visible))
+    return LeaderState(rows[0].lake, term, made, dropped, seals, tuple(news), every, cuts)
+
+
+def _cuts(connection: sa.Connection, term: int) -> dict[DatasetId, tuple[NumberedCut, ...]]:
+    found = settled_cuts(connection)
+    return {id: own for id, own in found.items() if own[-1].number in numbers_of(term)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Reached:
+    sealed: Seq | None
+    below: int  # the first sequence number of the lowest open block
+    floor: Seq | None
+
+
+# One row for each live dataset, in the order of names; one with only lake and term if there is none.
+_STATE = (
+    sa.select(
+        sequence.c.lake,
+        site.c.term,
+        site.c.role,
+        site.c.superseded_term,
+        dataset.c.uuid,
+        dataset.c.name,
+        blocks.sealed_of(dataset.c.id).scalar_subquery().label("sealed"),
+        blocks.first_open_of(dataset.c.id).scalar_subquery().label("below"),
+        floor.c.floor,
+        sa.exists(blocks.postponed_of(dataset.c.id)).label("is_postponed"),
+    )
+    .select_from(sequence)
+    .join(site, sa.true())
+    .join(dataset, dataset.c.dropped_at.is_(None), isouter=True)
+    .join(floor, floor.c.dataset_id == dataset.c.id, isouter=True)
+    .order_by(dataset.c.name)
+)
+
+
+def _reached(row: Any) -> _Reached:
+    below = SEQ_MAX if row.below is None else int(row.below)
+    return _Reached(seq_or_none(row.sealed), below, seq_or_none(row.floor or None))
+
+
+_COLUMNS = (
+    block.c.lo, block.c.hi, block.c.item, block.c.kind, block.c.shard, block.c.row_count, block.c.batch_id,
+    block.c.digest, block.c.ranges,
+)  # fmt: skip
+# Literals, so that SQLite finds the partial indexes.
+_SETTLED = (
+    sa.select(*_COLUMNS)
+    .where(
+        block.c.dataset_id == sa.bindparam("dataset"),
+        block.c.state == sa.literal_column("'published'"),
+        block.c.hi > sa.bindparam("after"),
+        block.c.hi < sa.bindparam("below"),
+    )
+    .order_by(block.c.hi, block.c.lo)
+)
+_RECOVERED = _SETTLED.where(block.c.kind == sa.literal_column("'recovered'"))
+_OWN = _SETTLED.where(block.c.kind != sa.literal_column("'recovered'")).limit(sa.bindparam("most"))
+
+
+def _items(connection: sa.Connection, of: Dataset, after: Seq, at: _Reached, items_max: int) -> SettledItems:
+    """One block more than `items_max` is read: what lies before it is complete."""
+    bounds = {"dataset": of.id, "after": after, "below": at.below}
+    own = list(map(_settled, connection.execute(_OWN, {**bounds, "most": items_max + 1})))
+    recovered = list(map(_settled, connection.execute(_RECOVERED, bounds)))
+    complete_to = at.below - 1
+    if len(own) > items_max:
+        complete_to = min(complete_to, own.pop().rows.lo - 1)
+    return SettledItems(of, after, Seq(complete_to), (*own, *recovered), at.sealed, at.floor)
+
+
+def _settled(row: Any) -> SettledBlock:
+    return SettledBlock(
+        SeqRange(Seq(row.lo), Seq(row.hi)),
+        ItemKind(row.item),
+        BlockKind(row.kind),
+        None if row.shard is None else ShardId(row.shard),
+        row.row_count,
+        row.batch_id,
+        row.digest,
+        *item_ranges.read(row.ranges),
+    )
+
+
+def _dropped(
+    connection: sa.Connection, asked: Collection[DatasetUuid], only: Collection[str] | None
+) -> tuple[DatasetUuid, ...]:
+    """Those of them that this lake had and dropped. A dataset of the same id may be there again."""
+    live = sa.select(dataset.c.uuid).where(dataset.c.dropped_at.is_(None))
+    query = sa.select(dataset.c.uuid, dataset.c.name).where(
+        dataset.c.dropped_at.is_not(None), dataset.c.uuid.not_in(live)
+    )
+    found = rows_with(connection, query, dataset.c.uuid, asked)
+    return tuple(sorted({DatasetUuid(r.uuid) for r in found if only is None or r.name in only}))

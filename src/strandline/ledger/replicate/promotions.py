@@ -1,0 +1,302 @@
+"""A promotion in the ledger: that it has begun, that its term was taken, and the transaction that makes a follower the
+leader. The rules are those of docs/adr/0071.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from strandline.core import failpoints
+from strandline.core.audit_events import Event
+from strandline.core.cuts import NumberedCut
+from strandline.core.errors import MarkMoved, RefusedError
+from strandline.core.replication import Cut, SiteRole
+from strandline.core.terms import numbers_of
+from strandline.core.types import (
+    BlockHead,
+    BlockId,
+    Dataset,
+    ItemKind,
+    Reserved,
+    Seq,
+    SeqRange,
+    Staged,
+    merge_ranges,
+)
+from strandline.ledger import audit
+from strandline.ledger.engine import Ledger, utc_now
+from strandline.ledger.ingest import blocks, datasets, sequence
+from strandline.ledger.receive import ended_batches
+from strandline.ledger.replicate import cuts, following, sites
+from strandline.ledger.replicate.cuts import OpenCut, PreparedCut
+from strandline.ledger.replicate.sites import Site
+from strandline.ledger.schema.core import block
+from strandline.ledger.schema.replicate import followed_dataset, site
+from strandline.ledger.witness import Mark, Witness, behind
+
+ASIDE_REASON = (
+    "another site led since it came; `strandline rejoin` copied it to files then: discard it if they were ingested"
+)
+_NAMED_MAX = 200  # blocks that the audit names; it counts them all
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """An item that the leader offered and whose content never came: its rows are at the old leader, if anywhere."""
+
+    dataset: str
+    numbers: SeqRange
+    kind: ItemKind
+    batch_id: str
+    rows: int | None  # as the leader counted them
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How far a follower is, as its promotion sees it."""
+
+    site: Site
+    terms: dict[str, int]  # by dataset: that of the last leader whose cut it has recorded
+    behind: tuple[str, ...]  # datasets whose ledger is behind: they have no seal
+    seals: dict[str, Seq | None]
+    staged: tuple[tuple[Dataset, Staged], ...]  # without what a recorded cut cuts out: nobody publishes that
+    cuts: tuple[tuple[Dataset, OpenCut], ...]
+    given_up: tuple[GivenUp, ...]  # what would be, if the promotion came now
+    claim: str | None = None  # by which the record names this promotion and no other; None: none has begun
+
+
+def read(connection: sa.Connection) -> Standing:
+    """`connection` must be one of `read_at_once`."""
+    followed = following.list_followed(connection)
+    named = {f.dataset.id: f.dataset for f in followed}
+    opened = [b for b in blocks.open_blocks(connection) if b.head.dataset in named]
+    recorded = [(d, c) for d in named.values() for c in cuts.open_cuts(connection, d.id)]
+    settled = {c.block.head.id for _, c in recorded}
+    out = {h.id for d, c in recorded for h in cuts.blocks_out(connection, d.id, c.at)}
+    here = sites.get(connection)
+    return Standing(
+        site=here,
+        terms={f.dataset.name: f.term for f in followed},
+        behind=tuple(f.dataset.name for f in followed if f.witnessed is not None),
+        seals={d.name: blocks.sealed(connection, d.id) for d in named.values()},
+        staged=tuple((named[b.head.dataset], b) for b in opened if isinstance(b, Staged) and b.head.id not in out),
+        cuts=tuple(recorded),
+        given_up=tuple(
+            _given_up(connection, named[b.head.dataset], b.head)
+            for b in opened
+            if isinstance(b, Reserved) and b.head.id not in settled | out
+        ),
+        claim=None if here.promoting_term is None else _claim(connection),
+    )
+
+
+def _claim(connection: sa.Connection) -> str | None:
+    begun = audit.newest(connection, Event.PROMOTION_BEGUN)
+    return None if begun is None else begun.detail.get("claim")
+
+
+def _given_up(connection: sa.Connection, of: Dataset, head: BlockHead) -> GivenUp:
+    rows = connection.execute(sa.select(block.c.offered_rows).where(block.c.id == head.id)).scalar()
+    return GivenUp(of.name, head.rows, head.item, head.batch_id, rows)
+
+
+# --- before it leads -------------------------------------------------------------------------------------------------
+
+
+def begin(ledger: Ledger, seen_term: int) -> None:
+    """Stores the term that the promotion replaces, and by what the arbiter's record shall name this promotion: a site
+    that was given the same number by mistake may begin one at the same time."""
+    with ledger.write() as connection:
+        _set(connection, promoting_term=seen_term)
+        audit.record(connection, Event.PROMOTION_BEGUN, replaces=seen_term, claim=uuid.uuid4().hex)
+    failpoints.hit("promote.after_begin")
+
+
+def claim(ledger: Ledger, term: int) -> None:
+    """The term is ours. From now on the site records and stages nothing of its old leader. Raises `MarkMoved` if it has
+    followed another leader meanwhile."""
+    with ledger.write() as connection:
+        sequence.lock(connection)
+        found = sites.get(connection)
+        if found.promoting_term is None or found.term >= term:
+            raise MarkMoved(
+                "this site has followed another leader meanwhile", hint="See `strandline replication status`."
+            )
+        _set(connection, claimed_term=term)
+        audit.record(connection, Event.TERM_TAKEN, term=term, replaces=found.promoting_term)
+    failpoints.hit("promote.after_claim")
+
+
+def end(ledger: Ledger, why: str) -> None:
+    """The site follows as before: a promotion changes nothing before it leads."""
+    with ledger.write() as connection:
+        sequence.lock(connection)
+        found = sites.get(connection)
+        if found.promoting_term is None:
+            return
+        _set(connection, promoting_term=None, claimed_term=None)
+        audit.record(connection, Event.PROMOTION_ENDED, replaces=found.promoting_term, reason=why)
+
+
+def resume(ledger: Ledger, witness: Witness) -> None:
+    """If a promotion died between witness and transaction: the counter follows the witness, so that the ledger is not
+    taken for one that was restored."""
+    with ledger.write() as connection:
+        counter, found, mark = sequence.lock(connection), sites.get(connection), witness.read()
+        if found.follows and found.claimed_term == mark.term and mark.highest > counter.last:
+            sequence.move(connection, last=mark.highest, epoch=counter.epoch)
+
+
+def check_none_under_way(connection: sa.Connection, mark: Mark) -> None:
+    """Raises RefusedError if the witness is ahead because a promotion died before its transaction: then the ledger is
+    not behind, and only the promotion may go on."""
+    found = sites.get(connection)
+    if found.follows and found.claimed_term is not None and mark.term == found.claimed_term:
+        raise RefusedError(
+            f"this site is about to lead in term {found.claimed_term}, and its promotion was interrupted",
+            hint="`strandline promote` goes on with it.",
+        )
+
+
+def _set(connection: sa.Connection, **values: int | str | None) -> None:
+    changed = connection.execute(site.update().where(site.c.role == SiteRole.FOLLOWER.value).values(**values))
+    if changed.rowcount != 1:
+        raise MarkMoved("this site leads by now", hint="See `strandline replication status`.")
+
+
+# --- the transaction -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Led:
+    """What the transaction did."""
+
+    term: int
+    cuts: tuple[tuple[str, NumberedCut], ...]  # by dataset
+    given_up: tuple[GivenUp, ...]
+    sinks_left: tuple[str, ...] = ()  # sinks of the old leader whose datasets are not here: nobody goes on with them
+    bodies_aside: tuple[tuple[str, int], ...] = ()  # by dataset: bodies from when this site led before
+
+
+def lead(
+    ledger: Ledger,
+    witness: Witness,
+    term: int,
+    *,
+    prepared: Sequence[PreparedCut],
+    lost: Collection[BlockId],
+    take_over_sinks: Callable[[sa.Connection], Collection[str]],
+) -> Led:
+    """One transaction: role and term, recorded cuts settled, what is `reserved` given up, counter and witness at the
+    term's first numbers, and a cut for each dataset. `prepared` are the recorded cuts whose rows are set aside and
+    removed; `lost` are staged blocks that nobody can publish; `take_over_sinks` makes the old leader's sinks ours, and
+    returns the names of those that it left. Raises `MarkMoved` if something was staged or recorded meanwhile, and
+    `ResyncNeeded`."""
+    with ledger.write() as connection:
+        counter = sequence.lock(connection)
+        here = sites.get(connection)
+        if here.claimed_term != term:
+            raise MarkMoved(
+                f"this site has abandoned the promotion to term {term}", hint="See `strandline replication status`."
+            )
+        _check_witness(witness.read(), counter, term)
+        known = sorted(datasets.list_datasets(connection), key=lambda d: d.id)
+        _check_ready(connection, known, prepared, lost)
+        # Before recorded cuts are settled: what lies above the seal is what other sites may have otherwise.
+        above = {d.id: blocks.sealed(connection, d.id) or Seq(0) for d in known}
+        epoch = cuts.settle_prepared(connection, prepared)
+        first = int(numbers_of(term).lo)
+        made, given_up, aside = [], [], []
+        for n, d in enumerate(known):
+            number = Seq(first + n)
+            given_up += _give_up(connection, d, number)
+            cut = Cut(term, above[d.id], _keeps(connection, d, above[d.id]))
+            cuts.insert(connection, d.id, number, cut)
+            made.append((d.name, NumberedCut(number, cut)))
+            # A site that follows receives nothing: these are bodies that it had when it led before, and that `rejoin`
+            # copied to files. Whoever ingested the files would have the rows twice.
+            if bodies := ended_batches.set_all_aside(connection, d.id, ASIDE_REASON):
+                aside.append((d.name, bodies))
+        last = first + max(0, len(known) - 1)
+        failpoints.hit("promote.before_witness")
+        # Nobody else writes it: all who do hold the counter's lock.
+        witness.replace(Mark(counter.lake, last, SiteRole.LEADER, term))
+        failpoints.hit("promote.after_witness")
+        sequence.move(connection, last=last, epoch=epoch)
+        _become_leader(connection, here, term)
+        left = tuple(take_over_sinks(connection))
+        led = Led(term, tuple(made), tuple(given_up), left, tuple(aside))
+        _say(connection, here, led)
+    failpoints.hit("promote.after_commit")
+    return led
+
+
+def _check_witness(mark: Mark, counter: sequence.Counter, term: int) -> None:
+    mark.check_lake(counter.lake)
+    died_here = mark.role is SiteRole.LEADER and mark.term == term
+    if mark.highest != counter.last and not died_here:
+        raise behind(mark.highest, counter.last)
+
+
+def _check_ready(
+    connection: sa.Connection, known: Sequence[Dataset], prepared: Sequence[PreparedCut], lost: Collection[BlockId]
+) -> None:
+    done = {p.block.head.id for p in prepared}
+    out = {head.id for p in prepared for head in cuts.blocks_out(connection, p.dataset.id, p.at)}
+    for d in known:
+        for found in blocks.open_blocks(connection, d.id):
+            is_cut = found.head.item is ItemKind.CUT
+            is_staged = isinstance(found, Staged) and found.head.id not in (*lost, *out)
+            if (is_cut and found.head.id not in done) or is_staged:
+                what = "a cut was recorded" if is_cut else f"block {found.head.rows} was staged"
+                raise MarkMoved(f"{d.name}: {what} meanwhile", hint="Try again.")
+    if any(f.witnessed is not None for f in following.list_followed(connection)):
+        raise MarkMoved("the ledger was found to be behind meanwhile", hint="Try again.")
+
+
+def _give_up(connection: sa.Connection, of: Dataset, number: Seq) -> list[GivenUp]:
+    """Whatever is open by now: recorded cuts and what they cut out are settled."""
+    opened = blocks.open_blocks(connection, of.id)
+    found = [_given_up(connection, of, b.head) for b in opened]
+    reason = NumberedCut(number, Cut(1, Seq(0), ())).reason
+    for b in opened:
+        state = "reserved" if isinstance(b, Reserved) else "staged"
+        values = {"state": "abandoned", "reason": reason, "lease_until": None, "snapshot_id": None}
+        if not blocks.change_block(connection, b.head, state, None, **values):
+            raise MarkMoved(f"{of.name}: block {b.head.rows} was changed meanwhile", hint="Try again.")
+    return found
+
+
+def _keeps(connection: sa.Connection, of: Dataset, above: Seq) -> tuple[SeqRange, ...]:
+    """What is settled with rows above the seal: a faster shard has it."""
+    query = sa.select(block.c.lo, block.c.hi).where(
+        block.c.dataset_id == of.id,
+        block.c.state == "published",
+        block.c.item == ItemKind.SEGMENT.value,
+        block.c.hi > above,
+    )
+    ranges = [SeqRange(Seq(max(r.lo, above + 1)), Seq(r.hi)) for r in connection.execute(query)]
+    return tuple(merge_ranges(ranges))
+
+
+def _become_leader(connection: sa.Connection, here: Site, term: int) -> None:
+    connection.execute(followed_dataset.delete())
+    connection.execute(
+        site.update().values(
+            role=SiteRole.LEADER.value, term=term, leader=None, leader_token=None, promoting_term=None,
+            claimed_term=None, changed_at=utc_now(),
+        )
+    )  # fmt: skip
+
+
+def _say(connection: sa.Connection, here: Site, led: Led) -> None:
+    audit.record(
+        connection, Event.SITE_PROMOTED, term=led.term, led_before=here.leader, replaces=here.promoting_term,
+        cuts={name: int(cut.number) for name, cut in led.cuts}, given_up=len(led.given_up),
+        batches=[f"{g.dataset} {g.numbers} {g.batch_id}" for g in led.given_up[:_NAMED_MAX]],
+        sinks_left=list(led.sinks_left), bodies_aside=dict(led.bodies_aside),
+    )  # fmt: skip

@@ -1,0 +1,95 @@
+"""The transaction in which a leader that another site has replaced becomes a follower of it.
+
+Open and staged blocks stay as they are: the cut of the new leader abandons them. A site that tried to finish them first
+could die in between, and then neither a leader nor a follower would own them (docs/adr/0071, rule 15).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+import sqlalchemy as sa
+
+from strandline.core import failpoints
+from strandline.core.audit_events import Event
+from strandline.core.replication import SiteRole
+from strandline.core.types import DatasetUuid, Seq
+from strandline.ledger import audit
+from strandline.ledger.engine import Ledger
+from strandline.ledger.ingest import blocks, datasets, sequence
+from strandline.ledger.replicate import followers, following, sites
+from strandline.ledger.schema.replicate import followed_dataset
+from strandline.ledger.witness import Witness
+
+
+@dataclass(frozen=True, slots=True)
+class NewLeader:
+    address: str  # a URL, or the path of its settings file
+    token: str | None  # where the token is found
+    term: int
+    datasets: Collection[DatasetUuid]
+
+
+@dataclass(frozen=True, slots=True)
+class BecameFollower:
+    term: int  # in which this site led
+    followed: tuple[str, ...]
+    not_at_the_leader: tuple[str, ...]  # datasets that only this site has: they stay, and nobody follows them
+    open_blocks: int
+
+
+def become_follower(ledger: Ledger, witness: Witness, leader: NewLeader) -> BecameFollower:
+    """The witness says that this site follows before the ledger does: a ledger that is restored from before leads no
+    more. Its bound is the counter: everything below is known here, and the cut says what of it stays."""
+    with ledger.write() as connection:
+        counter = sequence.lock(connection)
+        here = sites.get(connection)
+        failpoints.hit("rejoin.before_witness")
+        mark = witness.read()
+        mark.check_lake(counter.lake)
+        # Nobody raises it meanwhile: whoever takes a number has the counter's lock.
+        witness.replace(replace(mark, role=SiteRole.FOLLOWER))
+        failpoints.hit("rejoin.after_witness")
+        followed, others, opened = [], [], 0
+        for known in datasets.list_datasets(connection):
+            opened += len(blocks.open_blocks(connection, known.id))
+            if known.uuid in leader.datasets:
+                _follow_from(connection, known.id, Seq(counter.last), here.term)
+                followed.append(known.name)
+            else:
+                connection.execute(followed_dataset.delete().where(followed_dataset.c.dataset_id == known.id))
+                others.append(known.name)
+        if here.own_number is not None:  # the first leader has none stored, and has terms of its own all the same
+            sites.take_number(connection, here.own_number)
+        sites.follow(connection, leader=leader.address, token=leader.token, term=here.term)
+        followers.remove_all(connection)
+        audit.record(
+            connection, Event.REJOINED, leader=leader.address, term=leader.term, led_in_term=here.term,
+            bound=counter.last, open_blocks=opened, not_at_the_leader=others,
+        )  # fmt: skip
+    failpoints.hit("rejoin.after_commit")
+    return BecameFollower(here.term, tuple(followed), tuple(others), opened)
+
+
+def _follow_from(connection: sa.Connection, id: int, bound: Seq, term: int) -> None:
+    """A site that followed before it led has a row of that time."""
+    changed = connection.execute(
+        followed_dataset.update()
+        .where(followed_dataset.c.dataset_id == id)
+        .values(bound=bound, term=term, leader_seal=None, offered_at=None)
+    )
+    if not changed.rowcount:
+        connection.execute(followed_dataset.insert().values(dataset_id=id, bound=bound, term=term))
+
+
+def follow_another(ledger: Ledger, leader: NewLeader) -> None:
+    """A follower is pointed to another leader of its lake. Raises TermPassed for one whose term is over here."""
+    with ledger.write() as connection:
+        here = sites.get(connection)
+        for known in following.list_followed(connection):
+            following.check_term(known, leader.term)
+        if (here.leader, here.leader_token) == (leader.address, leader.token):
+            return
+        sites.follow(connection, leader=leader.address, token=leader.token, term=here.term)
+        audit.record(connection, Event.FOLLOWING_BEGUN, leader=leader.address, term=leader.term)

@@ -1,0 +1,161 @@
+"""Whether this site leads or follows, and whom."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import sqlalchemy as sa
+
+from strandline.core.errors import MarkMoved, NotLeader, RefusedError
+from strandline.core.replication import FIRST_TERM, SiteRole
+from strandline.core.terms import FIRST_SITE, SITES_MAX
+from strandline.ledger.engine import from_row, utc_now
+from strandline.ledger.schema.replicate import site
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    role: SiteRole
+    term: int
+    leader: str | None  # a URL, or the path of the leader's settings file
+    leader_token: str | None  # where the token is found, such as `env:NAME`
+    superseded_term: int | None = None  # another site leads in this higher term; None: nobody has heard of one
+    superseded_by: str | None = None  # that site's address or name, if it is known
+    changed_at: datetime | None = None  # when it last became something else; None: it never did
+    number: int | None = None  # as its leader gave it
+    promoting_term: int | None = None  # the term that a promotion replaces; None: none is under way
+    claimed_term: int | None = None  # the term that this promotion has taken
+
+    @property
+    def follows(self) -> bool:
+        return self.role is SiteRole.FOLLOWER
+
+    @property
+    def leads(self) -> bool:
+        """Whether it may take rows, as far as its ledger knows."""
+        return not self.follows and self.superseded_term is None
+
+    @property
+    def own_number(self) -> int | None:
+        """A leader's is that of its term, whatever became of its ledger. None: this site has no terms of its own."""
+        if self.number is None and not self.follows:
+            return FIRST_SITE if self.term == FIRST_TERM else self.term % SITES_MAX
+        return self.number
+
+
+_SITE = sa.select(
+    site.c.role,
+    site.c.term,
+    site.c.leader,
+    site.c.leader_token,
+    site.c.superseded_term,
+    site.c.superseded_by,
+    site.c.changed_at,
+    site.c.number,
+    site.c.promoting_term,
+    site.c.claimed_term,
+)
+
+
+def get(connection: sa.Connection) -> Site:
+    row = connection.execute(_SITE).one()
+    return from_row(Site, row, role=SiteRole(row.role))
+
+
+def follow(connection: sa.Connection, *, leader: str, token: str | None, term: int) -> None:
+    """From now on this site takes no rows and no changes of its own."""
+    values: dict[str, object] = {"role": SiteRole.FOLLOWER.value, "leader": leader, "leader_token": token, "term": term}
+    values |= {"superseded_term": None, "superseded_by": None}
+    connection.execute(site.update().values(**values, changed_at=utc_now()))
+
+
+def supersede(connection: sa.Connection, *, term: int, by: str | None) -> bool:
+    """Another site leads in a higher term: this one takes no more rows, until it has rejoined. False if this site
+    follows, or has heard of it."""
+    known = sa.func.coalesce(site.c.superseded_term, site.c.term)
+    changed = connection.execute(
+        site.update()
+        .where(site.c.role == SiteRole.LEADER.value, known < term)
+        .values(superseded_term=term, superseded_by=by)
+    )
+    return changed.rowcount == 1
+
+
+def is_leading() -> sa.ColumnElement[bool]:
+    """Whether this site may take rows and deliver, as a condition of a query."""
+    leads = site.c.role == SiteRole.LEADER.value
+    return sa.exists().where(site.c.id == 1, leads, site.c.superseded_term.is_(None))
+
+
+def raise_term(connection: sa.Connection, term: int) -> None:
+    """The term that this site has reached as a whole. A lower one changes nothing."""
+    connection.execute(site.update().where(site.c.term < term).values(term=term))
+
+
+def check_leads(connection: sa.Connection) -> None:
+    """Raises `NotLeader` at a follower, and at a leader that another site has replaced."""
+    found = get(connection)
+    if found.follows:
+        raise NotLeader(
+            f"this site follows {found.leader}, so it refuses rows and changes of its own",
+            hint=f"Do it at the leader, {found.leader}. It is replicated to this site.",
+        )
+    _check_not_superseded(found)
+
+
+def check_offers(connection: sa.Connection) -> None:
+    """Raises `NotLeader` at a site that nobody can follow."""
+    found = get(connection)
+    if found.follows:
+        raise NotLeader(
+            f"the site that was asked follows {found.leader} itself",
+            hint=f"`strandline rejoin {found.leader}` follows the same one.",
+        )
+    _check_not_superseded(found)
+
+
+def _check_not_superseded(found: Site) -> None:
+    if (said := replaced(found)) is not None:
+        hint = f"`strandline rejoin {found.superseded_by or 'LEADER'}` makes this site follow it."
+        raise NotLeader(said, hint=hint)
+
+
+def replaced(found: Site) -> str | None:
+    """In words: who leads in its place; None if it has heard of nobody."""
+    return in_place_of(found.term, found.superseded_term, found.superseded_by)
+
+
+def in_place_of(led_in: int, term: int | None, leader: str | None) -> str | None:
+    if term is None:
+        return None
+    return f"this site led in term {led_in}; {f'site {leader}' if leader else 'another site'} leads in term {term}"
+
+
+def take_number(connection: sa.Connection, number: int) -> None:
+    """The number that the leader has given to this site. It never changes."""
+    connection.execute(site.update().where(site.c.number.is_(None)).values(number=number))
+
+
+def check_follows(connection: sa.Connection) -> Site:
+    """Raises RefusedError at a site that leads, or is about to."""
+    found = get(connection)
+    if not found.follows:
+        raise RefusedError(
+            "this site follows nobody", hint="`strandline follow init LEADER` makes a site that follows."
+        )
+    if found.claimed_term is not None:
+        raise RefusedError(
+            f"this site is being promoted (term {found.claimed_term}), and follows no leader now",
+            hint="If `strandline promote` does not run, run it again: it goes on, or ends.",
+        )
+    return found
+
+
+def check_may_commit(connection: sa.Connection, *, offered: bool) -> None:
+    """At the commit point of a block. Raises `NotLeader` for a batch at a site that does not lead, `MarkMoved` for an
+    item that a leader offered to a site that is about to lead."""
+    if not offered:
+        check_leads(connection)
+    elif (term := get(connection).claimed_term) is not None:
+        raise MarkMoved(f"this site is about to lead in term {term}: it takes nothing from its old leader any more")

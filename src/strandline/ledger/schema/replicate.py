@@ -1,0 +1,81 @@
+"""The ledger's tables of replication, in the metadata of `core.py`.
+
+A site has a role and a term. At a leader: its followers, how far each has sealed each dataset, and how far each of its
+shards is applied. At a follower: how far it has recorded the leader's items of each dataset. The items themselves are
+blocks (`core.py`) that are `offered`. Triggers (made by the migrations) refuse a term, a bound, a seal or a mark that
+goes back.
+"""
+
+from __future__ import annotations
+
+from strandline.ledger.schema.core import flags, integers, table, texts, times, words
+
+site = table(
+    "site",
+    integers("id", "term"),
+    texts("role"),
+    texts("leader"),  # a URL, or the path of the leader's settings file
+    texts("leader_token"),  # where the token is found, such as `env:NAME`; never the token itself
+    integers("number"),  # of a site that a leader has given one; NULL: a leader's is that of its term
+    texts("name"),
+    integers("superseded_term"),  # a leader that has heard of this higher term takes no more rows
+    texts("superseded_by"),
+    integers("promoting_term"),  # the term that a promotion replaces; NULL: none is under way
+    integers("claimed_term"),  # the term that the arbiter has given to that promotion
+    times("changed_at"),
+)
+
+followed_dataset = table(
+    "followed_dataset",
+    integers("dataset_id"),
+    integers("bound"),  # every item of the leader up to here is recorded
+    # Where the witness stood when the ledger was found to be behind it: no seal before everything up to there is
+    # applied. NULL: the ledger is not behind.
+    integers("witnessed"),
+    integers("term"),  # of the leader whose items these are
+    integers("leader_seal"),  # as the last offer said; NULL: nothing was sealed, or nothing was offered yet
+    times("offered_at"),
+)
+
+# How the last passes of a follower went: one row, absent before the first.
+leader_contact = table(
+    "leader_contact",
+    integers("id"),
+    times("answered_at"),  # when the leader last answered, to some seconds
+    times("failing_since"),  # NULL: the last pass did not fail
+    texts("failed_step"),
+    words("error", "hint"),
+)
+
+follower = table(
+    "follower",
+    integers("id", "token_id", "drop_after_seconds", "term"),
+    texts("name", "on_lag"),
+    texts("datasets"),  # a JSON list of dataset ids; NULL: all, also those made later
+    integers("site_number"),  # NULL: it may follow, and cannot be promoted
+    flags("waited_for"),
+    flags("member"),  # the arbiter's record names it: it may be promoted
+    times("added_at", "told_at", "removed_at"),
+)
+
+follower_seal = table(
+    "follower_seal",
+    integers("follower_id", "dataset_id", "seal", "term"),  # a seal of 0: the follower has none yet
+    integers("dropped_upto"),  # a rule has deleted rows up to here that the follower did not have
+    times("told_at"),
+    times("held_since"),  # since when retention waits for this follower; NULL: it does not
+)
+
+follower_mark = table("follower_mark", integers("follower_id", "dataset_id", "shard", "mark", "term"), times("told_at"))
+
+# Folders of rows, or of bodies, that this site acknowledged and the leader of a later term has not.
+set_aside = table(
+    "set_aside",
+    integers("id", "dataset_id", "row_count", "files"),
+    integers("number"),  # of the cut; NULL: bodies of a receiver
+    texts("place"),
+    times("at"),
+)
+
+# What a follower was told of its leader's sinks.
+leader_sinks = table("leader_sinks", integers("id"), texts("document"), times("told_at"))

@@ -1,0 +1,1 @@
+"""A second site that follows a leader, shard by shard."""

@@ -1,0 +1,140 @@
+"""Reads and puts the arbiter's record. Every call has a time limit, and a put whose outcome is unknown is read back."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from strandline.core import failpoints
+from strandline.core.arbiter import Cell, CellMoved, CellUnclear, Record, Stored, decode, encode
+from strandline.core.errors import StorageError, WrongLake
+
+_T = TypeVar("_T")
+_UNANSWERED_MAX = 8  # calls that nobody waits for any more; after so many, further ones fail at once
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The record as it was read, and what a put over it must name."""
+
+    record: Record
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    now: Seen
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The record was changed meanwhile. Nothing was written."""
+
+    now: Seen | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The put was not answered, and could not be read back: it may have landed, or land later."""
+
+    error: StorageError
+
+
+Outcome = Landed | Refused | Unknown
+
+
+class Arbiter:
+    def __init__(self, cell: Cell, lake: str, *, call_seconds_max: float) -> None:
+        self._cell = cell
+        self._lake = lake
+        self._limit = _TimeLimit(call_seconds_max, cell.place)
+
+    @property
+    def place(self) -> str:
+        return self._cell.place
+
+    def read(self) -> Seen | None:
+        """None: nobody has ever led with this arbiter. Raises StorageError if it does not answer, and WrongLake."""
+        stored = self._limit.run(self._cell.read)
+        return None if stored is None else self._seen(stored)[0]
+
+    def put(self, record: Record, *, over: Seen | None) -> Outcome:
+        """Replaces the record that was seen; None: there must be none. Raises StorageError if it was not sent."""
+        nonce = uuid.uuid4().hex
+        sent = replace(record, beat=0 if over is None else over.record.beat + 1)
+        body, version = encode(sent, nonce), None if over is None else over.version
+        failpoints.hit("arbiter.before_put")
+        try:
+            new = self._limit.run(lambda: self._cell.write(body, over=version), sending=True)
+        except CellUnclear as e:
+            return self._read_back(nonce, over, e)
+        except CellMoved:
+            return self._read_back(nonce, over, None)
+        failpoints.hit("arbiter.after_put")
+        return Landed(Seen(sent, new))
+
+    def _read_back(self, nonce: str, over: Seen | None, unclear: CellUnclear | None) -> Outcome:
+        try:
+            stored = self._limit.run(self._cell.read)
+        except StorageError as e:
+            return Unknown(e)
+        if stored is None:
+            return Refused(None) if unclear is None else Unknown(unclear)
+        now, found = self._seen(stored)
+        if found == nonce:
+            return Landed(now)
+        if unclear is not None and over is not None and now.version == over.version:
+            return Unknown(unclear)  # it may still be on its way
+        return Refused(now)
+
+    def _seen(self, stored: Stored) -> tuple[Seen, str]:
+        record, nonce = decode(stored.body)
+        if record.lake != self._lake:
+            raise WrongLake(
+                f"the arbiter at {self.place} is that of lake {record.lake}, and this is lake {self._lake}",
+                hint="Check replication.arbiter: each lake needs one of its own.",
+            )
+        return Seen(record, stored.version), nonce
+
+
+class _TimeLimit:
+    """Whatever a file system or a server does, a call ends. One that is given up may still be carried out: as any put
+    that was not answered, it can land later."""
+
+    def __init__(self, seconds: float, place: str) -> None:
+        self._seconds = seconds
+        self._place = place
+        self._unanswered = threading.Semaphore(_UNANSWERED_MAX)
+
+    def run(self, call: Callable[[], _T], *, sending: bool = False) -> _T:
+        if not self._unanswered.acquire(blocking=False):
+            raise StorageError(
+                f"{_UNANSWERED_MAX} calls to the arbiter at {self._place} are still unanswered",
+                hint="Check that it can be reached from here.",
+            )
+        results: list[_T] = []
+        failures: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                results.append(call())
+            except BaseException as e:
+                failures.append(e)
+            finally:
+                self._unanswered.release()
+
+        thread = threading.Thread(target=work, name="strandline-arbiter", daemon=True)
+        thread.start()
+        thread.join(self._seconds)
+        if results:
+            return results[0]
+        if failures:
+            raise failures[0]
+        kind = CellUnclear if sending else StorageError
+        raise kind(
+            f"the arbiter at {self._place} did not answer within {self._seconds:g} seconds",
+            hint="Check that it is reachable from here. It is asked again.",
+        )

@@ -1,0 +1,43 @@
+"""The arbiter's record as one object in a bucket, replaced with `If-Match`."""
+
+from __future__ import annotations
+
+from strandline.core.arbiter import CellMoved, CellUnclear, Stored
+from strandline.core.errors import StorageError
+from strandline.storage.s3_client import Failure, RequestFailed, S3Client
+from strandline.storage.s3_settings import S3Settings, arbiter_limits, split_url
+
+# Answers after which nothing was written. Any other failure of a put may come after the store has it.
+_NOTHING_DONE = (Failure.NOT_SENT, Failure.NO_BUCKET, Failure.DENIED, Failure.OTHER)
+_MOVED = (Failure.CONDITION, Failure.NOT_FOUND)
+
+
+class BucketCell:
+    def __init__(self, url: str, settings: S3Settings, call_seconds_max: float) -> None:
+        self._url = url
+        self._bucket, self._key = split_url(url)
+        self._client = S3Client(settings, arbiter_limits(call_seconds_max))
+
+    @property
+    def place(self) -> str:
+        return self._url
+
+    def read(self) -> Stored | None:
+        try:
+            found = self._client.get(self._bucket, self._key)
+        except RequestFailed as e:
+            raise StorageError(f"the arbiter at {self.place} cannot be read: {e.message}") from e
+        return None if found is None else Stored(found[0], str(found[1]["ETag"]))
+
+    def write(self, body: bytes, *, over: str | None) -> str:
+        condition = {"IfNoneMatch": "*"} if over is None else {"IfMatch": over}
+        try:
+            # Once: a second attempt would not know whether its own first one is in its way.
+            answer = self._client.call("put_object", Bucket=self._bucket, Key=self._key, Body=body, **condition)
+        except RequestFailed as e:
+            if e.failure in _MOVED:
+                raise CellMoved from None
+            if e.failure in _NOTHING_DONE:
+                raise StorageError(f"the arbiter at {self.place} cannot be written: {e.message}") from e
+            raise CellUnclear(f"the arbiter at {self.place} did not say whether it was written: {e.message}") from e
+        return str(answer["ETag"])

@@ -1,0 +1,192 @@
+"""What a lake offers about replication."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from strandline.core.replication import SiteRole
+from strandline.core.secrets import read_secret
+from strandline.jobs.loop import LoopControl
+from strandline.ledger.engine import Ledger
+from strandline.ledger.replicate import sites
+from strandline.ledger.replicate.sites import Site
+from strandline.ledger.witness import Witness
+from strandline.replicate.note_passes import PassNotes
+
+if TYPE_CHECKING:
+    from strandline.core.settings import LakeConfig
+    from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
+    from strandline.ingest.context import IngestContext
+    from strandline.ledger.recovery import Recovery
+    from strandline.maintain.context import MaintainContext
+    from strandline.replicate.arbiter.arbiter import Arbiter
+    from strandline.replicate.arbiter.watch import ArbiterWatch
+    from strandline.replicate.follower import Follower, FollowReport
+    from strandline.replicate.lease import SiteLease
+    from strandline.replicate.promote import Promotion
+    from strandline.replicate.source import LeaderSource
+    from strandline.replicate.verify_leader import DatasetVerdict
+
+CHECKPOINT_NAME = "replication-checkpoint.json"
+
+
+def is_address(leader: str) -> bool:
+    """Whether the leader is reached over HTTP; otherwise `leader` is the path of its settings file."""
+    return leader.startswith(("http://", "https://"))
+
+
+def open_source(leader: str, token: str | None) -> LeaderSource:
+    secret = None if token is None else read_secret(token)
+    if is_address(leader):
+        from strandline.replicate.transports.http import HttpSource
+
+        return HttpSource(leader, token=secret)
+    from strandline.replicate.transports.shared import SharedSource
+
+    return SharedSource(Path(leader), token=secret)
+
+
+_Followed = tuple[str | None, str | None, datetime | None]
+
+
+def _followed_by(site: Site) -> _Followed:
+    """What changes when the site follows another leader, or the same one again after it has led itself."""
+    return site.leader, site.leader_token, site.changed_at
+
+
+class Replication:
+    """`lake.replication`."""
+
+    def __init__(
+        self,
+        lake_id: str,
+        config: LakeConfig,
+        ledger: Ledger,
+        witness: Witness,
+        ingestion: Recovery,
+        started: Callable[[], IngestContext],
+        catalog: Callable[[], PyIcebergCatalog],
+        maintenance: Callable[[], MaintainContext],
+    ) -> None:
+        self._lake_id = lake_id
+        self._config = config
+        self._ledger = ledger
+        self._witness = witness
+        self._parts = (ingestion, started, catalog, maintenance)
+        self._notes = PassNotes(ledger)
+        self._followed: _Followed | None = None  # whom `follower` asks
+
+    @property
+    def site(self) -> Site:
+        return self._ledger.query(sites.get)
+
+    def check_leads(self) -> None:
+        """Raises NotLeader at a follower: rows and changes come from its leader."""
+        self._ledger.query(sites.check_leads)
+
+    def check_follows(self) -> Site:
+        """Raises RefusedError at a site that leads, or is about to."""
+        return self._ledger.query(sites.check_follows)
+
+    @cached_property
+    def follower(self) -> Follower:
+        """Raises RefusedError at a site that leads."""
+        from strandline.replicate.context import FollowContext
+        from strandline.replicate.follower import Follower
+
+        site = self.check_follows()
+        self._followed = _followed_by(site)
+        source = open_source(site.leader or "", site.leader_token)
+        context = FollowContext(self._lake_id, self._config, self._ledger, self._witness, source, *self._parts)
+        return Follower(context, self._config.settings.follow, self._config.home / CHECKPOINT_NAME)
+
+    @cached_property
+    def arbiter(self) -> Arbiter | None:
+        """None if the settings name none."""
+        from strandline.replicate.arbiter.open_arbiter import open_arbiter
+
+        return open_arbiter(self._config, self._lake_id)
+
+    @cached_property
+    def lease(self) -> SiteLease | None:
+        """What a leader needs to take rows. None: without an arbiter, nothing."""
+        from strandline.replicate.lease import SiteLease
+
+        arbiter = self.arbiter
+        return None if arbiter is None else SiteLease(self._lake_id, self._config, self._ledger, arbiter)
+
+    @cached_property
+    def arbiter_watch(self) -> ArbiterWatch | None:
+        """For those who show what the arbiter says. None without an arbiter."""
+        from strandline.replicate.arbiter.watch import ArbiterWatch
+
+        seconds = self._config.settings.replication.lease_seconds / 3
+        return None if self.arbiter is None else ArbiterWatch(self.arbiter, every_seconds=seconds)
+
+    @property
+    def promotion(self) -> Promotion:
+        """What makes this site the leader."""
+        from strandline.replicate.promote import Promotion
+
+        _, started, _, _ = self._parts
+        return Promotion(self._config, self._ledger, self._witness, started, self.arbiter)
+
+    def verify(self) -> list[DatasetVerdict]:
+        """Compares every row up to the seal with the leader's."""
+        from strandline.replicate.verify_leader import verify_leader
+
+        return verify_leader(self._present_follower(self.site).context)
+
+    def follow_once(self) -> FollowReport:
+        """One pass: everything that the leader offers now."""
+        return self._pass(self.site, None)
+
+    def _pass(self, site: Site, stopping: threading.Event | None) -> FollowReport:
+        with self._notes.one_pass() as notes:  # it may fail before there is a follower
+            return self._present_follower(site).tick(stopping, notes)
+
+    def _present_follower(self, site: Site) -> Follower:
+        """Another process may have pointed this site to another leader meanwhile."""
+        if self._followed != _followed_by(site):
+            self._forget_follower()
+        return self.follower
+
+    def _forget_follower(self) -> None:
+        found: Follower | None = self.__dict__.pop("follower", None)
+        if found is not None:
+            found.close()
+
+    def follow(
+        self,
+        control: LoopControl,
+        on_pass: Callable[[FollowReport], None] = lambda report: None,
+        on_role: Callable[[Site], None] = lambda site: None,
+    ) -> None:
+        """Keeps up with the leader until it is asked to stop. A site that leads has nothing to do; when it is promoted
+        or rejoins meanwhile, the next pass knows. `on_role` gets the site when its role has changed."""
+        from strandline.replicate.follower import raise_failures
+
+        role: SiteRole | None = None  # as the last pass found it
+
+        def work() -> None:
+            nonlocal role
+            site = self.site
+            before, role = role, site.role
+            if before is not None and before is not role:
+                on_role(site)
+            if not site.follows:
+                self._forget_follower()
+                return
+            report = self._pass(site, control.stopping)
+            on_pass(report)
+            raise_failures(report)
+
+        control.repeat(work, name="follow", poll_seconds=self._config.settings.follow.poll_seconds)
+
+    def close(self) -> None:
+        self._forget_follower()

@@ -1,0 +1,1 @@
+"""The ways in which a follower reaches its leader."""

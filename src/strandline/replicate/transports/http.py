@@ -1,0 +1,134 @@
+"""A follower that reaches its leader over HTTP. The tasks of Spark fetch the rows, each its part of a range."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from strandline.core.errors import FailedError, StorageError
+from strandline.core.forward_protocol import DIGEST, content_digest
+from strandline.core.types import SEQ_COLUMN, DatasetUuid, Seq, SeqRange, ShardId
+from strandline.iceberg.pyiceberg.schema import fields_of_arrow
+from strandline.receive.batch_frame import nullable
+from strandline.receive.schema_adapt import SchemaAdapter
+from strandline.replicate.answer_document import parse_answer
+from strandline.replicate.source import Content, LeaderSite, Polled
+from strandline.replicate.transports.segment_fetch import (
+    LeaderAddress,
+    TryAgain,
+    Wanted,
+    check_answer,
+    fetch_rows,
+    fetch_schema,
+    with_text_uuids,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+    from pyspark.sql import types as T
+
+    from strandline.iceberg.spark.tables import SparkTables
+
+PART_NUMBERS = 1_000_000  # sequence numbers that one task fetches, in a range of up to PARTS_MAX such parts
+PARTS_MAX = 2_000  # a range that spans terms has 2**40 numbers and more, of which nearly all were never taken
+
+
+class HttpSource:
+    def __init__(self, url: str, *, token: str | None) -> None:
+        self._leader = LeaderAddress(url.rstrip("/"), token)
+        self._client = self._leader.client()
+
+    def close(self) -> None:
+        self._client.close()
+
+    def site(self) -> LeaderSite:
+        return self.poll({}, items_max=1).site
+
+    def poll(self, after: Mapping[DatasetUuid, Seq], *, items_max: int, sinks: bool = False) -> Polled:
+        return parse_answer(self._post("offer", {"after": dict(after), "items_max": items_max, "sinks": sinks}))
+
+    def acknowledge(
+        self, term: int, seals: Mapping[DatasetUuid, Seq], marks: Mapping[ShardId, Seq], number: int | None = None
+    ) -> None:
+        said = {str(shard): mark for shard, mark in marks.items()}
+        self._post("acknowledge", {"term": term, "seals": dict(seals), "marks": said, "number": number})
+
+    def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to an offer must be proven by its digest, and what is said is sent with one."""
+        import httpx
+
+        said = json.dumps(body).encode()
+        headers = {"Content-Type": "application/json", DIGEST: content_digest(said)}
+        try:
+            answer = self._client.post(path, content=said, headers=headers)
+            check_answer(answer)
+            if path == "offer" and answer.headers.get(DIGEST) != content_digest(answer.content):
+                raise TryAgain("its answer was damaged on the way")
+            found = answer.json()
+        except (httpx.TransportError, TryAgain, ValueError) as e:
+            raise StorageError(
+                f"the leader at {self._leader.url} does not answer: {str(e) or type(e).__name__}",
+                hint="Check its address, and that `strandline serve` runs there. The follower tries again.",
+            ) from e
+        if not isinstance(found, dict):
+            raise FailedError(f"{self._leader.url} is not a leader: its answer is no object")
+        return found
+
+    @contextmanager
+    def content(self, tables: SparkTables, dataset: DatasetUuid, rows: SeqRange) -> Iterator[Content]:
+        part = Wanted(dataset, rows.lo, rows.hi)
+        schema = fetch_schema(self._leader, part)
+        names = frozenset(schema.names)
+        yield Content(fields_of_arrow(schema), lambda columns: self._frame(tables, part, columns, names))
+
+    @contextmanager
+    def numbers(self, tables: SparkTables, dataset: DatasetUuid, rows: SeqRange) -> Iterator[DataFrame]:
+        from pyspark.sql import types as T
+
+        number = T.StructType([T.StructField(SEQ_COLUMN, T.LongType(), False)])
+        part = Wanted(dataset, rows.lo, rows.hi, only_numbers=True)
+        yield self._frame(tables, part, number, frozenset(number.names))
+
+    def _frame(self, tables: SparkTables, wanted: Wanted, columns: T.StructType, names: frozenset[str]) -> DataFrame:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        part_numbers = part_size(numbers := wanted.hi - wanted.lo + 1, PART_NUMBERS)
+        parts = -(-numbers // part_numbers)
+        required = tuple(f.name for f in columns if not f.nullable)
+        fitting = SchemaAdapter(to_arrow_schema(nullable(columns)), required)
+        task = _Task(self._leader, wanted, names, fitting, part_numbers)
+        return tables.spark.range(0, parts, 1, parts).mapInArrow(task.run, columns)
+
+
+def part_size(numbers: int, least: int) -> int:
+    """How many sequence numbers one task fetches of a range."""
+    return max(least, -(-numbers // PARTS_MAX))
+
+
+@dataclass(frozen=True)
+class _Task:
+    """Runs on the executors: a row that comes in is the number of a part of the range."""
+
+    leader: LeaderAddress
+    wanted: Wanted
+    names: frozenset[str]  # the leader's columns when the follower looked: all that the rows may have
+    fitting: SchemaAdapter
+    part_numbers: int
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for part in batch.column("id").to_numpy().tolist():  # one row per task
+                lo = self.wanted.lo + part * self.part_numbers
+                hi = min(self.wanted.hi, lo + self.part_numbers - 1)
+                for rows in fetch_rows(self.leader, replace(self.wanted, lo=lo, hi=hi)):
+                    yield self._fit(rows)
+
+    def _fit(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        if frozenset(rows.schema.names) != self.names:
+            raise FailedError("the leader's columns were changed just now", hint="The follower tries again.")
+        asked = rows.select([name for name in rows.schema.names if name in self.fitting.schema.names])
+        return self.fitting.fit(with_text_uuids(asked, self.fitting.schema))

@@ -1,0 +1,218 @@
+"""Fetches the rows of a range from a leader's API, in a task of Spark. Only batches that are proven are given on; a
+connection that breaks, or a byte that changed, is answered by asking again behind the last proven row.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from strandline.core.errors import FailedError, SegmentDamaged, StorageError
+from strandline.core.types import SEQ_COLUMN
+
+if TYPE_CHECKING:
+    import httpx
+    import pyarrow as pa
+
+ATTEMPTS_MAX = 5  # in a row, without a proven batch in between
+CONNECT_SECONDS_MAX = 10.0
+SILENCE_SECONDS_MAX = 60.0
+_PAUSE_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class LeaderAddress:
+    url: str  # without a slash at the end
+    token: str | None = field(repr=False, default=None)
+
+    def client(self) -> httpx.Client:
+        import httpx
+
+        headers = {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
+        timeout = httpx.Timeout(SILENCE_SECONDS_MAX, connect=CONNECT_SECONDS_MAX)
+        return httpx.Client(
+            base_url=f"{self.url}/api/v1/replication/", headers=headers, timeout=timeout, verify=_trusted()
+        )
+
+
+@cache
+def _trusted() -> ssl.SSLContext:
+    """Once per process: it reads the certificates of all authorities, which takes longer than most requests."""
+    import httpx
+
+    return httpx.create_ssl_context()
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A range of a dataset."""
+
+    dataset: str
+    lo: int
+    hi: int
+    only_numbers: bool = False
+
+
+class _Body:
+    """The bytes of an answer as they arrive, as a file."""
+
+    def __init__(self, parts: Iterator[bytes]) -> None:
+        self._parts = parts
+        self._left = b""
+
+    def read(self, size: int) -> bytes:
+        parts, length = [self._left], len(self._left)
+        while length < size and (more := next(self._parts, b"")):
+            parts.append(more)
+            length += len(more)
+        whole = b"".join(parts)
+        self._left = whole[size:]
+        return whole[:size]
+
+
+def fetch_schema(leader: LeaderAddress, wanted: Wanted) -> pa.Schema:
+    """The Arrow schema of the range, with the ids of the leader's columns; no rows are read. Raises as `fetch_rows`."""
+    # To the end, which proves it: a column whose name was damaged on the way would be another column.
+    rows = _Fetching(leader, wanted, wanted.hi)
+    for _ in rows:
+        pass
+    assert rows.schema is not None
+    return rows.schema
+
+
+def fetch_rows(leader: LeaderAddress, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    """Every row of the range once, in the order of numbers. Raises SegmentDamaged or StorageError when asking again did
+    not help, and FailedError for what the leader refuses."""
+    return iter(_Fetching(leader, wanted, wanted.lo - 1))
+
+
+class _Fetching:
+    """The rows behind a number. `schema` is that of the last answer."""
+
+    def __init__(self, leader: LeaderAddress, wanted: Wanted, behind: int) -> None:
+        self._leader = leader
+        self._wanted = wanted
+        self._behind = behind
+        self.schema: pa.Schema | None = None
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        import httpx
+
+        failures = 0
+        with self._leader.client() as client:
+            while True:
+                try:
+                    for batch in self._answer(client):
+                        self._behind, failures = int(batch.column(SEQ_COLUMN)[-1].as_py()), 0
+                        yield batch
+                    return
+                except (SegmentDamaged, httpx.TransportError, TryAgain) as e:
+                    failures += 1
+                    if failures == ATTEMPTS_MAX:
+                        if isinstance(e, SegmentDamaged):
+                            raise
+                        raise StorageError(
+                            f"the leader at {self._leader.url} does not answer: {str(e) or type(e).__name__}",
+                            hint="The follower tries again. Check the network, and that `strandline serve` runs there.",
+                        ) from e
+                    time.sleep(_PAUSE_SECONDS * 2**failures)
+
+    def _answer(self, client: httpx.Client) -> Iterator[pa.RecordBatch]:
+        from strandline.replicate.segment_stream import SegmentReader, request_name
+
+        wanted, behind = self._wanted, self._behind
+        asked = request_name(wanted.dataset, wanted.lo, wanted.hi, behind, wanted.only_numbers)
+        with _asked(client, wanted, behind) as answer:
+            reader = SegmentReader(_Body(answer.iter_bytes()), behind=behind, asked=asked)
+            self.schema = reader.schema
+            yield from reader
+
+
+def with_text_uuids(rows: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
+    """Spark has the uuids of Iceberg as text; Arrow has them as 16 bytes."""
+    import pyarrow as pa
+
+    columns = []
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        at = wanted.get_field_index(name)
+        is_bytes = pa.types.is_fixed_size_binary(_storage(column).type) and _storage(column).type.byte_width == 16
+        is_uuid = at >= 0 and is_bytes and pa.types.is_string(wanted.field(at).type)
+        columns.append(_uuid_text(_storage(column)) if is_uuid else column)
+    return pa.record_batch(columns, names=rows.schema.names)
+
+
+def _storage(column: Any) -> Any:
+    return getattr(column, "storage", column)
+
+
+_DIGITS = b"0123456789abcdef"
+_DASHES = (8, 13, 18, 23)
+
+
+def _uuid_text(column: Any) -> Any:
+    import numpy as np
+    import pyarrow as pa
+
+    zero = pa.scalar(bytes(16), column.type)
+    filled = column.fill_null(zero) if column.null_count else column
+    raw = np.frombuffer(filled.buffers()[1], np.uint8)[filled.offset * 16 :][: len(filled) * 16].reshape(-1, 16)
+    digits = np.frombuffer(_DIGITS, np.uint8)
+    text = np.full((len(filled), 36), ord("-"), np.uint8)
+    places = [i for i in range(36) if i not in _DASHES]
+    text[:, places[0::2]] = digits[raw >> 4]
+    text[:, places[1::2]] = digits[raw & 15]
+    found = pa.array(text.reshape(-1).view("S36").astype(str), pa.string())
+    return pa.compute.if_else(column.is_valid(), found, None) if column.null_count else found
+
+
+class TryAgain(Exception):
+    """The leader is busy, or somebody on the way to it is."""
+
+
+class _asked:
+    def __init__(self, client: httpx.Client, wanted: Wanted, behind: int) -> None:
+        asked: dict[str, str | int | bool] = {
+            "dataset": wanted.dataset, "lo": wanted.lo, "hi": wanted.hi, "behind": behind,
+            "only_numbers": wanted.only_numbers,
+        }  # fmt: skip
+        self._stream = client.stream("GET", "segment", params=asked)
+
+    def __enter__(self) -> httpx.Response:
+        answer = self._stream.__enter__()
+        try:
+            check_answer(answer)
+        except BaseException:
+            self._stream.__exit__(None, None, None)
+            raise
+        return answer
+
+    def __exit__(self, *failure: object) -> None:
+        self._stream.__exit__(None, None, None)
+
+
+def check_answer(answer: httpx.Response) -> None:
+    """Raises FailedError for what the leader refuses; `TryAgain` if it may answer later."""
+    if answer.is_success:
+        return
+    answer.read()
+    if answer.status_code == 429 or answer.status_code >= 500:
+        raise TryAgain(f"it answered {answer.status_code}")
+    raise FailedError(f"the leader refuses: {_said(answer)}", hint=_HINTS.get(answer.status_code))
+
+
+_HINTS = {
+    401: "It does not know the token, or has revoked it: `strandline follower add NAME` at the leader makes one.",
+    403: "The token is not a follower's: `strandline follower add NAME` at the leader makes one.",
+}
+
+
+def _said(answer: httpx.Response) -> str:
+    try:
+        document = answer.json()
+        return str(document.get("detail") or document.get("title") or answer.status_code)
+    except (ValueError, AttributeError):
+        return f"it answered {answer.status_code}"

@@ -1,0 +1,165 @@
+"""A follower that reaches its leader's ledger, catalog and warehouse: it reads the ledger itself, and Spark reads the
+leader's tables. Nothing is written there except how far the follower is.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from strandline.core.errors import FailedError, RefusedError, TableRolledBack
+from strandline.core.roles import Role, allows
+from strandline.core.settings import LakeConfig, load_config
+from strandline.core.types import INTERNAL_COLUMNS, SEQ_COLUMN, Dataset, DatasetUuid, Seq, SeqRange, ShardId
+from strandline.iceberg.metadata.identifier import in_spark, quoted
+from strandline.iceberg.metadata.lineage import RolledBack
+from strandline.iceberg.session import spark_internals
+from strandline.iceberg.session.lake_session import open_session
+from strandline.iceberg.spark.java_errors import explaining
+from strandline.iceberg.spark.settled_tag import judge_table
+from strandline.iceberg.spark.tables import SparkTables
+from strandline.ledger.engine import Connection, Ledger
+from strandline.ledger.ingest import blocks, sequence
+from strandline.ledger.receive import tokens
+from strandline.ledger.receive.tokens import Token
+from strandline.ledger.replicate import followers, sites
+from strandline.ledger.replicate.followers import Told
+from strandline.read import rollback
+from strandline.replicate.leader import Leader
+from strandline.replicate.source import Content, LeaderSite, Polled
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
+
+
+class SharedSource:
+    """`token` is what `strandline follower add` gave at the leader. Without one, the leader does not know how far the
+    follower is."""
+
+    def __init__(self, settings_file: Path, *, token: str | None) -> None:
+        self._config: LakeConfig = load_config(settings_file)
+        self._ledger = Ledger(self._config)
+        self._ledger.open()
+        self._token = token
+        self._leader = Leader(self.site().lake, self._ledger, self._catalog)
+        self._opened: PyIcebergCatalog | None = None
+        self._tables: SparkTables | None = None
+        self._opening = threading.Lock()
+
+    def close(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+        self._ledger.close()
+
+    def _catalog(self) -> PyIcebergCatalog:
+        from strandline.iceberg.pyiceberg.catalog import open_catalog
+
+        with self._opening:
+            if self._opened is None:
+                self._opened = open_catalog(self._config)
+            return self._opened
+
+    def _leaders_tables(self) -> SparkTables:
+        """In a session of its own: there, our catalog's name stands for the leader's catalog."""
+        with self._opening:
+            if self._tables is None:
+                attempts = self._config.settings.ingest.commit_attempts_max
+                self._tables = SparkTables(open_session(self._config, check_pages=True), attempts_max=attempts)
+            return self._tables
+
+    def site(self) -> LeaderSite:
+        with self._ledger.read() as connection:
+            found = None if self._token is None else tokens.find(connection, self._token)
+            known = None if found is None else followers.of_token(connection, found.owner)
+            number = None if known is None else known.site_number
+            return LeaderSite(sequence.read(connection).lake, sites.get(connection).term, number)
+
+    def poll(self, after: Mapping[DatasetUuid, Seq], *, items_max: int, sinks: bool = False) -> Polled:
+        found = self._leader.poll(after, items_max=items_max, only=self._allowed, sinks=sinks)
+        site = LeaderSite(found.lake, found.term)
+        return Polled(site, found.offers, found.made, found.dropped, found.sinks, found.seals, found.datasets)
+
+    @contextmanager
+    def content(self, tables: SparkTables, dataset: DatasetUuid, rows: SeqRange) -> Iterator[Content]:
+        known = self._find(dataset)
+        theirs = self._checked(known, rows)
+        fields = [f for f in theirs.view(known.name).schema["fields"] if f["name"] not in INTERNAL_COLUMNS]
+        with explaining(f"the leader's rows of {known.name} cannot be read"):
+            frame = theirs.spark.table(in_spark(known.name))
+            if {f["name"] for f in fields} != {c for c in frame.columns if c not in INTERNAL_COLUMNS}:
+                raise FailedError(
+                    f"the columns of {known.name} were changed at the leader just now", hint="The follower tries again."
+                )
+            inside = frame.where(f"{SEQ_COLUMN} BETWEEN {rows.lo} AND {rows.hi}")
+            found = _over(tables, inside)
+        yield Content(fields, lambda schema: found.select(*(quoted(name) for name in schema.names)))
+
+    @contextmanager
+    def numbers(self, tables: SparkTables, dataset: DatasetUuid, rows: SeqRange) -> Iterator[DataFrame]:
+        known = self._find(dataset)
+        frame = self._checked(known, rows).spark.table(in_spark(known.name)).select(SEQ_COLUMN)
+        with explaining(f"the leader's rows of {known.name} cannot be read"):
+            inside = frame.where(f"{SEQ_COLUMN} BETWEEN {rows.lo} AND {rows.hi}")
+            # Over its rows: a plan that names the leader's table would be resolved again in a DELETE through a view, by
+            # its name, and both sites have a table of this name.
+            found = spark_internals.frame_over(tables.spark, spark_internals.query_execution(inside).toRdd(), inside)
+        yield found
+
+    def _checked(self, known: Dataset, rows: SeqRange) -> SparkTables:
+        """The ledger first, then the table. Raises if what the leader's table has of the range cannot be trusted."""
+        with self._ledger.read() as connection:
+            blocks.check_resynced(connection, known.id)
+            sealed = blocks.sealed(connection, known.id)
+            memory = rollback.recall(connection, known)
+        if sealed is None or sealed < rows.hi:
+            raise FailedError(
+                f"{known.name}: the leader's ledger has not settled {rows}; it may have been restored",
+                hint="The follower tries again.",
+            )
+        tables = self._leaders_tables()
+        verdict = judge_table(tables, known.name, tables.view(known.name), memory)
+        if isinstance(verdict, RolledBack):
+            raise TableRolledBack(
+                f"the leader's table {known.name} was rolled back", hint="`strandline status` there says what to do."
+            )
+        return tables
+
+    def acknowledge(
+        self, term: int, seals: Mapping[DatasetUuid, Seq], marks: Mapping[ShardId, Seq], number: int | None = None
+    ) -> None:
+        if self._token is not None:
+            token = self._ledger.query(self._checked_token, self._token)
+            self._leader.acknowledge(token.owner, Told(term, seals, marks, number))
+
+    def _find(self, dataset: DatasetUuid) -> Dataset:
+        return self._leader.find(dataset, only=self._ledger.query(self._allowed))
+
+    def _allowed(self, connection: Connection) -> Collection[str] | None:
+        """The datasets that the follower may see, as over HTTP; None: all."""
+        return None if self._token is None else self._checked_token(connection, self._token).datasets
+
+    @staticmethod
+    def _checked_token(connection: Connection, secret: str) -> Token:
+        """Raises RefusedError for what the leader's API would refuse."""
+        found = tokens.find(connection, secret)
+        if found is None:
+            raise RefusedError("the leader does not know this follower's token, or has revoked it", hint=_NEW_TOKEN)
+        if not allows(found.role, Role.REPLICATE):
+            raise RefusedError(f"this token has the role {found.role} at the leader, not a follower's", hint=_NEW_TOKEN)
+        return found
+
+
+_NEW_TOKEN = (
+    "`strandline follower add NAME` at the leader makes one; name it with "
+    "`strandline follow init LEADER --token env:NAME`."
+)
+
+
+def _over(tables: SparkTables, frame: DataFrame) -> DataFrame:
+    """The same rows as a frame of the follower's session: what is written from it goes to the follower's catalog."""
+    return spark_internals.frame_in(tables.spark, frame)

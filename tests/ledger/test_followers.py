@@ -1,0 +1,238 @@
+"""Followers at their leader: what they told, and what it counts for."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+import sqlalchemy as sa
+
+from strandline.core.errors import NoSuchFollower, RefusedError, TermPassed, UsageError
+from strandline.core.replication import OnLag
+from strandline.core.roles import Role
+from strandline.core.types import BlockKind, DatasetUuid, Seq, SeqRange, ShardId
+from strandline.ledger.engine import utc_now
+from strandline.ledger.ingest import blocks, datasets
+from strandline.ledger.receive import tokens
+from strandline.ledger.replicate import follower_report, followers
+from strandline.ledger.replicate.followers import Follower, NewFollower, Told
+from strandline.ledger.schema.core import block
+from strandline.ledger.schema.replicate import site
+from tests.ledger.conftest import Bench
+
+
+def add(bench: Bench, name: str = "east", **more: object) -> Follower:
+    with bench.ledger.write() as connection:
+        token, _ = tokens.create(connection, f"follower-{name}", None, role=Role.REPLICATE)
+        return followers.add(connection, NewFollower(name, token.id, **more))  # type: ignore[arg-type]
+
+
+def tell(bench: Bench, found: Follower, seal: int | None = None, term: int = 1, **marks: int) -> None:
+    told = Told(
+        term,
+        {} if seal is None else {bench.dataset.uuid: Seq(seal)},
+        {ShardId(int(shard.removeprefix("s"))): Seq(mark) for shard, mark in marks.items()},
+    )
+    bench.ledger.change(followers.acknowledge, found, told)
+
+
+def seal_of(bench: Bench, name: str = "east") -> int | None:
+    found = bench.ledger.query(followers.list_progress, bench.dataset)
+    return next(p.number for p in found if p.follower.name == name)
+
+
+def test_a_follower_is_known_by_its_name_and_by_every_token_of_its_line(bench: Bench) -> None:
+    made = add(bench)
+    with bench.ledger.write() as connection:
+        newer, _ = tokens.create(connection, "newer", None, replaces="follower-east")
+        assert followers.get(connection, "east") == made
+        assert followers.of_token(connection, newer.owner) == made
+        other, _ = tokens.create(connection, "other", None, role=Role.REPLICATE)
+        assert followers.of_token(connection, other.owner) is None
+        with pytest.raises(NoSuchFollower, match="there is no follower west") as refused:
+            followers.get(connection, "west")
+    assert refused.value.hint == "Followers here: east."
+
+
+def test_a_name_is_taken_until_its_follower_is_removed(bench: Bench) -> None:
+    made = add(bench)
+    with pytest.raises(RefusedError, match="named east already"), bench.ledger.write() as connection:
+        followers.add(connection, NewFollower("east", made.token))  # type: ignore[arg-type]
+    bench.ledger.change(followers.remove, made)
+    assert bench.ledger.query(followers.list_followers) == []
+    with bench.ledger.write() as connection:
+        assert followers.add(connection, NewFollower("east", made.token)).id != made.id  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("on_lag", "bound"), [(OnLag.DROP, None), (OnLag.HOLD, timedelta(days=1))])
+def test_only_a_follower_that_rows_are_dropped_for_says_after_how_long(
+    bench: Bench, on_lag: OnLag, bound: timedelta | None
+) -> None:
+    with pytest.raises(UsageError, match="needs drop_after"):
+        add(bench, on_lag=on_lag, drop_after=bound)
+
+
+def test_a_seal_and_a_mark_only_rise_whatever_order_they_are_told_in(bench: Bench) -> None:
+    for _ in range(10):
+        bench.publish(bench.reserve(f"b{_}", 10))
+    made = add(bench)
+    assert seal_of(bench) is None
+    for seal in (30, 10, 50, 50, 20):
+        tell(bench, made, seal, s0=seal)
+    assert seal_of(bench) == 50
+    assert bench.ledger.query(followers.highest_mark, bench.dataset.id) == 50
+    tell(bench, made, s0=90)
+    assert (seal_of(bench), bench.ledger.query(followers.highest_mark, bench.dataset.id)) == (50, 90)
+
+
+def test_what_a_follower_does_not_follow_is_ignored(bench: Bench) -> None:
+    other = bench.add_dataset("default.other")
+    bench.reserve("a", 10)
+    made = add(bench, datasets=(other.uuid,))
+    told = Told(
+        1, {bench.dataset.uuid: Seq(5), DatasetUuid("nobody's"): Seq(5)}, {ShardId(0): Seq(5), ShardId(99): Seq(5)}
+    )
+    bench.ledger.change(followers.acknowledge, made, told)
+    assert bench.ledger.query(followers.list_progress, bench.dataset) == []
+    assert bench.ledger.query(followers.highest_mark, bench.dataset.id) is None
+    assert [p.number for p in bench.ledger.query(followers.list_progress, other)] == [None]
+
+
+def test_a_number_that_nobody_has_taken_is_refused(bench: Bench) -> None:
+    bench.reserve("a", 10)
+    made = add(bench)
+    with pytest.raises(RefusedError, match="no number above 10"):
+        tell(bench, made, 11)
+    assert seal_of(bench) is None
+
+
+def test_a_follower_counts_in_the_leaders_own_term_only(bench: Bench) -> None:
+    bench.reserve("a", 50)
+    made = add(bench)
+    tell(bench, made, 40)
+    with pytest.raises(TermPassed, match="term 2"):
+        tell(bench, made, 45, term=2)
+    with bench.ledger.write() as connection:
+        connection.execute(site.update().values(term=2))
+    assert seal_of(bench) is None
+    with pytest.raises(TermPassed, match="term 1"):
+        tell(bench, made, 45)
+    tell(bench, made, 20, term=2)
+    assert seal_of(bench) == 20
+
+
+def test_a_removed_follower_holds_nothing(bench: Bench) -> None:
+    bench.reserve("a", 50)
+    made = add(bench)
+    tell(bench, made, 40)
+    bench.ledger.change(followers.remove, made)
+    assert bench.ledger.query(followers.list_progress, bench.dataset) == []
+    assert bench.ledger.query(followers.highest_mark, bench.dataset.id) is None
+
+
+def test_sinks_that_wait_for_all_followers_wait_for_the_slowest(bench: Bench) -> None:
+    bench.reserve("a", 50)
+    other = bench.add_dataset("default.other")
+    assert bench.ledger.query(followers.waits) == {}
+    tell(bench, add(bench, "east", datasets=(bench.dataset.uuid,)), 40)
+    assert bench.ledger.query(followers.waits) == {bench.dataset.id: 40}
+    west = add(bench, "west")
+    assert bench.ledger.query(followers.waits) == {bench.dataset.id: None, other.id: None}
+    tell(bench, west, 30)
+    assert bench.ledger.query(followers.waits) == {bench.dataset.id: 30, other.id: None}
+    bench.ledger.change(followers.remove, west)
+    assert bench.ledger.query(followers.waits) == {bench.dataset.id: 40}
+
+
+def test_retention_waits_for_a_follower_from_the_first_run_that_found_it_behind(bench: Bench) -> None:
+    bench.reserve("a", 50)
+    made, now = add(bench), utc_now()
+    later = now + timedelta(hours=1)
+    with bench.ledger.write() as connection:
+        assert followers.keep_holds(connection, bench.dataset.id, [made.id], now) == ([made.id], [])
+        assert followers.keep_holds(connection, bench.dataset.id, [made.id], later) == ([], [])
+        assert followers.list_progress(connection, bench.dataset)[0].held_since == now
+        followers.drop_for(connection, bench.dataset.id, made.id, Seq(30))
+        followers.drop_for(connection, bench.dataset.id, made.id, Seq(20))
+        found = followers.list_progress(connection, bench.dataset)[0]
+        assert (found.number, found.dropped_upto) == (None, 30)
+    tell(bench, made, 25)
+    with bench.ledger.write() as connection:
+        assert followers.keep_holds(connection, bench.dataset.id, [], later) == ([], [made.id])
+        found = followers.list_progress(connection, bench.dataset)[0]
+        assert (found.number, found.held_since, found.dropped_upto) == (25, None, 30)
+
+
+def test_a_follower_of_everything_follows_datasets_that_are_made_later(bench: Bench) -> None:
+    made = add(bench)
+    later = bench.add_dataset("default.later")
+    assert [p.follower for p in bench.ledger.query(followers.list_progress, later)] == [made]
+
+
+def test_adding_a_follower_waits_for_a_retention_that_does_not_see_it(bench: Bench) -> None:
+    """It locks what it follows, as a new sink does."""
+    made = add(bench)
+    statements: list[str] = []
+
+    @sa.event.listens_for(bench.ledger.engine, "before_cursor_execute")
+    def _note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        statements.append(statement)
+
+    add(bench, "west")
+    assert made.datasets is None
+    if not bench.ledger.is_sqlite:  # SQLite has one writer at a time
+        assert any("FOR NO KEY UPDATE" in s and "dataset" in s for s in statements)
+
+
+def test_dropped_datasets_are_followed_no_more(bench: Bench) -> None:
+    made = add(bench)
+    bench.reserve("a", 10)
+    with bench.ledger.write() as connection:
+        assert datasets.mark_dropped(connection, bench.dataset.id)
+    tell(bench, made, 5)
+    assert bench.ledger.query(followers.highest_mark, bench.dataset.id) is None
+
+
+def test_what_a_follower_lacks_is_counted_by_shard_and_unknown_is_not_zero(bench: Bench) -> None:
+    with bench.ledger.write() as connection:
+        wide = datasets.add(connection, name="default.wide", table_uuid="uuid-of-wide", shards=2)
+    first, second = wide.first_shard, ShardId(wide.first_shard + 1)
+    made = add(bench, datasets=(wide.uuid,))
+    numbers = []
+    for name, shard in (("a", first), ("b", second), ("c", first)):
+        wanted = blocks.NewBlock(wide.id, 10, name, None, shard=shard)
+        reserved, _ = blocks.reserve(bench.ledger, bench.witness, wanted, lease_seconds=60)
+        assert isinstance(reserved, blocks.Reserved)
+        numbers.append(bench.publish(reserved).head.rows)
+
+    def lags() -> list[tuple[int, int | None, int | None, int | None]]:
+        with bench.ledger.read_at_once() as connection:
+            return [(x.shard, x.mark, x.segments, x.rows) for x in follower_report.read_lags(connection)]
+
+    assert lags() == [(first, None, None, None), (second, None, None, None)]
+    told = Told(1, {wide.uuid: numbers[0].hi}, {first: numbers[0].hi, second: Seq(0)})
+    bench.ledger.change(followers.acknowledge, made, told)
+    assert lags() == [(first, numbers[0].hi, 1, 10), (second, 0, 1, 10)]
+    told = Told(1, {wide.uuid: numbers[2].hi}, {first: numbers[2].hi, second: numbers[1].hi})
+    bench.ledger.change(followers.acknowledge, made, told)
+    assert lags() == [(first, numbers[2].hi, 0, 0), (second, numbers[1].hi, 0, 0)]
+    with bench.ledger.write() as connection:
+        connection.execute(site.update().values(term=2))
+    assert lags() == [(first, None, None, None), (second, None, None, None)]
+
+
+def test_a_range_that_nobody_counted_makes_the_lag_in_rows_unknown(bench: Bench) -> None:
+    bench.reserve("a", 10)
+    made = add(bench)
+    tell(bench, made, 0, s0=0)
+    bench.publish(bench.reserve("b", 5))
+    with bench.ledger.write() as connection:
+        connection.execute(
+            block.update().where(block.c.batch_id == "a").values(state="abandoned", reason="lost", lease_until=None)
+        )
+        blocks.insert_published(
+            connection, bench.dataset.id, SeqRange(Seq(1), Seq(10)), kind=BlockKind.RECOVERED, batch_id="recovered"
+        )
+    with bench.ledger.read_at_once() as connection:
+        [lag] = follower_report.read_lags(connection)
+    assert (lag.segments, lag.rows) == (2, None) and lag.oldest is not None

@@ -1,0 +1,251 @@
+"""The lease of a leader at the commit point of a batch: a real folder as arbiter, and a clock that the test moves."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from strandline.core.errors import LeaseOver, NotLeader, RefusedError, StorageError
+from strandline.core.settings import LakeConfig
+from strandline.core.settings_replication import ReplicationSettings
+from strandline.core.types import Reserved, Seq, SnapshotId, Staged
+from strandline.ledger.ingest import blocks
+from strandline.ledger.replicate import followers, members, sites
+from strandline.replicate.arbiter.arbiter import Arbiter, Landed, Seen
+from strandline.replicate.arbiter.folder import FolderCell
+from strandline.replicate.lease import SiteLease
+from strandline.replicate.manage_followers import Followers
+from tests.ledger.conftest import LAKE, Bench
+from tests.ledger.delivery_bench import add_sink
+
+LEASE = 30.0
+
+
+@dataclass
+class Led:
+    bench: Bench
+    arbiter: Arbiter
+    folder: Path
+    now: float = 1000.0
+
+    def lease(self) -> SiteLease:
+        """As another process of the same site has it."""
+        settings = ReplicationSettings(arbiter=f"file:{self.folder}", lease_seconds=LEASE, name="a")
+        known = self.bench.config
+        config = LakeConfig(known.settings.model_copy(update={"replication": settings}), known.home)
+        return SiteLease(LAKE, config, self.bench.ledger, self.arbiter, clock=lambda: self.now)
+
+    def seen(self) -> Seen:
+        found = self.arbiter.read()
+        assert found is not None
+        return found
+
+    def commit(self, held: Reserved) -> bool:
+        return blocks.mark_staged(self.bench.ledger, self.bench.witness, held, SnapshotId(1))
+
+    def cut_off(self) -> Callable[[], None]:
+        """Nobody reaches the folder any more, until what is returned is called."""
+        away = self.folder.with_name("away")
+        shutil.move(self.folder, away)
+        return lambda: shutil.move(away, self.folder) and None
+
+
+@pytest.fixture
+def led(bench: Bench, tmp_path: Path) -> Led:
+    folder = tmp_path / "arbiter"
+    folder.mkdir()
+    made = Led(bench, Arbiter(FolderCell(folder, LAKE), LAKE, call_seconds_max=20), folder)
+    bench.ledger.write_right = made.lease()
+    return made
+
+
+def test_the_first_batch_of_a_process_takes_the_lease(led: Led) -> None:
+    assert led.arbiter.read() is None
+    assert led.commit(led.bench.reserve("a"))
+    record = led.seen().record
+    assert (record.term, record.site, record.leads, record.lease_seconds, record.beat) == (1, 0, True, LEASE, 0)
+
+
+def test_it_is_renewed_when_a_third_of_it_is_over_and_not_before(led: Led) -> None:
+    led.bench.reserve("a")
+    led.now += LEASE / 3 - 1
+    led.bench.reserve("b")
+    assert led.seen().record.beat == 0
+    led.now += 2
+    led.bench.reserve("c")
+    assert led.seen().record.beat == 1
+
+
+def test_a_leader_that_is_cut_off_keeps_its_leases_word_and_then_commits_nothing(led: Led) -> None:
+    first, second = led.bench.reserve("a"), led.bench.reserve("b")
+    back = led.cut_off()
+    led.now += LEASE - 1
+    assert led.commit(first)
+    led.now += 2
+    with pytest.raises(LeaseOver, match="must not take rows") as told:
+        led.commit(second)
+    assert told.value.hint and told.value.retryable
+    with pytest.raises(LeaseOver):
+        led.bench.reserve("c")
+    back()
+    assert led.commit(second) and isinstance(blocks.find_block(led.bench.ledger, second.head), Staged)
+
+
+def test_a_process_that_stood_still_at_its_commit_point_asks_before_it_commits(led: Led) -> None:
+    """It was stopped for long, and another site leads by now."""
+    held = led.bench.reserve("a")
+    led.now += 10 * LEASE
+    other = replace(led.seen().record, term=17, site=1, name="b", address="https://b", before=1)
+    assert isinstance(led.arbiter.put(other, over=led.seen()), Landed)
+    with pytest.raises(NotLeader, match="site b leads in term 17") as told:
+        led.commit(held)
+    assert "rejoin https://b" in (told.value.hint or "")
+    site = led.bench.ledger.query(sites.get)
+    assert (site.superseded_term, site.superseded_by) == (17, "https://b")
+
+
+def test_who_stopped_between_the_look_and_the_transaction_finds_its_lease_over(led: Led) -> None:
+    led.bench.reserve("a")
+    right = led.bench.ledger.write_right
+    right.check()
+    led.now += LEASE
+    with pytest.raises(LeaseOver):
+        right.check()
+
+
+def test_a_claim_stops_the_leader_and_is_not_stored_before_that_site_leads(led: Led) -> None:
+    held = led.bench.reserve("a")
+    claim = replace(led.seen().record, term=17, site=1, name="b", leads=False, before=1)
+    assert isinstance(led.arbiter.put(claim, over=led.seen()), Landed)
+    led.now += LEASE
+    with pytest.raises(NotLeader, match="site b takes over in term 17"):
+        led.commit(held)
+    assert led.bench.ledger.query(sites.get).superseded_term is None
+
+
+def test_a_superseded_leader_refuses_rows_without_asking_anybody(led: Led) -> None:
+    with led.bench.ledger.write() as connection:
+        assert sites.supersede(connection, term=17, by="https://b")
+    led.cut_off()
+    with pytest.raises(NotLeader, match="site https://b leads in term 17") as told:
+        led.bench.reserve("a")
+    assert "rejoin https://b" in (told.value.hint or "")
+
+
+def test_several_processes_of_a_site_each_renew_the_lease(led: Led) -> None:
+    """What one has put gives the other nothing: nobody knows when it was put."""
+    one, other = led.lease(), led.lease()
+    one.renew()
+    led.now += LEASE - 1
+    other.renew()
+    led.now += 2
+    with pytest.raises(LeaseOver):
+        one.check()
+    other.check()
+    one.obtain()
+    one.check()
+    assert led.seen().record.beat == 2
+
+
+def test_a_follower_asks_for_no_lease(led: Led) -> None:
+    with led.bench.ledger.write() as connection:
+        sites.follow(connection, leader="https://a", token=None, term=1)
+    led.bench.ledger.write_right.obtain()
+    assert led.arbiter.read() is None
+
+
+# --- members ---------------------------------------------------------------------------------------------------------
+
+
+def _no_catalog() -> NoReturn:
+    raise StorageError("there is no catalog here")
+
+
+def _follower(led: Led, name: str, **options: object) -> followers.Follower:
+    made, _ = Followers(led.bench.ledger, _no_catalog, led.lease()).add(name, **options)  # type: ignore[arg-type]
+    return made
+
+
+def _tell(led: Led, found: followers.Follower, seal: int) -> None:
+    told = followers.Told(1, {led.bench.dataset.uuid: Seq(seal)}, {})
+    led.bench.ledger.change(followers.acknowledge, found, told)
+
+
+def test_a_follower_is_a_member_once_it_has_said_how_far_it_is(led: Led) -> None:
+    lease = led.lease()
+    site_b, _ = _follower(led, "b"), _follower(led, "c")
+    led.bench.publish(led.bench.reserve("a"))
+    assert lease.tend_members() == frozenset()
+    assert all(f.waited_for for f in led.bench.ledger.query(followers.list_followers)), "before it is a member"
+    _tell(led, site_b, 3)
+    assert lease.tend_members() == frozenset({1}) == led.seen().record.members
+    assert [f.member for f in led.bench.ledger.query(followers.list_followers)] == [True, False]
+
+
+def test_with_sinks_that_wait_a_member_has_all_that_they_were_promised(led: Led) -> None:
+    found = _follower(led, "b")
+    block = led.bench.publish(led.bench.reserve("a"))
+    with led.bench.ledger.write() as connection:
+        made = add_sink(connection, led.bench.dataset)
+        connection.exec_driver_sql(f"UPDATE sink SET planned = {block.head.rows.hi} WHERE id = {made.id}")
+    _tell(led, found, int(block.head.rows.hi) - 1)
+    with led.bench.ledger.read_at_once() as connection:
+        every = followers.list_followers(connection)
+        assert members.ready(connection, every, sinks_wait=True) == frozenset()
+        assert members.ready(connection, every, sinks_wait=False) == frozenset({1})
+    _tell(led, found, int(block.head.rows.hi))
+    with led.bench.ledger.read_at_once() as connection:
+        assert members.ready(connection, every, sinks_wait=True) == frozenset({1})
+
+
+def test_a_follower_of_some_datasets_is_never_a_member(led: Led) -> None:
+    found = _follower(led, "b", only=[led.bench.dataset.name])
+    _tell(led, found, 0)
+    assert found.site_number is None and led.lease().tend_members() == frozenset()
+
+
+def test_a_follower_is_written_off_in_the_record_before_it_is_removed(led: Led) -> None:
+    found = _follower(led, "b")
+    _tell(led, found, 0)
+    assert led.lease().tend_members() == frozenset({1})
+    back = led.cut_off()
+    with pytest.raises(StorageError):
+        Followers(led.bench.ledger, _no_catalog, led.lease()).remove("b")
+    assert [f.name for f in led.bench.ledger.query(followers.list_followers)] == ["b"], "it is waited for as before"
+    back()
+    Followers(led.bench.ledger, _no_catalog, led.lease()).remove("b")
+    assert led.seen().record.members == frozenset() and led.bench.ledger.query(followers.list_followers) == []
+
+
+def test_site_numbers_are_given_once_and_those_of_removed_followers_last(led: Led) -> None:
+    given = [_follower(led, f"f{n}").site_number for n in range(14)]
+    assert given == list(range(1, 15))
+    Followers(led.bench.ledger, _no_catalog).remove("f0")
+    assert [_follower(led, name).site_number for name in ("x", "y", "z")] == [15, 1, None]
+
+
+def test_no_number_is_given_while_that_of_a_follower_is_unknown(led: Led) -> None:
+    """Of a follower that is known from the tables only, because the ledger was lost."""
+    led.bench.ledger.change(followers.add_forgotten, "b")
+    for _ in range(2):
+        with pytest.raises(RefusedError, match="which number follower b has"):
+            _follower(led, "c")
+        [found] = led.bench.ledger.query(followers.list_followers)
+        found = _follower(led, "b") if found.token is None else found
+    led.bench.ledger.change(followers.acknowledge, found, followers.Told(1, {}, {}, 1))
+    assert _follower(led, "c").site_number == 2
+
+
+def test_a_promoted_leader_gives_no_numbers_and_followers_bring_their_own(led: Led) -> None:
+    led.bench.ledger.change(sites.raise_term, 17)
+    found = _follower(led, "c")
+    assert found.site_number is None
+    for number, is_told in ((1, False), (2, True)):  # 1 is the leader's own
+        led.bench.ledger.change(followers.acknowledge, found, followers.Told(17, {}, {}, number))
+        found = led.bench.ledger.query(followers.get, "c")
+        assert found.site_number == (number if is_told else None)

@@ -1,0 +1,296 @@
+"""The transaction that makes a follower the leader, on both ledgers, and what comes before it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from strandline.core import failpoints
+from strandline.core.errors import LedgerUnreadable, MarkMoved, NotLeader, RefusedError, ResyncNeeded
+from strandline.core.replication import Cut, LaneDefinition, SinkDefinition, SiteRole
+from strandline.core.types import Abandoned, BlockId, DatasetUuid, Published, Seq, SeqRange, SnapshotId
+from strandline.ledger.deliver import lanes, sinks
+from strandline.ledger.ingest import blocks, sequence
+from strandline.ledger.replicate import following, offers, promotions, sites
+from strandline.ledger.replicate.cuts import PreparedCut
+from strandline.ledger.replicate.promotions import Led
+from strandline.ledger.witness import Mark
+from strandline.replicate.leader_sinks import LeaderSinks, take_over_sinks
+from tests.ledger.conftest import LAKE, Bench
+from tests.ledger.test_following import apply, cut, follower, offer, purge, record, segment, sharded, take
+
+__all__ = ["follower"]
+
+TERM = 18  # of site 2
+FIRST = TERM * 2**40
+
+
+@pytest.fixture
+def behind_its_leader(follower: Bench) -> Bench:
+    """Of one dataset 1..10 is applied, 11..20 recorded and purge 21 recorded; of the other, the faster shard has
+    31..40, and the slower one lacks 22..30."""
+    other = sharded(follower)
+    first, second = other.first_shard, other.first_shard + 1
+    record(follower, offer(follower.dataset, 0, 21, segment(1, 10), segment(11, 20), purge(21, 1, 5)))
+    record(follower, offer(other, 0, 40, segment(22, 30, first), segment(31, 40, second)))
+    apply(follower, 1)
+    apply(follower, 31)
+    with follower.ledger.write() as connection:
+        sites.take_number(connection, 2)
+    return follower
+
+
+def claimed(bench: Bench) -> Bench:
+    promotions.begin(bench.ledger, 1)
+    promotions.claim(bench.ledger, TERM)
+    return bench
+
+
+def lead(bench: Bench, prepared: tuple[PreparedCut, ...] = (), lost: tuple[BlockId, ...] = ()) -> Led:
+    return promotions.lead(
+        bench.ledger, bench.witness, TERM, prepared=prepared, lost=lost,
+        take_over_sinks=lambda connection: take_over_sinks(connection).left,
+    )  # fmt: skip
+
+
+def test_the_sinks_that_the_leader_told_of_are_the_new_leaders(behind_its_leader: Bench) -> None:
+    bench = claimed(behind_its_leader)
+    told = SinkDefinition(
+        bench.dataset.uuid, "archive", "files", "instance-1", 2, (("path", "out"),), "file:///out", Seq(3), Seq(9),
+        None, None, False, (LaneDefinition("", Seq(7), None),),
+    )  # fmt: skip
+    LeaderSinks(bench.ledger).keep((told, replace(told, name="far", dataset=DatasetUuid("elsewhere"))))
+    assert bench.ledger.query(sinks.list_sinks) == [] == bench.ledger.query(sinks.due), "a follower has none"
+    assert lead(bench).sinks_left == ("far",), "its dataset is not here"
+    [work] = bench.ledger.query(sinks.due)
+    record = work.sink
+    assert (record.name, record.instance, record.generation, record.start, record.planned) == (
+        "archive", "instance-1", 2, 3, 9,
+    )  # fmt: skip
+    assert [lane.mark for lane in bench.ledger.query(lanes.unchecked, record)] == [7] and work.behind
+
+
+def test_one_transaction_makes_the_site_the_leader_with_a_cut_for_each_dataset(behind_its_leader: Bench) -> None:
+    bench, other = claimed(behind_its_leader), sharded(behind_its_leader)
+    led = lead(bench)
+    site = bench.ledger.query(sites.get)
+    assert (site.role, site.term, site.leader, site.promoting_term, site.claimed_term) == (
+        SiteRole.LEADER, TERM, None, None, None,
+    )  # fmt: skip
+    assert bench.ledger.query(sequence.read).last == FIRST + 1
+    assert bench.witness.read() == Mark(LAKE, FIRST + 1, SiteRole.LEADER, TERM)
+    cuts = {name: (found.number, found.cut) for name, found in led.cuts}
+    assert cuts == {
+        bench.dataset.name: (FIRST, Cut(TERM, Seq(10), ())),
+        other.name: (FIRST + 1, Cut(TERM, Seq(0), (SeqRange(Seq(31), Seq(40)),))),
+    }
+    assert bench.sealed() == FIRST and bench.sealed(other) == FIRST + 1
+    assert bench.ledger.query(following.list_followed) == []
+
+
+def test_what_never_came_is_given_up_and_named(behind_its_leader: Bench) -> None:
+    bench = claimed(behind_its_leader)
+    with bench.ledger.read_at_once() as connection:
+        foreseen = promotions.read(connection).given_up
+    led = lead(bench)
+    assert led.given_up == foreseen
+    assert [(g.numbers.lo, g.kind.value, g.rows) for g in led.given_up] == [
+        (11, "segment", 10), (21, "purge", None), (22, "segment", 9),
+    ]  # fmt: skip
+    with bench.ledger.read() as connection:
+        gone = [b for b in (blocks.get(connection, BlockId(n)) for n in range(1, 9)) if isinstance(b, Abandoned)]
+    assert {b.reason for b in gone} == {f"cut:{FIRST}", f"cut:{FIRST + 1}"} and len(gone) == 3
+
+
+def test_followers_of_the_new_leader_get_the_cut_as_an_item(behind_its_leader: Bench) -> None:
+    bench = claimed(behind_its_leader)
+    lead(bench)
+    with bench.ledger.read_at_once() as connection:
+        state = offers.read_state(connection, {bench.dataset.uuid: Seq(20)}, items_max=10)
+    assert state.term == TERM
+    [news] = [n for n in state.news if n.dataset.id == bench.dataset.id]
+    assert [b.rows for b in news.blocks] == [SeqRange(Seq(FIRST), Seq(FIRST))]
+
+
+def test_the_new_leader_goes_on_behind_its_cuts(behind_its_leader: Bench) -> None:
+    bench = claimed(behind_its_leader)
+    with pytest.raises(NotLeader):
+        bench.reserve("too early")
+    lead(bench)
+    assert bench.publish(bench.reserve("mine")).head.rows.lo == FIRST + 2
+
+
+def test_a_batch_that_was_applied_is_known_and_one_that_was_given_up_is_not(behind_its_leader: Bench) -> None:
+    bench = claimed(behind_its_leader)
+    lead(bench)
+    known, new = blocks.reserve(
+        bench.ledger, bench.witness, blocks.NewBlock(bench.dataset.id, 10, "batch-1", None), lease_seconds=60
+    )
+    assert isinstance(known, Published) and not new
+    assert bench.reserve("batch-11").head.rows.lo > FIRST
+
+
+def test_a_site_that_claims_a_term_records_and_commits_nothing_of_its_leader(behind_its_leader: Bench) -> None:
+    held = take(behind_its_leader, 11)
+    bench = claimed(behind_its_leader)
+    with pytest.raises(MarkMoved, match="about to lead in term 18"):
+        blocks.mark_staged(bench.ledger, bench.witness, held, SnapshotId(7))
+    with pytest.raises(RefusedError, match=r"being promoted \(term 18\)"):
+        record(bench, offer(bench.dataset, 21, 30, segment(22, 30)))
+    promotions.end(bench.ledger, "another site was faster")
+    assert blocks.mark_staged(bench.ledger, bench.witness, held, SnapshotId(7))
+    record(bench, offer(bench.dataset, 21, 50, segment(41, 50)))
+
+
+def test_a_block_that_was_staged_meanwhile_has_to_be_published_first(behind_its_leader: Bench) -> None:
+    held = take(behind_its_leader, 11)
+    assert blocks.mark_staged(behind_its_leader.ledger, behind_its_leader.witness, held, SnapshotId(7))
+    bench = claimed(behind_its_leader)
+    before = bench.witness.read()
+    with pytest.raises(MarkMoved, match="was staged"):
+        lead(bench)
+    assert bench.ledger.query(sites.get).follows and bench.witness.read() == before
+    led = lead(bench, lost=(held.head.id,))  # its branch is gone, and so are its rows
+    assert 11 in [g.numbers.lo for g in led.given_up]
+
+
+def test_recorded_cuts_are_settled_in_the_same_transaction(behind_its_leader: Bench) -> None:
+    """Of a leader in term 17 that came between: its cut gives up 11..20, and the site lacks what that leader had."""
+    bench, other = behind_its_leader, sharded(behind_its_leader)
+    before = 17 * 2**40
+    record(bench, offer(bench.dataset, 21, before, cut(before, 10), term=17))
+    record(bench, offer(other, 40, before + 1, cut(before + 1, 0, (31, 40)), term=17))
+    promotions.begin(bench.ledger, 17)
+    promotions.claim(bench.ledger, TERM)
+    with pytest.raises(MarkMoved, match="a cut was recorded"):
+        lead(bench)
+    with bench.ledger.read_at_once() as connection:
+        standing = promotions.read(connection)
+    assert standing.given_up == ()  # whatever is open, these cuts cut out
+    epoch = bench.ledger.query(sequence.read).epoch + 1
+    prepared = tuple(PreparedCut(d, c.block, c.at, epoch) for d, c in standing.cuts)
+    led = lead(bench, prepared)
+    assert led.given_up == ()
+    assert [(c.cut.above, c.cut.keeps) for _, c in led.cuts] == [
+        (10, ()), (0, (SeqRange(Seq(31), Seq(40)),)),
+    ]  # fmt: skip
+    assert bench.sealed() == FIRST and bench.ledger.query(sequence.read).epoch == epoch
+
+
+def test_what_is_staged_and_cut_out_is_not_published_and_does_not_keep_the_site_from_leading(
+    behind_its_leader: Bench,
+) -> None:
+    bench, other, before = behind_its_leader, sharded(behind_its_leader), 17 * 2**40
+    held = take(bench, 11)
+    assert blocks.mark_staged(bench.ledger, bench.witness, held, SnapshotId(7))
+    with bench.ledger.read_at_once() as connection:
+        assert [b.head.id for _, b in promotions.read(connection).staged] == [held.head.id]
+    record(bench, offer(bench.dataset, 21, before, cut(before, 10), term=17))
+    record(bench, offer(other, 40, before + 1, cut(before + 1, 0, (31, 40)), term=17))
+    promotions.begin(bench.ledger, 17)
+    promotions.claim(bench.ledger, TERM)
+    with bench.ledger.read_at_once() as connection:
+        standing = promotions.read(connection)
+    assert standing.staged == () and standing.claim
+    epoch = bench.ledger.query(sequence.read).epoch + 1
+    lead(bench, tuple(PreparedCut(d, c.block, c.at, epoch) for d, c in standing.cuts))
+    found = blocks.find_block(bench.ledger, held.head)
+    assert isinstance(found, Abandoned) and found.reason == f"cut:{before}"
+    assert bench.sealed() == FIRST
+
+
+def test_a_leader_that_has_used_up_the_numbers_of_its_term_says_so(behind_its_leader: Bench) -> None:
+    bench = claimed(behind_its_leader)
+    lead(bench)
+    last = FIRST + 2**40 - 4
+    bench.witness.raise_to(last, expected=bench.witness.read().highest)
+    with bench.ledger.write() as connection:
+        sequence.move(connection, last=last, epoch=sequence.read(connection).epoch)
+    assert bench.reserve("the last", 3).head.rows.hi == FIRST + 2**40 - 1
+    with pytest.raises(RefusedError, match="used up the sequence numbers of term 18"):
+        bench.reserve("one too many", 1)
+
+
+def test_a_dataset_whose_ledger_is_behind_has_no_seal_and_so_no_cut(behind_its_leader: Bench) -> None:
+    bench = claimed(behind_its_leader)
+    with bench.ledger.write() as connection:
+        following.fall_behind(connection, bench.dataset.id, Seq(99))
+    with pytest.raises(MarkMoved, match="behind"):
+        lead(bench)
+
+
+def test_a_ledger_that_is_behind_its_witness_does_not_lead(behind_its_leader: Bench) -> None:
+    bench = claimed(behind_its_leader)
+    highest = bench.witness.read().highest
+    bench.witness.raise_to(highest + 5, expected=highest)
+    with pytest.raises(ResyncNeeded):
+        lead(bench)
+
+
+def test_a_claim_that_was_given_up_does_not_lead(behind_its_leader: Bench) -> None:
+    bench = claimed(behind_its_leader)
+    promotions.end(bench.ledger, "another site was faster")
+    with pytest.raises(MarkMoved, match="has abandoned the promotion to term 18"):
+        lead(bench)
+    assert bench.ledger.query(sites.get).follows
+
+
+def test_a_site_that_followed_another_leader_meanwhile_takes_no_older_term(behind_its_leader: Bench) -> None:
+    promotions.begin(behind_its_leader.ledger, 1)
+    with behind_its_leader.ledger.write() as connection:
+        sites.raise_term(connection, 33)
+    with pytest.raises(MarkMoved, match="another leader"):
+        promotions.claim(behind_its_leader.ledger, TERM)
+
+
+@pytest.mark.parametrize("point", ["promote.before_witness", "promote.after_witness", "promote.after_commit"])
+def test_a_promotion_that_dies_at_its_transaction_goes_on(behind_its_leader: Bench, point: str) -> None:
+    bench = claimed(behind_its_leader)
+    failpoints.arm(f"{point}=fail")
+    with pytest.raises(failpoints.FailpointError):
+        lead(bench)
+    failpoints.arm("")
+    if point == "promote.after_commit":
+        assert bench.ledger.query(sites.get).role is SiteRole.LEADER
+    else:
+        if point == "promote.after_witness":
+            # Nobody takes the ledger for one that was restored: nothing is missing in it.
+            with bench.ledger.read() as connection, pytest.raises(RefusedError, match="promotion was interrupted"):
+                promotions.check_none_under_way(connection, bench.witness.read())
+        promotions.resume(bench.ledger, bench.witness)
+        with bench.ledger.read() as connection:
+            assert sequence.read(connection).last == bench.witness.read().highest
+        lead(bench)
+    assert bench.sealed() == FIRST
+    assert bench.witness.read().highest == bench.ledger.query(sequence.read).last == FIRST + 1
+
+
+@pytest.mark.parametrize("point", ["promote.after_begin", "promote.after_claim"])
+def test_a_promotion_that_dies_before_has_changed_nothing_but_that_it_began(follower: Bench, point: str) -> None:
+    failpoints.arm(f"{point}=fail")
+    with pytest.raises(failpoints.FailpointError):
+        claimed(follower)
+    failpoints.arm("")
+    site = follower.ledger.query(sites.get)
+    assert site.follows and site.promoting_term == 1 and site.claimed_term in (None, TERM)
+    promotions.end(follower.ledger, "it is over")
+    assert follower.ledger.query(sites.get).promoting_term is None
+
+
+def test_the_ledger_is_behind_only_if_no_promotion_explains_it(behind_its_leader: Bench) -> None:
+    highest = behind_its_leader.witness.read().highest
+    behind_its_leader.witness.raise_to(highest + 5, expected=highest)
+    with behind_its_leader.ledger.read() as connection:
+        promotions.check_none_under_way(connection, behind_its_leader.witness.read())
+    promotions.resume(behind_its_leader.ledger, behind_its_leader.witness)
+    assert behind_its_leader.ledger.query(sequence.read).last == highest
+
+
+def test_a_ledger_from_before_the_promotion_is_refused_and_one_that_is_about_to_lead_is_not() -> None:
+    mark = Mark(LAKE, FIRST, SiteRole.LEADER, TERM)
+    with pytest.raises(LedgerUnreadable, match="leads in term 18"):
+        mark.check_leads(True, None)
+    mark.check_leads(True, TERM)
+    mark.check_leads(False, None)
+    Mark(LAKE, 5, SiteRole.FOLLOWER, 1).check_leads(True, None)

@@ -1,0 +1,82 @@
+"""What comes along of a leader's sinks, and what a site that takes over makes of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+
+import pytest
+
+from strandline.core.replication import LaneDefinition
+from strandline.core.types import Seq
+from strandline.deliver import sink_definitions
+from strandline.deliver.sink_definitions import read_definitions, take_over
+from strandline.ledger.deliver import intents, lanes, sinks
+from strandline.ledger.replicate import leader_sinks
+from strandline.replicate.answer_document import sink_definition
+from strandline.replicate.leader_sinks import LeaderSinks, take_over_sinks
+from tests.ledger.conftest import LAKE, Bench
+from tests.ledger.delivery_bench import new_delivery, one_chunk
+
+
+def test_a_site_that_takes_over_goes_on_where_the_leader_was(bench: Bench) -> None:
+    """Also one that led before: what it planned then, and never finished, was done by others or is planned anew."""
+    made = new_delivery(bench, partitioned=True)
+    made.settle(1, 30)
+    made.deliver(10, one_chunk("a", None, 10), one_chunk("b", None, 10))
+    made.plan(20, one_chunk("a", 10, 20))  # under way when the leader was lost
+    with bench.ledger.write() as connection:
+        sinks.pause(connection, made.sink.id)
+    [told] = bench.ledger.query(read_definitions)
+    assert (told.planned, told.paused) == (20, True)
+    assert told.lanes == (LaneDefinition("a", Seq(10), None), LaneDefinition("b", Seq(20), None))
+    assert sink_definition(json.loads(json.dumps(asdict(told)))) == told, "as it comes over a network"
+
+    kept = LeaderSinks(bench.ledger)
+    assert kept.are_due()
+    kept.keep((told,))
+    assert not kept.are_due()
+    with bench.ledger.write() as connection:
+        assert take_over_sinks(connection).names == (made.sink.name,)
+    record = bench.ledger.query(sinks.get, made.sink.name)
+    assert record.id != made.sink.id, "nobody finishes what the record before had begun"
+    assert (record.instance, record.generation, record.planned) == (made.sink.instance, 1, 20)
+    assert bench.ledger.query(intents.open_of, record) == []
+    here = bench.ledger.query(lanes.list_lanes, record, lake=LAKE, dataset=told.dataset)
+    assert [(lane.partition, lane.mark) for lane in here] == [("a", 10), ("b", 20)]
+    assert bench.ledger.query(sinks.due) == [], "a paused sink stays paused"
+    with bench.ledger.write() as connection:
+        sinks.resume(connection, record.id)
+    [work] = bench.ledger.query(sinks.due)
+    assert work.behind, "rows 11 to 20 of the lane whose intent was left are planned again"
+
+
+def test_a_sink_with_too_many_lanes_begins_at_its_beginning(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = new_delivery(bench, partitioned=True)
+    made.settle(1, 30)
+    made.deliver(10, one_chunk("a", None, 10), one_chunk("b", None, 10))
+    monkeypatch.setattr(sink_definitions, "LANES_MAX", 1)
+    [told] = bench.ledger.query(read_definitions)
+    assert (told.planned, told.lanes) == (None, ())
+
+
+def test_a_sink_of_a_dataset_that_is_not_here_is_named(bench: Bench) -> None:
+    made = new_delivery(bench, partitioned=False)
+    [told] = bench.ledger.query(read_definitions)
+    elsewhere = replace(told, dataset="another", name="other")
+    with bench.ledger.write() as connection:
+        assert take_over(connection, LAKE, [told, elsewhere]).left == ("other",)
+    assert bench.ledger.query(sinks.get, made.sink.name).instance == made.sink.instance
+
+
+def test_what_a_limited_token_must_not_see_does_not_come_along(bench: Bench) -> None:
+    made = new_delivery(bench, partitioned=False)
+    other = new_delivery(bench, partitioned=False)
+    found = bench.ledger.query(lambda c: read_definitions(c, only=[made.dataset.name]))
+    assert [d.name for d in found] == [made.sink.name] != [other.sink.name]
+
+
+def test_nothing_was_told(bench: Bench) -> None:
+    assert bench.ledger.query(leader_sinks.read) is None
+    with bench.ledger.write() as connection:
+        assert take_over_sinks(connection).names == ()

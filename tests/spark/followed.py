@@ -1,0 +1,89 @@
+"""A leader and a follower in one process, for tests: two lakes, each with its own ledger, catalog and warehouse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from strandline import Lake
+from strandline.lake_admin import follow_lake, init_lake
+from strandline.replicate.follower import Follower, FollowReport
+from tests.conftest import MakeHome
+
+LEASE_SECONDS = 60
+SETTINGS: dict[str, dict[str, Any]] = {"ingest": {"lease_seconds": LEASE_SECONDS}, "follow": {"items_at_once_max": 2}}
+
+
+@contextmanager
+def new_leader(folder: Path, make_home: MakeHome) -> Iterator[Lake]:
+    make_home(folder / "leader", SETTINGS)
+    with init_lake(folder / "leader") as lake:
+        yield lake
+
+
+@contextmanager
+def new_follower(folder: Path, make_home: MakeHome, leader: Lake, name: str = "follower") -> Iterator[Lake]:
+    make_home(folder / name, SETTINGS)
+    with follow_lake(folder / name, str(leader.config.home)) as lake:
+        yield lake
+
+
+def follow(lake: Lake) -> FollowReport:
+    """One pass that must not fail."""
+    report = lake.replication.follow_once()
+    if report.failed:
+        raise report.failed[0]
+    return report
+
+
+def restarted(lake: Lake) -> Follower:
+    """As after a new start of the process: nothing in memory is left."""
+    if "follower" in lake.replication.__dict__:
+        lake.replication.follower.close()
+        del lake.replication.__dict__["follower"]
+    return lake.replication.follower
+
+
+def table(lake: Lake, name: str = "events") -> list[tuple[Any, ...]]:
+    """Everything in main, our own columns too, in the order of sequence numbers."""
+    found = lake.spark.table(f"lake.default.{name}")
+    columns = sorted(found.columns)
+    return sorted((tuple(r) for r in found.select(*columns).collect()), key=str)
+
+
+def assert_same(leader: Lake, follower: Lake, name: str = "events") -> None:
+    """The follower has what the leader has, its seal is the leader's, and nothing is left over."""
+    from tests.spark.protocol import branches
+
+    assert table(follower, name) == table(leader, name)
+    assert follower.sealed(name) == leader.sealed(name)
+    assert branches(follower, name) == []
+    with follower.ledger.read() as connection:
+        from strandline.ledger.replicate import following
+
+        assert following.open_items(connection) == []
+
+
+def take_over(lake: Lake, term: int) -> None:
+    """As `strandline promote --leader-is-stopped`, at a site whose number gives it this term."""
+    from strandline.core.terms import SITES_MAX
+    from strandline.ledger.replicate import sites
+
+    lake.ledger.change(sites.take_number, term % SITES_MAX)
+    assert lake.replication.promotion.run(leader_is_stopped=True).term == term
+    if "follower" in lake.replication.__dict__:
+        lake.replication.follower.close()
+        del lake.replication.__dict__["follower"]
+
+
+def follow_another(lake: Lake, leader: Lake) -> None:
+    """A follower is pointed to the site that has taken over."""
+    from strandline.core.settings import CONFIG_NAME
+    from strandline.ledger.replicate import sites
+
+    term = lake.replication.site.term
+    address = str(leader.config.home / CONFIG_NAME)
+    lake.ledger.change(sites.follow, leader=address, token=None, term=term)
+    restarted(lake)

@@ -1,0 +1,218 @@
+"""The rules of a follower (docs/adr/0070) against real tables: ledgers that were restored and do not notice, appliers
+that come late, and ranges of which a part is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from strandline import Lake
+from strandline.core.types import Dataset, Published, Reserved, Seq, SeqRange, Staged
+from strandline.iceberg.schema.schema_file import parse_columns
+from strandline.iceberg.spark import floor as table_floor
+from strandline.ingest.settle_offered import publish_offered
+from strandline.ledger.ingest import blocks, sequence
+from strandline.ledger.replicate import following
+from strandline.ledger.replicate.following import Followed, OpenItem
+from strandline.replicate.apply_item import apply_item
+from tests.conftest import MakeHome
+from tests.spark.followed import assert_same, follow, new_follower, new_leader, restarted, table
+from tests.spark.protocol import (
+    COLUMNS,
+    branches,
+    compact_everything,
+    copy_ledger,
+    crash_at,
+    expire_everything,
+    outlive_lease,
+    restore_ledger,
+)
+
+Pair = tuple[Lake, Lake]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory, make_home: MakeHome) -> Iterator[Pair]:
+    """One leader and one follower for all tests: each test leaves them equal."""
+    folder = tmp_path_factory.mktemp("pair")
+    with new_leader(folder, make_home) as leader:
+        leader.create_dataset("events", parse_columns(COLUMNS))
+        with new_follower(folder, make_home, leader) as follower:
+            follow(follower)
+            yield leader, follower
+
+
+def append(leader: Lake, batch_id: str, rows: int = 3) -> SeqRange:
+    made = leader.append("events", leader.spark.range(rows), batch_id=batch_id).rows
+    assert made is not None
+    return made
+
+
+def only_open(follower: Lake) -> OpenItem:
+    (found,) = follower.ledger.query(following.open_items)
+    return found
+
+
+def followed(lake: Lake) -> Followed:
+    [found] = lake.ledger.query(following.list_followed)
+    return found
+
+
+def dataset(follower: Lake) -> Dataset:
+    return follower.dataset("events")
+
+
+def numbers(lake: Lake, rows: SeqRange) -> list[int]:
+    return [r[0] for r in table(lake) if r[0] in rows]
+
+
+@pytest.mark.parametrize("then", ["nothing", "compacted and expired"])
+def test_a_restored_ledger_that_is_not_behind_its_witness_applies_nothing_twice(pair: Pair, then: str) -> None:
+    leader, follower = pair
+    append(leader, f"unnoticed-{then}")
+    crash_at(follower, "record.after_commit", lambda: follow(restarted(follower) and follower))
+    copy = copy_ledger(follower, f"unnoticed-{len(then)}.db")
+    follow(follower)
+    assert_same(leader, follower)
+    if then != "nothing":
+        compact_everything(follower)
+        expire_everything(follower)
+    restore_ledger(follower, copy)
+    restarted(follower)
+    assert only_open(follower), "the item is open again, and nothing shows that it was applied"
+    follow(follower)
+    assert_same(leader, follower)
+
+
+def test_rows_that_the_followers_retention_deleted_stay_away_also_if_its_ledger_forgot_them(pair: Pair) -> None:
+    leader, follower = pair
+    rows = append(leader, "retained", 4)
+    crash_at(follower, "record.after_commit", lambda: follow(restarted(follower) and follower))
+    copy = copy_ledger(follower, "retained.db")
+    follow(follower)
+    floor = Seq(rows.lo + 1)
+    table_floor.write_floor(follower.work.tables, dataset(follower).name, floor)
+    follower.spark.sql(f"DELETE FROM lake.default.events WHERE _ingest_seq <= {floor}")
+    restore_ledger(follower, copy)
+    restarted(follower)
+    follow(follower)
+    assert [r for r in numbers(follower, SeqRange(Seq(1), rows.hi)) if r <= floor] == []
+    assert len(numbers(follower, SeqRange(Seq(floor + 1), rows.hi))) == 2
+    leader.spark.sql(f"DELETE FROM lake.default.events WHERE _ingest_seq <= {floor}")
+    assert_same(leader, follower)
+
+
+def test_an_applier_that_passed_its_commit_point_in_a_forgotten_ledger_publishes_nothing_later(pair: Pair) -> None:
+    leader, follower = pair
+    append(leader, "forgotten")
+    crash_at(follower, "record.after_commit", lambda: follow(restarted(follower) and follower))
+    copy = copy_ledger(follower, "forgotten.db")
+    crash_at(follower, "stage.after_mark", lambda: follow(restarted(follower) and follower))
+    zombie = only_open(follower).block
+    assert isinstance(zombie, Staged) and branches(follower) == [zombie.branch]
+    restore_ledger(follower, copy)
+    restarted(follower)
+    leader.spark.sql("DELETE FROM lake.default.events")  # what the leader has no more is not there, when it is applied
+    outlive_lease(follower)
+    follow(follower)
+    assert branches(follower) == [], "every branch goes before the block is settled"
+    with pytest.raises(Exception, match="taken over by another process"):
+        publish_offered(follower.work, dataset(follower), zombie)
+    follower.spark.sql("DELETE FROM lake.default.events")
+    assert_same(leader, follower)
+
+
+def test_a_staged_block_whose_branch_is_gone_is_applied_again_by_recovery_or_by_the_follower(pair: Pair) -> None:
+    leader, follower = pair
+    for by_recovery in (False, True):
+        append(leader, f"gone-{by_recovery}")
+        crash_at(follower, "stage.after_mark", lambda: follow(restarted(follower) and follower))
+        staged = only_open(follower).block
+        assert isinstance(staged, Staged)
+        follower.work.tables.remove_branch("default.events", staged.branch)
+        if by_recovery:
+            report = follower.recover()
+            assert report.held == [] and isinstance(only_open(follower).block, Reserved)
+        follow(follower)
+        assert_same(leader, follower)
+
+
+def test_of_a_range_that_is_there_in_part_the_rest_comes(pair: Pair) -> None:
+    """As after the leader has merged its records, or recovered them."""
+    leader, follower = pair
+    one, two = append(leader, "part-1"), append(leader, "part-2")
+    crash_at(follower, "record.after_commit", lambda: follow(restarted(follower) and follower))
+    copy = copy_ledger(follower, "part.db")
+    restarted(follower)
+    first, second = follower.ledger.query(following.open_items)
+    assert apply_item(restarted(follower).context, followed(follower), first)
+    restore_ledger(follower, copy)
+    with follower.ledger.write() as connection:  # one item over both
+        connection.exec_driver_sql("DROP TRIGGER a_block_moves_forward_only")
+        connection.exec_driver_sql("DROP TRIGGER a_block_stays_the_item_that_it_is")
+        connection.exec_driver_sql(f"UPDATE block SET hi = {two.hi}, offered_rows = NULL WHERE id = {first.head.id}")
+        connection.exec_driver_sql(f"DELETE FROM block WHERE id = {second.head.id}")
+    whole = only_open(follower)
+    assert (whole.head.rows.lo, whole.head.rows.hi) == (one.lo, two.hi)
+    assert apply_item(restarted(follower).context, followed(follower), whole)
+    assert_same(leader, follower)
+
+
+def test_rows_that_came_in_between_staging_and_publishing_are_not_published_twice(pair: Pair) -> None:
+    leader, follower = pair
+    rows = append(leader, "between")
+    crash_at(follower, "stage.after_mark", lambda: follow(restarted(follower) and follower))
+    staged = only_open(follower).block
+    assert isinstance(staged, Staged)
+    middle = rows.lo + 1
+    follower.spark.sql(
+        f"INSERT INTO lake.default.events SELECT * FROM lake.default.events.branch_{staged.branch} "
+        f"WHERE _ingest_seq = {middle}"
+    )
+    again = publish_offered(follower.work, dataset(follower), staged)
+    assert isinstance(again, Reserved) and numbers(follower, rows) == [middle]
+    follow(follower)
+    assert_same(leader, follower)
+
+
+def test_an_applier_of_an_earlier_epoch_publishes_nothing(pair: Pair) -> None:
+    leader, follower = pair
+    append(leader, "epoch")
+    crash_at(follower, "stage.after_mark", lambda: follow(restarted(follower) and follower))
+    zombie = only_open(follower).block
+    assert isinstance(zombie, Staged)
+    with follower.ledger.write() as connection:  # as if it had been restored
+        last = sequence.read(connection).last
+        follower.witness.raise_to(last + 1, expected=last)
+    follower.recover()
+    opened = only_open(follower).block
+    assert isinstance(opened, Reserved) and opened.fence > zombie.fence
+    with pytest.raises(Exception, match="another ledger took this lake over"):
+        publish_offered(follower.work, dataset(follower), zombie)
+    follow(follower)
+    follow(follower)
+    assert_same(leader, follower)
+
+
+def test_a_late_applier_does_not_touch_what_another_one_has_staged(pair: Pair) -> None:
+    leader, follower = pair
+    append(leader, "late")
+    crash_at(follower, "follow.after_take", lambda: follow(restarted(follower) and follower))
+    late = only_open(follower).block
+    outlive_lease(follower)
+    crash_at(follower, "stage.after_commit", lambda: follow(restarted(follower) and follower))
+    held = only_open(follower).block
+    assert isinstance(late, Reserved) and isinstance(held, Reserved)
+    assert branches(follower) == [held.branch] and held.branch != late.branch
+    from strandline.replicate import apply_item as module
+
+    began = module._begin_branch(restarted(follower).context, dataset(follower), late)
+    assert held.branch in began.refs
+    outlive_lease(follower)
+    follow(follower)
+    assert_same(leader, follower)
+    found: Any = follower.ledger.query(blocks.of_number, dataset(follower).id, held.head.rows.lo)
+    assert isinstance(found, Published)

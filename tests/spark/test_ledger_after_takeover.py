@@ -1,0 +1,106 @@
+"""A site whose witness or ledger is made anew when the lake was taken over: it leads or follows as before, and nobody
+who follows it misses what the take-over cut out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import strandline
+from strandline import Lake
+from strandline.core.errors import RefusedError
+from strandline.core.replication import SiteRole
+from strandline.core.terms import numbers_of
+from strandline.core.types import BlockKind
+from strandline.iceberg.schema.schema_file import parse_columns
+from strandline.lake_admin import follow_lake, rebuild_ledger
+from strandline.ledger.replicate import cuts
+from tests.conftest import MakeHome
+from tests.spark.followed import SETTINGS, assert_same, follow, follow_another, new_follower, new_leader, restarted
+from tests.spark.protocol import COLUMNS, every_block, frame
+
+Sites = tuple[Lake, Lake, Lake]
+TERM = 17
+
+
+@pytest.fixture
+def sites(tmp_path: Path, make_home: MakeHome) -> Iterator[Sites]:
+    """A leader, a follower that may be promoted, and another one; both have the first ten rows."""
+    with new_leader(tmp_path, make_home) as old:
+        old.create_dataset("events", parse_columns(COLUMNS))
+        old.append("events", frame(old, 0), batch_id="a")
+        token = tmp_path / "token"
+        token.write_text(old.followers.add("new")[1])
+        make_home(tmp_path / "new", SETTINGS)
+        with (
+            follow_lake(tmp_path / "new", str(old.config.home), token=f"file:{token}") as new,
+            new_follower(tmp_path, make_home, old, "other") as other,
+        ):
+            follow(new)
+            follow(other)
+            yield old, new, other
+
+
+def promote(lake: Lake) -> None:
+    restarted(lake)
+    assert lake.replication.promotion.run(leader_is_stopped=True).term == TERM
+
+
+def lose_witness(lake: Lake) -> None:
+    folder = lake.config.warehouse_folder
+    assert folder is not None
+    (folder / "_strandline" / "witness").unlink()
+
+
+def test_a_witness_that_is_made_again_says_who_follows_and_who_leads(sites: Sites) -> None:
+    old, new, other = sites
+    lose_witness(other)
+    rebuild_ledger(other.config, lost_witness=True)
+    mark = other.witness.read()
+    assert (mark.role, mark.term) == (SiteRole.FOLLOWER, 1)
+    with pytest.raises(RefusedError, match="follows another one"):
+        rebuild_ledger(other.config, force=True)
+    old.append("events", frame(old, 10, 5), batch_id="b")
+    restarted(other)
+    follow(other)
+    assert_same(old, other)
+    follow(new)
+    promote(new)
+    lose_witness(new)
+    rebuild_ledger(new.config, lost_witness=True)
+    mark = new.witness.read()
+    assert (mark.role, mark.term) == (SiteRole.LEADER, TERM)
+    with strandline.open(new.config.home) as again:
+        done = again.append("events", frame(again, 100, 3), batch_id="c")
+        assert done.rows is not None and done.rows.lo in numbers_of(TERM)
+        follow_another(other, again)
+        follow(other)
+        assert_same(again, other)
+
+
+def test_a_promoted_leader_whose_ledger_is_made_anew_still_tells_what_its_take_over_left(
+    sites: Sites, tmp_path: Path, make_home: MakeHome
+) -> None:
+    old, new, other = sites
+    old.append("events", frame(old, 10, 5), batch_id="b")
+    follow(other)
+    promote(new)
+    new.append("events", frame(new, 100, 3), batch_id="n")
+    with new_follower(tmp_path, make_home, new, "third") as third:
+        follow(third)  # somebody has asked: the cut stands on the table from here on
+        rebuild_ledger(new.config, force=True)
+        with strandline.open(new.config.home) as again:
+            assert again.replication.site.term == TERM
+            first = numbers_of(TERM).lo
+            recovered = [b.head.rows for b in every_block(again) if b.head.kind is BlockKind.RECOVERED]
+            assert [(r.lo, r.hi > first) for r in recovered] == [(1, False), (first + 1, True)]
+            assert again.append("events", frame(again, 100, 3), batch_id="n").duplicate
+            follow_another(other, again)
+            follow(other)
+            assert [s.rows for s in other.ledger.query(cuts.list_set_aside)] == [5], "the new leader never had them"
+            restarted(third)
+            follow(third)
+            for site in (other, third):
+                assert_same(again, site)

@@ -1,0 +1,131 @@
+"""What a promotion does next: each rule of docs/adr/0071 that it keeps, without an arbiter and without a ledger."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strandline.core.arbiter import Record
+from strandline.replicate.promote_plan import (
+    Begin,
+    Candidate,
+    Claim,
+    End,
+    Lead,
+    Put,
+    Refuse,
+    Wait,
+    next_step,
+    next_step_alone,
+)
+
+DRIFT = 0.5
+RECORD = Record("lake", 1, 0, "a", "https://a", True, None, frozenset({1, 2}), 10.0)
+SITE = Candidate(2, "c", "https://c", 1, None, None, {"d": 1, "e": 1}, ())
+BEGUN = replace(SITE, promoting=1)
+CLAIM = replace(RECORD, term=2, site=2, name="c", address="https://c", leads=False, before=1)
+
+
+def test_it_begins_with_the_term_that_the_person_saw() -> None:
+    assert next_step(SITE, RECORD, 0, DRIFT) == Begin(1)
+
+
+@pytest.mark.parametrize(("stood", "left"), [(0, 15), (10, 5), (14.5, 0.5)])
+def test_it_waits_for_a_lease_and_the_difference_of_clocks(stood: float, left: float) -> None:
+    assert next_step(BEGUN, RECORD, stood, DRIFT) == Wait(left)
+
+
+def test_then_it_takes_a_term_of_its_own_and_does_not_lead_yet() -> None:
+    assert next_step(BEGUN, RECORD, 15, DRIFT) == Put(CLAIM)
+
+
+def test_with_the_term_it_stops_following_then_leads_in_the_record_then_leads() -> None:
+    assert next_step(BEGUN, CLAIM, 0, DRIFT) == Claim(2)
+    claimed = replace(BEGUN, claimed=2)
+    assert next_step(claimed, CLAIM, 0, DRIFT) == Put(replace(CLAIM, leads=True, members=frozenset()))
+    assert next_step(claimed, replace(CLAIM, leads=True), 0, DRIFT) == Lead(2)
+
+
+def test_another_site_that_was_faster_ends_it_and_is_named() -> None:
+    other = replace(RECORD, term=17, site=1, name="b", address="https://b", leads=False, before=1)
+    for site in (BEGUN, replace(BEGUN, claimed=2)):
+        step = next_step(site, other, 100, DRIFT)
+        assert isinstance(step, End) and "site b takes over in term 17" in step.message and "https://b" in step.hint
+        step = next_step(site, replace(other, leads=True), 100, DRIFT)
+        assert isinstance(step, End) and "site b leads in term 17" in step.message
+
+
+def test_a_claim_is_known_by_more_than_the_number() -> None:
+    """A leader whose ledger was restored may have given two sites the same one."""
+    mine, its = replace(BEGUN, claim="mine"), replace(CLAIM, claim="its")
+    assert isinstance(next_step(mine, its, 100, DRIFT), End)
+    assert isinstance(next_step(replace(mine, claimed=2), replace(its, leads=True), 100, DRIFT), End)
+    taken = next_step(mine, RECORD, 15, DRIFT)
+    assert taken == Put(replace(CLAIM, claim="mine")) and isinstance(taken, Put)
+    assert next_step(mine, taken.record, 0, DRIFT) == Claim(2)
+
+
+def test_a_claim_that_never_led_can_be_replaced_by_who_has_the_cut_of_the_leader_before() -> None:
+    dead = replace(RECORD, term=17, site=1, name="b", leads=False, before=1)
+    assert next_step(SITE, dead, 0, DRIFT) == Begin(17)
+    step = next_step(replace(SITE, promoting=17), dead, 100, DRIFT)
+    assert isinstance(step, Put) and (step.record.term, step.record.before, step.record.leads) == (18, 1, False)
+
+
+def test_a_leader_is_replaced_only_by_who_has_recorded_its_cut() -> None:
+    leader = replace(RECORD, term=17, site=1, name="b", leads=True, before=1)
+    step = next_step(SITE, leader, 100, DRIFT)
+    assert isinstance(step, Refuse) and "term 17 for d, e" in step.message
+    partly = next_step(replace(SITE, terms={"d": 17, "e": 1}), leader, 100, DRIFT)
+    assert isinstance(partly, Refuse) and "for e" in partly.message
+    assert next_step(replace(SITE, term=17, terms={"d": 17, "e": 17}), leader, 100, DRIFT) == Begin(17)
+
+
+def test_a_site_without_datasets_is_judged_by_its_own_term() -> None:
+    assert next_step(replace(SITE, terms={}), RECORD, 0, DRIFT) == Begin(1)
+    assert isinstance(next_step(replace(SITE, terms={}), replace(RECORD, term=17, site=1), 0, DRIFT), Refuse)
+
+
+@pytest.mark.parametrize(
+    ("site", "record", "words"),
+    [
+        (replace(SITE, number=None), RECORD, "no number"),
+        (SITE, None, "no leader has ever"),
+        (SITE, replace(RECORD, members=frozenset({1})), "not a member"),
+        (replace(SITE, behind=("d",)), RECORD, "behind for d"),
+    ],
+)
+def test_who_may_not_be_promoted_is_told_why(site: Candidate, record: Record | None, words: str) -> None:
+    step = next_step(site, record, 100, DRIFT)
+    assert isinstance(step, Refuse) and words in step.message and step.hint
+
+
+def test_without_an_arbiter_a_person_says_that_the_leader_is_stopped() -> None:
+    assert isinstance(next_step_alone(SITE, leader_is_stopped=False), Refuse)
+    assert next_step_alone(SITE, leader_is_stopped=True) == Begin(1)
+    assert next_step_alone(BEGUN, leader_is_stopped=True) == Claim(2)
+    assert next_step_alone(replace(BEGUN, claimed=2), leader_is_stopped=True) == Lead(2)
+    assert next_step_alone(replace(BEGUN, claimed=2), leader_is_stopped=False) == Lead(2)  # it was said before
+    assert isinstance(next_step_alone(replace(SITE, behind=("d",)), leader_is_stopped=True), Refuse)
+    assert isinstance(next_step_alone(replace(SITE, terms={"d": 17}), leader_is_stopped=True), Refuse)
+    assert isinstance(next_step_alone(replace(SITE, number=None), leader_is_stopped=True), Refuse)
+
+
+@given(
+    st.integers(0, 15), st.integers(0, 15), st.integers(1, 60), st.booleans(), st.floats(0, 100), st.integers(1, 60),
+    st.sampled_from([None, 1, 17, 33]),
+)  # fmt: skip
+def test_nobody_takes_a_term_before_the_lease_is_over_or_in_place_of_another_than_was_seen(
+    number: int, holder: int, term: int, leads: bool, stood: float, own: int, promoting: int | None
+) -> None:
+    record = replace(RECORD, term=term, site=holder, leads=leads, before=1, members=frozenset(range(16)))
+    site = replace(SITE, number=number, term=own, promoting=promoting, terms={"d": own})
+    step = next_step(site, record, stood, DRIFT)
+    if isinstance(step, Put) and not step.record.leads:
+        assert stood >= 15 and promoting == term and own == (term if leads else 1)
+        assert step.record.term > term and step.record.term % 16 == number
+    if isinstance(step, Lead):
+        assert record.site == number and record.leads
