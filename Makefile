@@ -1,5 +1,6 @@
 # Two commands on a fresh machine: `make demo` shows what Strandline does, `make test` proves it.
-# Everything is kept in .venv and .cache of this folder, except the Iceberg runtime, which all checkouts share.
+# Everything is kept in .venv and .cache of this folder, except what all checkouts share: the Iceberg runtime, and test servers
+# that take minutes to build.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help

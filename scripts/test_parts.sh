@@ -4,9 +4,9 @@
 # What cannot be had here is said, and the tests that need it are skipped with that reason (or fail, where CI is set).
 set -euo pipefail
 cd "$(dirname "$0")/.."
-bin="$PWD/.cache/bin"
+bin=$(.venv/bin/python tests/servers.py folder)
 tools="$PWD/.cache/test-tools"
-mkdir -p "$bin"
+mkdir -p "$bin" .cache
 export DEBIAN_FRONTEND=noninteractive
 
 has() { .venv/bin/python tests/servers.py "$1" >/dev/null 2>&1; }

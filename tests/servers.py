@@ -1,6 +1,7 @@
 """Real servers for tests: on 127.0.0.1, on a free port, in a temporary folder, stopped by whoever started them.
 
-`python tests/servers.py postgres|versitygw|toxiproxy|promtool` says where the program is, for scripts/test_parts.sh.
+`python tests/servers.py postgres|versitygw|toxiproxy|promtool` says where the program is, and `… folder` where those
+are that were built for the tests, for scripts/test_parts.sh.
 """
 
 from __future__ import annotations
@@ -24,11 +25,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from strandline.iceberg.session.runtime import cache_folder
+
 if TYPE_CHECKING:
     from obstore.store import S3Store
 
 ROOT = Path(__file__).resolve().parent.parent
-_BIN = ROOT / ".cache" / "bin"
+PROGRAMS = cache_folder() / "test-programs"
+"""All checkouts share them: one takes minutes to build."""
 _START_SECONDS_MAX = 60
 _STOP_SECONDS_MAX = 20
 
@@ -47,7 +51,7 @@ class ServerMissing(Exception):
 
 
 def find_program(name: str) -> Path:
-    for place in (_BIN / name, shutil.which(name)):
+    for place in (PROGRAMS / name, shutil.which(name)):
         if place and os.access(place, os.X_OK):
             return Path(place)
     raise ServerMissing(f"{name} is not installed; `make test` installs it")
@@ -327,6 +331,7 @@ def _call(url: str, method: str, body: object | None = None) -> Any:
 
 if __name__ == "__main__":
     finders: dict[str, Callable[[], Path]] = {
+        "folder": lambda: PROGRAMS,
         "postgres": find_postgres,
         "versitygw": lambda: find_program("versitygw"),
         "toxiproxy": lambda: find_program("toxiproxy-server"),

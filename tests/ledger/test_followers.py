@@ -7,10 +7,11 @@ from datetime import timedelta
 import pytest
 import sqlalchemy as sa
 
-from strandline.core.errors import NoSuchFollower, RefusedError, TermPassed, UsageError
+from strandline.core.errors import NoSuchFollower, RefusedError, StorageError, TermPassed, UsageError
 from strandline.core.replication import OnLag
 from strandline.core.roles import Role
 from strandline.core.types import BlockKind, DatasetUuid, Seq, SeqRange, ShardId
+from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
 from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import blocks, datasets
 from strandline.ledger.receive import tokens
@@ -18,6 +19,7 @@ from strandline.ledger.replicate import follower_report, followers
 from strandline.ledger.replicate.followers import Follower, NewFollower, Told
 from strandline.ledger.schema.core import block
 from strandline.ledger.schema.replicate import site
+from strandline.replicate.manage_followers import Followers
 from tests.ledger.conftest import Bench
 
 
@@ -52,6 +54,22 @@ def test_a_follower_is_known_by_its_name_and_by_every_token_of_its_line(bench: B
         with pytest.raises(NoSuchFollower, match="there is no follower west") as refused:
             followers.get(connection, "west")
     assert refused.value.hint == "Followers here: east."
+
+
+def test_a_site_that_leads_again_adds_its_old_followers_again_and_refuses_their_old_tokens(bench: Bench) -> None:
+    def away() -> PyIcebergCatalog:
+        raise StorageError("the tables cannot be read now")
+
+    managed = Followers(bench.ledger, away)
+    _, old = managed.add("east")
+    bench.ledger.change(followers.remove_all)  # it stopped leading
+    assert bench.ledger.query(tokens.find, old) is not None, "whoever asks with it is told who leads"
+    made, new = managed.add("east")
+    assert bench.ledger.query(tokens.find, old) is None
+    found = bench.ledger.query(tokens.find, new)
+    assert found is not None and found.owner == made.token
+    with pytest.raises(RefusedError, match="named east already"):
+        managed.add("east")
 
 
 def test_a_name_is_taken_until_its_follower_is_removed(bench: Bench) -> None:

@@ -21,7 +21,7 @@ from rich.text import Text
 from strandline.core.documents import json_text
 from strandline.core.masking import masked
 
-PIPE_WIDTH = 200  # a pipe has no width, and a table must not be cut to the width of a terminal that does not exist
+PIPE_WIDTH = 10_000  # a pipe has no width: no line is broken, so that a path stays one word for whoever reads it
 
 
 class _Console(Console):

@@ -53,6 +53,9 @@ class Followers:
         self._record(name, only)
         with self.ledger.write() as connection:
             chosen = None if only is None else [datasets.get(connection, full_name(d)) for d in only]
+            # Those of a site that stopped leading and leads again.
+            for owner in followers.list_tokens_of_removed(connection, name):
+                tokens.revoke_line(connection, owner)
             token, secret = tokens.create(
                 connection, token_name(name), None if chosen is None else [d.name for d in chosen], role=Role.REPLICATE
             )

@@ -42,7 +42,7 @@ class Demo:
 
     def show(self, what: RenderableType) -> None:
         if not self.out.as_json:
-            self.out.out.print(Padding(what, (0, 0, 0, 3)))
+            self.out.out.print(Padding(what, (0, 0, 0, 3), expand=False))
 
     def claim(self, text: str, holds: bool) -> None:
         self.claims.append((text, holds))

@@ -193,6 +193,12 @@ def of_token(connection: sa.Connection, owner: TokenId) -> Follower | None:
     return None if row is None else _follower(row)
 
 
+def list_tokens_of_removed(connection: sa.Connection, name: str) -> list[TokenId]:
+    """The first tokens of removed followers that had the name."""
+    gone = (follower.c.name == name, follower.c.removed_at.is_not(None), follower.c.token_id.is_not(None))
+    return [TokenId(n) for n in connection.execute(sa.select(follower.c.token_id).where(*gone)).scalars()]
+
+
 def of_dataset(connection: sa.Connection, of: Dataset) -> list[Follower]:
     return [f for f in list_followers(connection) if f.follows(of.uuid)]
 
@@ -205,7 +211,8 @@ def remove(connection: sa.Connection, found: Follower) -> None:
 
 
 def remove_all(connection: sa.Connection) -> None:
-    """When this site leads no more: its followers follow another one, and hold nothing here."""
+    """When this site leads no more: its followers follow another one, and hold nothing here. Their tokens stay valid, so
+    that this site can tell them who leads."""
     connection.execute(
         follower.update()
         .where(follower.c.removed_at.is_(None))
