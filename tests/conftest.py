@@ -218,11 +218,11 @@ def upgrade() -> None:
 def spark_started(tmp_path_factory: pytest.TempPathFactory, make_home: MakeHome) -> Iterator[SparkSession]:
     """The one JVM of this process, with S3 on its class path, so that any lake can be opened in it later."""
     from strandline.iceberg.session.lake_session import open_session, stop_spark
-    from tests.quick_files import use_quick_files
+    from tests.quick_hadoop import use_quick_hadoop
 
     quick = {"spark": {"options": QUICK_SPARK | WARM_WORKERS}}
     session = open_session(make_home(tmp_path_factory.mktemp("shared"), quick), with_s3=True)
-    use_quick_files(session._jvm)
+    use_quick_hadoop(session._jvm, session._jsc.hadoopConfiguration())
     yield session
     stop_spark()
 

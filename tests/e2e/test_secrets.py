@@ -62,7 +62,7 @@ class Parrot(BaseHTTPRequestHandler):
 @pytest.fixture
 def parrot() -> Iterator[int]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Parrot)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     yield server.server_port
     server.shutdown()
@@ -83,7 +83,7 @@ class Watch:
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._ended.wait(0.005):
+        while not self._ended.wait(0.05):
             try:
                 for process in [self._process, *self._process.children(recursive=True)]:
                     self.arguments.update(process.cmdline())

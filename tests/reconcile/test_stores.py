@@ -378,7 +378,7 @@ class _Forgetful(BaseHTTPRequestHandler):
 @pytest.mark.parametrize(("root", "failed"), [("wh", "wh/ns/t"), ("wh/ns/t/data", "wh/ns/t/data")])
 def test_a_page_that_has_more_and_does_not_say_where_is_a_failure_of_its_prefix(root: str, failed: str) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), _Forgetful) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         bucket = Bucket("b", S3Settings(f"http://127.0.0.1:{server.server_port}", "us-east-1", "k", "s"))
         listing = list_prefixes(bucket, [f"s3://b/{root}"], timeout_seconds=30)
         server.shutdown()

@@ -317,7 +317,9 @@ def test_the_term_is_the_leaders_and_another_one_is_refused(asked: Asked) -> Non
     rows = asked.append(3)
     term = asked.lake.replication.site.term
     polled = asked.poll()
-    assert asked.source.site() == polled.site == LeaderSite(asked.lake.id, term)
+    number = asked.lake.followers.get(asked.follower).site_number
+    assert asked.source.site() == LeaderSite(asked.lake.id, term, number)
+    assert polled.site == LeaderSite(asked.lake.id, term), "a site asks for its number once, when it is made"
     assert {(o.lake, o.term) for o in polled.offers} == {(asked.lake.id, term)}
     with pytest.raises(StrandlineError, match=f"term {term + 1}"):
         asked.told(rows.hi, term + 1)

@@ -21,6 +21,7 @@ from strandline.core.errors import ConfigError
 from strandline.core.settings import LakeConfig
 from strandline.iceberg.metadata.identifier import CATALOG
 from strandline.iceberg.session.lake_session import open_session
+from tests.conftest import QUICK_SPARK
 from tests.servers import S3
 
 MakeLake = Callable[..., LakeConfig]
@@ -176,7 +177,8 @@ def run(code: str, *arguments: str, prefix: tuple[str, ...] = (), **env: str) ->
     )  # fmt: skip
 
 
-OPEN = """
+OPEN = f"""
+    QUICK = {QUICK_SPARK | {"spark.ui.enabled": "false"}!r}
     import sys
     from pathlib import Path
     from strandline.core.settings import load_config
@@ -212,7 +214,7 @@ def test_a_start_prints_nothing_and_can_be_repeated_after_a_stop(lake_home: Make
     import sys
     assert second.sparkContext.pythonExec == sys.executable
     """,
-        home(lake_home()),
+        home(lake_home({"spark": {"options": QUICK_SPARK}})),
         LC_ALL="C",
         TZ="Asia/Tokyo",
     )
@@ -234,7 +236,7 @@ def test_a_spark_of_the_users_own_without_iceberg_is_refused_with_what_to_do(lak
         OPEN
         + """
     from pyspark.sql import SparkSession
-    SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+    SparkSession.builder.master("local[1]").config(map=QUICK).getOrCreate()
     """
         + SHOW_ERROR,
         home(lake_home()),
@@ -250,7 +252,7 @@ def test_a_spark_of_the_users_own_with_iceberg_is_used(lake_home: MakeLake) -> N
     from pyspark.sql import SparkSession
     from strandline.iceberg.session.runtime import ensure_runtime
     jars = ":".join(map(str, ensure_runtime(s3=False).jars))
-    own = (SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    own = (SparkSession.builder.master("local[1]").config(map=QUICK)
            .config("spark.driver.extraClassPath", jars).config("spark.app.name", "theirs").getOrCreate())
     lake = open_session(config)
     lake.sql("CREATE NAMESPACE lake.a")
@@ -267,7 +269,7 @@ def test_once_fetched_no_network_is_needed(lake_home: MakeLake) -> None:
     if os.geteuid() != 0 or not shutil.which("unshare") or not shutil.which("ip"):
         pytest.skip("only root on Linux can take the network away from a process")
     code = OPEN + '    open_session(config).sql("CREATE NAMESPACE lake.a")\n    print("works")\n'
-    done = run(code, home(lake_home()), prefix=ALONE)
+    done = run(code, home(lake_home({"spark": {"options": QUICK_SPARK}})), prefix=ALONE)
     assert (done.stdout, done.stderr) == ("works\n", "")
 
 
