@@ -11,6 +11,12 @@ from __future__ import annotations
 
 import os
 import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from _pytest.mark import ParameterSet
 
 _SEED = "STRANDLINE_SEED"
 TORTURE = os.environ.get("STRANDLINE_TORTURE", "").lower() not in ("", "0", "false")
@@ -19,6 +25,11 @@ TORTURE = os.environ.get("STRANDLINE_TORTURE", "").lower() not in ("", "0", "fal
 def scaled(short: int, long: int) -> int:
     """How many rounds, seeds or kills: `short` in `make test`, `long` in `make torture`."""
     return long if TORTURE else short
+
+
+def in_torture(*values: Any) -> ParameterSet:
+    """A case of a parametrized test that only `make torture` runs: cheaper tests, or other cases, prove the same."""
+    return pytest.param(*values, marks=pytest.mark.torture)
 
 
 def choose_seed() -> None:

@@ -26,6 +26,7 @@ from strandline.ledger.schema.core import sink
 from strandline.ledger.schema.maintain import maintenance_run
 from strandline.ledger.schema.receive import receive_batch
 from strandline.ledger.schema.reconcile import sweep_lease
+from tests.campaign import in_torture
 from tests.conftest import MakeHome
 from tests.fork_server import Forked
 from tests.servers import Postgres
@@ -147,8 +148,8 @@ def is_gone(lake: Lake, process: int) -> bool:
     ("work", "point", "event"),
     [
         ("delivery", "deliver.after_plan", "delivered"),
-        ("intake", "receive.after_receipt", "ingested"),
-        ("maintenance", "expire.after_settle", "maintained"),
+        in_torture("intake", "receive.after_receipt", "ingested"),
+        in_torture("maintenance", "expire.after_settle", "maintained"),
         ("reconcile", "reconcile.after_start", "reconciled"),
     ],
 )

@@ -15,11 +15,9 @@ import pytest
 
 from strandline import Lake
 from strandline.core import failpoints
-from strandline.core.errors import LedgerUnreadable
 from strandline.iceberg.schema.alteration import AddColumn
 from strandline.iceberg.schema.columns import Primitive
 from strandline.iceberg.schema.schema_file import parse_columns
-from strandline.lake import open_lake
 from strandline.ledger.witness import LocalWitness
 from tests.conftest import MakeHome
 from tests.e2e.following import Sites, sites
@@ -135,6 +133,7 @@ def test_a_follower_that_is_stopped_and_taken_for_dead_changes_nothing_when_it_g
     assert_same(leader, follower)
 
 
+@pytest.mark.torture  # tests/spark/test_follow.py and the campaign have several appliers, too
 def test_two_followers_of_one_site_share_its_work_while_the_leaders_server_is_killed(
     made: Sites, follower: Lake, rounds: int
 ) -> None:
@@ -166,30 +165,3 @@ def test_a_follower_whose_ledger_is_ahead_of_its_witness_goes_on(made: Sites, fo
     restarted(follower)
     follow(follower)
     assert_same(leader, follower)
-
-
-def test_a_follower_whose_ledger_is_damaged_or_lost_goes_on_with_its_tables(
-    made: Sites, follower: Lake, rounds: int
-) -> None:
-    """The last one: the follower of the other tests ends here."""
-    leader = made.leader
-    leader.append("events", frame(leader, rounds * 100, 5), batch_id="before")
-    follow(follower)
-    path = follower.ledger.path
-    assert path is not None
-    follower.replication.close()
-    follower.ledger.close()
-    path.write_bytes(b"not a ledger" * 1000)
-    with pytest.raises(LedgerUnreadable):
-        open_lake(follower.config.home).close()
-    leader.append("events", frame(leader, rounds * 100 + 10, 5), batch_id="after")
-    path.unlink()
-    with made.init("east", "http") as again:
-        follow(again)
-        assert_same(leader, again)
-        assert {b for b in _batches(again) if not b.startswith("segment-")} >= {"before", "after"}
-
-
-def _batches(lake: Lake) -> set[str]:
-    with lake.ledger.read() as connection:
-        return set(connection.exec_driver_sql("SELECT batch_id FROM block").scalars())

@@ -19,6 +19,7 @@ from strandline.core import failpoints
 from strandline.core.errors import AlreadyRunning
 from strandline.ledger.deliver import losses
 from strandline.ledger.maintain import runs
+from tests.campaign import in_torture
 from tests.conftest import MakeHome
 from tests.fork_server import run_forked
 from tests.servers import S3, Postgres
@@ -85,6 +86,13 @@ STEPS = [
     *points("expire", "expire"),
     *points("purge", "purge"),
 ]
+KILLED = [
+    ("compact", "compact.before_commit"),
+    ("retain", "retain.after_floor"),
+    ("expire", "expire.after_settle"),
+    ("purge", "purge.after_table"),
+]
+"""A real process is, here. Within this process something dies at all other points."""
 
 
 def dies_at(point: str, work: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +160,7 @@ def assert_purge_has_a_number(shore: Shore) -> None:
     assert (shore.lake.sealed("events") or 0) >= covering[0].lo
 
 
-@pytest.mark.parametrize(("kind", "point"), STEPS)
+@pytest.mark.parametrize(("kind", "point"), [in_torture(*step) if step in KILLED else step for step in STEPS])
 def test_maintenance_that_dies_at_any_step_is_done_by_the_next_run(
     shore: Shore, kind: str, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,15 +196,7 @@ def test_retention_that_dies_when_it_has_passed_a_sink_over_deletes_what_it_coun
     assert late == sorted(shore.known[-10:]), "it goes on behind what it lost"
 
 
-@pytest.mark.parametrize(
-    ("kind", "point"),
-    [
-        ("compact", "compact.before_commit"),
-        ("retain", "retain.after_floor"),
-        ("expire", "expire.after_settle"),
-        ("purge", "purge.after_table"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "point"), KILLED)
 def test_maintenance_that_is_killed_is_done_by_the_next_run(shore: Shore, kind: str, point: str) -> None:
     survives(shore, kind, lambda: killed_at(shore, kind, point))
 

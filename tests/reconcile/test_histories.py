@@ -26,7 +26,7 @@ from tests.reconcile.world import HOUR_NS, Killed, ModelCatalog, ModelStorage, M
 
 pytestmark = pytest.mark.timeout(900)
 
-HISTORIES = scaled(120, 5_000)
+HISTORIES = scaled(60, 5_000)
 SHARDS = 2
 SETTINGS = ReconcileSettings(
     batch_size=2, recheck_concurrency=1, lease_seconds=600, deletes_max_share=1.0, history_runs=5, quarantine_days=0

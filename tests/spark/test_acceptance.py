@@ -16,6 +16,7 @@ import pytest
 
 import strandline
 from strandline.core import failpoints
+from tests.campaign import in_torture
 from tests.conftest import MakeHome
 from tests.servers import S3, Postgres
 from tests.spark.deliveries import Received, dies_at, outlive_lease
@@ -108,10 +109,10 @@ def test_maintenance_at_every_step_of_a_tick_costs_no_sink_a_row(shore: Shore, m
 
 DEATHS = [
     ("files", "deliver.after_plan"),
-    ("files", "deliver.before_acknowledge"),
-    ("files", "deliver.after_mark"),
+    in_torture("files", "deliver.before_acknowledge"),
+    in_torture("files", "deliver.after_mark"),
     ("s3", "deliver.after_pin"),
-    ("s3", "s3.after_put"),
+    in_torture("s3", "s3.after_put"),
     ("postgres", "postgres.after_commit"),
     ("forward", "forward.after_post"),
 ]

@@ -21,6 +21,7 @@ from strandline.ledger.ingest import blocks
 from strandline.ledger.replicate import cuts, following
 from strandline.ledger.replicate import sites as ledger_sites
 from strandline.replicate import carry_out_cut as carrying_out
+from tests.campaign import in_torture
 from tests.conftest import MakeHome
 from tests.spark.bodies import Sender
 from tests.spark.followed import (
@@ -108,7 +109,7 @@ def test_rows_that_the_new_leader_has_not_are_set_aside_and_removed_and_the_seal
 
 POINTS = [
     "cut.after_epoch", "cut.after_files", "cut.after_record", "cut.after_branches", "cut.after_delete",
-    "cut.before_settle", "cut.before_witness", "cut.after_witness", "cut.after_settle",
+    *map(in_torture, ("cut.before_settle", "cut.before_witness", "cut.after_witness", "cut.after_settle")),
 ]  # fmt: skip
 
 

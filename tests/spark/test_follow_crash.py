@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from strandline import Lake
 from strandline.core import failpoints
-from strandline.core.errors import RefusedError
+from strandline.core.errors import LedgerUnreadable, RefusedError
 from strandline.core.types import Seq, SeqRange
 from strandline.iceberg.schema.alteration import AddColumn, DropColumn
 from strandline.iceberg.schema.columns import Primitive
 from strandline.iceberg.schema.schema_file import parse_columns
+from strandline.lake import open_lake
 from strandline.lake_admin import follow_lake, rebuild_ledger
 from strandline.ledger.ingest import sequence
+from tests.campaign import in_torture
 from tests.conftest import MakeHome
 from tests.spark.followed import assert_same, follow, new_follower, new_leader, restarted
+from tests.spark.lakes import batch
 from tests.spark.protocol import (
     COLUMNS,
     audit_events,
@@ -33,10 +38,8 @@ from tests.spark.protocol import (
 Pair = tuple[Lake, Lake]
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory, make_home: MakeHome) -> Iterator[Pair]:
-    """One leader and one follower for all tests: each test leaves them equal."""
-    folder = tmp_path_factory.mktemp("pair")
+@contextmanager
+def new_pair(folder: Path, make_home: MakeHome) -> Iterator[Pair]:
     with new_leader(folder, make_home) as leader:
         leader.create_dataset("events", parse_columns(COLUMNS))
         with new_follower(folder, make_home, leader) as follower:
@@ -44,9 +47,17 @@ def pair(tmp_path_factory: pytest.TempPathFactory, make_home: MakeHome) -> Itera
             yield leader, follower
 
 
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory, make_home: MakeHome) -> Iterator[Pair]:
+    """One leader and one follower for all tests: each test leaves them equal."""
+    with new_pair(tmp_path_factory.mktemp("pair"), make_home) as made:
+        yield made
+
+
 # In the order of a pass.
 POINTS = [
-    "record.before_witness", "record.after_witness", "record.after_commit", "follow.after_take", "stage.before_branch",
+    *map(in_torture, ("record.before_witness", "record.after_witness", "record.after_commit")),
+    "follow.after_take", "stage.before_branch",
     "stage.after_branch", "stage.before_commit", "stage.after_commit", "stage.before_mark", "stage.after_mark",
     "publish.before_commit", "publish.after_commit", "settle.before_mark", "settle.after_mark",
     "follow.before_checkpoint", "follow.after_checkpoint", "follow.before_acknowledge", "follow.after_acknowledge",
@@ -101,7 +112,7 @@ def test_a_follower_that_dies_between_two_changes_of_columns_goes_on(pair: Pair,
     assert_same(leader, follower)
 
 
-@pytest.mark.parametrize("point", ["follow.before_settle", "follow.after_settle"])
+@pytest.mark.parametrize("point", [in_torture("follow.before_settle"), "follow.after_settle"])
 def test_a_follower_that_dies_when_it_settles_an_item_without_rows_goes_on(pair: Pair, point: str) -> None:
     leader, follower = pair
     leader.append("events", leader.spark.range(700, 703), batch_id=point)
@@ -201,16 +212,24 @@ def test_a_restored_follower_has_no_seal_below_the_one_that_it_had_also_if_that_
     assert_same(leader, follower)
 
 
-def test_a_follower_whose_ledger_is_gone_goes_on_with_its_tables(pair: Pair) -> None:
-    leader, follower = pair
-    leader.append("events", leader.spark.range(2), batch_id="before")
-    follow(follower)
-    assert follower.ledger.path is not None
-    away = follower.ledger.path.rename(follower.ledger.path.with_name("away.db"))
-    with pytest.raises(RefusedError, match="follows another one"):
-        rebuild_ledger(follower.config)
-    leader.append("events", leader.spark.range(2), batch_id="after")
-    with follow_lake(follower.config.home, str(leader.config.home)) as again:
-        follow(again)
-        assert_same(leader, again)
-    away.unlink()
+def test_a_follower_whose_ledger_is_damaged_or_gone_goes_on_with_its_tables(
+    tmp_path: Path, make_home: MakeHome
+) -> None:
+    with new_pair(tmp_path, make_home) as (leader, follower):
+        leader.append("events", leader.spark.range(2), batch_id="before")
+        follow(follower)
+        path = follower.ledger.path
+        assert path is not None
+        path.rename(path.with_name("away.db"))
+        path.write_bytes(b"not a ledger" * 1000)
+        with pytest.raises(LedgerUnreadable):
+            open_lake(follower.config.home).close()
+        path.unlink()
+        with pytest.raises(RefusedError, match="follows another one"):
+            rebuild_ledger(follower.config)
+        leader.append("events", leader.spark.range(2), batch_id="after")
+        with follow_lake(follower.config.home, str(leader.config.home)) as again:
+            follow(again)
+            assert_same(leader, again)
+            for batch_id in ("before", "after"):
+                assert batch(again, "events", batch_id) is not None

@@ -30,6 +30,7 @@ from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.jobs.loop import LoopControl
 from strandline.ledger.deliver import sinks
 from strandline.ledger.engine import utc_now
+from tests.campaign import in_torture
 from tests.conftest import MakeHome
 from tests.servers import S3
 from tests.sinks.misbehaving import Act, Misbehaving, misbehaving
@@ -110,8 +111,9 @@ def larger_than(rows: int, answer: Fate) -> Callable[[Request], Fate]:
 # --- answers that are lost --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("lost", [500, None], ids=["answered 500", "connection dropped"])
+@pytest.mark.parametrize(
+    ("lost", "format"), [(500, "jsonl"), (None, "arrow"), in_torture(500, "arrow"), in_torture(None, "jsonl")]
+)
 def test_a_commit_whose_answer_is_lost_is_found_and_not_sent_again(way: Way, format: str, lost: int | None) -> None:
     """New rows come before the retry, and do not get into what was promised."""
     way.add(format=format)
@@ -147,7 +149,7 @@ def test_a_retry_after_new_rows_came_carries_the_identical_id_and_bytes(way: Way
     each_once(way)
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", ["jsonl", in_torture("arrow")])
 def test_a_server_that_cannot_be_asked_gets_the_identical_id_and_bytes_until_it_answers(
     ends: Callable[[str], Receiving], name: str, format: str
 ) -> None:
@@ -221,7 +223,7 @@ def test_a_chunk_that_landed_and_whose_retry_a_proxy_finds_too_large_is_not_spli
     assert way.verdict().ok
 
 
-@pytest.mark.parametrize("arrives", ["before its parts", "between its parts", "after its parts"])
+@pytest.mark.parametrize("arrives", [in_torture("before its parts"), "between its parts", "after its parts"])
 def test_a_late_parent_of_parts_doubles_nothing(way: Way, arrives: str) -> None:
     """It was under way all the time; its repeat was refused by a proxy, and so it was split."""
     way.add(chunk_rows_max="8")
@@ -420,7 +422,7 @@ def test_two_sinks_of_one_lake_forward_to_two_receivers_and_one_that_is_away_doe
         assert one.verdict().ok and other.verdict().ok
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", ["arrow", in_torture("jsonl")])
 def test_logical_partitions_have_lanes_of_their_own_at_the_receiver(
     ends: Callable[[str], Receiving], name: str, format: str
 ) -> None:

@@ -21,6 +21,7 @@ from strandline.ledger.replicate import sites
 from strandline.replicate.arbiter.arbiter import Seen
 from strandline.replicate.promote import Promoted, Promotion
 from strandline.replicate.promote_plan import Begin, Refuse
+from tests.campaign import in_torture
 from tests.conftest import MakeHome
 from tests.spark.followed import SETTINGS, assert_same, follow, restarted, table
 from tests.spark.protocol import COLUMNS, crash_at, frame
@@ -123,7 +124,8 @@ def test_without_an_arbiter_a_person_says_that_the_leader_is_stopped(alone: Site
 
 # The other points are in `tests/ledger/test_promotions.py`.
 POINTS = [
-    "promote.after_put", "promote.after_put@2", "promote.after_publish", "promote.after_cuts", "promote.after_witness",
+    in_torture("promote.after_put"), "promote.after_put@2", "promote.after_publish", "promote.after_cuts",
+    in_torture("promote.after_witness"),
 ]  # fmt: skip
 
 
