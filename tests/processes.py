@@ -78,7 +78,17 @@ def attach(*_: object) -> Any:
     name_packages(gateway.jvm, PACKAGES)
     running = gateway.jvm.org.apache.spark.SparkContext.getOrCreate()
     java = gateway.jvm.JavaSparkContext(running)
-    return SparkContext(gateway=gateway, jsc=java, conf=SparkConf(_jconf=running.conf()))
+    context = SparkContext(gateway=gateway, jsc=java, conf=SparkConf(_jconf=running.conf()))
+    _report_no_counters(context)
+    return context
+
+
+def _report_no_counters(context: Any) -> None:
+    """Spark's scheduler reports to Python when a task of a Python function has ended, and waits for its answer. For a
+    process that is stopped it would wait for ever, and every other process of this JVM with it."""
+    server = context._javaAccumulator.getClass().getDeclaredField("serverHost")
+    server.setAccessible(True)
+    server.set(context._javaAccumulator, None)
 
 
 def use_the_jvm_of_the_test_run() -> None:

@@ -14,7 +14,7 @@ from tests.conftest import MakeHome
 from tests.e2e.follow_faults import FAULTS, Campaign
 from tests.e2e.following import sites
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = pytest.mark.timeout(scaled(600, 1800))
 
 ROWS = scaled(2_000, 100_000)
 SHARDS = 4

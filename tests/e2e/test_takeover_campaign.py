@@ -19,7 +19,7 @@ from tests.e2e.taking_over import COLUMNS, settings_in
 from tests.servers import Postgres
 from tests.spark.deliveries import Destination, in_catalog, in_folder, in_table
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = pytest.mark.timeout(scaled(600, 1800))
 
 ROWS = scaled(300, 100_000)
 SHARDS = 4
