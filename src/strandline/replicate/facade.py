@@ -169,8 +169,6 @@ class Replication:
     ) -> None:
         """Keeps up with the leader until it is asked to stop. A site that leads has nothing to do; when it is promoted
         or rejoins meanwhile, the next pass knows. `on_role` gets the site when its role has changed."""
-        from strandline.replicate.follower import raise_failures
-
         role: SiteRole | None = None  # as the last pass found it
 
         def work() -> None:
@@ -182,6 +180,8 @@ class Replication:
             if not site.follows:
                 self._forget_follower()
                 return
+            from strandline.replicate.follower import raise_failures  # which loads Spark's modules
+
             report = self._pass(site, control.stopping)
             on_pass(report)
             raise_failures(report)
