@@ -17,7 +17,7 @@ from strandline.status.replication import ReplicationStatus, load_replication
 
 WATCH_SECONDS = 2.0
 
-app = typer.Typer(name="replication", help="Whom this site follows, who follows it, and how far they are.")
+app = typer.Typer(name="replication", help="The leader and the followers of this site, and their progress.")
 
 
 @app.callback()
@@ -30,11 +30,11 @@ def status(
     call: Call,
     watch: bool = typer.Option(False, "--watch", help="Show it again every two seconds, until Ctrl-C."),
 ) -> None:
-    """How far each shard is, here or at the followers, and what to do if something fails. Starts no JVM.
+    """The progress of replication in each shard, and what to do if something fails. Starts no JVM.
 
-    At a leader: its followers, as they last said. At a follower: its leader, when it last answered, and for each shard
-    what is applied, what is recorded, and how far that is behind. What nobody knows is ? here and null in JSON. With an
-    arbiter: what its record says about who leads.
+    At a leader: its followers, as they last reported. At a follower: its leader, when it last answered, and for each
+    shard what is applied, what is recorded, and the lag. An unknown figure is ? here and null in JSON. With an arbiter:
+    which site leads, as its record says.
     """
     if watch and (call.as_json or not call.out.is_terminal):
         raise UsageError("--watch is for a terminal", hint="In a script, call `strandline replication status --json`.")
