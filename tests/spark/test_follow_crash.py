@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,8 +15,7 @@ from strandline.iceberg.schema.columns import Primitive
 from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.lake_admin import follow_lake, rebuild_ledger
 from strandline.ledger.ingest import sequence
-from tests.conftest import MakeHome
-from tests.spark.followed import assert_same, follow, new_follower, new_leader, restarted
+from tests.spark.followed import Pair, assert_same, follow, restarted
 from tests.spark.protocol import (
     COLUMNS,
     audit_events,
@@ -29,20 +27,6 @@ from tests.spark.protocol import (
     outlive_lease,
     restore_ledger,
 )
-
-Pair = tuple[Lake, Lake]
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory, make_home: MakeHome) -> Iterator[Pair]:
-    """One leader and one follower for all tests: each test leaves them equal."""
-    folder = tmp_path_factory.mktemp("pair")
-    with new_leader(folder, make_home) as leader:
-        leader.create_dataset("events", parse_columns(COLUMNS))
-        with new_follower(folder, make_home, leader) as follower:
-            follow(follower)
-            yield leader, follower
-
 
 # In the order of a pass.
 POINTS = [
