@@ -158,7 +158,7 @@ def read_until(terminal: int, words: str) -> str:
 
 def test_a_watch_draws_again_until_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
     call, drawn = Call(None, as_json=False, yes=False), list[str]()
-    call.out = Console(file=io.StringIO(), force_terminal=True)
+    call.out = Console(file=io.StringIO(), force_terminal=True, highlight=False)
 
     def draw() -> str:
         drawn.append(f"frame {len(drawn)}")
