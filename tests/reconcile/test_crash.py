@@ -20,7 +20,7 @@ from strandline.ledger.deliver import losses, sinks
 from strandline.reconcile import settle
 from tests.fork_server import Forked
 from tests.reconcile.buckets import put_object
-from tests.reconcile.test_kept import set_aside
+from tests.reconcile.test_quarantined_live_files import set_aside
 from tests.reconcile.whole_lakes import ACT, REPORT, MakeLake, WholeLake, there
 from tests.servers import S3
 

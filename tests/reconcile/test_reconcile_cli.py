@@ -328,7 +328,7 @@ def test_a_report_that_is_not_the_whole_truth_says_so_first_and_has_an_exit_code
     assert cli(["reconcile"]) == 4
     assert capsys.readouterr().out.startswith("! Run 4 (report, refused"), "the first line says it"
     assert document(capsys, "status")["reconcile"]["doubts"] == ["refused"]
-    assert cli(["status"]) == 0 and "not the whole truth (refused)" in capsys.readouterr().out
+    assert cli(["status"]) == 0 and "may be incomplete or wrong (refused)" in capsys.readouterr().out
     assert 'strandline_reconcile_last_run_doubts{doubt="refused"} 1.0\n' in told_metrics(capsys)
     assert cli(["reconcile", "runs"]) == 0 and "report, refused" in capsys.readouterr().out
     assert document(capsys, "reconcile", "--act", "--yes", code=3)["doubts"] == ["refused"]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from strandline import Lake
+from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.lake_admin import follow_lake, init_lake
 from strandline.replicate.follower import Follower, FollowReport
 from tests.conftest import MakeHome
+from tests.spark.protocol import COLUMNS, frame
 
+Pair = tuple[Lake, Lake]
+Sites = tuple[Lake, Lake, Lake]
 LEASE_SECONDS = 60
 SETTINGS: dict[str, dict[str, Any]] = {"ingest": {"lease_seconds": LEASE_SECONDS}, "follow": {"items_at_once_max": 2}}
 
@@ -24,10 +28,47 @@ def new_leader(folder: Path, make_home: MakeHome) -> Iterator[Lake]:
 
 
 @contextmanager
-def new_follower(folder: Path, make_home: MakeHome, leader: Lake, name: str = "follower") -> Iterator[Lake]:
-    make_home(folder / name, SETTINGS)
-    with follow_lake(folder / name, str(leader.config.home)) as lake:
+def new_follower(
+    folder: Path,
+    make_home: MakeHome,
+    leader: Lake,
+    name: str = "follower",
+    *,
+    is_added: bool = False,
+    settings: Mapping[str, Mapping[str, Any]] = SETTINGS,
+) -> Iterator[Lake]:
+    """`is_added`: the leader knows it, so that it may be promoted."""
+    token = folder / f"token-{name}"
+    if is_added:
+        token.write_text(leader.followers.add(name)[1])
+    make_home(folder / name, settings)
+    with follow_lake(folder / name, str(leader.config.home), token=f"file:{token}" if is_added else None) as lake:
         yield lake
+
+
+@contextmanager
+def new_pair(folder: Path, make_home: MakeHome, columns: Sequence[Mapping[str, Any]] = COLUMNS) -> Iterator[Pair]:
+    """A leader with the dataset `events`, and a follower that has it."""
+    with new_leader(folder, make_home) as leader:
+        leader.create_dataset("events", parse_columns(columns))
+        with new_follower(folder, make_home, leader) as follower:
+            follow(follower)
+            yield leader, follower
+
+
+@contextmanager
+def three_sites(folder: Path, make_home: MakeHome, *, is_added: bool = False) -> Iterator[Sites]:
+    """A leader and two followers, `new` and `other`, that have its first ten rows. `is_added`: of `new`."""
+    with new_leader(folder, make_home) as old:
+        old.create_dataset("events", parse_columns(COLUMNS))
+        old.append("events", frame(old, 0), batch_id="a")
+        with (
+            new_follower(folder, make_home, old, "new", is_added=is_added) as new,
+            new_follower(folder, make_home, old, "other") as other,
+        ):
+            follow(new)
+            follow(other)
+            yield old, new, other
 
 
 def follow(lake: Lake) -> FollowReport:

@@ -25,6 +25,7 @@ from tests.campaign import in_torture
 from tests.conftest import MakeHome
 from tests.spark.bodies import Sender
 from tests.spark.followed import (
+    Sites,
     assert_same,
     follow,
     follow_another,
@@ -33,25 +34,18 @@ from tests.spark.followed import (
     restarted,
     table,
     take_over,
+    three_sites,
 )
 from tests.spark.protocol import COLUMNS, audit_events, branches, crash_at, every_block, frame, outlive_lease
 
 FIRST = 17 * 2**40
 SECOND = 18 * 2**40
 
-Sites = tuple[Lake, Lake, Lake]
-
 
 @pytest.fixture
 def sites(tmp_path: Path, make_home: MakeHome) -> Iterator[Sites]:
-    """A leader and two followers that have its first ten rows."""
-    with new_leader(tmp_path, make_home) as old:
-        old.create_dataset("events", parse_columns(COLUMNS))
-        old.append("events", frame(old, 0), batch_id="a")
-        with new_follower(tmp_path, make_home, old) as new, new_follower(tmp_path, make_home, old, "other") as other:
-            follow(new)
-            follow(other)
-            yield old, new, other
+    with three_sites(tmp_path, make_home) as made:
+        yield made
 
 
 def numbers(lake: Lake) -> list[int]:

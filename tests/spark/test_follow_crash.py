@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ from strandline.lake_admin import follow_lake, rebuild_ledger
 from strandline.ledger.ingest import sequence
 from tests.campaign import in_torture
 from tests.conftest import MakeHome
-from tests.spark.followed import assert_same, follow, new_follower, new_leader, restarted
+from tests.spark.followed import Pair, assert_same, follow, new_pair, restarted
 from tests.spark.lakes import batch
 from tests.spark.protocol import (
     COLUMNS,
@@ -34,25 +32,6 @@ from tests.spark.protocol import (
     outlive_lease,
     restore_ledger,
 )
-
-Pair = tuple[Lake, Lake]
-
-
-@contextmanager
-def new_pair(folder: Path, make_home: MakeHome) -> Iterator[Pair]:
-    with new_leader(folder, make_home) as leader:
-        leader.create_dataset("events", parse_columns(COLUMNS))
-        with new_follower(folder, make_home, leader) as follower:
-            follow(follower)
-            yield leader, follower
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory, make_home: MakeHome) -> Iterator[Pair]:
-    """One leader and one follower for all tests: each test leaves them equal."""
-    with new_pair(tmp_path_factory.mktemp("pair"), make_home) as made:
-        yield made
-
 
 # In the order of a pass.
 POINTS = [

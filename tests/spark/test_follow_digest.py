@@ -15,10 +15,9 @@ from pyspark.sql import functions as F
 
 from strandline import Lake
 from strandline.core.errors import FailedError
-from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.replicate.source import Content, LeaderSource
 from tests.conftest import MakeHome
-from tests.spark.followed import assert_same, follow, new_follower, new_leader, restarted, table
+from tests.spark.followed import Pair, assert_same, follow, new_pair, restarted, table
 from tests.spark.lakes import sql
 
 COLUMNS = [
@@ -26,18 +25,13 @@ COLUMNS = [
     {"name": "text", "type": "string"},
     {"name": "real", "type": "double"},
 ]
-Pair = tuple[Lake, Lake]
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory, make_home: MakeHome) -> Iterator[Pair]:
-    """One leader and one follower for all tests: each test leaves them equal."""
-    folder = tmp_path_factory.mktemp("pair")
-    with new_leader(folder, make_home) as leader:
-        leader.create_dataset("events", parse_columns(COLUMNS))
-        with new_follower(folder, make_home, leader) as follower:
-            follow(follower)
-            yield leader, follower
+    """As in conftest.py, with columns of its own."""
+    with new_pair(tmp_path_factory.mktemp("pair"), make_home, COLUMNS) as made:
+        yield made
 
 
 def append(leader: Lake, start: int, batch: str | None) -> None:

@@ -4,24 +4,20 @@ that come late, and ranges of which a part is there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from strandline import Lake
 from strandline.core.types import Dataset, Published, Reserved, Seq, SeqRange, Staged
-from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.iceberg.spark import floor as table_floor
 from strandline.ingest.settle_offered import publish_offered
 from strandline.ledger.ingest import blocks, sequence
 from strandline.ledger.replicate import following
 from strandline.ledger.replicate.following import Followed, OpenItem
 from strandline.replicate.apply_item import apply_item
-from tests.conftest import MakeHome
-from tests.spark.followed import assert_same, follow, new_follower, new_leader, restarted, table
+from tests.spark.followed import Pair, assert_same, follow, restarted, table
 from tests.spark.protocol import (
-    COLUMNS,
     branches,
     compact_everything,
     copy_ledger,
@@ -30,19 +26,6 @@ from tests.spark.protocol import (
     outlive_lease,
     restore_ledger,
 )
-
-Pair = tuple[Lake, Lake]
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory, make_home: MakeHome) -> Iterator[Pair]:
-    """One leader and one follower for all tests: each test leaves them equal."""
-    folder = tmp_path_factory.mktemp("pair")
-    with new_leader(folder, make_home) as leader:
-        leader.create_dataset("events", parse_columns(COLUMNS))
-        with new_follower(folder, make_home, leader) as follower:
-            follow(follower)
-            yield leader, follower
 
 
 def append(leader: Lake, batch_id: str, rows: int = 3) -> SeqRange:

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
 from strandline import Lake
 from strandline.core.types import Reserved
-from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.lake import open_lake
 from strandline.lake_admin import rebuild_ledger
 from strandline.ledger.ingest import blocks
 from strandline.ledger.replicate import followers
-from tests.conftest import MakeHome
-from tests.spark.followed import assert_same, follow, new_follower, new_leader, restarted, table
+from tests.spark.followed import Pair, assert_same, follow, restarted, table
 from tests.spark.lakes import open_blocks
 from tests.spark.protocol import (
-    COLUMNS,
     audit_events,
     branches,
     copy_ledger,
@@ -27,19 +20,6 @@ from tests.spark.protocol import (
     outlive_lease,
     restore_ledger,
 )
-
-Pair = tuple[Lake, Lake]
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory, make_home: MakeHome) -> Iterator[Pair]:
-    """One leader and one follower for all tests: each test leaves them equal."""
-    folder = tmp_path_factory.mktemp("pair")
-    with new_leader(folder, make_home) as leader:
-        leader.create_dataset("events", parse_columns(COLUMNS))
-        with new_follower(folder, make_home, leader) as follower:
-            follow(follower)
-            yield leader, follower
 
 
 def test_a_purge_of_the_leader_deletes_the_rows_at_its_followers_too(pair: Pair) -> None:

@@ -14,33 +14,27 @@ from strandline.core.errors import RefusedError
 from strandline.core.replication import SiteRole
 from strandline.core.terms import numbers_of
 from strandline.core.types import BlockKind
-from strandline.iceberg.schema.schema_file import parse_columns
-from strandline.lake_admin import follow_lake, rebuild_ledger
+from strandline.lake_admin import rebuild_ledger
 from strandline.ledger.replicate import cuts
 from tests.conftest import MakeHome
-from tests.spark.followed import SETTINGS, assert_same, follow, follow_another, new_follower, new_leader, restarted
-from tests.spark.protocol import COLUMNS, every_block, frame
+from tests.spark.followed import (
+    Sites,
+    assert_same,
+    follow,
+    follow_another,
+    new_follower,
+    restarted,
+    three_sites,
+)
+from tests.spark.protocol import every_block, frame
 
-Sites = tuple[Lake, Lake, Lake]
 TERM = 17
 
 
 @pytest.fixture
 def sites(tmp_path: Path, make_home: MakeHome) -> Iterator[Sites]:
-    """A leader, a follower that may be promoted, and another one; both have the first ten rows."""
-    with new_leader(tmp_path, make_home) as old:
-        old.create_dataset("events", parse_columns(COLUMNS))
-        old.append("events", frame(old, 0), batch_id="a")
-        token = tmp_path / "token"
-        token.write_text(old.followers.add("new")[1])
-        make_home(tmp_path / "new", SETTINGS)
-        with (
-            follow_lake(tmp_path / "new", str(old.config.home), token=f"file:{token}") as new,
-            new_follower(tmp_path, make_home, old, "other") as other,
-        ):
-            follow(new)
-            follow(other)
-            yield old, new, other
+    with three_sites(tmp_path, make_home, is_added=True) as made:
+        yield made
 
 
 def promote(lake: Lake) -> None:

@@ -15,7 +15,7 @@ from strandline.core.errors import NotLeader, RefusedError, StorageError
 from strandline.core.terms import numbers_of
 from strandline.core.types import Seq
 from strandline.iceberg.schema.schema_file import parse_columns
-from strandline.lake_admin import follow_lake, init_lake, rejoin_lake
+from strandline.lake_admin import init_lake, rejoin_lake
 from strandline.ledger.ingest import blocks
 from strandline.ledger.replicate import sites
 from strandline.replicate.arbiter.arbiter import Seen
@@ -23,7 +23,7 @@ from strandline.replicate.promote import Promoted, Promotion
 from strandline.replicate.promote_plan import Begin, Refuse
 from tests.campaign import in_torture
 from tests.conftest import MakeHome
-from tests.spark.followed import SETTINGS, assert_same, follow, restarted, table
+from tests.spark.followed import SETTINGS, assert_same, follow, new_follower, restarted, table
 from tests.spark.protocol import COLUMNS, crash_at, frame
 
 LEASE = 30.0
@@ -71,11 +71,8 @@ def made(folder: Path, make_home: MakeHome, *, arbiter: bool, stack: ExitStack, 
     leader.create_dataset("events", parse_columns(COLUMNS))
     sites_made = []
     for n in range(followers):
-        _, secret = leader.followers.add(f"f{n}")
-        token = folder / f"token{n}"
-        token.write_text(secret)
-        make_home(folder / f"f{n}", settings)
-        lake = stack.enter_context(follow_lake(folder / f"f{n}", str(leader.config.home), token=f"file:{token}"))
+        added = new_follower(folder, make_home, leader, f"f{n}", is_added=True, settings=settings)
+        lake = stack.enter_context(added)
         follow(lake)
         sites_made.append(lake)
     return Sites(leader, sites_made, Clock())

@@ -158,10 +158,10 @@ def test_status_tells_what_is_held_and_lost_and_for_whom(home: Path, capsys: pyt
     [kept] = found["maintenance"]["datasets"]
     assert [(h["sink"], h["rows"]) for h in kept["held_by"]] == [("partner", 300)]
     text = said(capsys, "status")
-    assert "sink partner holds retention back: 300 rows are due and wait for it, since 5 h" in text
+    assert "sink partner has held retention back for 5 h: 300 rows are due for deletion and wait for it" in text
     assert "sink partner will not get 20 rows" in text and "sink partner may lack rows that were deleted" in text
     shown = said(capsys, "sink", "show", "partner")
-    assert "300 rows that are due for deletion, since 5 h" in shown and "20 rows" in shown
+    assert "300 rows that are due for deletion, for 5 h" in shown and "20 rows" in shown
 
 
 def test_a_sink_that_holds_rows_back_which_it_is_not_owed_is_named_all_the_same(
@@ -172,10 +172,10 @@ def test_a_sink_that_holds_rows_back_which_it_is_not_owed_is_named_all_the_same(
         retention_holds.keep(
             connection, target.id, record.id, rows=0, up_to=Seq(900), now=utc_now() - timedelta(hours=5)
         )
-    assert "partner holds retention back: 0 rows are due and for it; others wait until it" in said(capsys, "status")
+    assert "rows are due for deletion, none of them for this sink" in said(capsys, "status")
     now = utc_now()
     result = Retained(now, None, 9, 8, None, 0, None, None, (HeldRows("partner", 0, now),), (), ())
-    assert "held: rows that partner is not owed, but has not come past" in told(Kind.RETAIN, result)
+    assert "held: rows that partner will not get, but has not passed yet" in told(Kind.RETAIN, result)
 
 
 # Metrics.
@@ -252,7 +252,7 @@ def test_compaction_says_what_became_of_the_files_and_what_it_left_alone() -> No
         "10 files became 1, with 4,000 rows and 3.0 MiB",
         "manifests: 120, now 1",
         "delete files: 2, now 0",
-        "1 commit lost against others, and 2 files are left for the next run",
+        "1 commit failed because others committed first, and 2 files are left for the next run",
         "left alone: 2 files of day=1: too few to gain anything",
     ):
         assert part in text
@@ -272,7 +272,7 @@ def test_retention_says_what_went_what_is_held_and_what_is_lost() -> None:
         assert part in text
     assert "lost: slow will not get 9 rows" in text and "held any more for x" in text and "the floor is at 600" in text
     assert "would be deleted" in told(Kind.RETAIN, result, dry_run=True)
-    assert "can go" in told(Kind.RETAIN, Retained(now, None, None, None, None, 0, None, None, (), (), ()))
+    assert "can be deleted" in told(Kind.RETAIN, Retained(now, None, None, None, None, 0, None, None, (), (), ()))
 
 
 def test_expiry_says_what_went_and_what_stays() -> None:

@@ -68,7 +68,7 @@ def test_an_old_leader_follows_the_new_one_and_what_it_leaves_behind_is_named(
 
 
 def test_nobody_stops_leading_by_accident(old: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert "goes on as it is" in plain_error(capsys, "rejoin", "../new", code=3)
+    assert "stays as it is" in plain_error(capsys, "rejoin", "../new", code=3)
     with open_lake(old) as lake:
         assert not lake.replication.site.follows
     assert "itself" in plain_error(capsys, "rejoin", str(old), "--yes", code=3)

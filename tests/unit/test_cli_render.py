@@ -63,7 +63,7 @@ def test_status_says_in_words_what_each_open_block_waits_for() -> None:
     lines = {line.split()[1]: line for line in said.splitlines() if line.startswith("default.events") and "-" in line}
     assert "committed, not visible yet" in lines["1999-2500"]
     assert "being written" in lines["2501-2600"]
-    assert "its writer is gone; `strandline recover` settles it" in lines["2601-2700"]
+    assert "the writer's lease has expired; `strandline recover` settles it" in lines["2601-2700"]
     assert "run `strandline dataset adopt default.events` again" in lines["2701-2800"]
     assert "recover" not in lines["2701-2800"], "recovery leaves adopted blocks alone"
     assert "being written" in lines["2801-2900"]
@@ -122,7 +122,7 @@ def test_ingest_tells_each_file_apart_and_counts_only_new_rows() -> None:
     by_file = {line.split()[1]: line for line in said.splitlines()[:5]}
     assert "numbers 1..1000" in by_file["new.jsonl"]
     assert "500 rows/s" in by_file["new.jsonl"]
-    assert "in already as 2001..2500" in by_file["old.jsonl"]
+    assert "already ingested as 2001..2500" in by_file["old.jsonl"]
     assert "empty" in by_file["empty.csv"]
     assert "refused" in by_file["bad.csv"]
     assert "failed" in by_file["gone.csv"]
@@ -130,7 +130,7 @@ def test_ingest_tells_each_file_apart_and_counts_only_new_rows() -> None:
     assert "! new.jsonl lacks 2 columns, null in all rows: a, b" in said
     assert "r/x.jsonl" in said
     assert "look at it" in said
-    assert "5 files: 1,000 new rows in 4.0 s, 1 in already, 2 failed" in said
+    assert "5 files: 1,000 new rows in 4.0 s, 1 already ingested, 2 failed" in said
     assert documents.ingest("default.events", found, 4.0)["rows"] == 1_000
 
 
@@ -182,7 +182,7 @@ def test_recovery_says_what_became_of_each_block() -> None:
         "2 left-over branches",
     ):
         assert part in said
-    assert "Nothing was open" in text(lake.recovered(Recovered()))
+    assert "No block was open" in text(lake.recovered(Recovered()))
 
 
 def test_ages_are_in_the_unit_that_a_person_would_use() -> None:

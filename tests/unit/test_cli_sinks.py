@@ -253,7 +253,7 @@ def test_the_question_before_a_reset_says_what_it_means(
     monkeypatch.setattr("strandline.cli.command.Call.confirm", no)
     plain_error(capsys, "sink", "reset", "out", "--to", "beginning", code=3)
     [question] = asked
-    assert "new generation" in question and "again" in question and "place of its own" in question
+    assert "new generation" in question and "again" in question and "rows twice" in question
 
 
 def test_a_reset_begins_a_new_generation_behind_a_token_or_at_the_beginning(
@@ -481,7 +481,7 @@ REPORT = TickReport(
 def test_a_tick_is_told_sink_by_sink_in_words() -> None:
     shown = text(*deliver.tick(REPORT, 2.0))
     assert "1,000 rows in 2 chunks, 5 withheld" in shown
-    assert "another deliverer holds it" in shown
+    assert "another process delivers to it" in shown
     assert "10 rows in 1 chunk; waits to try again: disk full" in shown
     assert "Make room." in shown
     assert "1,010 rows delivered in 2.0 s, 505 rows/s" in shown
@@ -502,7 +502,7 @@ def test_a_preview_cuts_long_lists_for_people_and_never_in_the_document() -> Non
         SinkPreview("c", "active", (), StorageError("c: nobody answers", hint="Start it.")),
     ]
     shown = text(*deliver.preview(found))
-    assert "promised before" in shown and "1..10" in shown
+    assert "from an open intent" in shown and "1..10" in shown
     assert "would get 1,000 rows in 100 chunks to 1 partition" in shown
     assert "--json has all" in shown and "991..1000" not in shown
     assert "nobody answers" in shown and "Start it." in shown

@@ -16,9 +16,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
+from strandline.cli.command import Call
 from strandline.cli.render.top import frame, old_frame
+from strandline.cli.watch import watch
 from strandline.lake_admin import init_lake
 from strandline.status.report import DatasetStatus, LakeStatus
 from strandline.status.sinks import SinkStatus
@@ -151,3 +154,21 @@ def read_until(terminal: int, words: str) -> str:
         assert readable and len(seen) < 1_000_000, seen[-2000:]
         seen += os.read(terminal, 1 << 16).decode("utf-8", "replace")
     return seen
+
+
+def test_a_watch_draws_again_until_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    call, drawn = Call(None, as_json=False, yes=False), list[str]()
+    call.out = Console(file=io.StringIO(), force_terminal=True, highlight=False)
+
+    def draw() -> str:
+        drawn.append(f"frame {len(drawn)}")
+        return drawn[-1]
+
+    def sleep(seconds: float) -> None:
+        if len(drawn) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("strandline.cli.watch.time.sleep", sleep)
+    watch(call, draw, once="strandline status")
+    assert isinstance(call.out.file, io.StringIO)
+    assert drawn == ["frame 0", "frame 1", "frame 2"] and "frame 2" in call.out.file.getvalue()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from pydantic import BaseModel
 from strandline.cli.main import application
 from strandline.core.settings import Settings
 from strandline.core.settings_maintain import RetainSettings
+from tests.e2e import test_docs_run
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = sorted(p.parent for p in (ROOT / "src/strandline").glob("*/__init__.py"))
@@ -142,6 +144,44 @@ def test_every_command_and_option_that_a_page_names_is_there(page: Path) -> None
         assert not unknown, f"{spelled} has no {unknown}"
         named = [] if not hasattr(command, "commands") else [w for w in words[:1] if not w.startswith("--")]
         assert not named, f"{spelled} has no {named}"
+
+
+FENCE = re.compile(r"^```([^\n`]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_commands_with_their_output_are_on_pages_that_are_run(page: Path) -> None:
+    """`console` is run. `sh` is for reading: commands without output. A fence without a language is neither."""
+    fences = FENCE.findall(page.read_text("utf-8"))
+    assert name(page) in test_docs_run.PAGES or not any(kind.startswith("console") for kind, _ in fences)
+    for kind, text in fences:
+        typed = re.findall(r"^\$ .*" if kind == "sh" else r"^(?:\$ )?(?:strandline|make|curl) .*", text, re.MULTILINE)
+        assert kind.startswith("console") or (kind == "sh" and not typed) or not typed, typed
+
+
+def read_commands(page: Path) -> Iterator[list[str]]:
+    """Every `strandline …` of the fences that are for reading; a word in capitals stands for a name or a number."""
+    for kind, text in FENCE.findall(page.read_text("utf-8")):
+        for line in text.replace("\\\n", " ").splitlines() if kind == "sh" else ():
+            words = shlex.split(line, comments=True)
+            if words[:1] == ["strandline"]:
+                end = next((i for i, w in enumerate(words) if w in (">", "|", "&&", ";")), len(words))
+                yield [re.sub(r"^[A-Z]{2,}$", "1", word) for word in words[1:end]]
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if list(read_commands(p))], ids=name)
+def test_a_command_that_is_only_read_would_be_accepted(page: Path) -> None:
+    """With all that it needs, and values of the right types. Nothing is run."""
+    for words in read_commands(page):
+        command, context = typer.main.get_command(application()), None
+        while hasattr(command, "commands"):
+            context = command.make_context("strandline", words, parent=context)
+            left = [*getattr(context, "_protected_args", ()), *context.args]
+            if not left or left[0] not in command.commands:
+                break
+            command, words = command.commands[left[0]], left[1:]
+        else:
+            command.make_context("strandline", words, parent=context)
 
 
 def test_every_make_target_that_a_page_names_is_there() -> None:

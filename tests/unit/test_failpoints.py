@@ -95,14 +95,14 @@ def test_something_dies_at_every_point_that_is_listed() -> None:
         test_deliver_crash,
         test_follow_crash,
         test_intake,
-        test_opening,
         test_promote,
         test_recover,
+        test_resync,
         test_shards,
     )
     from tests.unit import test_arbiter_record, test_followed_tables
 
-    writers = points_of(test_recover) | points_of(test_opening) | points_of(test_adopt) | points_of(test_shards)
+    writers = points_of(test_recover) | points_of(test_resync) | points_of(test_adopt) | points_of(test_shards)
     deliverers = points_of(test_deliver_crash) | points_of(test_emptied_table)
     receivers = points_of(receivers_killed) | points_of(test_intake) | points_of(test_ended_batches)
     receivers |= points_of(test_restored)

@@ -102,6 +102,6 @@ def test_a_forgotten_follower_holds_everything_until_a_person_adds_it_again(lake
 def test_a_rebuilt_ledger_says_which_followers_to_add_again() -> None:
     from strandline.cli.render.lake import resynced
 
-    shown = rendered(resynced(Resynced(None, 2, (), 0, (), ("east", "west")), "The ledger is made again"))
+    shown = rendered(resynced(Resynced(None, 2, (), 0, (), ("east", "west")), "The ledger is rebuilt"))
     assert "east, west" in shown and "strandline follower add NAME" in shown
-    assert "forgotten" not in rendered(resynced(Resynced(None, 2, (), 0, ()), "The ledger is made again"))
+    assert "forgotten" not in rendered(resynced(Resynced(None, 2, (), 0, ()), "The ledger is rebuilt"))

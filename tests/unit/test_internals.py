@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import ast
 import inspect
+import subprocess
+import sys
 from pathlib import Path
 
 from strandline.iceberg.pyiceberg import internals
+from strandline.ledger.engine import Ledger
 
 SOURCES = Path(internals.__file__).parents[2]
 SPARK = "iceberg/session/spark_internals.py"
@@ -99,9 +102,30 @@ def test_only_the_module_of_a_library_reaches_for_what_it_keeps_to_itself() -> N
                 assert not private, f"{name}:{node.lineno} imports {private} of PyIceberg: that belongs in {PYICEBERG}"
 
 
+IDLE = ("cli.commands.daemon", "cli.commands.follow", "cli.commands.promote", "replicate.facade", "replicate.follower",
+        "replicate.leader", "replicate.lease", "replicate.promote", "serve.api.replication")  # fmt: skip
+"""What runs also where there is nothing to apply."""
+
+
+def test_a_site_with_nothing_to_apply_loads_no_spark() -> None:
+    imports = "".join(f"import strandline.{name}\n" for name in IDLE)
+    loaded = "print(sorted({'pyspark', 'py4j'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", f"import sys\n{imports}{loaded}"], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+TRANSACTIONS = ("read", "read_at_once", "query", "change", "write")
+
+
+def test_every_way_to_a_transaction_of_the_ledger_is_known() -> None:
+    own = [name for name, value in vars(Ledger).items() if callable(value) and not name.startswith("_")]
+    assert set(own) - {*TRANSACTIONS, "exists", "revision", "create", "open", "backup", "close"} == set()
+
+
 def test_the_command_line_opens_no_transaction() -> None:
     for path in sorted((SOURCES / "cli").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.Attribute) and node.attr in ("read", "write"):
-                of_ledger = isinstance(node.value, ast.Attribute) and node.value.attr == "ledger"
-                assert not of_ledger, f"{path.name}:{node.lineno}: a command asks the lake, which opens the transaction"
+            if isinstance(node, ast.Attribute) and node.attr in TRANSACTIONS:
+                name = getattr(node.value, "attr", getattr(node.value, "id", None))
+                where = f"{path.name}:{node.lineno}"
+                assert name != "ledger", f"{where}: a command asks the lake or status/, which opens the transaction"

@@ -53,25 +53,25 @@ def test_a_silent_follower_is_named_once_with_what_it_holds_and_what_to_do() -> 
     silent = replace(EAST, told_at=NOW - 2 * HOUR)
     [found] = of_followers(silent, replace(silent, shard=1))
     assert (found.severity, found.subject, found.name) == (Severity.WARNING, Subject.FOLLOWER, "east")
-    assert "has said nothing for 2 h" in found.reason and "retention keeps" in found.reason
+    assert "has not reported its progress for 2 h" in found.reason and "retention keeps" in found.reason
     assert "strandline follow" in str(found.next_step) and "follower remove east" in str(found.next_step)
     [worse] = of_followers(silent, wait_for="all")
-    assert worse.severity is Severity.ERROR and "sinks get nothing" in worse.reason
+    assert worse.severity is Severity.ERROR and "sinks get no rows" in worse.reason
 
 
 def test_a_follower_that_never_began_is_named_after_a_while() -> None:
     unknown = replace(EAST, high_water=None, sealed=None, lag_segments=None, told_at=None)
     assert of_followers(replace(unknown, added_at=NOW - timedelta(minutes=2))) == []
     [found] = of_followers(unknown)
-    assert "has never said how far it is" in found.reason and "follow init" in str(found.next_step)
+    assert "has never reported its progress" in found.reason and "follow init" in str(found.next_step)
 
 
 def test_a_follower_that_holds_retention_is_named_for_each_dataset() -> None:
     held = replace(EAST, held_since=NOW - 3 * HOUR)
     found = of_followers(held, replace(held, shard=1), replace(held, dataset="default.other"))
     assert [p.dataset for p in found] == ["default.d", "default.other"]
-    assert "rows of default.d are due and wait for it, since 3 h" in found[0].reason
-    assert found[0].next_step == "`strandline follower show east` says how far it is"
+    assert "has held retention back for 3 h: rows of default.d are due" in found[0].reason
+    assert found[0].next_step == "`strandline follower show east` shows its progress"
 
 
 def test_a_follower_whose_rows_were_dropped_is_named_until_it_has_passed_them() -> None:
@@ -93,7 +93,11 @@ def test_a_leader_that_does_not_answer_is_an_error_after_a_while(minutes: int, s
 
 
 @pytest.mark.parametrize(
-    ("step", "words"), [("apply", "could not be applied for 2 h"), ("tell", "keeps rows for it meanwhile")]
+    ("step", "words"),
+    [
+        ("apply", "failed to apply the leader's items for 2 h"),
+        ("tell", "rejected this site's progress reports for 2 h"),
+    ],
 )
 def test_other_steps_that_fail_are_named(step: str, words: str) -> None:
     [found] = of_leader(failing_since=NOW - 2 * HOUR, failed_step=step, error="e")
@@ -102,10 +106,10 @@ def test_other_steps_that_fail_are_named(step: str, words: str) -> None:
 
 def test_a_site_where_nobody_follows_is_named() -> None:
     [found] = of_leader(answered_at=NOW - 2 * HOUR, is_quiet=True)
-    assert found.severity is Severity.ERROR and "for nothing since 2 h" in found.reason
+    assert found.severity is Severity.ERROR and "has not contacted its leader https://leader for 2 h" in found.reason
     assert "strandline follow" in str(found.next_step)
     [new] = of_leader(answered_at=None, is_quiet=True)
-    assert new.severity is Severity.WARNING and "has not asked it for anything yet" in new.reason
+    assert new.severity is Severity.WARNING and "has never contacted it" in new.reason
 
 
 def test_a_dataset_whose_ledger_was_restored_is_named_once() -> None:

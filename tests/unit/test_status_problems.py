@@ -71,7 +71,7 @@ def test_missing_files_are_worse_than_orphans_and_partial_never_looks_like_clean
 
     assert of(0, 0) == []
     [(severity, line)] = of(0, 0, partial=True)
-    assert severity is Severity.WARNING and "could not look everywhere" in line
+    assert severity is Severity.WARNING and "could not check everything" in line
     assert [s for s, _ in of(2, 0)] == [Severity.WARNING] and [s for s, _ in of(2, 1)] == [Severity.ERROR]
 
 
@@ -94,4 +94,4 @@ def test_a_rule_that_does_not_count_says_what_to_do() -> None:
 def test_a_table_that_cannot_be_used_is_an_error_of_its_dataset() -> None:
     [found] = find_problems(lake(problem="it was rolled back"), NOW)
     assert (found.severity, found.subject) == (Severity.ERROR, Subject.DATASET)
-    assert found.line == "default.d: it was rolled back; `strandline dataset show default.d` tells more"
+    assert found.line == "default.d: it was rolled back; details: `strandline dataset show default.d`"

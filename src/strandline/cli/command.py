@@ -38,7 +38,7 @@ def host_option(section: str) -> Any:
 
 
 def port_option(section: str) -> Any:
-    said = "The port to listen on; 0 is any that is free."
+    said = "The port to listen on; 0 picks a free one."
     default = f"{section}.port of the settings"
     return typer.Option(None, min=0, max=65_535, metavar="PORT", help=said, show_default=default)
 
@@ -86,11 +86,11 @@ class Call(Output):
             yield bar
 
     def confirm(self, question: str, *, refusal: str) -> None:
-        """Asks if a person is there; otherwise only --yes is an answer. Raises RefusedError."""
+        """Asks on a terminal; elsewhere only --yes confirms. Raises RefusedError."""
         if self._yes:
             return
         if not self.can_ask:
-            raise RefusedError(refusal, hint="There is nobody to ask here: say --yes.")
+            raise RefusedError(refusal, hint="This is not a terminal. Pass --yes to confirm.")
         if not typer.confirm(question, err=True):
             raise RefusedError(f"{refusal}: the answer was no")
 
@@ -100,9 +100,10 @@ class Call(Output):
 
 
 def chosen(numbers: list[int] | None, what: str, *, everything: bool) -> list[int] | None:
-    """Which of them a person named; None for all of them, only with --all."""
+    """The numbers that were given; None for all, which needs --all. Raises UsageError without one of the two, or with
+    both."""
     if bool(numbers) == everything:
-        raise UsageError(f"which {what}?", hint="Say their numbers, or --all.")
+        raise UsageError(f"which {what}?", hint="Give their numbers, or --all.")
     return numbers or None
 
 
@@ -124,8 +125,8 @@ def with_call(
     ignores_config: str | None = None,
     json_help: str = "One JSON document on standard output, nothing else.",
 ) -> Callable[..., None]:
-    """The function as Typer calls it: --config and --json, and --yes if it asks, instead of the `Call`.
-    A command that needs no lake says why it ignores --config."""
+    """The function as Typer calls it: with --config and --json, and --yes if it asks, instead of the `Call`.
+    `ignores_config` is the help text of --config where the command needs no lake."""
     config_help = ignores_config or "The lake's settings file, or its folder."
     place = "STRANDLINE_CONFIG, or strandline.toml here" if ignores_config is None else False
     shared: dict[str, tuple[Any, Any]] = {

@@ -26,7 +26,7 @@ def is_s3(config: Path | None) -> bool:
 
 
 def _config(named: Path | None) -> LakeConfig | None:
-    """None if no lake was named and there is none here: that is no error."""
+    """None if no lake was named and there is none here."""
     try:
         path = find_config(named, os.environ, Path.cwd())
     except ConfigError:
@@ -37,20 +37,20 @@ def _config(named: Path | None) -> LakeConfig | None:
 
 
 def _lake_checks(named: Path | None) -> list[Check]:
-    """Up to the first that fails: what comes after it cannot be checked."""
+    """The checks up to the first that fails: those after it depend on it."""
     checks: list[Check] = []
     what = "settings"
     try:
         config = _config(named)
         if config is None:
-            return [Check("lake", True, "none here; `strandline init` makes one")]
+            return [Check("lake", True, "none here; `strandline init` creates one")]
         with Lake(config) as lake:
             checks.append(Check(what, True, str(config.home)))
             what = "ledger"
             lake.open()
             checks.append(Check(what, True, f"lake {lake.id}, {plural(len(lake.datasets()), 'dataset')}"))
             what = "witness"
-            checks.append(Check(what, True, f"sequence numbers up to {lake.witness.read().highest:,} are taken"))
+            checks.append(Check(what, True, f"last sequence number: {lake.witness.read().highest:,}"))
     except StrandlineError as e:
         checks.append(Check(what, False, e.message, e.hint))
     return checks

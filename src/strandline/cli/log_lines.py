@@ -1,4 +1,4 @@
-"""What libraries and our own code tell `logging` while a command keeps running: on standard error, without secrets."""
+"""The log of libraries and of our own code while a command keeps running: on standard error, without secrets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def log_lines(*, as_json: bool) -> Iterator[None]:
 
 
 def mask_stray_lines() -> None:
-    """What is logged while nobody handles it: Python prints warnings to standard error then."""
+    """Masks secrets in what Python prints to standard error when no log handler is set."""
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(_StrayLines())
 

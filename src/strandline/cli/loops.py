@@ -27,20 +27,20 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 128 + signal.SIGINT
 CUT_OFF = FailedError.exit_code
-_LOOKS_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 _LAST_WORDS_SECONDS_MAX = 1.0  # how long the log line of the end may take
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """One of the things that a process keeps doing."""
+    """One of the loops of a process."""
 
     name: str  # in the log, and in `/readyz`
     run: Callable[[LoopControl], None]  # until its event is set
 
 
 def lease_loops(lake: Lake) -> list[Loop]:
-    """With an arbiter: a leader that takes no rows is alive, too, and says so."""
+    """The loop that renews the site's lease, if there is an arbiter. Every process of the site runs it."""
     lease = lake.replication.lease
     return [] if lease is None else [Loop("lease", lease.run)]
 
@@ -76,7 +76,7 @@ def _run_until_stopped(
             deadline.running = running
             try:
                 while not (came or any(loop.done() for loop in running.values())):
-                    time.sleep(_LOOKS_SECONDS)
+                    time.sleep(_POLL_SECONDS)
             finally:
                 stopping.set()
             for signalled in came[:1]:
@@ -102,8 +102,8 @@ def _run(loop: Loop, stopping: threading.Event, journal: DaemonLog, states: Loop
 
 
 class _Deadline:
-    """Ends the process when its time is over. That is as safe as a kill: leases run out, and the next process goes on
-    from the last durable step. It does not rely on the log: nobody may read it, and then a write to it never ends."""
+    """Ends the process when its time is over. That is as safe as a kill: leases expire, and the next process continues
+    from the last durable step. It does not wait for the log: if nobody reads that, a write to it never ends."""
 
     def __init__(self, seconds_max: float, journal: DaemonLog, stopping: threading.Event) -> None:
         self._seconds_max = seconds_max

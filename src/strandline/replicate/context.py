@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from strandline.core.settings import LakeConfig
-from strandline.ingest.context import IngestContext
 from strandline.ledger.engine import Ledger
 from strandline.ledger.recovery import Recovery
 from strandline.ledger.witness import Witness
-from strandline.maintain.context import MaintainContext
 from strandline.replicate.source import LeaderSource
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a pass that applies nothing loads no Spark
     from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
+    from strandline.ingest.context import IngestContext
+    from strandline.maintain.context import MaintainContext
 
 
 @dataclass(frozen=True)

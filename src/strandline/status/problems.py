@@ -34,16 +34,16 @@ def find_problems(found: LakeStatus, now: datetime | None = None) -> tuple[Statu
 
 def _of_lake(found: LakeStatus) -> Iterator[StatusProblem]:
     if found.replaced is not None:
-        next_step = "it takes no rows and sends none until `strandline rejoin LEADER` lets it follow"
+        next_step = "it accepts no rows and delivers none; `strandline rejoin LEADER` makes it a follower"
         yield StatusProblem(Severity.ERROR, Subject.LAKE, None, None, found.replaced, next_step)
     if found.problem is None:
         return
-    if found.witness is not None:  # a ledger that is behind it is resynced by itself
+    if found.witness is not None:  # the next command that reserves numbers resyncs such a ledger
         yield StatusProblem(Severity.WARNING, Subject.LAKE, None, None, found.problem)
         return
     next_step = (
-        "nothing can be ingested until it can be read; if it is gone for good, `strandline ledger rebuild "
-        "--lost-witness` makes it again"
+        "nothing can be ingested until it can be read; if it is lost for good, create it again with `strandline ledger "
+        "rebuild --lost-witness`"
     )
     yield StatusProblem(Severity.ERROR, Subject.LAKE, None, None, found.problem, next_step)
 
@@ -57,7 +57,7 @@ def _of_dataset(d: DatasetStatus) -> Iterator[StatusProblem]:
         return StatusProblem(severity, Subject.DATASET, d.name, d.name, f"{d.name}: {reason}", next_step)
 
     if d.problem:
-        more = None if d.problem == TABLE_GONE else f"`strandline dataset show {d.name}` tells more"
+        more = None if d.problem == TABLE_GONE else f"details: `strandline dataset show {d.name}`"
         yield problem(Severity.ERROR, d.problem, more)
     if d.unnumbered:
         yield problem(
@@ -68,13 +68,13 @@ def _of_dataset(d: DatasetStatus) -> Iterator[StatusProblem]:
     if d.foreign:
         yield problem(
             Severity.WARNING,
-            f"{plural(d.foreign, 'foreign row')}, written past Strandline with a sequence number that is not theirs",
-            "nobody reads them and no sink gets them",
+            f"{plural(d.foreign, 'foreign row')}, written without Strandline, with a sequence number of their own",
+            "reads leave them out, and no sink gets them",
         )
     if d.number_twice is not None:
         yield problem(
             Severity.ERROR,
-            f"sequence number {d.number_twice:,} is on two rows, so reads and sinks that come to it are refused",
+            f"sequence number {d.number_twice:,} is on two rows, so Strandline refuses to read or deliver them",
             "delete the row that does not belong there",
         )
 
@@ -88,8 +88,8 @@ def _of_receiver(r: ReceiveStatus) -> Iterator[StatusProblem]:
         yield problem(
             Severity.WARNING,
             f"{r.dataset} was dropped, and the spool still holds {plural(bodies, 'body')} of {plural(size, 'byte')} "
-            f"that {agreeing(bodies, 'was')} received for it and that nobody ingests",
-            f"`strandline spool clear {r.dataset}` gives up what is there",
+            f"that {agreeing(bodies, 'was')} received for it and can never be ingested",
+            f"`strandline spool clear {r.dataset}` removes them",
         )
         return
     for b in r.batches:
@@ -98,7 +98,7 @@ def _of_receiver(r: ReceiveStatus) -> Iterator[StatusProblem]:
                 Severity.WARNING,
                 f"{r.dataset}: {plural(b.rows, 'row')} that {agreeing(b.rows, 'was')} received cannot be ingested: "
                 f"{b.reason}",
-                f"{'it is' if b.rows == 1 else 'they are'} kept, and it is tried again "
+                f"{'it stays' if b.rows == 1 else 'they stay'} in the spool, and the receiver tries again "
                 f"({plural(b.tries, 'time')} so far)",
             )
     if r.set_aside.bodies:
@@ -150,8 +150,8 @@ def _of_sink(one: SinkStatus, now: datetime) -> Iterator[StatusProblem]:
             yield problem(
                 Severity.ERROR,
                 f" is stopped: {why}",
-                f"look at it, then `strandline sink resume {name}` tries it again; if the destination lost rows or "
-                f"holds others, `strandline sink recover {name}` says what can be done",
+                f"fix the cause, then run `strandline sink resume {name}`; if the destination lost rows or holds "
+                f"others, `strandline sink recover {name}` says what can be done",
             )
         case "waiting":
             tries = f"{plural(one.retries, 'try')} failed" if one.retries else "waits"
@@ -160,16 +160,15 @@ def _of_sink(one: SinkStatus, now: datetime) -> Iterator[StatusProblem]:
             yield problem(
                 Severity.WARNING,
                 f" is paused, and rows wait ({lag_text(one.sink_lag_rows, one.sink_lag_seconds)})",
-                f"`strandline sink resume {name}` goes on" + (f"; before that: {why}" if one.reason else ""),
+                f"`strandline sink resume {name}` continues" + (f"; before that: {why}" if one.reason else ""),
             )
         case _ if one.reason:
-            yield problem(Severity.ERROR, f": {why}", f"`strandline sink show {name}` tells more")
+            yield problem(Severity.ERROR, f": {why}", f"details: `strandline sink show {name}`")
     if one.held_since is not None:
         yield problem(
             Severity.WARNING,
-            f" holds retention back: {due_text(one.held_rows, 'is')} due and {waiting_text(one.held_rows)}, since "
-            f"{age(one.held_since, now)}",
-            f"`strandline sink show {name}` says how far it is",
+            f" has held retention back for {age(one.held_since, now)}: {waiting_text(one.held_rows)}",
+            f"`strandline sink show {name}` shows its progress",
         )
     if one.lost_rows:
         yield problem(
@@ -188,7 +187,7 @@ def _of_sink(one: SinkStatus, now: datetime) -> Iterator[StatusProblem]:
 
 def reason_of(name: str, stored: str | None) -> str:
     """The stored reason of a sink's state, without the sink's name at the start."""
-    return (stored or "nobody wrote down why").removeprefix(f"{name}: ")
+    return (stored or "no reason was recorded").removeprefix(f"{name}: ")
 
 
 def lag_text(rows: int | None, seconds: float | None) -> str:
@@ -207,10 +206,10 @@ def due_text(rows: int | None, verb: str = "") -> str:
 
 
 def waiting_text(rows: int | None) -> str:
-    """What such rows wait for."""
+    """Which rows retention would delete, and what they wait for."""
     if rows == 0:
-        return "for it; others wait until it has come past them"
-    return f"{agreeing(rows or 0, 'waits')} for it"
+        return "rows are due for deletion, none of them for this sink; they wait until it has passed them"
+    return f"{due_text(rows, 'is')} due for deletion and {agreeing(rows or 0, 'waits')} for it"
 
 
 def _next_try(one: SinkStatus, now: datetime) -> str:
@@ -234,11 +233,11 @@ def _of_maintenance(found: MaintenanceStatus | None) -> Iterator[StatusProblem]:
         return
     for name in found.rules_without_dataset:
         reason = f"the retention rule for {name} has no effect: there is no such dataset"
-        next_step = "create the dataset, or take the rule away"
+        next_step = "create the dataset, or remove the rule"
         yield StatusProblem(Severity.WARNING, Subject.LAKE, None, None, reason, next_step)
     for key in found.overridden:
         reason = f"the applied {key} is ignored: the settings file sets it, too"
-        next_step = "take it out of one of the two"
+        next_step = "remove it from one of the two"
         yield StatusProblem(Severity.WARNING, Subject.LAKE, None, None, reason, next_step)
     for d in found.datasets:
         for r in d.last:
@@ -249,7 +248,7 @@ def _of_maintenance(found: MaintenanceStatus | None) -> Iterator[StatusProblem]:
                     d.dataset,
                     d.dataset,
                     f"{d.dataset}: {r.kind} {_OUTCOMES[r.outcome]}: {r.reason}",
-                    f"`strandline maintenance show {r.id}` tells more",
+                    f"details: `strandline maintenance show {r.id}`",
                 )
 
 
@@ -257,20 +256,20 @@ def _of_reconciler(found: ReconcileStatus) -> Iterator[StatusProblem]:
     def problem(reason: str, next_step: str, severity: Severity = Severity.WARNING) -> StatusProblem:
         return StatusProblem(severity, Subject.RECONCILER, None, None, reason, next_step)
 
-    last = f"`strandline reconcile show {found.last_run}` tells more"
+    last = f"details: `strandline reconcile show {found.last_run}`"
     if found.aborted is not None:
         before = ", before it had compared anything" if found.orphans is None else ""
         yield problem(f"run {found.last_run} of the reconciler ended early ({found.aborted}){before}", last)
     elif doubts := [doubt for doubt in found.doubts or () if doubt != Doubt.PARTIAL]:
         yield problem(
-            f"what run {found.last_run} of the reconciler says is not the whole truth ({', '.join(doubts)})", last
+            f"the result of reconciler run {found.last_run} may be incomplete or wrong ({', '.join(doubts)})", last
         )
     seen = found.compared
     if seen is not None and (seen.missing or seen.orphans or seen.partial):
-        part = ". It could not look everywhere: there may be more." if seen.partial else "."
+        part = ". It could not check everything: there may be more." if seen.partial else "."
         yield problem(
             f"run {seen.run} of the reconciler left {plural(seen.missing, 'missing file')} and "
             f"{plural(seen.orphans, 'orphan file')}",
-            f"`strandline reconcile show {seen.run}` tells more{part}",
+            f"details: `strandline reconcile show {seen.run}`{part}",
             Severity.ERROR if seen.missing else Severity.WARNING,
         )

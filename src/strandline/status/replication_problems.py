@@ -1,4 +1,4 @@
-"""What is wrong with followers, as their leader sees it, and with the leader, as a follower does. Pure."""
+"""Problems of replication: of the followers at a leader, of the leader at a follower. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def find_replication_problems(
 
 def _of_follower(shards: Sequence[FollowerStatus], now: datetime, *, is_waited_for: bool) -> Iterator[StatusProblem]:
     one = shards[0]
-    waits = ", and sinks get nothing that it does not have" if is_waited_for else ""
+    waits = ", and sinks get no rows that it lacks" if is_waited_for else ""
     silent = Severity.ERROR if is_waited_for else Severity.WARNING
 
     def problem(severity: Severity, reason: str, next_step: str, dataset: str | None = None) -> StatusProblem:
@@ -37,41 +37,44 @@ def _of_follower(shards: Sequence[FollowerStatus], now: datetime, *, is_waited_f
         if (now - one.added_at).total_seconds() >= LONG_SECONDS:
             yield problem(
                 silent,
-                f"was added {age(one.added_at, now)} ago and has never said how far it is; retention keeps everything "
+                f"was added {age(one.added_at, now)} ago and has never reported its progress; retention keeps all rows "
                 f"for it{waits}",
-                "at its site, `strandline follow init` and `strandline follow` begin; "
-                f"`strandline follower remove {one.name}` gives it up",
+                "run `strandline follow init` and `strandline follow` at its site, or remove it: "
+                f"`strandline follower remove {one.name}`",
             )
     elif (now - one.told_at).total_seconds() >= LONG_SECONDS:
         yield problem(
             silent,
-            f"has said nothing for {age(one.told_at, now)}; retention keeps for it what it may lack{waits}",
-            "check that `strandline follow` or `strandline run` runs at its site and reaches this one; "
-            f"`strandline follower remove {one.name}` gives it up",
+            f"has not reported its progress for {age(one.told_at, now)}; retention keeps the rows that it may lack"
+            f"{waits}",
+            "check that `strandline follow` or `strandline run` runs at its site and reaches this one, or remove it: "
+            f"`strandline follower remove {one.name}`",
         )
     for dataset, group in groupby(shards, key=lambda f: f.dataset):
         first = next(group)
         if first.held_since is not None:
             yield problem(
                 Severity.WARNING,
-                f"holds retention back: rows of {dataset} are due and wait for it, since {age(first.held_since, now)}",
-                f"`strandline follower show {one.name}` says how far it is",
+                f"has held retention back for {age(first.held_since, now)}: rows of {dataset} are due for deletion and "
+                "wait for it",
+                f"`strandline follower show {one.name}` shows its progress",
                 dataset,
             )
         if first.dropped_upto is not None and (first.sealed or 0) < first.dropped_upto:
             yield problem(
                 Severity.WARNING,
-                f"will not get all rows of {dataset} up to {first.dropped_upto:,}: retention has deleted some before "
-                "it had them, as it was added to allow",
-                "it gets what is left; `strandline audit` says how many rows it were, and when",
+                f"will not get all rows of {dataset} up to {first.dropped_upto:,}: retention deleted some before the "
+                "follower had them (it was added with --on-lag drop)",
+                "it gets the rows that are left; `strandline audit` says how many were deleted, and when",
                 dataset,
             )
 
 
 _FAILED = {
     "ask": "this site has not reached its leader for {age}",
-    "apply": "what the leader offers could not be applied for {age}",
-    "tell": "the leader has not taken for {age} how far this site is, and keeps rows for it meanwhile",
+    "apply": "this site has failed to apply the leader's items for {age}",
+    "tell": "the leader has rejected this site's progress reports for {age}; until it accepts one, it keeps rows for "
+    "this site",
 }
 
 
@@ -83,19 +86,19 @@ def _of_leader(leader: LeaderStatus, now: datetime) -> Iterator[StatusProblem]:
         is_long = (now - leader.failing_since).total_seconds() >= LONG_SECONDS
         said = _FAILED[leader.failed_step or "ask"].format(age=age(leader.failing_since, now))
         step = (leader.next_step or "it is tried again").rstrip(".")
-        why = "" if leader.error is None else f": {leader.error}"  # not for everybody to see
+        why = "" if leader.error is None else f": {leader.error}"  # None for a token that may not see it
         yield problem(Severity.ERROR if is_long else Severity.WARNING, f"{said}{why}", step)
     elif leader.answered_at is None:
         yield problem(
             Severity.WARNING,
-            f"this site follows {leader.address} and has not asked it for anything yet",
-            "`strandline follow` or `strandline run` keeps it up with its leader",
+            f"this site follows {leader.address} and has never contacted it",
+            "run `strandline follow` or `strandline run` here",
         )
     elif (now - leader.answered_at).total_seconds() >= LONG_SECONDS:
         yield problem(
             Severity.ERROR,
-            f"this site has asked its leader {leader.address} for nothing since {age(leader.answered_at, now)}",
-            "nobody follows, or one batch takes very long; `strandline follow` or `strandline run` keeps it up",
+            f"this site has not contacted its leader {leader.address} for {age(leader.answered_at, now)}",
+            "no `strandline follow` or `strandline run` is running here, or one batch is taking long",
         )
 
 
@@ -106,8 +109,8 @@ def _of_own_ledger(site: SiteStatus) -> Iterator[StatusProblem]:
             Subject.DATASET,
             name,
             name,
-            f"{name}: this site's ledger was lost or restored, so nobody reads the dataset here until it is complete",
-            "`strandline follow` fetches what is missing",
+            f"{name}: this site's ledger was lost or restored, so the dataset cannot be read here until it is complete",
+            "`strandline follow` or `strandline run` fetches what is missing",
         )
 
 
@@ -118,7 +121,7 @@ def _of_purges(site: SiteStatus) -> Iterator[StatusProblem]:
             Subject.DATASET,
             p.dataset,
             p.dataset,
-            f"{p.dataset}: the leader does not know of purge {p.number:,}, which the leader before it began. It still "
-            f"has those rows (numbers {p.first:,} to {p.last:,}), and this site may lack them",
+            f"{p.dataset}: the leader does not know purge {p.number:,}, which the previous leader began. It still has "
+            f"those rows (sequence numbers {p.first:,} to {p.last:,}), and this site may lack them",
             "run the purge again at the leader",
         )

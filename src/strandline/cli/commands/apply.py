@@ -20,7 +20,7 @@ from strandline.status import documents
 if TYPE_CHECKING:
     from strandline.apply.declaration import Declaration
 
-WOULD_CHANGE = 4  # the exit code of a dry run that found a difference; others say done, failed, wrong usage, refused
+WOULD_CHANGE = 4  # the exit code of a dry run that found a difference
 
 app = typer.Typer()
 
@@ -31,22 +31,22 @@ def apply(
     files: list[Path] | None = typer.Argument(
         None,
         metavar="[FILE…]",
-        help="TOML files that are one declaration together.",
+        help="TOML files that together are one declaration.",
         show_default="lake.toml beside the settings file",
     ),
     dry_run: bool = typer.Option(
-        False, "--dry-run", help="Show the difference and change nothing. Exit code 4: there is one. 0: none."
+        False, "--dry-run", help="Show the difference and change nothing. Ends with 4 if there is one, with 0 if not."
     ),
-    prune: bool = typer.Option(False, "--prune", help="Remove what the lake has and the declaration does not."),
+    prune: bool = typer.Option(False, "--prune", help="Remove what the lake has and the declaration lacks."),
     allow: list[Permission] | None = typer.Option(
-        None, help="A change that loses rows or values; repeat it for more.", show_default=False
+        None, help="Allow a change that loses rows or values; repeat it for more.", show_default=False
     ),
 ) -> None:
-    """Make the lake as declared: datasets, sinks, retention rules and schedules.
+    """Change the lake to match a declaration of datasets, sinks, retention rules and schedules.
 
-    Shows the difference, asks, and changes only what differs, one durable step after the other. What the lake has
-    beyond the declaration is left alone, unless --prune is said. A change that loses rows or values is refused unless
-    --allow names it; then nothing is changed at all. After a crash, run it again.
+    Shows the difference, asks, and changes only what differs, one durable step after the other. Without --prune, it
+    leaves alone what the declaration lacks. If a change would lose rows or values and --allow does not name it, the
+    command changes nothing at all. After a crash, run it again.
     """
     wish = Wish(prune, frozenset(allow or ()))
     declared = _read(files or [], call.config)
@@ -71,7 +71,7 @@ def _read(files: list[Path], config: Path | None) -> Declaration:
     if not path.is_file():
         raise ConfigError(
             f"there is no declaration at {path}",
-            hint="Name its files, or begin with what the lake has: `strandline export > lake.toml`.",
+            hint="Name its files, or start from the lake as it is: `strandline export > lake.toml`.",
         )
     return read_declaration([path])
 
@@ -110,9 +110,9 @@ def _apply(call: Call, declared: Declaration, wish: Wish, plan: Plan) -> None:
 
 @command(app)
 def export(call: Call) -> None:
-    """What the lake has, as a declaration for `apply`: TOML on standard output, the same text until something changes.
+    """Print the lake as a declaration for `apply`, in TOML. The text is the same until something changes.
 
-    Secrets are not in it: options name the variables and files that hold them. Starts no JVM.
+    It contains no secrets: options name the variables and files that hold them. Starts no JVM.
     """
     text = call.lake.declarations.export()
     if call.as_json:

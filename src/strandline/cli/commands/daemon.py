@@ -24,20 +24,20 @@ app = typer.Typer()
 def run(
     call: Call,
     serve: bool = typer.Option(False, "--serve", help="Also serve the API and the dashboard, as `strandline serve`."),
-    receive: bool = typer.Option(False, "--receive", help="Also take rows in over HTTP, as `strandline receive`."),
+    receive: bool = typer.Option(False, "--receive", help="Also receive rows over HTTP, as `strandline receive`."),
     host: str | None = host_option("serve"),
     port: int | None = port_option("serve"),
     insecure_http: InsecureOption = False,
 ) -> None:
-    """Keep the lake going, in the foreground, until SIGTERM or Ctrl-C: deliver to all sinks, ingest what receivers took
-    in, and run maintenance and the reconciler by their schedules. At a site that follows another one, keep up with it
-    instead of delivering and taking rows in. When the site is promoted, or rejoins, it goes on as what it is then.
+    """Run the lake, in the foreground, until SIGTERM or Ctrl-C: deliver to all sinks, ingest received rows, and run
+    maintenance and the reconciler by their schedules. A site that follows another one applies its leader's rows instead
+    of delivering and ingesting. When the site is promoted or rejoins, the process changes its work, without a restart.
 
-    Several of these may run over one ledger: they share the work. Writes a line for each sink that a tick did something
-    for, for each batch and for each run, and nothing while all is quiet. Sinks and schedules that are added or changed
-    meanwhile are noticed. Starts no JVM before there is something to do. When it is told to stop, work under way is
-    called off at its next durable step, and Spark's jobs are cancelled; it ends within run.stop_seconds_max, and the
-    next process goes on from there. --host, --port and --insecure-http are for --serve.
+    Several of these processes may run over one ledger and share the work. Logs a line for each sink that a tick served,
+    each batch and each run, and nothing while there is no work. Notices sinks and schedules that are added or changed
+    meanwhile. Starts no JVM before there is something to do. On SIGTERM, work under way is called off at its next
+    durable step, and Spark's jobs are cancelled. The process ends within run.stop_seconds_max, and the next one
+    continues from there. --host, --port and --insecure-http are for --serve.
     """
     lake, journal, states = call.lake, open_log(call), LoopStates()
     set_process_actor(Actor(system_user(), Trigger.DAEMON))
@@ -49,12 +49,12 @@ def run(
 
 
 def site_loops(lake: Lake, journal: DaemonLog, *, receive: bool) -> Iterator[Loop]:
-    """What a site does by itself, whether it leads or follows: each loop asks for that in every pass. A new loop is
-    added here."""
+    """The loops of a site, whether it leads or follows: each loop checks that in every pass. A new loop is added
+    here."""
     # The parts of the lake are made here, by one thread.
     delivery, maintenance, reconciler, receiver = lake.delivery, lake.maintenance, lake.reconciler, lake.receiver
     yield Loop("delivery", lambda control: delivery.run(control, journal.tick))
-    # Both run always: a schedule may be applied at any time.
+    # Both always run: a schedule may be applied at any time.
     scheduled = partial(journal.scheduled, lake)
     yield Loop("maintenance", lambda control: maintenance.run(control, journal.begun, journal.ended, scheduled))
     heard = (journal.sweeping, journal.swept, journal.sweep_scheduled, journal.sweep_busy)

@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     from strandline.iceberg.schema.alteration import Alteration
     from strandline.iceberg.schema.infer import Inferred
 
-app = typer.Typer(name="dataset", help="Make, take over, change and drop datasets.")
+app = typer.Typer(name="dataset", help="Create, adopt, change and drop datasets.")
 
-ReasonOption = Annotated[str, typer.Option(help="Why; it is kept in the audit log.")]
+ReasonOption = Annotated[str, typer.Option(help="Why; it is recorded in the audit log.")]
 DeliverByOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="COL", help="A column whose values sort rows into logical partitions. Repeat it for more."),
+    typer.Option(
+        metavar="COL", help="A column that divides rows into logical partitions by its value. Repeat it for more."
+    ),
 ]
 
 
@@ -34,23 +36,26 @@ DeliverByOption = Annotated[
 def create(
     call: Call,
     name: NameArgument,
-    schema: Path | None = typer.Option(None, metavar="FILE", help="JSON or YAML list of columns."),
-    like: Path | None = typer.Option(None, metavar="FILE", help="A data file to read the columns off."),
+    schema: Path | None = typer.Option(None, metavar="FILE", help="A JSON or YAML list of columns."),
+    like: Path | None = typer.Option(None, metavar="FILE", help="A data file to infer the columns from."),
     types: list[str] | None = typer.Option(
         None,
         metavar="NAME:TYPE",
-        help="With --like: the type of a column that is not as it is guessed. Repeat it, or write several with "
-        "commas between them.",
+        help="With --like: the type of a column, instead of the inferred one. Repeat it, or separate by commas.",
     ),
     partition_by: str | None = typer.Option(
         None, metavar="EXPR", help="How files are laid out: day(at), bucket(16, id), …"
     ),
     deliver_by: DeliverByOption = None,
     shards: int = typer.Option(
-        1, metavar="N", min=1, max=SHARDS_MAX, help="Batches go into so many shards. Followers apply them side by side."
+        1,
+        metavar="N",
+        min=1,
+        max=SHARDS_MAX,
+        help="Spread batches over so many shards, which followers apply in parallel.",
     ),
 ) -> None:
-    """Make a dataset: a new Iceberg table that rows enter through Strandline."""
+    """Create a dataset: a new Iceberg table that rows enter through Strandline."""
     found = _columns(schema, like, types or [])
     made = call.lake.create_dataset(
         name, found.columns, deliver_by=deliver_by or (), partition_by=partition_by, shards=shards
@@ -61,8 +66,8 @@ def create(
 def _columns(schema: Path | None, like: Path | None, types: Sequence[str]) -> Inferred:
     if (schema is None) == (like is None):
         raise UsageError(
-            "a dataset needs its columns: --schema FILE or --like FILE, one of them",
-            hint="--like reads them off a data file, --schema from a list that you wrote.",
+            "a dataset needs columns: give either --schema FILE or --like FILE",
+            hint="--like infers them from a data file, --schema reads them from a list that you wrote.",
         )
     from strandline.iceberg.schema.infer import Inferred, infer
     from strandline.iceberg.schema.schema_file import parse_schema_file, parse_type
@@ -94,17 +99,17 @@ def adopt(
     history: History | None = typer.Option(
         None,
         metavar="deliver|skip",
-        help="Whether sinks get the rows that are there.",
-        show_default="deliver; later, as it was",
+        help="Whether sinks get the rows that are in the table now.",
+        show_default="deliver; later, as before",
     ),
     deliver_by: DeliverByOption = None,
     leave_foreign: bool = typer.Option(
         False,
         "--leave-foreign",
-        help="Rows that have a value in _ingest_seq already stay foreign: nobody reads them, no sink gets them.",
+        help="Leave rows foreign that have a value in _ingest_seq: reads leave them out, and no sink gets them.",
     ),
 ) -> None:
-    """Make a dataset of a table that has rows already: they are numbered. Again, it numbers what came since."""
+    """Make an existing table a dataset: its rows get sequence numbers. Run again, it numbers new rows."""
     with call.bar() as bar:
         numbered = call.lake.adopt_dataset(
             table,
@@ -126,7 +131,7 @@ def list_(call: Call) -> None:
 
 @command(app)
 def show(call: Call, name: NameArgument) -> None:
-    """Its columns, how it is partitioned and delivered, and where it came from. Starts no JVM."""
+    """One dataset: its columns, its partitions, and where it came from. Starts no JVM."""
     from strandline.iceberg.pyiceberg.schema import describe
 
     found = call.lake.dataset(name)
@@ -140,12 +145,14 @@ def alter(
     name: NameArgument,
     add: list[str] | None = typer.Option(None, metavar="NAME:TYPE", help="A new, optional column."),
     widen: list[str] | None = typer.Option(
-        None, metavar="NAME:TYPE", help="int to long, float to double, a longer decimal."
+        None, metavar="NAME:TYPE", help="A wider type: int to long, float to double, a longer decimal."
     ),
-    rename: list[str] | None = typer.Option(None, metavar="OLD:NEW", help="Another name, the same values."),
-    drop: list[str] | None = typer.Option(None, metavar="NAME", help="Its values stay in the files, unread."),
+    rename: list[str] | None = typer.Option(None, metavar="OLD:NEW", help="A new name; the values stay."),
+    drop: list[str] | None = typer.Option(
+        None, metavar="NAME", help="Drop a column; its values stay in the files, unread."
+    ),
 ) -> None:
-    """Change columns without rewriting a file, all changes in one commit. a.b is the field b of a."""
+    """Change columns in one commit, without rewriting files. a.b is the field b of a."""
     changes = _alterations(add or [], widen or [], rename or [], drop or [])
     call.lake.alter_dataset(name, changes)
     full = call.lake.dataset(name).name
@@ -167,7 +174,7 @@ def _alterations(add: list[str], widen: list[str], rename: list[str], drop: list
         column, kind = _pair(text, "--add", "NAME:TYPE")
         changes.append(AddColumn(column, parse_type(kind, where=column)))
     if not changes:
-        raise UsageError("nothing to change", hint="Say --add, --widen, --rename or --drop.")
+        raise UsageError("nothing to change", hint="Give --add, --widen, --rename or --drop.")
     return changes
 
 
@@ -180,7 +187,7 @@ def _pair(text: str, option: str, form: str) -> tuple[str, str]:
 
 @command(app, asks=True)
 def drop(call: Call, name: NameArgument) -> None:
-    """Forget a dataset. Its files stay where they are, and its sequence numbers stay taken."""
+    """Remove a dataset from catalog and ledger. Its files stay, and its sequence numbers are never used again."""
     target = call.lake.dataset(name).name
     call.confirm(f"Drop {target} from catalog and ledger?", refusal=f"{target} is not dropped")
     call.lake.drop_dataset(name)
@@ -189,28 +196,28 @@ def drop(call: Call, name: NameArgument) -> None:
 
 @command(app, asks=True)
 def accept(call: Call, name: NameArgument, reason: ReasonOption) -> None:
-    """Take a table as it is, although it lacks rows that were published: it was rolled back on purpose."""
+    """Accept a table that lacks published rows because it was rolled back on purpose."""
     target = call.lake.dataset(name).name
-    question = f"Take {target} as it is, with whatever rows it lacks?"
+    question = f"Accept {target} as it is, without the rows that it lacks?"
     call.confirm(question, refusal=f"{target} is not accepted as it is")
     call.lake.accept_table(name, reason)
-    call.show({"accepted": target}, done(f"{target} is taken as it is; the audit log says why"))
+    call.show({"accepted": target}, done(f"{target} is accepted as it is; the audit log has the reason"))
 
 
 @command(app, "accept-received", asks=True)
 def accept_received(call: Call, name: NameArgument, reason: ReasonOption) -> None:
-    """Let the receiver of a dataset go on, although nobody knows which bodies its table has.
+    """End the hold of a dataset's receiver, although it cannot know which bodies the table has.
 
-    After the ledger was restored from an older copy, a receiver takes bodies back from receipts in the warehouse. Where
-    receipts or the table's history are gone, it holds: a body that was received since the copy and is sent again would
-    be in the table twice. Make sure first that nobody sends one again: see "A ledger that was restored" in
-    docs/receive.md. Files in the spool that may be in the table already are set aside as `.unsure`.
+    After the ledger was restored from an older copy, a receiver learns from receipts in the warehouse which bodies it
+    has. If the receipts or the table's history are gone, the dataset goes on hold: a body from after the copy that is
+    sent again would be in the table twice. Make sure first that no client sends one again: see "A ledger that was
+    restored" in docs/receive.md. Files in the spool that may be in the table already get the suffix `.unsure`.
     """
     target = call.lake.dataset(name).name
     call.confirm(
-        f"Take rows for {target} again? A body from after the copy that is sent again is then in twice",
-        refusal=f"the receiver of {target} goes on holding",
+        f"Receive rows for {target} again? If a client sends a body from after the copy again, its rows are in twice.",
+        refusal=f"{target} stays on hold",
     )
     aside = call.lake.receiver.accept(target, reason)
-    said = done(f"The receiver takes rows for {target} again; the audit log says why")
-    call.show({"accepted": target, "files_set_aside": aside}, said, *(Text(f"set aside: {name}") for name in aside))
+    said = done(f"The receiver accepts rows for {target} again; the audit log has the reason")
+    call.show({"accepted": target, "files_set_aside": aside}, said, *(Text(f"renamed: {name}") for name in aside))

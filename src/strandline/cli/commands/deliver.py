@@ -26,7 +26,9 @@ app = typer.Typer()
 def tick(
     call: Call,
     sink: str | None = typer.Option(None, metavar="NAME", help="Only this one.", show_default="all sinks"),
-    dry_run: bool = typer.Option(False, "--dry-run", help="Say what would be sent, to whom; send and store nothing."),
+    dry_run: bool = typer.Option(
+        False, "--dry-run", help="Show what would be sent to which sink; send and store nothing."
+    ),
 ) -> None:
     """Deliver once: every settled row that a sink does not have yet. Safe beside the daemon and beside itself.
 

@@ -28,13 +28,13 @@ app = typer.Typer(name="follow", invoke_without_command=True)
 def follow(
     call: Call,
     context: typer.Context,
-    once: bool = typer.Option(False, "--once", help="Fetch what the leader has now, and end."),
+    once: bool = typer.Option(False, "--once", help="Apply what the leader has now, and end."),
 ) -> None:
-    """Keep this site up with its leader, in the foreground, until SIGTERM or Ctrl-C. `strandline run` does it, too.
+    """Apply what the leader publishes, in the foreground, until SIGTERM or Ctrl-C. `strandline run` does it, too.
 
-    Asks the leader once per follow.poll_seconds, and starts no JVM before there is something new. Several of these may
-    run over one ledger: they share the work. Items of different shards are applied side by side. If the site is
-    promoted meanwhile, it waits until the site follows again.
+    Polls the leader every follow.poll_seconds, and starts no JVM before there is something new. Several of these
+    processes may run over one ledger and share the work. Items of different shards are applied in parallel. If the site
+    is promoted meanwhile, the process waits until the site follows again.
     """
     if context.invoked_subcommand is not None:
         return
@@ -58,7 +58,7 @@ app.callback()(with_call(follow, json_help=EVENT_LINES))
 
 
 def follow_loop(lake: Lake, journal: DaemonLog) -> Loop:
-    """At a site that leads it does nothing, and begins when the site rejoins another one."""
+    """The loop that follows the leader. While the site leads, the loop waits."""
     replication = lake.replication
 
     def changed(site: Site) -> None:
@@ -76,16 +76,16 @@ def init(
         None, metavar="SOURCE", help="Where the token of `strandline follower add` is found: env:NAME or file:PATH."
     ),
     warehouse: str = typer.Option(
-        "warehouse", metavar="URL", help="Where the copies live: a folder in DIR, or s3://bucket/prefix."
+        "warehouse", metavar="URL", help="Where this site's tables live: a folder in DIR, or s3://bucket/prefix."
     ),
     ledger: str = typer.Option(
         "ledger.db", metavar="URL", help="This site's own state: a SQLite file in DIR, or postgresql://…"
     ),
 ) -> None:
-    """Make a site that follows LEADER: the same lake, with a warehouse and a ledger of its own.
+    """Create a site that follows LEADER: the same lake, with a warehouse and a ledger of its own.
 
-    Run it again to name another address of the same leader, or to go on after the site's ledger was lost: the tables
-    stay, and the leader says what is in them.
+    Run it again to change the address of the same leader, or after the site's ledger was lost: the tables stay, and the
+    leader tells the new ledger what is in them.
     """
     home = folder or (Path() if call.config is None else call.config.parent)
     with follow_lake(home, leader, token=token, warehouse=warehouse, ledger=ledger) as lake:

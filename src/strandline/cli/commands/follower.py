@@ -31,16 +31,16 @@ def add(
     dataset: OnlyDatasetsOption = None,
     on_lag: OnLag = typer.Option(
         OnLag.HOLD,
-        help="What retention does about rows that are due and that the follower does not have: keep them (hold), or "
-        "delete them after --drop-after (drop).",
+        help="Rows that are due for deletion and that the follower does not have: keep them (hold), or delete them "
+        "after --drop-after (drop).",
     ),
     drop_after: str | None = typer.Option(
         None, metavar="DURATION", help="With --on-lag drop: how long rows are kept for it, such as 12h or 30d."
     ),
 ) -> None:
-    """Let a site follow this lake. Its token is printed now and never again: only a hash of it is kept.
+    """Let a site follow this lake. Its token is printed once: only a hash of it is stored.
 
-    From now on retention keeps what the follower does not have, from the very first row, until it has caught up.
+    From now on retention keeps all rows that the follower does not have yet, beginning with the first.
     """
     if (on_lag is OnLag.DROP) != (drop_after is not None):
         raise UsageError("--on-lag drop and --drop-after belong together")
@@ -52,7 +52,7 @@ def add(
 
 @command(app, "list")
 def list_(call: Call) -> None:
-    """The followers, and how far each is. Starts no JVM."""
+    """All followers and their progress. Starts no JVM."""
     found = followers.load_followers(call.lake.ledger)
     known = call.lake.followers.list()
     call.show(documents.follower_list(known, _names(call), found), render_followers.follower_list(known, found))
@@ -60,7 +60,7 @@ def list_(call: Call) -> None:
 
 @command(app)
 def show(call: Call, name: FollowerArgument) -> None:
-    """One follower: what it follows, and how far it is, shard by shard. Starts no JVM."""
+    """One follower: what it follows, and its progress in each shard. Starts no JVM."""
     record = call.lake.followers.get(name)
     found = [s for s in followers.load_followers(call.lake.ledger) if s.name == record.name]
     document = documents.follower_in_full(record, _names(call), found)
@@ -69,10 +69,10 @@ def show(call: Call, name: FollowerArgument) -> None:
 
 @command(app, asks=True)
 def remove(call: Call, name: FollowerArgument) -> None:
-    """Remove the follower: retention and sinks no longer wait for it, and its token is revoked. Its own data stays."""
+    """Remove a follower: retention and sinks no longer wait for it, and its token is revoked. Its own data stays."""
     call.lake.followers.get(name)
     call.confirm(
-        f"Remove follower {name}? Retention keeps nothing for it any more, and it can fetch nothing more.",
+        f"Remove follower {name}? Retention no longer keeps rows for it, and it can fetch no more.",
         refusal=f"{name} stays",
     )
     call.lake.followers.remove(name)

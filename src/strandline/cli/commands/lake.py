@@ -27,7 +27,7 @@ def init(
         "ledger.db", metavar="URL", help="Strandline's own state: a SQLite file in DIR, or postgresql://…"
     ),
 ) -> None:
-    """Make a new lake."""
+    """Create a lake."""
     home = folder or _home_of(call.config)
     with init_lake(home, warehouse=warehouse, ledger=ledger) as lake:
         path = lake.config.home / CONFIG_NAME
@@ -41,17 +41,16 @@ def _home_of(config: Path | None) -> Path:
     return config.parent if config.name == CONFIG_NAME else config
 
 
-@command(app, panel=START, ignores_config="Ignored: no lake but the demo's own is touched.")
+@command(app, panel=START, ignores_config="Ignored: the demo makes a lake of its own.")
 def demo(
     call: Call,
     folder: Path | None = typer.Option(
-        None, "--dir", metavar="DIR", help="An empty folder to work in.", show_default="a temporary one"
+        None, "--dir", metavar="DIR", help="An empty folder for the demo's lake.", show_default="a temporary one"
     ),
-    keep: bool = typer.Option(False, "--keep", help="Leave the lake there to look at."),
-    serve: bool = typer.Option(False, "--serve", help="Then serve the lake's dashboard, until Ctrl-C."),
+    keep: bool = typer.Option(False, "--keep", help="Do not delete the demo's lake."),
+    serve: bool = typer.Option(False, "--serve", help="Serve the lake's dashboard at the end, until Ctrl-C."),
 ) -> None:
-    """The whole job on a lake of its own, whatever --config says: bad rows, repeats, a killed writer, and every row
-    exactly once."""
+    """Show the whole job on a lake of its own: bad rows, repeats, a killed writer, and every row exactly once."""
     from strandline.cli.demo.ingest_and_read import run_demo
 
     held = run_demo(call, folder, keep=keep or folder is not None, serve=_serve if serve else None)
@@ -68,15 +67,15 @@ def _serve(home: Path) -> None:
 @command(app, panel=START)
 def doctor(
     call: Call,
-    prepare: bool = typer.Option(False, "--prepare", help="Get what is missing: the Iceberg runtime."),
+    prepare: bool = typer.Option(False, "--prepare", help="Download what is missing: the Iceberg runtime."),
 ) -> None:
-    """Check what Strandline needs, and say what to do about what is missing. Works without a lake."""
+    """Check the machine and the lake, and say what is missing. Works without a lake."""
     from strandline.cli.doctor import all_checks, is_s3
 
     if prepare:
         from strandline.iceberg.session.runtime import ensure_runtime
 
-        with call.working("Getting the Iceberg runtime") as say:
+        with call.working("Downloading the Iceberg runtime") as say:
             ensure_runtime(s3=is_s3(call.config), progress=say)
     checks = all_checks(call.config)
     ok = all(c.ok for c in checks)

@@ -21,23 +21,25 @@ app = typer.Typer(name="ledger", help="Look after the ledger: the lake's own sta
 @command(app)
 def rebuild(
     call: Call,
-    force: bool = typer.Option(False, "--force", help="Also where the ledger can be read; it is kept aside."),
+    force: bool = typer.Option(
+        False, "--force", help="Rebuild even if the present ledger can be read; the old file is renamed."
+    ),
     lost_witness: bool = typer.Option(
-        False, "--lost-witness", help="The witness is gone, the ledger is whole: make the witness again."
+        False, "--lost-witness", help="The ledger is intact and only the witness is lost: write the witness again."
     ),
 ) -> None:
-    """Make a lost or damaged ledger again, from the tables and the witness."""
+    """Create a lost or damaged ledger again, from the tables and the witness."""
     settings = load_config(find_config(call.config, os.environ, Path.cwd()))
     with call.working("Starting Spark") as say:
         made = rebuild_ledger(settings, force=force, lost_witness=lost_witness, on_start=say)
-    call.show(documents.resynced(made), render_lake.resynced(made, "The ledger is made again"))
+    call.show(documents.resynced(made), render_lake.resynced(made, "The ledger is rebuilt"))
 
 
 @command(app)
-def backup(call: Call, target: Path = typer.Argument(metavar="FILE", help="Where the copy goes.")) -> None:
-    """A consistent copy of a SQLite ledger, whoever writes to it meanwhile."""
+def backup(call: Call, target: Path = typer.Argument(metavar="FILE", help="The file to create.")) -> None:
+    """Copy a SQLite ledger. The copy is consistent, also while other processes write."""
     if target.exists():
-        raise RefusedError(f"there is something at {target} already", hint="Name a new file; a backup replaces none.")
+        raise RefusedError(f"{target} exists already", hint="Name a new file; a backup replaces none.")
     if not target.absolute().parent.is_dir():
         raise StorageError(f"there is no folder {target.absolute().parent}")
     call.lake.ledger.backup(target)
@@ -47,7 +49,7 @@ def backup(call: Call, target: Path = typer.Argument(metavar="FILE", help="Where
 
 @command(app)
 def resync(call: Call) -> None:
-    """Bring a restored ledger up to the witness, and settle what is open. Ingest does the same when it must."""
+    """Bring a restored ledger up to the witness, and settle open blocks. Ingest does the same when it needs to."""
     with call.spark("Resyncing the ledger") as lake:
         found = lake.ingestion.resync_ledger(rebuild=False)
         settled = lake.recover()
@@ -62,9 +64,9 @@ def resync(call: Call) -> None:
 def void(
     call: Call,
     lo: int = typer.Argument(metavar="LO", help="The block's first sequence number.", min=1),
-    reason: str = typer.Option(metavar="TEXT", help="Why; it is kept in the audit."),
+    reason: str = typer.Option(metavar="TEXT", help="Why; it is recorded in the audit log."),
 ) -> None:
-    """Give up a committed block that cannot be published. Its rows are lost to the lake; this is audited."""
+    """Give up a committed block that cannot be published. Its rows never enter the lake; the audit log records it."""
     lake = call.lake
     question = f"Give up the block that begins at {lo}, with all its rows?"
     call.confirm(question, refusal=f"the block at {lo} is not given up")

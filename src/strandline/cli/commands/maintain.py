@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from strandline.maintain.runs import RunResult
 
 app = typer.Typer()
-history = typer.Typer(help="What maintenance did, by hand and by schedule.")
+history = typer.Typer(help="Runs of maintenance, by hand and by schedule: list, show and cancel them.")
 app.add_typer(history, name="maintenance", rich_help_panel=CARE)
 
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; change nothing.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")]
 _duration = partial(typer.Option, None, parser=duration.parse)
 
 
 @command(app, panel=CARE)
 def compact(call: Call, dataset: NameArgument, dry_run: DryRunOption = False) -> None:
-    """Write small data files anew as large ones, with rows in the order of their sequence numbers.
+    """Rewrite small data files as large ones, with rows in the order of their sequence numbers.
 
-    Readers, ingest and delivery go on. Only where there is something to gain; says what it left alone, and why.
-    `[maintain.compact]` says what is small.
+    Readers, ingest and delivery continue meanwhile. It rewrites files only where that gains something, and reports
+    what it left alone, and why. `[maintain.compact]` sets what is small.
     """
     _run(call, partial(call.lake.maintenance.compact, dataset, dry_run=dry_run))
 
@@ -52,21 +52,19 @@ def retain(
         show_default="the dataset's rule, or when it was ingested",
     ),
     on_lag: Literal["hold", "drop"] | None = typer.Option(
-        None, help="Rows that a sink does not have yet: kept, or deleted after --drop-after."
+        None, help="Rows that a sink does not have yet: keep them (hold), or delete them after --drop-after (drop)."
     ),
     drop_after: timedelta | None = _duration(metavar="7d", help="With --on-lag drop: how long they are held first."),
     paused_sinks: Literal["count", "ignore"] | None = typer.Option(
-        None, help="Whether rows wait for sinks that are paused."
+        None, help="Whether rows wait for paused sinks (count) or not (ignore)."
     ),
-    accept_clock: bool = typer.Option(
-        False, "--accept-clock", help="The clock is right, although it seems to have jumped."
-    ),
+    accept_clock: bool = typer.Option(False, "--accept-clock", help="Run although the clock seems to have jumped."),
     dry_run: DryRunOption = False,
 ) -> None:
     """Delete rows that are old enough, once every sink has them.
 
-    What is left out is as `[maintain.retain.<dataset>]` says it. Rows that are due and wait for a sink are held: they
-    are counted here and in `status`.
+    `[maintain.retain.<dataset>]` sets what is not given here. Rows that are due and that a sink does not have yet are
+    held: they are counted here and in `status`.
     """
     retention = partial(
         call.lake.maintenance.retain,
@@ -89,14 +87,13 @@ def expire(
         metavar="5d", help="Remove snapshots that are older.", show_default="settings"
     ),
     keep_min: int | None = typer.Option(
-        None, metavar="N", min=1, help="Keep so many in any case.", show_default="settings"
+        None, metavar="N", min=1, help="Keep at least so many snapshots.", show_default="settings"
     ),
     dry_run: DryRunOption = False,
 ) -> None:
     """Remove old snapshots of a table, and the files that only they had. Branches and tags are kept.
 
-    Batches that are committed and not visible yet are published first. What is left out is as `[maintain.expire]` says
-    it.
+    Batches that are committed and not visible yet are published first. `[maintain.expire]` sets what is not given here.
     """
     expiry = partial(call.lake.maintenance.expire, dataset, older_than=older_than, keep_min=keep_min)
     _run(call, partial(expiry, dry_run=dry_run))
@@ -114,13 +111,13 @@ def purge(
 ) -> None:
     """Delete rows wherever the lake has them: table, spool, reject files, quarantine, and old snapshots.
 
-    For a person who asks to be forgotten. Sinks keep what they were given; those that may hold such rows are named.
-    Rows that a sink did not have yet will not reach it, and are counted. Where something is left to do it says so, and
-    ends with 1: run it again then.
+    For a person who asks to be forgotten. Sinks keep the rows that they got; the command names those that may hold
+    such rows. Rows that a sink did not have yet will not reach it, and are counted. If something is left to do, the
+    command says so and ends with 1: run it again then.
     """
     target = call.lake.dataset(dataset).name
     if not dry_run:
-        question = f"Delete every row of {target} that fits? It cannot be undone."
+        question = f"Delete every row of {target} that meets the condition? It cannot be undone."
         call.confirm(question, refusal=f"nothing of {target} is purged")
     deletion = partial(call.lake.maintenance.purge, dataset, where, keep_snapshots=keep_snapshots)
     run = _run(call, partial(deletion, dry_run=dry_run))
@@ -137,11 +134,13 @@ def _run(call: Call, work: Callable[..., RunResult[Any]]) -> Run:
 @command(history)
 def runs(
     call: Call,
-    dataset: str | None = typer.Argument(None, metavar="DATASET", help="Only this one.", show_default="all datasets"),
-    kind: Kind | None = typer.Option(None, help="Only this kind.", show_default="all"),
-    limit: int = typer.Option(20, metavar="N", min=1, help="At most so many."),
+    dataset: str | None = typer.Argument(
+        None, metavar="DATASET", help="Only of this dataset.", show_default="all datasets"
+    ),
+    kind: Kind | None = typer.Option(None, help="Only of this kind.", show_default="all"),
+    limit: int = typer.Option(20, metavar="N", min=1, help="Show at most so many."),
 ) -> None:
-    """The latest runs, the newest first: when, how it was begun, what became of it."""
+    """The latest runs, newest first: when, begun by whom, and with which outcome."""
     found = call.lake.maintenance.runs(dataset, kind, runs_max=limit)
     call.show({"runs": [documents.maintenance_run(r) for r in found]}, maintain.runs(found))
 
@@ -151,7 +150,7 @@ RunArgument = Annotated[int, typer.Argument(metavar="RUN", help="Its number, fro
 
 @command(history)
 def show(call: Call, run: RunArgument) -> None:
-    """One run, with everything that it stored."""
+    """One run, with all that it recorded."""
     found = call.lake.maintenance.get(run)
     call.show(documents.maintenance_run(found), *maintain.shown(found))
 

@@ -26,13 +26,15 @@ def promote(
         "--leader-is-stopped",
         help="Without an arbiter: you have stopped the leader, and it stays stopped until it has rejoined.",
     ),
-    dry_run: bool = typer.Option(False, "--dry-run", help="Only say whether it could be promoted, and what it lacks."),
+    dry_run: bool = typer.Option(
+        False, "--dry-run", help="Only show whether this site can be promoted, and what it lacks."
+    ),
 ) -> None:
     """Make this follower the leader of the lake.
 
-    With an arbiter (replication.arbiter) it waits until the leader's lease has run out, and of two sites that are
-    promoted at the same time one wins. Items that the old leader offered and whose rows never came are given up, and
-    named. If the command dies, run it again: it goes on, or says who leads.
+    With an arbiter (replication.arbiter) the command waits until the leader's lease has expired, and only one of two
+    sites that are promoted at the same time wins. Items that the old leader offered and whose rows never arrived are
+    given up; the command names them. If it is killed, run it again: it continues, or says which site leads.
     """
     promotion = call.lake.replication.promotion
     if dry_run:
@@ -41,7 +43,7 @@ def promote(
         call.exit(RefusedError.exit_code if documents.is_refused(found) else 0)
         return
     _ask(call)
-    with call.spinner("Asking who leads") as lake:
+    with call.spinner("Asking which site leads") as lake:
         say = lake.on_start or (lambda words: None)
         promoted = lake.replication.promotion.run(leader_is_stopped=leader_is_stopped, on_step=say)
     call.show(documents.promoted(promoted), done(_said(promoted)), *render_promotion.what_it_left(promoted))
@@ -49,10 +51,10 @@ def promote(
 
 def _ask(call: Call) -> None:
     if call.lake.replication.site.follows:
-        call.confirm("Make this site the leader of the lake?", refusal="this site follows as before")
+        call.confirm("Make this site the leader of the lake?", refusal="this site still follows its leader")
 
 
 def _said(promoted: Promoted) -> str:
     if promoted.already:
-        return f"This site leads already, in term {promoted.term}"
+        return f"This site already leads, in term {promoted.term}"
     return f"This site leads, in term {promoted.term}"

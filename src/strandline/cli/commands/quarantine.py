@@ -12,7 +12,7 @@ from strandline.core.errors import FailedError
 from strandline.core.wording import plural
 from strandline.status import documents
 
-app = typer.Typer(help="Rows that a sink refused for good, in quarantine: look at them, send them again, give them up.")
+app = typer.Typer(help="Rows that a sink refused for good: list them, send them again, or give them up.")
 
 SinkArgument = Annotated[str, typer.Argument(metavar="SINK", help="The sink's name.")]
 NumbersArgument = Annotated[
@@ -49,12 +49,12 @@ def replay(call: Call, sink: SinkArgument, numbers: NumbersArgument = None, ever
 
 @command(app, asks=True)
 def discard(call: Call, sink: SinkArgument, numbers: NumbersArgument = None, everything: AllOption = False) -> None:
-    """Give quarantined rows up: they are not delivered to this sink, and their stored content is removed."""
+    """Give up quarantined rows: they are not delivered to this sink, and their stored content is removed."""
     wanted = chosen(numbers, "rows", everything=everything)
     call.lake.delivery.get(sink)
     which = "every row" if wanted is None else plural(len(wanted), "row")
     call.confirm(
-        f"Give up {which} that {sink} has in quarantine? It never gets them; the lake keeps its own.",
+        f"Give up {which} that {sink} has in quarantine? The sink never gets them; the lake keeps them.",
         refusal="nothing is discarded",
     )
     gone = call.lake.delivery.discard(sink, wanted)

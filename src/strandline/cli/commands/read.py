@@ -1,4 +1,4 @@
-"""read: settled rows, and the token to go on with."""
+"""read."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ def read(
     call: Call,
     dataset: NameArgument,
     since: str | None = typer.Option(
-        None, metavar="TOKEN", help="Only what came after.", show_default="from the beginning"
+        None, metavar="TOKEN", help="Only rows after this continuation token.", show_default="from the beginning"
     ),
     until: int | None = typer.Option(
         None, metavar="N", min=1, help="Up to this sequence number.", show_default="the seal"
     ),
-    limit: int | None = typer.Option(None, metavar="N", min=1, help="At most so many rows.", show_default="all"),
+    limit: int | None = typer.Option(None, metavar="N", min=1, help="At most this many rows.", show_default="all"),
     columns: str | None = typer.Option(None, metavar="A,B", help="Only these columns."),
     partition: list[str] | None = typer.Option(
-        None, metavar="COL=VALUE,…", help="Only this logical partition; ~ is null. May be repeated."
+        None, metavar="COL=VALUE,…", help="Only this logical partition; ~ is null. Repeat it for more columns."
     ),
-    internal: bool = typer.Option(False, "--internal", help="With Strandline's own columns."),
+    internal: bool = typer.Option(False, "--internal", help="Also print Strandline's own columns."),
 ) -> None:
-    """Settled rows as JSON lines, ordered by sequence number; the token for the next read on standard error.
+    """Print settled rows as JSON lines, in order of their sequence numbers, and a continuation token on standard error.
 
-    With --json both are one document. Rows are printed as they come, however many there are.
+    With --json both are one document. Rows are streamed, however many there are.
     """
     with ExitStack() as spinning:
         where = _partition(call.lake, dataset, partition or [])

@@ -21,14 +21,14 @@ def receive(
     ingest: bool = typer.Option(
         True,
         "--ingest/--no-ingest",
-        help="Ingest what was received, or leave that to another receiver or to `strandline run`: then no JVM starts.",
+        help="Ingest received rows, or leave that to another receiver or to `strandline run`: then no JVM starts.",
     ),
 ) -> None:
-    """Take rows in over HTTP, in the foreground, until SIGTERM or Ctrl-C; then requests under way are answered first.
+    """Receive rows over HTTP, in the foreground, until SIGTERM or Ctrl-C. It ends when requests under way are answered.
 
-    The other end of `forward`, and a way in for any HTTP client that has a token (`strandline token create`). What was
-    answered with 202 is durable, and is ingested soon after, by time or size. Several receivers of one lake are as good
-    as one. What a receiver that is gone has left, the next one ingests, or `strandline run`. Starts no JVM before there
+    Takes bodies of `forward` sinks, and of any HTTP client that has a token (`strandline token create`). A body that is
+    answered with 202 is durable, and is ingested soon after, by time or size. Several receivers of one lake may run at
+    the same time. If one of them dies, another one or `strandline run` ingests what it left. Starts no JVM before there
     are rows to ingest.
     """
     journal = open_log(call)

@@ -17,7 +17,7 @@ from strandline.status import reconcile_documents
 
 app = typer.Typer(name="reconcile", invoke_without_command=True)
 
-DOUBTFUL_EXIT_CODE = 4  # the run completed, and somebody should look
+DOUBTFUL_EXIT_CODE = 4  # the run completed, and a person should check its result
 
 RunArgument = Annotated[int, typer.Argument(metavar="RUN", help="The run's number.", min=1)]
 
@@ -32,35 +32,35 @@ def reconcile(
         False, "--delete", help="With --act: delete orphan files at once instead of moving them to quarantine."
     ),
     accept_loss: bool = typer.Option(
-        False, "--accept-loss", help="With --act: also drop entries whose rows not every sink holds."
+        False, "--accept-loss", help="With --act: also drop entries whose rows some sink does not have."
     ),
-    findings: Path | None = typer.Option(None, metavar="FILE", help="Write every finding there, a JSON line each."),
+    findings: Path | None = typer.Option(None, metavar="FILE", help="Write every finding to this file, as JSON lines."),
     inventory: Path | None = typer.Option(
         None,
         metavar="FILE",
-        help="Take what storage holds from a Parquet or CSV file with key, size and last-modified, as object "
-        "stores export it, instead of listing.",
+        help="Instead of listing the storage, read this inventory of it: a Parquet or CSV file with key, size and "
+        "last-modified, as object stores export it.",
     ),
 ) -> None:
     """Find entries whose file is gone and files that nothing references; act on them only if asked to.
 
     Without --act it only reports, whatever the settings say. Starts no JVM, unless there are more references than
     reconcile.references_max, entries are dropped from a table of format version 3, or the ledger was restored from an
-    older copy and must be opened before anything is touched.
+    older copy and has to be resynced first.
 
-    Ends with 3 if a guard refused to act, with 1 if the run ended early for another reason, and with 4 if what it says
-    is not the whole truth: not everything could be read, a guard would refuse to act on it, tables are not what they
-    were, or metadata is damaged.
+    Ends with 3 if a guard refused to act, with 1 if the run ended early for another reason, and with 4 if its result
+    may be incomplete or wrong: not everything could be read, a guard would refuse to act on it, tables changed
+    unexpectedly, or metadata is damaged.
     """
     if context.invoked_subcommand is not None:
         return
     if (delete or accept_loss) and not act:
-        raise UsageError("--delete and --accept-loss say how to act", hint="Say --act, too.")
+        raise UsageError("--delete and --accept-loss say how to act", hint="Add --act.")
     if act:
         call.confirm(_question(delete=delete, accept_loss=accept_loss), refusal="nothing is touched")
     lake = call.lake
     with findings_file(findings) as file:
-        with call.bar("Looking") as bar:
+        with call.bar("Reconciling") as bar:
             run = lake.reconciler.run(
                 Asked(act, delete, accept_loss),
                 inventory_file=inventory,
@@ -80,12 +80,12 @@ app.callback()(with_call(reconcile, asks=True))
 
 def _question(*, delete: bool, accept_loss: bool) -> str:
     files = "deleted for good" if delete else "moved to quarantine, from where they can be restored"
-    loss = " Rows that not every sink holds are given up." if accept_loss else ""
+    loss = " Rows that some sink does not have are given up." if accept_loss else ""
     return f"Drop entries of missing files? Files that nothing references are {files}.{loss}"
 
 
 _PHASES = {
-    "settle": "Looking at what earlier runs left",
+    "settle": "Finishing earlier runs",
     "list": "Listing storage",
     "references": "Reading what the tables reference",
     "compare": "Comparing",
@@ -97,16 +97,16 @@ _PHASES = {
 @command(app)
 def runs(
     call: Call,
-    limit: int = typer.Option(20, min=1, metavar="N", help="Show so many."),
+    limit: int = typer.Option(20, min=1, metavar="N", help="Show at most so many."),
 ) -> None:
-    """The runs that the ledger remembers, newest first."""
+    """The runs on record, newest first."""
     found = call.lake.reconciler.runs(limit)
     call.show({"runs": [reconcile_documents.reconcile_run(run) for run in found]}, *render_reconcile.runs(found))
 
 
 @command(app)
 def show(call: Call, run: RunArgument) -> None:
-    """One run: what it found, what it did, and where the files are that it acted on."""
+    """One run: what it found, what it did, and where the files are that it moved."""
     found, files = call.lake.reconciler.show(run)
     call.show(
         reconcile_documents.reconcile_run_with_files(found, files),
@@ -117,7 +117,7 @@ def show(call: Call, run: RunArgument) -> None:
 
 @command(app)
 def cancel(call: Call, run: RunArgument) -> None:
-    """Call a run off, whichever process does it. It ends before its next batch; what it has done stays."""
+    """Call off a run, whichever process does it. It ends before its next batch; what it has done stays."""
     found = call.lake.reconciler.cancel(run)
     call.show(reconcile_documents.reconcile_run(found), *render_reconcile.run(found))
 
@@ -135,9 +135,9 @@ def suspects(call: Call) -> None:
 @command(app, asks=True)
 def release(
     call: Call,
-    file: str = typer.Argument(metavar="FILE", help="As `suspects` shows it."),
+    file: str = typer.Argument(metavar="FILE", help="The file, as `suspects` shows it."),
 ) -> None:
-    """Say that a suspected file is an orphan, and not the file of a damaged entry. Asks first.
+    """Declare a suspected file an orphan, not the file of a damaged entry. Asks first.
 
     Later runs move it to quarantine like any orphan file, and may drop the entry that it seemed to belong to.
     """

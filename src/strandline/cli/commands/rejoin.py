@@ -26,20 +26,21 @@ def rejoin(
         None, metavar="SOURCE", help="Where the token of `strandline follower add` is found: env:NAME or file:PATH."
     ),
 ) -> None:
-    """Let this site follow LEADER, which leads its lake in a later term.
+    """Make this site follow LEADER, which leads the lake in a later term.
 
-    For a leader that was replaced, and for the other followers of that one. A site that led takes no more rows. When it
-    next follows, rows that LEADER has not are written to files, with their batch ids, and removed from its tables.
-    Bodies that its receiver acknowledged and never ingested are copied to files now. Run it again if it was killed.
+    For a leader that was replaced, and for its other followers. A former leader accepts no more rows. The next
+    `strandline follow` writes the rows that LEADER lacks to files, with their batch ids, and removes them from the
+    tables. Bodies that the receiver acknowledged and never ingested are copied to files at once. If the command is
+    killed, run it again.
     """
     failpoints.arm_from(os.environ)
     config = load_config(find_config(call.config, os.environ, Path.cwd()))
 
     def confirm(led_in_term: int, term: int) -> None:
         call.confirm(
-            f"This site leads in term {led_in_term}, {leader} in term {term}. Follow it? Rows that it has not are then "
-            "removed from the tables here, and written to files.",
-            refusal="this site goes on as it is",
+            f"This site leads in term {led_in_term}, {leader} in term {term}. Follow it? Rows that it lacks are "
+            "written to files and removed from the tables here.",
+            refusal="this site stays as it is",
         )
 
     found = rejoin_lake(config, leader, token=token, confirm=confirm)

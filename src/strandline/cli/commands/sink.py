@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from strandline.core.delivery_types import SinkRecord
     from strandline.deliver.sink import Option
 
-app = typer.Typer(name="sink", help="Where rows are delivered to: add, look at, change and remove sinks.")
+app = typer.Typer(name="sink", help="Destinations that rows are delivered to: add, show, change and remove them.")
 app.add_typer(quarantine.app, name="quarantine")
 
 BEGINNING = "beginning"
@@ -29,8 +29,8 @@ OptionsOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="K=V",
-        help="A setting of the sink; repeat it for more. A value env:NAME is read from the environment when it is "
-        "needed and never stored. `strandline sink kinds` shows what there is.",
+        help="An option of the sink; repeat it for more. A value env:NAME is read from the environment when it is "
+        "needed, and never stored. `strandline sink kinds` lists the options.",
     ),
 ]
 
@@ -39,16 +39,21 @@ OptionsOption = Annotated[
 def add(
     call: Call,
     name: SinkArgument,
-    dataset: str = typer.Option(metavar="DATASET", help="Whose rows it gets."),
-    kind: str = typer.Option(metavar="KIND", help="files, s3, postgres, forward, iceberg, or what a package brings."),
+    dataset: str = typer.Option(metavar="DATASET", help="The dataset whose rows it gets."),
+    kind: str = typer.Option(
+        metavar="KIND", help="files, s3, postgres, forward, iceberg, or a kind from another package."
+    ),
     option: OptionsOption = None,
     start: Literal["beginning", "now"] = typer.Option(
-        BEGINNING, "--from", metavar="beginning|now", help="Where it begins: all settled rows, or new ones."
+        BEGINNING,
+        "--from",
+        metavar="beginning|now",
+        help="Where it begins: with all settled rows, or with new ones only.",
     ),
 ) -> None:
-    """Deliver a dataset to one more place. The place is looked at and claimed before anything is recorded."""
+    """Deliver a dataset to a new destination, which is checked and claimed before anything is recorded."""
     options = pairs(option or [])
-    with call.spinner("Looking at the destination") as lake:
+    with call.spinner("Checking the destination") as lake:
         made = lake.delivery.add(name, dataset, kind, options, from_now=start == "now")
         full = lake.dataset(dataset).name
         floor = lake.delivery.floor(made)
@@ -70,14 +75,14 @@ def pairs(given: Sequence[str]) -> dict[str, str]:
 
 @command(app, "list")
 def list_(call: Call) -> None:
-    """The sinks, how far each is, and what needs attention. Starts no JVM."""
+    """All sinks: their progress, and what needs attention. Starts no JVM."""
     found = sinks.load_sinks(call.lake.ledger, call.lake.id)
     call.show({"sinks": [documents.sink_status(s) for s in found]}, *render_sinks.sink_list(found))
 
 
 @command(app)
 def show(call: Call, name: SinkArgument) -> None:
-    """One sink: its options, its watermarks, and what is under way, chunk by chunk. Starts no JVM."""
+    """One sink: its options, its watermarks, and the chunks that are under way. Starts no JVM."""
     record = call.lake.delivery.get(name)
     lanes = sinks.load_sinks(call.lake.ledger, call.lake.id, name)
     found = record, lanes, call.lake.delivery.open_intents(record)
@@ -89,17 +94,19 @@ def update(
     call: Call,
     name: SinkArgument,
     option: OptionsOption = None,
-    unset: list[str] | None = typer.Option(None, metavar="K", help="Back to the default; repeat it for more."),
+    unset: list[str] | None = typer.Option(
+        None, metavar="K", help="An option to set back to its default; repeat it for more."
+    ),
 ) -> None:
-    """Change options. What was promised already is delivered with the old ones; nothing is sent again."""
+    """Change options. An open intent is still delivered with the old ones; nothing is sent again."""
     options, taken_back = pairs(option or []), unset or []
     if not (options or taken_back):
-        raise UsageError("nothing to change", hint="Say --option K=V or --unset K.")
+        raise UsageError("nothing to change", hint="Give --option K=V or --unset K.")
     if both := sorted(options.keys() & set(taken_back)):
         raise UsageError(f"the option {both[0]} is both set and unset")
-    with call.spinner("Looking at the destination") as lake:
+    with call.spinner("Checking the destination") as lake:
         changed = lake.delivery.update(name, options, taken_back)
-    _show(call, changed, f"Sink {name} is changed, for what is planned from now on")
+    _show(call, changed, f"Sink {name} is changed; new intents use the new options")
 
 
 def _show(call: Call, record: SinkRecord, text: str, *notes: RenderableType) -> None:
@@ -108,13 +115,13 @@ def _show(call: Call, record: SinkRecord, text: str, *notes: RenderableType) -> 
 
 @command(app)
 def pause(call: Call, name: SinkArgument) -> None:
-    """Deliver nothing more until `resume`. Rows wait for it. What a tick has under way is finished first."""
-    _show(call, call.lake.delivery.pause(name), f"Sink {name} is paused; `strandline sink resume {name}` goes on")
+    """Stop delivering to a sink until `resume`; its rows wait. A tick that is under way finishes first."""
+    _show(call, call.lake.delivery.pause(name), f"Sink {name} is paused; `strandline sink resume {name}` continues")
 
 
 @command(app)
 def resume(call: Call, name: SinkArgument) -> None:
-    """Go on with a sink that is paused, waits or was stopped. One that still is not as it must be stops again."""
+    """Resume a sink that is paused, waiting or stopped. If the cause is still there, it stops again."""
     _show(call, call.lake.delivery.resume(name), f"Sink {name} is active")
 
 
@@ -122,14 +129,16 @@ def resume(call: Call, name: SinkArgument) -> None:
 def reset(
     call: Call,
     name: SinkArgument,
-    to: str = typer.Option(metavar="TOKEN|beginning", help="Where it begins anew: behind a token, or at the start."),
+    to: str = typer.Option(
+        metavar="TOKEN|beginning", help="Where the new generation starts: after TOKEN, or at the beginning."
+    ),
 ) -> None:
-    """Deliver again, in a new generation: with watermarks of its own, into a place of its own beside the old one."""
+    """Deliver again in a new generation, which has its own watermarks and its own folder beside the old one."""
     record = call.lake.delivery.get(name)
-    which = "all rows" if to == BEGINNING else "the rows behind that token"
+    which = "all rows" if to == BEGINNING else "the rows after that token"
     call.confirm(
-        f"Start a new generation of {name}? It delivers {which} again, into a place of its own beside "
-        f"what generation {record.generation} delivered, which stays. Whoever reads both gets rows twice.",
+        f"Start a new generation of {name}? It delivers {which} again, beside what generation "
+        f"{record.generation} delivered, which stays. A consumer that reads both gets rows twice.",
         refusal=f"{name} is not reset",
     )
     fresh = call.lake.delivery.reset(name, to=None if to == BEGINNING else to)
@@ -143,47 +152,47 @@ def recover(
     call: Call,
     name: SinkArgument,
     resend: bool = typer.Option(
-        False, "--resend", help="What the destination has lost is sent again, in a new generation."
+        False, "--resend", help="Send the rows that the destination has lost again, in a new generation."
     ),
     accept_loss: bool = typer.Option(
-        False, "--accept-loss", help="What the destination has lost is given up, audited."
+        False, "--accept-loss", help="Go on without the rows that the destination has lost; the audit log records it."
     ),
 ) -> None:
-    """Read from the destination itself how far it is, and go on from there.
+    """Ask the destination which rows it has, and continue from there.
 
-    If it lacks what it acknowledged, nothing is changed until --resend or --accept-loss says what to do about it.
+    If it lacks rows that it acknowledged, the command changes nothing without --resend or --accept-loss.
     """
     if resend and accept_loss:
         raise UsageError("either --resend or --accept-loss, not both")
     call.lake.delivery.get(name)
     if resend or accept_loss:
         what = (
-            f"Send what the destination of {name} has lost again, in a new generation?"
+            f"Send the rows that the destination of {name} has lost again, in a new generation?"
             if resend
-            else f"Give up what the destination of {name} has lost? It is not delivered again."
+            else f"Give up the rows that the destination of {name} has lost? They are not delivered again."
         )
         call.confirm(what, refusal=f"{name} is not recovered")
-    with call.working("Asking the destination what it holds"):
+    with call.working("Asking the destination which rows it has"):
         found = call.lake.delivery.recover_sink(name, resend=resend, accept_loss=accept_loss)
     call.show(documents.recovered_sink(found), render_sinks.recovered(found))
 
 
 @command(app, asks=True)
 def remove(call: Call, name: SinkArgument) -> None:
-    """Deliver to it no more. What was delivered stays where it is."""
+    """Remove a sink. The rows that were delivered stay at the destination."""
     record = call.lake.delivery.get(name)
     call.confirm(
-        f"Remove sink {name}? It gets no more rows; what lies at {record.destination} stays.",
+        f"Remove sink {name}? It gets no more rows; those at {record.destination} stay.",
         refusal=f"{name} is not removed",
     )
     gone = call.lake.delivery.remove(name)
-    said = f"Sink {name} is removed; what it delivered is still at {gone.destination}"
+    said = f"Sink {name} is removed; the rows at {gone.destination} stay"
     call.show({"removed": name, "destination": gone.destination}, done(said))
 
 
 @command(app, ignores_config="Ignored: kinds belong to the program, not to a lake.")
 def kinds(call: Call) -> None:
-    """The kinds of sinks there are, and the options of each. Works without a lake."""
+    """The kinds of sinks, and the options of each. Works without a lake."""
     from strandline.deliver.sink_kinds import kind_names
     from strandline.deliver.sink_options import COMMON
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="spool",
-    help="Bodies that were received and could not be ingested: look at them, try them again, give them up.",
+    help="Received bodies that could not be ingested: list them, try them again, or give them up.",
 )
 
 BodiesArgument = Annotated[
@@ -54,8 +54,8 @@ def list_(
     """The bodies that were set aside, each with its reason. Starts no JVM.
 
     They were answered with 202 and could not be ingested, while other bodies of their dataset could. They stay in the
-    spool, and a sender that repeats one is answered as before. Files whose bodies a receiver could not record in the
-    ledger, after it was restored, are listed behind them.
+    spool, and a sender that repeats one gets the same answer. Below them are files whose bodies a receiver could not
+    record after the ledger was restored.
     """
     found = call.lake.receiver.set_aside(dataset)
     left = call.lake.receiver.unrecorded()
@@ -68,7 +68,7 @@ def list_(
 def replay(
     call: Call, bodies: BodiesArgument = None, everything: AllOption = False, dataset: DatasetOption = None
 ) -> None:
-    """Try bodies again that were set aside: `strandline receive` ingests them. What fails again is set aside again."""
+    """Ingest bodies again that were set aside, with the next batch of a receiver. One that fails is set aside again."""
     wanted = _chosen(bodies, everything=everything, dataset=dataset)
     found = call.lake.receiver.replay(wanted, dataset)
     said = f"{plural(len(found), 'body', 'waits')} for `strandline receive` to ingest again"
@@ -84,10 +84,10 @@ def discard(
     not_recorded: bool = typer.Option(
         False,
         "--unrecorded",
-        help="Instead, every file whose body could not be recorded; it stays in the spool, renamed to `.unsure`.",
+        help="Instead, give up files whose bodies could not be recorded: they stay in the spool, renamed to `.unsure`.",
     ),
 ) -> None:
-    """Give bodies up that were set aside: their rows never enter the table, and their files are removed."""
+    """Give up bodies that were set aside: their rows never enter the table, and their files are removed."""
     if not_recorded:
         if bodies or everything:
             raise UsageError("--unrecorded goes with --dataset only", hint="Those files have no numbers.")
@@ -109,17 +109,17 @@ def discard(
 def _discard_unrecorded(call: Call, dataset: str | None) -> None:
     receiver = call.lake.receiver
     call.confirm(
-        "Give up every body that could not be recorded? Its sender may have been told that it is safe.",
+        "Give up every body that could not be recorded? The receiver may have answered some of them with 202.",
         refusal="nothing is discarded",
     )
     gone = receiver.set_unrecorded_aside(dataset)
-    said = done(f"{plural(len(gone), 'file')} renamed to `.unsure`: nobody ingests what is in there")
+    said = done(f"{plural(len(gone), 'file')} renamed to `.unsure`, and will not be ingested")
     call.show({"files_set_aside": [f.name for f in gone]}, said)
 
 
 @command(app, asks=True)
 def clear(call: Call, name: NameArgument) -> None:
-    """Give up everything that was received for a dataset that was dropped; `strandline status` tells how much it is.
+    """Give up all bodies that were received for a dropped dataset; `strandline status` shows how many there are.
 
     A dataset of the same name that is in use is not touched.
     """
@@ -163,7 +163,7 @@ def unrecorded(left: LeftFiles, dataset: str | None) -> list[RenderableType]:
         lines += [Text(f"{f.dataset}  {f.name}"), Text(f"  {one_line(f.reason)}", "red")]
     if found["files"] > len(found["first"]):
         lines.append(Text(f"… and {found['files'] - len(found['first']):,} more", "dim"))
-    lines.append(Text("a receiver tries again by itself; `strandline spool discard --unrecorded` gives them up", "dim"))
+    lines.append(Text("a receiver retries by itself; `strandline spool discard --unrecorded` gives them up", "dim"))
     return lines
 
 

@@ -13,52 +13,39 @@ from strandline.cli.command import CARE, Call, command
 from strandline.cli.output import dumps
 from strandline.cli.render import lake as render_lake
 from strandline.cli.render import status as render_status
-from strandline.core.errors import StrandlineError, UsageError
+from strandline.cli.watch import WATCH_SECONDS, WatchOption, check_terminal, watch
+from strandline.core.errors import StrandlineError
 from strandline.core.settings import find_config, load_config
 from strandline.ledger.engine import Ledger
 from strandline.status import documents
-
-WATCH_SECONDS = 2.0
 
 app = typer.Typer()
 
 
 @command(app, panel=CARE)
-def status(
-    call: Call,
-    watch: bool = typer.Option(False, "--watch", help="Show it again every two seconds, until Ctrl-C."),
-) -> None:
-    """Datasets and how far each is settled, sinks and how far each is behind, what needs attention. Starts no JVM."""
-    if watch and (call.as_json or not call.out.is_terminal):
-        raise UsageError("--watch is for a terminal", hint="In a script, call `strandline status --json` again.")
-    if not watch:
-        found = call.lake.status()
-        # Either is a third of the time of a large lake.
-        if call.as_json:
-            call.show(documents.lake_status(found))
-        else:
-            call.show({}, render_status.status(found))
+def status(call: Call, watching: WatchOption = False) -> None:
+    """Datasets and their seals, sinks and their lag, and what needs attention. Starts no JVM."""
+    if watching:
+        watch(call, lambda: render_status.status(call.lake.status()), once="strandline status")
         return
-    from rich.live import Live
-
-    with (
-        suppress(KeyboardInterrupt),  # Ctrl-C ends the watch
-        Live(render_status.status(call.lake.status()), console=call.out, auto_refresh=False) as live,
-    ):
-        while True:
-            time.sleep(WATCH_SECONDS)
-            live.update(render_status.status(call.lake.status()), refresh=True)
+    found = call.lake.status()
+    # Only one of the two is made: each takes a third of the time at a large lake.
+    if call.as_json:
+        call.show(documents.lake_status(found))
+    else:
+        call.show({}, render_status.status(found))
 
 
 @command(app, panel=CARE)
 def top(
     call: Call,
-    every: float = typer.Option(WATCH_SECONDS, min=0.5, max=3600, metavar="SECONDS", help="How often it is read anew."),
+    every: float = typer.Option(
+        WATCH_SECONDS, min=0.5, max=3600, metavar="SECONDS", help="Read the status again every so many seconds."
+    ),
 ) -> None:
-    """What is wrong now, the sinks that are furthest behind, and rows per second in and out; live, until Ctrl-C. Fits
-    the window. Starts no JVM."""
-    if call.as_json or not call.out.is_terminal:
-        raise UsageError("top is for a terminal", hint="In a script, call `strandline status --json` again.")
+    """What is wrong now, the sinks with the largest lag, and rows per second in and out; live, until Ctrl-C. Fits the
+    window. Starts no JVM."""
+    check_terminal(call, "top", once="strandline status")
     from rich.live import Live
 
     from strandline.cli.render.top import frame, old_frame
@@ -90,7 +77,8 @@ def recover(call: Call) -> None:
 
 @command(app, panel=CARE)
 def migrate(call: Call) -> None:
-    """Bring an older ledger to this program's version, and keep a copy. Every command that opens it does so too."""
+    """Migrate an older ledger to this version of the program, and keep a copy. Every command does so when it opens an
+    older ledger."""
     settings = load_config(find_config(call.config, os.environ, Path.cwd()))
     with closing(Ledger(settings)) as ledger:
         migrated = ledger.open()
@@ -100,8 +88,8 @@ def migrate(call: Call) -> None:
 
 @command(app, panel=CARE)
 def metrics(call: Call) -> None:
-    """How sinks, maintenance and the reconciler fare, in the text format of Prometheus. Starts no JVM, and asks the
-    ledger only."""
+    """Metrics of sinks, maintenance, replication and the reconciler, in the text format of Prometheus. Starts no JVM,
+    and reads only the ledger."""
     from strandline.status.metrics import exposition, load_samples
 
     lake = call.lake

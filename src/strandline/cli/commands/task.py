@@ -10,7 +10,7 @@ from strandline.cli.command import Call, command
 from strandline.cli.render import task as render
 from strandline.status import documents
 
-app = typer.Typer(name="task", help="Long work that the API began: list it, look at its result, call it off.")
+app = typer.Typer(name="task", help="Long work that the API began: list it, show its result, call it off.")
 
 TaskArgument = Annotated[int, typer.Argument(metavar="TASK", help="The task's number.")]
 
@@ -37,6 +37,6 @@ def show(call: Call, task: TaskArgument) -> None:
 
 @command(app)
 def cancel(call: Call, task: TaskArgument) -> None:
-    """Call a task off. It ends at its next durable step; what it has done stays."""
+    """Call off a task. It ends at its next durable step; what it has done stays."""
     found = call.lake.tasks.cancel(task)
     call.show(documents.task(found), *render.shown(found))

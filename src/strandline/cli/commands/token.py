@@ -37,24 +37,23 @@ def create(
     dataset: OnlyDatasetsOption = None,
     role: Role | None = typer.Option(
         None,
-        help="What it may do: look (read), look and send rows (write), look and follow this lake (replicate), or "
-        "everything (admin).",
+        help="read: only read; write: read and send rows; replicate: read and follow this lake; admin: everything.",
         show_default="write",
     ),
     expires: str | None = typer.Option(
-        None, metavar="DURATION", help="How long it is good for, such as 12h or 30d.", show_default="forever"
+        None, metavar="DURATION", help="How long it is valid, such as 12h or 30d.", show_default="forever"
     ),
     replaces: str | None = typer.Option(
         None,
         metavar="OLD",
         help="Take over what the token OLD has claimed and sent, and its role and datasets unless others are named. "
-        "Both are good until OLD is revoked.",
+        "Both are valid until OLD is revoked.",
     ),
 ) -> None:
-    """Make a token. Its secret is printed now and never again: only a hash of it is kept.
+    """Create a token. Its secret is printed once: only a hash of it is stored.
 
-    A sender's lanes and a client's keys belong to the token that they came with. To change a secret, make a token that
-    replaces the old one, give it to the sender, and then revoke the old one.
+    A sender's lanes and a client's keys belong to the token that they came with. To change a secret, create a token
+    that replaces the old one, give it to the sender, and then revoke the old one.
     """
     expires_in = None if expires is None else duration.parse(expires)
     made, secret = call.lake.receiver.create_token(
@@ -67,14 +66,14 @@ def create(
 
 @command(app, "list")
 def list_(call: Call) -> None:
-    """Every token there is or was, without its secret."""
+    """All tokens, also revoked and expired ones, without their secrets."""
     found = call.lake.receiver.list_tokens()
     call.show({"tokens": [documents.token(t) for t in found]}, tokens(found))
 
 
 @command(app)
 def revoke(call: Call, name: TokenArgument) -> None:
-    """Refuse it from now on. What was sent with it stays."""
+    """Revoke a token: it is refused from now on. Rows that were sent with it stay."""
     call.lake.receiver.revoke_token(name)
     call.show({"name": name, "revoked": True}, done(f"Token {name} is revoked"))
 
@@ -95,10 +94,10 @@ def release(
 ) -> None:
     """Take a sender's lanes away from the token that claimed them. The next token that claims them gets them.
 
-    For lanes that a wrong token has claimed. To change the secret of the right one, use `token create --replaces`. If
-    the claim has brought rows, its sink and its generation stay as they are, and only the token is open. If it has
-    brought none, it is forgotten, and any sink may claim the dataset. Revoke the wrong token first, or it may be the
-    next one.
+    For lanes that the wrong token has claimed. To change the secret of the right one, use `token create --replaces`.
+    If rows have arrived under the claim, only the same sink in the same generation can claim the lanes again. If none
+    have, the claim is deleted, and any sink may claim the dataset. Revoke the wrong token first: otherwise it may
+    claim them again.
     """
     receiver = call.lake.receiver
     question = f"Let the next token have the lanes of {source} of lake {lake} in {dataset}?"
@@ -123,7 +122,7 @@ def claims_table(found: Sequence[ClaimOf]) -> RenderableType:
 
 def tokens(found: Sequence[Token]) -> RenderableType:
     if not found:
-        return Text("No tokens yet. `strandline token create NAME` makes one.", "dim")
+        return Text("No tokens yet. `strandline token create NAME` creates one.", "dim")
     table = grid("token", "role", "for", "created", "state")
     now = datetime.now(UTC)
     for t in found:

@@ -1,4 +1,4 @@
-"""verify: the proof that sinks hold what was delivered to them."""
+"""verify."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ app = typer.Typer()
 @command(app, panel=DELIVERY)
 def verify(
     call: Call,
-    sink: str | None = typer.Argument(None, metavar="SINK", help="Only this one.", show_default="all sinks"),
+    sink: str | None = typer.Argument(None, metavar="SINK", help="Only this sink.", show_default="all sinks"),
     taken_is_fine: bool = typer.Option(
-        False, "--taken-is-fine", help="Objects that a consumer took away after they were delivered are no loss."
+        False, "--taken-is-fine", help="Do not report delivered objects that a consumer has deleted."
     ),
     leader: bool = typer.Option(
-        False, "--leader", help="At a follower: prove instead that it has the leader's rows, up to its own seal."
+        False, "--leader", help="At a follower: prove instead that it has the leader's rows, up to the follower's seal."
     ),
 ) -> None:
-    """Prove that sinks hold every row that was delivered to them, once, and as the lake has it.
+    """Prove that sinks have every row that was delivered to them, once, with the lake's values.
 
-    Reads everything that the sinks hold and builds it again from the lake; changes nothing. Ends with 1 if something is
-    wrong, and with 3 if nothing is wrong as far as it could be read.
+    Reads everything that the sinks have and compares it with the lake; changes nothing. Ends with 1 if something is
+    wrong, and with 3 if not everything could be read and the rest is right.
     """
     if leader:
         call.lake.replication.check_follows()
@@ -62,7 +62,7 @@ def verify(
 
 def _of_leader(verdicts: Sequence[DatasetVerdict]) -> Iterator[RenderableType]:
     if not verdicts:
-        yield nothing("The leader has no datasets, or was not followed yet.")
+        yield nothing("The leader has no datasets, or this site has not followed it yet.")
     for v in verdicts:
         if v.sealed is None:
             yield Text.assemble(DOUBT, " ", (v.dataset, "bold"), ": nothing is sealed here yet, so nothing is proved")
@@ -77,7 +77,7 @@ def _of_leader(verdicts: Sequence[DatasetVerdict]) -> Iterator[RenderableType]:
 
 def rendered(report: VerifyReport) -> Iterator[RenderableType]:
     if not report.sinks:
-        yield nothing("There are no sinks yet. `strandline sink add` makes one.")
+        yield nothing("No sinks yet. `strandline sink add` adds one.")
     for verdict in report.sinks:
         yield _head(verdict)
         yield from _findings(verdict.findings)
@@ -90,7 +90,7 @@ def _head(s: SinkVerdict) -> Text:
         wrong = sum(1 for f in s.findings if f.is_fault)
         return Text.assemble(BAD, " ", (s.name, "bold"), f": {plural(wrong, 'thing', 'is')} wrong")
     if s.watermark is None:
-        return Text.assemble(OK, " ", (s.name, "bold"), ": nothing was delivered yet, and nothing is there")
+        return Text.assemble(OK, " ", (s.name, "bold"), ": nothing was delivered yet, and the destination is empty")
     return Text.assemble(OK, " ", (s.name, "bold"), (f": {_tiling(s)}; {_agreement(s)}", "green"), (_rest(s), "dim"))
 
 
@@ -105,8 +105,8 @@ def _agreement(s: SinkVerdict) -> str:
     rows = f"{plural(s.rows, 'row', 'agrees')} with the lake"
     if s.gone:
         before = "it was" if s.gone == 1 else "they were"
-        rows += f", {s.gone:,} with what was recorded before {before} deleted there"
-    return f"{rows}, but for what is noted" if s.findings else rows
+        rows += f", {s.gone:,} with the digest recorded before {before} deleted there"
+    return f"{rows}, except for the notes" if s.findings else rows
 
 
 def _rest(s: SinkVerdict) -> str:

@@ -10,7 +10,7 @@ from strandline.cli.demo.scene import DATASET, Demo, events, ingest, write
 from strandline.core.wording import plural
 from strandline.lake import Lake, open_lake
 from strandline.lake_admin import rejoin_lake
-from strandline.ledger.replicate import cuts
+from strandline.status.replication import load_replication
 
 OLD_LEADER = "first-site"
 TOKEN = "STRANDLINE_DEMO_OLD_LEADER_TOKEN"
@@ -76,7 +76,7 @@ def _rejoin(demo: Demo, site: Lake) -> None:
         rejoin_lake(demo.lake.config, str(site.config.home), token=f"env:{TOKEN}")
         demo.say("The first site catches up")
         demo.lake.replication.follow_once()
-        aside = demo.lake.ledger.query(cuts.list_set_aside)
+        aside = load_replication(demo.lake.config, demo.lake.ledger, demo.lake.id).set_aside
         for one in aside:
             demo.tell(f"{rows_text(one.rows)} of {one.dataset} set aside in {one.place}", "dim")
         demo.claim(

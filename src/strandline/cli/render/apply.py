@@ -1,4 +1,4 @@
-"""The difference between a declaration and the lake, for people."""
+"""Renders the difference between a declaration and the lake."""
 
 from __future__ import annotations
 

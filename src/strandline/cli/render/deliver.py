@@ -36,7 +36,7 @@ def tick(report: TickReport, seconds: float) -> list[RenderableType]:
         if s.hint:
             lines.append(Text(f"  {s.hint}", "dim"))
         elif s.did == "stopped":
-            lines.append(dim(f"  `strandline sink show {s.name}` tells more; `strandline status` says how to go on"))
+            lines.append(dim(f"  Details: `strandline sink show {s.name}`. Next step: `strandline status`."))
     if rows := sum(s.rows for s in report.sinks):
         lines.append(dim(f"{plural(rows, 'row')} delivered in {seconds:.1f} s{rate(rows, seconds)}"))
     return lines
@@ -60,9 +60,9 @@ def _said(s: SinkReport) -> Text:
         case "idle":
             return Text("nothing to do", "dim")
         case "paused":
-            return Text(f"paused; `strandline sink resume {s.name}` goes on", "yellow")
+            return Text(f"paused; `strandline sink resume {s.name}` continues", "yellow")
         case "busy":
-            return Text("another deliverer holds it; its rows may still be on their way", "yellow")
+            return Text("another process delivers to it; some rows may not have arrived yet", "yellow")
         case "stopped":
             return Text(f"stopped: {reason_of(s.name, s.reason)}", "red")
     said = f"waits to try again: {reason_of(s.name, s.reason)}" if s.reason else "waits for more rows"
@@ -96,7 +96,7 @@ def _head(s: SinkPreview) -> Text:
 
 
 def _lane(lane: LanePreview) -> list[RenderableType]:
-    name, first = lane.partition or "all", "  promised before, sent first" if lane.under_way else ""
+    name, first = lane.partition or "all", "  from an open intent, sent first" if lane.under_way else ""
     if len(lane.chunks) == 1:
         [only] = lane.chunks
         return [Text.assemble(f"  {name}  {plural(lane.rows, 'row')}", (f"  {only.rows}{first}", "dim"))]

@@ -1,4 +1,4 @@
-"""What texts for people are made of. Values in, renderables out; nothing in `render/` asks the lake."""
+"""The parts that rendered texts share. Values in, renderables out; nothing in `render/` asks the lake."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 UNKNOWN = "?"
 OK, BAD, NOTHING = ("✓", "green"), ("✗", "bold red"), ("·", "dim")
-DOUBT = ("!", "yellow")  # neither done nor failed: somebody should look
+DOUBT = ("!", "yellow")  # neither done nor failed: a person should check
 LINES_MAX = 20  # longer lists are cut for people; --json has all
 CHARS_MAX = 300  # of a reason or a row, likewise
-NO_SINKS = Text("No sinks yet. `strandline sink add` makes one.", "dim")
+NO_SINKS = Text("No sinks yet. `strandline sink add` adds one.", "dim")
 
 
 def grid(*headers: str, right: Iterable[str] = ()) -> Table:

@@ -1,4 +1,4 @@
-"""Followers, as a person reads them."""
+"""Renders followers."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def detail(record: Follower, follows: str, found: Sequence[FollowerStatus]) -> I
     yield Text(record.name, "bold")
     yield Text(f"  follows {follows}, since {record.added_at:%Y-%m-%d %H:%M} UTC")
     if record.drop_after is None:
-        yield Text("  retention keeps what it does not have")
+        yield Text("  retention keeps rows that it lacks")
     else:
-        yield Text(f"  retention keeps what it does not have for {record.drop_after}")
+        yield Text(f"  retention keeps rows that it lacks for {record.drop_after}")
     if found:
         yield shards(found)
 

@@ -1,4 +1,4 @@
-"""The result of an ingest, file by file."""
+"""Renders the result of an ingest, file by file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def outcomes(found: Sequence[FileOutcome], seconds: float) -> list[RenderableTyp
             if o.rejects_path is not None:
                 after.append(Text.assemble(("  Every row with its reason: ", "dim"), (shown(o.rejects_path), "cyan")))
         elif o.duplicate:
-            said = Text(f"in already as {o.range}; --again would add it once more", "dim")
+            said = Text(f"already ingested as {o.range}; --again adds it again", "dim")
             table.add_row(Text(*NOTHING), name, Text(plural(o.rows, "row"), "dim"), said, "")
         elif o.rows == 0:
             table.add_row(Text(*NOTHING), name, "0 rows", Text("empty: nothing to do", "dim"), "")
@@ -61,7 +61,7 @@ def _message(o: FileOutcome) -> str:
 
 
 def _rejects(o: FileOutcome, count: int, path: Path) -> Text:
-    said = f"! {_name(o.paths)}: {plural(count, 'row')} did not fit; kept, each with its line and reason, in "
+    said = f"! {_name(o.paths)}: {plural(count, 'row')} did not fit; stored with line and reason in "
     return Text.assemble((said, "yellow"), (shown(path), "cyan"))
 
 
@@ -79,7 +79,7 @@ def _total(found: Sequence[FileOutcome], seconds: float) -> Text:
     rows = new_rows(found)
     parts = [f"{plural(len(found), 'file')}: {plural(rows, 'new row')} in {seconds:.1f} s"]
     if known := sum(o.duplicate for o in found):
-        parts.append(f"{known} in already")
+        parts.append(f"{known} already ingested")
     if failed := sum(o.error is not None for o in found):
         parts.append(f"{failed} failed")
     return Text(", ".join(parts), "bold")

@@ -1,4 +1,4 @@
-"""The lake, its datasets and its ledger for people."""
+"""Renders the lake, its datasets and its ledger."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def initialised(lake: str, path: Path) -> RenderableType:
 
 def follows(lake: str, path: Path, leader: str) -> RenderableType:
     return Group(
-        Text.assemble(OK, " A site that follows ", (leader, "bold"), " in lake ", (lake, "bold")),
+        Text.assemble(OK, " This site follows ", (leader, "bold"), " in lake ", (lake, "bold")),
         Text.assemble("  Its settings: ", (str(path), "cyan")),
         Text("  Next: strandline follow", "dim"),
     )
@@ -51,7 +51,9 @@ def checks(found: Sequence[Check]) -> list[RenderableType]:
         if check.hint:
             table.add_row("", "", Text(check.hint, "yellow" if not check.ok else "dim"))
     failed = sum(not c.ok for c in found)
-    verdict = Text("All is well.", "green") if not failed else Text(f"{plural(failed, 'check')} failed.", "bold red")
+    verdict = (
+        Text("All checks passed.", "green") if not failed else Text(f"{plural(failed, 'check')} failed.", "bold red")
+    )
     return [table, verdict]
 
 
@@ -110,7 +112,7 @@ def _misfits(guess: Guess) -> str:
 
 def datasets(found: Sequence[Dataset]) -> RenderableType:
     if not found:
-        return Text("No datasets yet. `strandline dataset create NAME --like FILE` makes one.", "dim")
+        return Text("No datasets yet. `strandline dataset create NAME --like FILE` creates one.", "dim")
     table = grid("dataset", "delivered by", "came as", "created")
     for d in found:
         values = ", ".join(d.deliver_by) or "–", _origin(d), _minute(d.created_at)
@@ -175,17 +177,17 @@ def altered(name: str, said: Sequence[str]) -> RenderableType:
 
 def migrated(found: Migrated | None, version: str) -> RenderableType:
     if found is None:
-        return done(f"The ledger has version {version}, the newest that this program knows")
-    kept = "" if found.copy is None else f"; as it was, it is kept in {found.copy}"
-    return done(f"The ledger went from version {found.before} to {found.after}{kept}")
+        return done(f"The ledger has version {version}, the newest one")
+    copied = "" if found.copy is None else f"; a copy of the old one is {found.copy}"
+    return done(f"The ledger is migrated from version {found.before} to {found.after}{copied}")
 
 
 def resynced(found: Resynced, what: str) -> RenderableType:
     facts = {
-        "Sequence numbers that it did not know, and that stay taken": found.gap,
+        "Sequence numbers that it did not know, and that are never used again": found.gap,
         "Published": ", ".join(map(str, found.rolled_forward)),
         "Datasets found": ", ".join(found.datasets_found),
-        "Batches taken back from the tables' history": f"{found.batches:,}" if found.batches else "",
+        "Batches learned from the tables' history": f"{found.batches:,}" if found.batches else "",
     }
     lines: list[RenderableType] = [Text(f"  {label}: {value}") for label, value in facts.items() if value]
     if found.followers_forgotten:
@@ -207,8 +209,8 @@ def recovered(found: Recovered) -> RenderableType:
             lines.append(done(f"{label}: {', '.join(map(str, ranges))}"))
     if found.waiting:
         live = ", ".join(map(str, found.waiting))
-        lines.append(nothing(f"Left alone, its writer may be alive: {live}"))
+        lines.append(nothing(f"Left alone, because the writer may be alive: {live}"))
     lines += [Text.assemble(BAD, f" Held: {held}") for held in found.held]
     if found.branches_removed:
         lines.append(done(f"{plural(found.branches_removed, 'left-over branch')} removed"))
-    return Group(*lines) if lines else done("Nothing was open")
+    return Group(*lines) if lines else done("No block was open")

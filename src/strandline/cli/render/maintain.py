@@ -1,4 +1,4 @@
-"""Runs of maintenance for people, always from the stored result: a run looks the same right after it and later."""
+"""Renders runs of maintenance from the stored result, so a run looks the same right after it and later."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ def _compacted(run: Run, r: Result) -> Iterator[RenderableType]:
     if r["delete_files_after"] != r["delete_files_before"]:
         yield Text(f"  delete files: {r['delete_files_before']:,}, now {r['delete_files_after']:,}")
     if r["lost"]:
-        yield Text(f"  {plural(r['lost'], 'commit')} lost against others, and {_again(r['left'])}", "yellow")
+        yield Text(
+            f"  {plural(r['lost'], 'commit')} failed because others committed first, and {_again(r['left'])}", "yellow"
+        )
     if r.get("manifests_left"):
         yield Text("  manifests left as they are: not safe over a REST catalog with a warehouse in a folder", "yellow")
     for s in r["skipped"][:LINES_MAX]:
@@ -62,7 +64,7 @@ def _compacted(run: Run, r: Result) -> Iterator[RenderableType]:
 
 
 def _again(left: int) -> str:
-    return "was done again" if not left else f"{plural(left, 'file', 'is')} left for the next run"
+    return "was repeated" if not left else f"{plural(left, 'file', 'is')} left for the next run"
 
 
 def _expired(run: Run, r: Result) -> Iterator[RenderableType]:
@@ -87,7 +89,9 @@ def _expired(run: Run, r: Result) -> Iterator[RenderableType]:
 def _held(rows: int, sink: str) -> str:
     if rows:
         return f"{plural(rows, 'row')} that {sink} does not have yet"
-    return f"rows that {sink} is not owed, but has not come past: another partition of it, or a promise, is below them"
+    return (
+        f"rows that {sink} will not get, but has not passed yet: another of its partitions, or an open intent, is below"
+    )
 
 
 def _retained(run: Run, r: Result) -> Iterator[RenderableType]:
@@ -97,16 +101,16 @@ def _retained(run: Run, r: Result) -> Iterator[RenderableType]:
         verb = "would be deleted" if run.dry_run else "are deleted" if r["deleted_rows"] != 1 else "is deleted"
         yield done(f"{run.dataset}: {plural(r['deleted_rows'], 'row')} {before} {verb}")
     else:
-        yield nothing(f"{run.dataset}: no row {before} can go")
+        yield nothing(f"{run.dataset}: no row {before} can be deleted")
     for h in r["held"]:
         yield Text(f"  held: {_held(h['rows'], h['sink'])}", "yellow")
     for x in r["lost"]:
         verb = "would not get" if run.dry_run else "will not get"
         yield Text(f"  lost: {x['sink']} {verb} {plural(x['rows'], 'row')}, as the rule says", "bold yellow")
     if r["released"]:
-        yield Text(f"  nothing is held any more for {', '.join(r['released'])}", "dim")
+        yield Text(f"  no rows are held any more for {', '.join(r['released'])}", "dim")
     if r["floor"] is not None and r["floor"] != r["floor_before"]:
-        yield Text(f"  the floor is at {r['floor']:,}: a sink that is added begins above it", "dim")
+        yield Text(f"  the floor is at {r['floor']:,}: a new sink begins above it", "dim")
 
 
 def _numbered(run: Run, r: Result) -> Iterator[RenderableType]:
@@ -121,9 +125,9 @@ def _purged(run: Run, r: Result) -> Iterator[RenderableType]:
         verb = "would be deleted" if run.dry_run else "is deleted" if r["deleted_rows"] == 1 else "are deleted"
         yield done(f"{run.dataset}: {plural(r['deleted_rows'], 'row')} {verb}")
     else:
-        yield nothing(f"{run.dataset}: no row of the table fits")
+        yield nothing(f"{run.dataset}: no row of the table meets the condition")
     if r.get("foreign"):  # older runs did not record it
-        yield Text(f"  {r['foreign']:,} of them had numbers that are not from here, and no sink was sent those", "dim")
+        yield Text(f"  {r['foreign']:,} of them were foreign rows, which no sink ever got", "dim")
     verb = "would be deleted" if run.dry_run else "deleted"
     if r["quarantined"]:
         yield Text(f"  {plural(r['quarantined'], 'quarantined row')} {verb}, too")
@@ -134,7 +138,7 @@ def _purged(run: Run, r: Result) -> Iterator[RenderableType]:
         verb = "would not get" if run.dry_run else "will not get"
         yield Text(f"  {at['sink']} {verb} {plural(at['rows'], 'row')} that it did not have yet", "yellow")
     for name in r.get("followers", ()):  # older runs did not record them
-        yield Text(f"  follower {name} deletes them, too, as soon as it gets there", "yellow")
+        yield Text(f"  follower {name} deletes them, too, when it applies the purge", "yellow")
     yield from (Text(f"  {line}", "yellow") for line in _not_reached(run, r))
     if r["snapshots_expired"]:
         gone = "is gone, because it" if r["snapshots_expired"] == 1 else "are gone, because they"
@@ -152,10 +156,10 @@ def _holders(r: Result) -> Iterator[str]:
     for at in r["may_hold"]:
         rows = "such rows" if at["rows"] is None else f"up to {plural(at['rows'], 'such row')}"
         more = " more" if any(_same(at, other) for other in r["holding"]) and at["rows"] is not None else ""
-        yield f"{_named(at)} may hold {rows}{more} ({'; '.join(at['why'])}): look there: {at['destination']}"
+        yield f"{_named(at)} may hold {rows}{more} ({'; '.join(at['why'])}): check {at['destination']}"
     if r["named_before"]:
         named = ", ".join(r["named_before"])
-        yield f"a run before this one did not end; the rows that it deleted are, or may be, at {named}, too"
+        yield f"an earlier run did not finish; rows that it deleted may be at {named}, too"
 
 
 def _named(at: Result) -> str:
@@ -171,14 +175,14 @@ def _same(at: Result, other: Result) -> bool:
 
 
 def _not_reached(run: Run, r: Result) -> Iterator[str]:
-    """What only a person can check."""
+    """What the purge did not reach, and a person has to check."""
     if r["quarantined_not_judged"]:
         rows = plural(r["quarantined_not_judged"], "quarantined row")
-        yield f"of {rows} nobody can tell whether they fit: look at them yourself (`strandline sink quarantine list`)"
+        yield f"the condition could not be checked on {rows}: check them yourself (`strandline sink quarantine list`)"
     if r["rejects_not_judged"]:
         lines = plural(r["rejects_not_judged"], "rejected line")
         folders = ", ".join(r["rejects_folders"])
-        yield f"of {lines} in {folders} nobody can tell whether they fit: look at them yourself"
+        yield f"the condition could not be checked on {lines} in {folders}: check them yourself"
     if r["rejects_elsewhere"]:
         yield f"rejected rows may be on other machines, too: {', '.join(r['rejects_elsewhere'])}; run it there"
     if r["snapshots_expired"] is None and not run.dry_run:
@@ -187,7 +191,7 @@ def _not_reached(run: Run, r: Result) -> Iterator[str]:
         many = "other branch or tag" if r["refs_kept"] == 1 else "other branches and tags"
         yield f"{r['refs_kept']:,} {many} may still show the rows"
     if r["floor"] is not None:
-        yield f"rows up to {r['floor']:,} were deleted before by retention, and cannot be looked for any more"
+        yield f"rows up to {r['floor']:,} were deleted by retention before, so sinks were not searched for those"
 
 
 def _moment(text: str) -> str:

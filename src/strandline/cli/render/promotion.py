@@ -1,4 +1,4 @@
-"""A promotion, as a person reads it."""
+"""Renders a promotion, or the forecast of one."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def what_it_left(promoted: Promoted) -> Iterator[RenderableType]:
     yield from _items(promoted.led.given_up, "were lost")
     if promoted.led.sinks_left:
         names = ", ".join(promoted.led.sinks_left)
-        yield Text(f"Nobody goes on with these sinks, whose datasets are not at this site: {names}", "yellow")
+        yield Text(f"These sinks were not taken over, because this site lacks their datasets: {names}", "yellow")
     for dataset, bodies in promoted.led.bodies_aside:
-        said = f"{dataset}: {plural(bodies, 'body')} from when this site led before, set aside"
-        yield Text(f"{said}; `strandline spool list` shows them", "yellow")
+        said = f"{dataset}: {plural(bodies, 'body', 'was')} set aside, received when this site led before"
+        yield Text(f"{said}; list with `strandline spool list`", "yellow")
 
 
 def _items(found: Sequence[GivenUp], what: str) -> Iterator[RenderableType]:

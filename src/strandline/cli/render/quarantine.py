@@ -1,4 +1,4 @@
-"""Quarantined rows for people."""
+"""Renders quarantined rows."""
 
 from __future__ import annotations
 

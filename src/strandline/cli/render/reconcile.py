@@ -1,4 +1,4 @@
-"""Shows a run of the reconciler to people."""
+"""Renders runs of the reconciler."""
 
 from __future__ import annotations
 
@@ -89,11 +89,11 @@ def _notes(found: Run) -> list[RenderableType]:
         files = plural(outcome.suspects, "file")
         notes.append(Text(f"  suspicious: {files} beside damaged entries: `strandline reconcile suspects`", "yellow"))
     if outcome.cap_hit:
-        notes.append(Text("  the cap was reached: the next run goes on", "yellow"))
+        notes.append(Text("  the cap was reached: the next run continues", "yellow"))
     for count, words in (
         (outcome.done.restored, "brought back from quarantine: referenced by a table"),
         (outcome.done.skipped_recheck, "skipped: no longer what was listed"),
-        (outcome.done.recheck_failed, "left alone: the second look failed"),
+        (outcome.done.recheck_failed, "left alone: the check before acting failed"),
         (outcome.done.failed, "could not be moved or deleted"),
     ):
         if count:
@@ -150,7 +150,7 @@ def _one_line(path: str) -> str:
 
 def runs(found: Sequence[Run]) -> list[RenderableType]:
     if not found:
-        return [Text("No run yet: `strandline reconcile` makes one.", "dim")]
+        return [Text("No runs yet: `strandline reconcile` starts one.", "dim")]
     table = grid(
         "run", "", "began", "who", "how", "missing", "orphans", "done", "held",
         right=("missing", "orphans", "done", "held"),

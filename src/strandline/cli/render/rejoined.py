@@ -1,4 +1,4 @@
-"""What a rejoin did, as a person reads it."""
+"""Renders the result of a rejoin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replication, as a person reads it: followers at a leader, the leader and each shard at a follower."""
+"""Renders replication: followers at a leader; the leader and each shard at a follower."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def replication(found: ReplicationStatus, now: datetime | None = None) -> Iterat
 
 
 def _leadership(found: Leadership) -> Iterator[RenderableType]:
-    """What the arbiter says, and what this site has heard or begun."""
+    """What the arbiter's record says, and what this site knows of other leaders and of a promotion of its own."""
     if (replaced := found.replaced) is not None:
-        yield Text(f"{replaced[0].upper()}{replaced[1:]}. It takes no more rows.", "yellow")
+        yield Text(f"{replaced[0].upper()}{replaced[1:]}. It accepts no more rows.", "yellow")
         yield Text(f"`strandline rejoin {found.superseded_by or 'LEADER'}` makes it follow that site.", "dim")
     if found.promoting:
-        yield Text("A promotion of this site is under way: `strandline promote` goes on with it.", "yellow")
+        yield Text("A promotion of this site has not finished: `strandline promote` continues it.", "yellow")
     if (arbiter := found.arbiter) is None:
         return
     record = arbiter.record
@@ -83,13 +83,13 @@ def _set_aside(found: Sequence[SetAside]) -> RenderableType:
 
 
 def one_pass(report: FollowReport) -> Iterator[RenderableType]:
-    """What one pass did, or that there was nothing to do."""
+    """The datasets and items that one pass changed, and its errors."""
     if report.made:
-        yield done(f"Made {', '.join(report.made)}")
+        yield done(f"Created {', '.join(report.made)}")
     if report.dropped:
         yield done(f"Dropped {', '.join(report.dropped)}")
     if report.applied:
-        yield done(f"Applied {plural(len(report.applied), 'item')} of the leader")
+        yield done(f"Applied {plural(len(report.applied), 'item')} from the leader")
     elif not report.failed:
         yield nothing("The leader has nothing new")
     for error in report.failed:
@@ -106,7 +106,7 @@ def leader_line(leader: LeaderStatus, now: datetime) -> Text:
 
 
 def followed(shards: Sequence[FollowedStatus]) -> RenderableType:
-    """The columns of lag, and how far the site is in sequence numbers."""
+    """For each shard: its progress in sequence numbers, and its lag."""
     right = ("shard", "applied", "recorded", "leader", "segments", "rows", "behind")
     table = grid("followed", "shard", "applied", "recorded", "leader", "segments", "rows", "behind", right=right)
     for s in shards:
@@ -118,7 +118,7 @@ def followed(shards: Sequence[FollowedStatus]) -> RenderableType:
 
 
 def _lag(known: int | None, at_least: int | None) -> Text:
-    """What is recorded and not applied is the least that the site lacks."""
+    """An unknown lag is at least what is recorded and not applied yet."""
     if known is not None:
         return Text(number(known))
     return Text(f"≥ {number(at_least)}" if at_least else UNKNOWN, "yellow")

@@ -1,4 +1,4 @@
-"""Sinks for people: how each one does, its options, and the kinds of sinks."""
+"""Renders sinks: their progress, their options, and the kinds of sinks."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _delivered(of_sink: Sequence[SinkStatus]) -> Text:
 
 
 def is_behind(status: SinkStatus) -> bool:
-    """Whether it is known to be behind. Rows that are not planned yet may belong to it, too."""
+    """Whether the lane certainly lacks rows. Rows that no intent has yet may belong to it, too."""
     return status.open_intent is not None or bool(status.lag_rows)
 
 
@@ -72,7 +72,7 @@ def _last_batch(of_sink: Sequence[SinkStatus], now: datetime) -> Text:
 
 def sink_list(found: Sequence[SinkStatus]) -> list[RenderableType]:
     if not found:
-        return [dim("No sinks yet. `strandline sink add NAME --dataset D --kind files --option path=DIR` makes one.")]
+        return [dim("No sinks yet. `strandline sink add NAME --dataset D --kind files --option path=DIR` adds one.")]
     return [table(found), *map(attention, find_sink_problems(found))]
 
 
@@ -111,7 +111,7 @@ def _held(one: SinkStatus, now: datetime) -> Text:
     if one.held_since is None:
         return Text("nothing", "dim")
     due = f"{due_text(one.held_rows)} that {agreeing(one.held_rows or 0, 'is')} due for deletion"
-    return Text(f"{due}, since {age(one.held_since, now)}", "yellow")
+    return Text(f"{due}, for {age(one.held_since, now)}", "yellow")
 
 
 def _behind(one: SinkStatus) -> Text:
@@ -140,7 +140,7 @@ def _intent(i: Intent, now: datetime) -> list[RenderableType]:
     settled = sum(c.state is not ChunkState.PLANNED for c in i.chunks)
     head = Text.assemble(
         (i.partition or "all", "bold"),
-        f"  {(i.after or 0) + 1}..{i.until}, promised {age(i.opened_at, now)} ago, {settled} of "
+        f"  {(i.after or 0) + 1}..{i.until}, opened {age(i.opened_at, now)} ago, {settled} of "
         f"{plural(len(i.chunks), 'chunk')} settled",
     )
     return [head, *(_chunk(c) for c in i.chunks)]
@@ -160,10 +160,10 @@ def _withheld(c: Chunk) -> str:
 
 
 def floor_note(record: SinkRecord, floor: int | None) -> list[Text]:
-    """For a sink that begins above what a person asked for."""
+    """A note if the sink begins above the requested place, because of the floor."""
     if floor is None or record.start != floor:
         return []
-    return [Text(f"  Rows up to {floor:,} were deleted by retention: it begins above them", "yellow")]
+    return [Text(f"  Rows up to {floor:,} were deleted by retention: the sink begins above them", "yellow")]
 
 
 def added(record: SinkRecord, dataset: str, floor: int | None = None) -> RenderableType:
@@ -171,22 +171,24 @@ def added(record: SinkRecord, dataset: str, floor: int | None = None) -> Rendera
     goes = done(f"Sink {record.name}: {dataset} goes to {record.destination}, {begins}")
     lines: list[RenderableType] = [goes, *floor_note(record, floor)]
     if record.generation > 1:
-        lines.append(Text(f"  The place was delivered to before: generation {record.generation} goes on there", "dim"))
+        lines.append(Text(f"  The destination was used before: generation {record.generation} continues there", "dim"))
     lines.append(Text("  Next: strandline tick delivers once, strandline run keeps delivering", "dim"))
     return Group(*lines)
 
 
 def recovered(found: SinkRecovered) -> RenderableType:
-    lines: list[RenderableType] = [done(f"Sink {found.name} goes on, in generation {found.generation}")]
+    lines: list[RenderableType] = [done(f"Sink {found.name} continues, in generation {found.generation}")]
     if found.repaired:
-        lines.append(Text(f"  Read from the sink itself: {_some('watermark', found.repaired)}"))
-    lost = [f"  It no longer had {rows}{f' of {partition}' if partition else ''}" for partition, rows in found.lost]
+        lines.append(Text(f"  Read from the destination: {_some('watermark', found.repaired)}"))
+    lost = [f"  It had lost {rows}{f' of {partition}' if partition else ''}" for partition, rows in found.lost]
     lines += cut([Text(line, "yellow") for line in lost], "range")
     if found.intents_dropped:
-        lines.append(Text(f"  Taken back, to be planned anew: {plural(found.intents_dropped, 'intent')}"))
+        lines.append(Text(f"  Withdrawn, to be planned again: {plural(found.intents_dropped, 'intent')}"))
     if found.intents_kept:
         kept = plural(found.intents_kept, "intent")
-        lines.append(Text(f"  The destination cannot be asked what it holds: what may have been sent of {kept} stays"))
+        lines.append(
+            Text(f"  This destination cannot say which rows it has: chunks of {kept} that may have been sent stay")
+        )
     return Group(*lines)
 
 

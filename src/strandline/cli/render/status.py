@@ -1,4 +1,4 @@
-"""`status` for people: what exists, how far it is settled, what is open, what needs attention."""
+"""Renders `status`: datasets and seals, open blocks, sinks, replication, maintenance, and what needs attention."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def status(found: LakeStatus, at: datetime | None = None) -> RenderableType:
     now = at or datetime.now(UTC)
     parts: list[RenderableType] = [_head(found), Text("")]
     if not found.datasets:
-        parts.append(Text("No datasets yet. `strandline dataset create NAME --like FILE` makes one.", "dim"))
+        parts.append(Text("No datasets yet. `strandline dataset create NAME --like FILE` creates one.", "dim"))
     else:
         parts.append(_datasets(found))
     if any(d.blocks for d in found.datasets):
@@ -45,10 +45,8 @@ def status(found: LakeStatus, at: datetime | None = None) -> RenderableType:
 
 
 def _head(found: LakeStatus) -> Text:
-    taken = (
-        f"sequence numbers up to {found.sequence:,} are taken" if found.sequence else "no sequence number is taken yet"
-    )
-    head = Text.assemble("Lake ", (found.lake, "bold"), (f" · {taken}", "dim"))
+    last = f"last sequence number: {found.sequence:,}" if found.sequence else "no sequence numbers yet"
+    head = Text.assemble("Lake ", (found.lake, "bold"), (f" · {last}", "dim"))
     if found.witness is None:
         return head.append(" · no witness", "bold red")
     if found.witness != found.sequence:
@@ -98,15 +96,15 @@ def _short(batch_id: str, chars_max: int = 24) -> str:
 
 def _meaning(found: LakeStatus, dataset: str, b: OpenBlockStatus, now: datetime) -> Text:
     if found.site.leader is not None:
-        return Text("recorded; `strandline follow` or `strandline run` applies it")
+        return Text("recorded, not applied yet; `strandline follow` or `strandline run` applies it")
     if b.lease_until is None:
         return Text("committed, not visible yet; `strandline recover` publishes it", "yellow")
     left = (b.lease_until - now).total_seconds()
     if left > 0:
-        return Text(f"being written; its writer has {left:.0f} s to show a sign of life")
+        return Text(f"being written; the writer's lease lasts {left:.0f} s")
     if b.kind == BlockKind.ADOPTED:  # recovery leaves these alone: only numbering the same files again settles them
-        return Text(f"numbering old rows was cut off; run `strandline dataset adopt {dataset}` again", "yellow")
-    return Text("its writer is gone; `strandline recover` settles it", "yellow")
+        return Text(f"numbering old rows was interrupted; run `strandline dataset adopt {dataset}` again", "yellow")
+    return Text("the writer's lease has expired; `strandline recover` settles it", "yellow")
 
 
 def _received(found: Sequence[ReceiveStatus], now: datetime | None) -> RenderableType:

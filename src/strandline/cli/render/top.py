@@ -1,4 +1,4 @@
-"""`top` for people: what is wrong, the sinks that are furthest behind, and the datasets, as the window has room."""
+"""Renders `top`: what is wrong, the sinks with the largest lag, and the datasets, as many as fit the window."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def old_frame(
     found: LakeStatus, flow: Throughput, why: str, *, lines_max: int, now: datetime | None = None
 ) -> RenderableType:
     """The last frame, while the lake cannot be read."""
-    said = Text(f"Old figures: {why}. It is tried again.", "red", no_wrap=True, overflow="ellipsis")
+    said = Text(f"Old figures: {why}. Trying again.", "red", no_wrap=True, overflow="ellipsis")
     return Group(said, frame(found, flow, lines_max=lines_max - 1, now=now))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.model.poison_model import Rules, explored
+from tests.model.rejection_model import Rules, explored
 
 TWICE, LOST, STUCK = "a row is there twice", "a row is lost", "stopped for nothing"
 

@@ -13,7 +13,7 @@ from strandline.deliver.verify.compare import LakeRows, LakeSide, LaneProof, pro
 from strandline.deliver.verify.ranges import Fault, LaneRanges, lay_out
 from strandline.deliver.verify.undelivered import forgotten, passed_over
 from strandline.ledger.deliver.losses import Loss, Reason
-from tests.unit.test_proof import empty, held, intent, landed, lane, name, planned, rows, seen_as_recorded
+from tests.unit.test_verify_compare import empty, held, intent, landed, lane, name, planned, rows, seen_as_recorded
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

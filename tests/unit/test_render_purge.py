@@ -45,14 +45,14 @@ def test_every_sink_that_has_such_rows_or_may_have_them_is_named_with_its_place(
     )
     for part in (
         "5 rows are deleted",
-        "2 of them had numbers that are not from here",
+        "2 of them were foreign rows, which no sink ever got",
         "partner was sent 5 rows; delete them there: file:///out",
         "partner (generation 1, before it was reset) was sent 1 row",
         "old (removed since) was sent 2 rows; delete them there: http://old",
-        f"partner may hold up to 3 such rows more ({UNDER_WAY}): look there: file:///out",
-        f"late may hold such rows ({RETAINED}): look there: s3://late",
+        f"partner may hold up to 3 such rows more ({UNDER_WAY}): check file:///out",
+        f"late may hold such rows ({RETAINED}): check s3://late",
         "late will not get 2 rows",
-        "a run before this one did not end; the rows that it deleted are, or may be, at gone, too",
+        "an earlier run did not finish; rows that it deleted may be at gone, too",
     ):
         assert part in text
     assert "left" not in text and "again" not in text
@@ -75,14 +75,14 @@ def test_what_could_not_be_reached_is_told_and_what_to_do_about_it() -> None:
         ),
     )
     for part in (
-        "no row of the table fits",
+        "no row of the table meets the condition",
         "1 quarantined row deleted",
-        "of 4 quarantined rows nobody can tell",
+        "the condition could not be checked on 4 quarantined rows",
         "2 lines of reject files deleted",
         "3 rejected lines in rejects/a, other/a",
         "on other machines, too: node-7:/data/rejects/a; run it there",
         "old snapshots are kept, and still show the rows",
-        "rows up to 90 were deleted before by retention",
+        "rows up to 90 were deleted by retention before",
         "1 other branch or tag",
         "left: 1 row is not settled yet",
         "left: quarantine: the disk is full",
