@@ -108,6 +108,7 @@ def sink_definition(document: Mapping[str, Any]) -> SinkDefinition:
             LaneDefinition(str(lane["partition"]), _number(lane["mark"]), _number(lane["builds_on"]))
             for lane in document["lanes"]
         ),
+        _number(document["lowest"]),
     )
 
 

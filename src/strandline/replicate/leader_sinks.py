@@ -36,7 +36,7 @@ class LeaderSinks:
             return
         with self._ledger.write() as connection:
             if leader_sinks.read(connection) != document:
-                leader_sinks.store(connection, document)
+                leader_sinks.store(connection, document, told)
         self._kept = document
 
 

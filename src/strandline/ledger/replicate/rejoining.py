@@ -18,7 +18,7 @@ from strandline.core.types import DatasetUuid, Seq
 from strandline.ledger import audit
 from strandline.ledger.engine import Ledger
 from strandline.ledger.ingest import blocks, datasets, sequence
-from strandline.ledger.replicate import followers, following, sites
+from strandline.ledger.replicate import followers, following, leader_sinks, sites
 from strandline.ledger.schema.replicate import followed_dataset
 from strandline.ledger.witness import Witness
 
@@ -69,6 +69,7 @@ def become_follower(ledger: Ledger, witness: Witness, leader: NewLeader) -> Beca
             sites.take_number(connection, here.own_number)
         sites.follow(connection, leader=leader.address, token=leader.token, term=here.term)
         followers.remove_all(connection)
+        leader_sinks.forget(connection)
         audit.record(
             connection, Event.REJOINED, leader=leader.address, term=leader.term, led_in_term=here.term,
             bound=bound, open_blocks=opened, not_at_the_leader=others,
