@@ -185,7 +185,7 @@ def test_a_running_process_does_not_follow_with_a_ledger_from_before_its_site_wa
     backup = copied(bench, tmp_path)
     promotions.begin(bench.ledger, 17)
     promotions.claim(bench.ledger, 32)
-    promotions.lead(bench.ledger, bench.witness, 32, prepared=(), lost=(), take_over_sinks=lambda c: ())
+    promotions.lead(bench.ledger, bench.witness, 32, prepared=(), lost=(), fenced={}, take_over_sinks=lambda c: ())
     restore(bench, backup)
     assert bench.ledger.query(sites.get).follows
     with pytest.raises(LedgerUnreadable, match="the witness says that this site leads in term 32"):
@@ -214,7 +214,7 @@ def test_a_site_that_led_twice_begins_at_its_counter_again(bench: Bench) -> None
     assert bench.ledger.query(sites.get).own_number == 0, "the first leader keeps its number, and can lead again"
     promotions.begin(bench.ledger, 17)
     promotions.claim(bench.ledger, 32)
-    promotions.lead(bench.ledger, bench.witness, 32, prepared=(), lost=(), take_over_sinks=lambda connection: ())
+    promotions.lead(bench.ledger, bench.witness, 32, prepared=(), lost=(), fenced={}, take_over_sinks=lambda c: ())
     bench.publish(bench.reserve("x", 5))
     rejoining.become_follower(bench.ledger, bench.witness, new_leader(bench, 33))
     [followed] = bench.ledger.query(following.list_followed)
@@ -239,7 +239,9 @@ def test_bodies_from_before_are_not_taken_in_when_the_site_leads_again(bench: Be
     carry_out(whole)
     promotions.begin(bench.ledger, 17)
     promotions.claim(bench.ledger, 32)
-    led = promotions.lead(bench.ledger, bench.witness, 32, prepared=(), lost=(), take_over_sinks=lambda connection: ())
+    led = promotions.lead(
+        bench.ledger, bench.witness, 32, prepared=(), lost=(), fenced={}, take_over_sinks=lambda c: ()
+    )
     assert led.bodies_aside == ((whole.dataset.name, 5),)
     with bench.ledger.read() as connection:
         aside = ended_batches.aside(connection, whole.dataset.name)
