@@ -17,16 +17,14 @@ from strandline.core.errors import NoSuchDataset, RefusedError, StrandlineError
 from strandline.core.replication import FIRST_TERM, DatasetTerms, Offer, SinkDefinition
 from strandline.core.types import INTERNAL_COLUMNS, SEQ_COLUMN, Dataset, DatasetUuid, Seq, SeqRange
 from strandline.deliver.sink_definitions import read_definitions
-from strandline.iceberg.metadata.lineage import Memory, judge
-from strandline.iceberg.metadata.metadata_peek import earlier_links
-from strandline.iceberg.metadata.table_metadata import CUT_PREFIX, FOLLOWED_PROPERTY, check_fit, followed_properties
+from strandline.iceberg.metadata.table_metadata import CUT_PREFIX, FOLLOWED_PROPERTY, followed_properties
 from strandline.ledger.engine import Connection, Ledger
-from strandline.ledger.ingest import blocks, datasets
+from strandline.ledger.ingest import datasets
 from strandline.ledger.receive.tokens import TokenId
 from strandline.ledger.replicate import followers, item_ranges, offers
 from strandline.ledger.replicate.followers import Follower, Told
 from strandline.ledger.replicate.offers import LeaderState
-from strandline.read import rollback
+from strandline.read.settled_view import check_loaded
 from strandline.replicate.offer_plan import cut_items
 
 if TYPE_CHECKING:
@@ -155,31 +153,10 @@ class Leader:
         for a range that is not settled as a whole, and TableRolledBack."""
         from strandline.iceberg.pyiceberg.ordered_rows import read_ordered
 
-        memory = self._ledger.query(self._settled_memory, dataset, wanted)
-        table, view = self._catalog().load_with_view(dataset.name)
-        check_fit(view, dataset, self.lake_id)
-        verdict = judge(view, memory, lambda: earlier_links(view), lambda ranges: _all_have_rows(table, ranges))
-        rollback.settle_verdict(self._ledger, dataset, verdict)
+        table = check_loaded(self._ledger, self._catalog(), self.lake_id, dataset, settled_to=wanted.hi)
         lo = max(int(wanted.lo), behind + 1)
         return read_ordered(table, lo, wanted.hi, columns=(SEQ_COLUMN,) if only_numbers else None)
-
-    @staticmethod
-    def _settled_memory(connection: Connection, dataset: Dataset, wanted: SeqRange) -> Memory:
-        blocks.check_resynced(connection, dataset.id)
-        sealed = blocks.sealed(connection, dataset.id)
-        if sealed is None or wanted.hi > sealed:
-            raise RefusedError(
-                f"{dataset.name}: {wanted} is not settled (sealed: {'nothing' if sealed is None else sealed})",
-                hint="Ask for what an offer names.",
-            )
-        return rollback.recall(connection, dataset)
 
 
 def _user_fields(table: Table) -> list[dict[str, Any]]:
     return [f for f in table.schema().model_dump()["fields"] if f["name"] not in INTERNAL_COLUMNS]
-
-
-def _all_have_rows(table: Table, ranges: Collection[SeqRange]) -> bool:
-    from strandline.iceberg.pyiceberg.ordered_rows import has_rows
-
-    return all(has_rows(table, r.lo, r.hi) for r in ranges)
