@@ -84,7 +84,7 @@ def test_the_sinks_that_the_leader_told_of_are_the_new_leaders(behind_its_leader
         bench.dataset.uuid, "archive", "files", "instance-1", 2, (("path", "out"),), "file:///out", Seq(3), Seq(9),
         None, None, False, (LaneDefinition("", Seq(7), None),),
     )  # fmt: skip
-    LeaderSinks(bench.ledger).keep((told, replace(told, name="far", dataset=DatasetUuid("elsewhere"))))
+    LeaderSinks(bench.ledger).keep((told, replace(told, name="far", dataset=DatasetUuid("elsewhere"))), "v1")
     assert bench.ledger.query(sinks.list_sinks) == [] == bench.ledger.query(sinks.due), "a follower has none"
     assert lead(bench).sinks_left == ("far",), "its dataset is not here"
     [work] = bench.ledger.query(sinks.due)

@@ -22,6 +22,7 @@ def parse_answer(document: Mapping[str, Any]) -> Polled:
             None if document["sinks"] is None else tuple(map(sink_definition, document["sinks"])),
             {DatasetUuid(id): None if seal is None else Seq(int(seal)) for id, seal in document["seals"].items()},
             tuple(DatasetUuid(str(id)) for id in document["datasets"]),
+            _text(document["sinks_version"]),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as e:
         raise FailedError(

@@ -77,10 +77,11 @@ class SharedSource:
             number = None if known is None else known.site_number
             return LeaderSite(sequence.read(connection).lake, sites.get(connection).term, number)
 
-    def poll(self, after: Mapping[DatasetUuid, Seq], *, items_max: int, sinks: bool = False) -> Polled:
-        found = self._leader.poll(after, items_max=items_max, only=self._allowed, sinks=sinks)
+    def poll(self, after: Mapping[DatasetUuid, Seq], *, items_max: int, sinks_version: str | None = None) -> Polled:
+        found = self._leader.poll(after, items_max=items_max, only=self._allowed, sinks_version=sinks_version)
         site = LeaderSite(found.lake, found.term)
-        return Polled(site, found.offers, found.made, found.dropped, found.sinks, found.seals, found.datasets)
+        told = (found.sinks, found.seals, found.datasets, found.sinks_version)
+        return Polled(site, found.offers, found.made, found.dropped, *told)
 
     @contextmanager
     def content(self, tables: SparkTables, dataset: DatasetUuid, rows: SeqRange) -> Iterator[Content]:
