@@ -3,22 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from strandline.core import failpoints
-from strandline.core.errors import LedgerUnreadable, MarkMoved, NotLeader, RefusedError, ResyncNeeded
+from strandline.core.errors import BlockLost, LedgerUnreadable, MarkMoved, NotLeader, RefusedError, ResyncNeeded
 from strandline.core.replication import Cut, LaneDefinition, SinkDefinition, SiteRole
-from strandline.core.types import Abandoned, BlockId, DatasetUuid, Published, Seq, SeqRange, SnapshotId
+from strandline.core.types import (
+    Abandoned,
+    BlockId,
+    DatasetId,
+    DatasetUuid,
+    ItemKind,
+    Published,
+    Reserved,
+    Seq,
+    SeqRange,
+    SnapshotId,
+)
 from strandline.ledger.deliver import lanes, sinks
-from strandline.ledger.ingest import blocks, sequence
-from strandline.ledger.replicate import following, offers, promotions, sites
+from strandline.ledger.ingest import blocks, purge_items, sequence
+from strandline.ledger.replicate import cuts, following, offers, promotions, sites
 from strandline.ledger.replicate.cuts import PreparedCut
 from strandline.ledger.replicate.promotions import Led
 from strandline.ledger.witness import Mark
+from strandline.replicate import carry_out_purge
 from strandline.replicate.leader_sinks import LeaderSinks, take_over_sinks
 from tests.ledger.conftest import LAKE, Bench
 from tests.ledger.test_following import apply, cut, follower, offer, purge, record, segment, sharded, take
+
+if TYPE_CHECKING:
+    from strandline.replicate.context import FollowContext
 
 __all__ = ["follower"]
 
@@ -47,9 +64,16 @@ def claimed(bench: Bench) -> Bench:
     return bench
 
 
+def fences(bench: Bench) -> dict[DatasetId, int]:
+    """As when the epochs of the tables were raised."""
+    with bench.ledger.read_at_once() as connection:
+        epoch = sequence.read(connection).epoch + 1
+        return {d.id: epoch for d in promotions.read(connection).purged}
+
+
 def lead(bench: Bench, prepared: tuple[PreparedCut, ...] = (), lost: tuple[BlockId, ...] = ()) -> Led:
     return promotions.lead(
-        bench.ledger, bench.witness, TERM, prepared=prepared, lost=lost,
+        bench.ledger, bench.witness, TERM, prepared=prepared, lost=lost, fenced=fences(bench),
         take_over_sinks=lambda connection: take_over_sinks(connection).left,
     )  # fmt: skip
 
@@ -60,7 +84,7 @@ def test_the_sinks_that_the_leader_told_of_are_the_new_leaders(behind_its_leader
         bench.dataset.uuid, "archive", "files", "instance-1", 2, (("path", "out"),), "file:///out", Seq(3), Seq(9),
         None, None, False, (LaneDefinition("", Seq(7), None),),
     )  # fmt: skip
-    LeaderSinks(bench.ledger).keep((told, replace(told, name="far", dataset=DatasetUuid("elsewhere"))))
+    LeaderSinks(bench.ledger).keep((told, replace(told, name="far", dataset=DatasetUuid("elsewhere"))), "v1")
     assert bench.ledger.query(sinks.list_sinks) == [] == bench.ledger.query(sinks.due), "a follower has none"
     assert lead(bench).sinks_left == ("far",), "its dataset is not here"
     [work] = bench.ledger.query(sinks.due)
@@ -101,6 +125,62 @@ def test_what_never_came_is_given_up_and_named(behind_its_leader: Bench) -> None
     with bench.ledger.read() as connection:
         gone = [b for b in (blocks.get(connection, BlockId(n)) for n in range(1, 9)) if isinstance(b, Abandoned)]
     assert {b.reason for b in gone} == {f"cut:{FIRST}", f"cut:{FIRST + 1}"} and len(gone) == 3
+
+
+def test_a_purge_is_given_up_only_when_whoever_carries_it_out_is_fenced_off(behind_its_leader: Bench) -> None:
+    held, bench = take_purge(behind_its_leader), behind_its_leader
+    assert record_purge(bench, held) == 1, "it goes on, with this epoch"
+    claimed(bench)
+    with pytest.raises(MarkMoved, match="about to lead in term 18"):
+        record_purge(bench, held)
+    for fenced in ({}, {bench.dataset.id: 1}):
+        with pytest.raises(MarkMoved, match="the epoch was raised, or a purge was recorded, meanwhile"):
+            promotions.lead(
+                bench.ledger, bench.witness, TERM, prepared=(), lost=(), fenced=fenced, take_over_sinks=lambda c: ()
+            )
+    assert fences(bench) == {bench.dataset.id: 2}
+    lead(bench)
+    assert bench.ledger.query(sequence.read).epoch == 2, "the new leader publishes with the epoch of its tables"
+    with pytest.raises(BlockLost, match="another process has purge 21, or it was given up"):
+        record_purge(bench, held)
+
+
+def test_followers_delete_what_a_purge_that_was_given_up_has_deleted_already(behind_its_leader: Bench) -> None:
+    bench = behind_its_leader
+    record_purge(bench, take_purge(bench))  # and the process died, before the delete or after it
+    claimed(bench)
+    [given_up] = [g for g in lead(bench).given_up if g.kind is ItemKind.PURGE]
+    assert given_up.numbers.lo == 21, "others may have carried it out, or nobody"
+    with bench.ledger.read_at_once() as connection:
+        state = offers.read_state(connection, {bench.dataset.uuid: Seq(21)}, items_max=10)
+    [news] = [n for n in state.news if n.dataset.id == bench.dataset.id]
+    assert [(b.rows.lo, b.item, b.ranges) for b in news.blocks] == [
+        (FIRST, ItemKind.CUT, ()), (FIRST + 2, ItemKind.PURGE, (SeqRange(Seq(1), Seq(5)),)),
+    ]  # fmt: skip
+    assert bench.ledger.query(sequence.read).last == FIRST + 2 == bench.witness.read().highest
+    with bench.ledger.read() as connection:
+        assert [p.number for p in cuts.purges_given_up(connection, [bench.dataset])] == [21], (
+            "it does not make up for it"
+        )
+    with bench.ledger.write() as connection:
+        purge_items.take_number(connection, bench.witness, bench.dataset.id, [SeqRange(Seq(1), Seq(5))])
+    with bench.ledger.read() as connection:
+        assert cuts.purges_given_up(connection, [bench.dataset]) == []
+
+
+def take_purge(bench: Bench) -> Reserved:
+    apply(bench, 11)
+    return take(bench, 21)
+
+
+def record_purge(bench: Bench, held: Reserved) -> int:
+    context = cast("FollowContext", SimpleNamespace(ledger=bench.ledger, witness=bench.witness))
+    return carry_out_purge._record(context, bench.dataset, held, SeqRange(Seq(1), Seq(5)), 5)
+
+
+def test_a_purge_of_a_site_that_follows_by_now_takes_none_of_its_leaders_numbers(follower: Bench) -> None:
+    with pytest.raises(NotLeader, match="became a follower of"), follower.ledger.write() as connection:
+        purge_items.take_number(connection, follower.witness, follower.dataset.id, [SeqRange(Seq(1), Seq(5))])
 
 
 def test_followers_of_the_new_leader_get_the_cut_as_an_item(behind_its_leader: Bench) -> None:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import sqlite3
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 import sqlalchemy as sa
 
 from strandline.core import failpoints
-from strandline.core.errors import NotLeader, TermPassed
+from strandline.core.errors import LedgerUnreadable, NotLeader, ResyncNeeded, TermPassed
 from strandline.core.replication import SiteRole
 from strandline.core.types import Abandoned, Reserved, SnapshotId, Staged
+from strandline.ingest.resync import resync_ledger
 from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import blocks, datasets, sequence
 from strandline.ledger.receive import batches, ended_batches, tokens
@@ -21,6 +27,9 @@ from tests.ledger.conftest import Bench
 from tests.ledger.receive_bench import new_receiving
 from tests.ledger.test_cuts import CUT, carry_out, sealed
 from tests.ledger.test_following import cut, offer, record, segment
+
+if TYPE_CHECKING:
+    from strandline.ingest.context import IngestContext
 
 
 def new_leader(bench: Bench, term: int = 17, address: str = "https://new") -> NewLeader:
@@ -134,6 +143,55 @@ def test_a_rejoin_that_dies_goes_on(bench: Bench, point: str) -> None:
     assert followed.bound == bench.witness.read().highest == bench.ledger.query(sequence.read).last
 
 
+def restore(bench: Bench, backup: Path) -> None:
+    """As when a person puts a copy of the ledger back while a process runs."""
+    assert bench.ledger.path is not None
+    for suffix in ("-wal", "-shm"):
+        bench.ledger.path.with_name(bench.ledger.path.name + suffix).unlink(missing_ok=True)
+    os.replace(backup, bench.ledger.path)
+
+
+def copied(bench: Bench, folder: Path) -> Path:
+    if bench.ledger.path is None:
+        pytest.skip("a PostgreSQL ledger is not restored under a process that runs")
+    with sqlite3.connect(bench.ledger.path) as here, sqlite3.connect(folder / "copy.db") as there:
+        here.backup(there)
+    return folder / "copy.db"
+
+
+def resync(bench: Bench) -> None:
+    """As a process does that has opened the ledger long ago. It refuses before it reads a table."""
+    resync_ledger(cast("IngestContext", SimpleNamespace(ledger=bench.ledger, witness=bench.witness)))
+
+
+def test_a_running_process_does_not_lead_with_a_ledger_from_before_its_site_followed(
+    bench: Bench, tmp_path: Path
+) -> None:
+    led(bench)
+    backup = copied(bench, tmp_path)
+    rejoining.become_follower(bench.ledger, bench.witness, new_leader(bench))
+    restore(bench, backup)
+    assert not bench.ledger.query(sites.get).follows
+    with pytest.raises(ResyncNeeded), bench.ledger.write() as connection:
+        sequence.check(connection, bench.witness)
+    with pytest.raises(LedgerUnreadable, match="the witness says that this site follows another one"):
+        resync(bench)
+
+
+def test_a_running_process_does_not_follow_with_a_ledger_from_before_its_site_was_promoted(
+    bench: Bench, tmp_path: Path
+) -> None:
+    rejoining.become_follower(bench.ledger, bench.witness, new_leader(bench))
+    backup = copied(bench, tmp_path)
+    promotions.begin(bench.ledger, 17)
+    promotions.claim(bench.ledger, 32)
+    promotions.lead(bench.ledger, bench.witness, 32, prepared=(), lost=(), fenced={}, take_over_sinks=lambda c: ())
+    restore(bench, backup)
+    assert bench.ledger.query(sites.get).follows
+    with pytest.raises(LedgerUnreadable, match="the witness says that this site leads in term 32"):
+        resync(bench)
+
+
 def test_a_follower_is_pointed_to_a_leader_of_no_lower_term(bench: Bench) -> None:
     rejoining.become_follower(bench.ledger, bench.witness, new_leader(bench))
     bound = bench.ledger.query(sequence.read).last
@@ -156,7 +214,7 @@ def test_a_site_that_led_twice_begins_at_its_counter_again(bench: Bench) -> None
     assert bench.ledger.query(sites.get).own_number == 0, "the first leader keeps its number, and can lead again"
     promotions.begin(bench.ledger, 17)
     promotions.claim(bench.ledger, 32)
-    promotions.lead(bench.ledger, bench.witness, 32, prepared=(), lost=(), take_over_sinks=lambda connection: ())
+    promotions.lead(bench.ledger, bench.witness, 32, prepared=(), lost=(), fenced={}, take_over_sinks=lambda c: ())
     bench.publish(bench.reserve("x", 5))
     rejoining.become_follower(bench.ledger, bench.witness, new_leader(bench, 33))
     [followed] = bench.ledger.query(following.list_followed)
@@ -181,7 +239,9 @@ def test_bodies_from_before_are_not_taken_in_when_the_site_leads_again(bench: Be
     carry_out(whole)
     promotions.begin(bench.ledger, 17)
     promotions.claim(bench.ledger, 32)
-    led = promotions.lead(bench.ledger, bench.witness, 32, prepared=(), lost=(), take_over_sinks=lambda connection: ())
+    led = promotions.lead(
+        bench.ledger, bench.witness, 32, prepared=(), lost=(), fenced={}, take_over_sinks=lambda c: ()
+    )
     assert led.bodies_aside == ((whole.dataset.name, 5),)
     with bench.ledger.read() as connection:
         aside = ended_batches.aside(connection, whole.dataset.name)

@@ -10,7 +10,7 @@ import pytest
 from strandline.core.replication import LaneDefinition
 from strandline.core.types import Seq
 from strandline.deliver import sink_definitions
-from strandline.deliver.sink_definitions import read_definitions, take_over
+from strandline.deliver.sink_definitions import definitions_version, read_definitions, take_over
 from strandline.ledger.deliver import intents, lanes, sinks
 from strandline.ledger.replicate import leader_sinks
 from strandline.replicate.answer_document import sink_definition
@@ -33,9 +33,9 @@ def test_a_site_that_takes_over_goes_on_where_the_leader_was(bench: Bench) -> No
     assert sink_definition(json.loads(json.dumps(asdict(told)))) == told, "as it comes over a network"
 
     kept = LeaderSinks(bench.ledger)
-    assert kept.are_due()
-    kept.keep((told,))
-    assert not kept.are_due()
+    assert kept.version() is None
+    kept.keep((told,), "v1")
+    assert kept.version() == "v1"
     with bench.ledger.write() as connection:
         assert take_over_sinks(connection).names == (made.sink.name,)
     record = bench.ledger.query(sinks.get, made.sink.name)
@@ -80,3 +80,25 @@ def test_nothing_was_told(bench: Bench) -> None:
     assert bench.ledger.query(leader_sinks.read) is None
     with bench.ledger.write() as connection:
         assert take_over_sinks(connection).names == ()
+
+
+def test_the_version_is_another_one_whenever_a_sink_was_added_changed_or_removed(bench: Bench) -> None:
+    """A follower is told of it with its next poll: the leader may be lost right after."""
+
+    def version() -> str:
+        return bench.ledger.query(definitions_version)
+
+    made = new_delivery(bench, partitioned=False)
+    made.settle(1, 30)
+    seen = [version()]
+    made.deliver(10, one_chunk("", None, 10))
+    assert version() == seen[0], "where sinks are comes with new rows, and now and then"
+    for change in (sinks.pause, sinks.resume, sinks.remove):
+        with bench.ledger.write() as connection:
+            change(connection, made.sink.id)
+        seen.append(version())
+    other = new_delivery(bench, partitioned=False)
+    seen.append(version())
+    assert seen[0] == seen[2] and len(set(seen)) == 4, "paused, and added; removed is as before there was one"
+    assert bench.ledger.query(lambda c: definitions_version(c, only=[])) == seen[3]
+    assert bench.ledger.query(lambda c: definitions_version(c, only=[other.dataset.name])) == seen[4]

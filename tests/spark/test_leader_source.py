@@ -17,6 +17,7 @@ from strandline.core.replication import Item, ItemKind
 from strandline.core.roles import Role
 from strandline.core.settings_maintain import RetainSettings
 from strandline.core.types import SEQ_COLUMN, Dataset, DatasetUuid, Seq, SeqRange, ShardId
+from strandline.iceberg.metadata.table_metadata import METRICS_PROPERTY
 from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
 from strandline.iceberg.schema.alteration import AddColumn, RenameColumn, WidenColumn
 from strandline.iceberg.schema.columns import Primitive
@@ -295,6 +296,15 @@ def test_a_table_that_was_rolled_back_is_not_read(asked: Asked) -> None:
     sql(asked.lake, f"CALL lake.system.rollback_to_snapshot('{asked.dataset.name}', {to})")
     for read in (asked.rows, asked.numbers):
         with pytest.raises(StrandlineError, match="rolled back"):
+            read(first)
+
+
+def test_a_table_that_lost_what_the_protocol_needs_is_not_read(asked: Asked) -> None:
+    """As every stage of the leader refuses it, over both ways."""
+    first = asked.append(3)
+    sql(asked.lake, f"ALTER TABLE lake.default.{asked.name} SET TBLPROPERTIES ('{METRICS_PROPERTY}'='counts')")
+    for read in (asked.rows, asked.numbers):
+        with pytest.raises(StrandlineError, match="is not fit for Strandline"):
             read(first)
 
 

@@ -26,7 +26,9 @@ CUT = Item(
 )
 OFFER = Offer("lake", 1, TERMS, Seq(0), Seq(CUT_AT), (SEGMENT, PURGE, CUT), Seq(CUT_AT))
 SEALS = {DatasetUuid("d"): Seq(CUT_AT), DatasetUuid("new"): None}
-ANSWER = LeaderAnswer("lake", 1, (OFFER,), (TERMS,), (DatasetUuid("gone"),), SEALS, datasets=(DatasetUuid("d"),))
+ANSWER = LeaderAnswer(
+    "lake", 1, (OFFER,), (TERMS,), (DatasetUuid("gone"),), SEALS, datasets=(DatasetUuid("d"),), sinks_version="v"
+)
 
 
 def document() -> dict[str, Any]:
@@ -38,7 +40,7 @@ def test_what_the_leader_says_arrives_as_it_was() -> None:
     found = parse_answer(document())
     assert (found.offers, found.made, found.dropped) == (ANSWER.offers, ANSWER.made, ANSWER.dropped)
     assert (found.site.lake, found.site.term, found.seals) == ("lake", 1, SEALS)
-    assert found.datasets == ("d",)
+    assert (found.datasets, found.sinks_version) == (("d",), "v")
 
 
 @pytest.mark.parametrize(

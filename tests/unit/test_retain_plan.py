@@ -25,14 +25,15 @@ from strandline.core.types import DatasetId, Seq, SeqRange
 from strandline.ledger.maintain.floors import SinkProgress
 from strandline.ledger.maintain.retention_holds import Hold
 from strandline.ledger.maintain.skipped_rows import LanePosition
-from strandline.ledger.replicate.followers import Follower, FollowerId, FollowerProgress
+from strandline.ledger.replicate.followers import Follower, FollowerId
 from strandline.maintain.retain_plan import (
-    FollowerVerdict,
+    Awaited,
+    AwaitedVerdict,
     Verdict,
     drop_point,
     due_condition,
     judge,
-    judge_followers,
+    judge_awaited,
     numbers_condition,
     owed,
     settle_point,
@@ -181,16 +182,15 @@ def test_rows_that_are_not_ours_are_spared_whatever_number_they_carry() -> None:
     assert numbers_condition(Seq(9), []) == "`_ingest_seq` <= 9 AND (false)"
 
 
-def site(number: int, at: int, drop_days: int | None = None, held_days: float | None = None) -> FollowerProgress:
+def site(number: int, at: int, drop_days: int | None = None, held_days: float | None = None) -> Awaited:
     on_lag, bound = (OnLag.HOLD, None) if drop_days is None else (OnLag.DROP, timedelta(days=drop_days))
     record = Follower(FollowerId(number), f"f{number}", None, None, on_lag, bound, NOW, None)
-    return FollowerProgress(
-        record, Seq(at) if at else None, None if held_days is None else NOW - timedelta(days=held_days), None
-    )
+    since = None if held_days is None else NOW - timedelta(days=held_days)
+    return Awaited(record, Seq(at) if at else None, since, bound)
 
 
-def judged(up_to: int, *sites: FollowerProgress, due: int | None = 100, dropped: int = 60) -> FollowerVerdict:
-    return judge_followers(
+def judged(up_to: int, *sites: Awaited, due: int | None = 100, dropped: int = 60) -> AwaitedVerdict:
+    return judge_awaited(
         Verdict(Seq(up_to) if up_to else None, (), ()),
         sites,
         due=None if due is None else Seq(due),
@@ -201,12 +201,12 @@ def judged(up_to: int, *sites: FollowerProgress, due: int | None = 100, dropped:
 
 def test_a_follower_holds_retention_as_a_sink_does() -> None:
     behind = site(1, 30)
-    assert judged(100, behind, site(2, 100)) == FollowerVerdict(Seq(30), (behind,), ())
-    assert judged(20, behind) == FollowerVerdict(Seq(20), (behind,), ())
-    assert judged(100, site(1, 100)) == FollowerVerdict(Seq(100), (), ())
-    assert judged(100, site(1, 30), due=None) == FollowerVerdict(None, (), ())
+    assert judged(100, behind, site(2, 100)) == AwaitedVerdict(Seq(30), (behind,), ())
+    assert judged(20, behind) == AwaitedVerdict(Seq(20), (behind,), ())
+    assert judged(100, site(1, 100)) == AwaitedVerdict(Seq(100), (), ())
+    assert judged(100, site(1, 30), due=None) == AwaitedVerdict(None, (), ())
     fresh = site(1, 0)
-    assert judged(100, fresh) == FollowerVerdict(None, (fresh,), ())
+    assert judged(100, fresh) == AwaitedVerdict(None, (fresh,), ())
 
 
 @pytest.mark.parametrize("held_days", [None, 6.9])
@@ -214,16 +214,16 @@ def test_rows_are_not_dropped_for_a_follower_before_they_were_held_for_as_long_a
     held_days: float | None,
 ) -> None:
     waits = site(1, 30, drop_days=7, held_days=held_days)
-    assert judged(100, waits) == FollowerVerdict(Seq(30), (waits,), ())
+    assert judged(100, waits) == AwaitedVerdict(Seq(30), (waits,), ())
 
 
 def test_rows_that_were_held_for_long_enough_are_dropped_and_the_rest_is_held() -> None:
     passed = site(1, 30, drop_days=7, held_days=7)
-    assert judged(100, passed) == FollowerVerdict(Seq(60), (passed,), (passed,))
-    assert judged(100, passed, dropped=100) == FollowerVerdict(Seq(100), (), (passed,))
-    assert judged(100, passed, dropped=0) == FollowerVerdict(Seq(30), (passed,), ())
+    assert judged(100, passed) == AwaitedVerdict(Seq(60), (passed,), (passed,))
+    assert judged(100, passed, dropped=100) == AwaitedVerdict(Seq(100), (), (passed,))
+    assert judged(100, passed, dropped=0) == AwaitedVerdict(Seq(30), (passed,), ())
     other = site(2, 40)
-    assert judged(100, passed, other) == FollowerVerdict(Seq(40), (passed, other), (passed,))
+    assert judged(100, passed, other) == AwaitedVerdict(Seq(40), (passed, other), (passed,))
 
 
 @given(
@@ -242,5 +242,5 @@ def test_no_follower_that_does_not_drop_loses_a_row(
         lacks = int(p.number or 0) < end
         assert lacks == (p in found.passed_over)
         if lacks:
-            assert p.follower.drop_after is not None and p.held_since is not None and end <= dropped
-            assert p.held_since <= NOW - p.follower.drop_after
+            assert p.drop_after is not None and p.held_since is not None and end <= dropped
+            assert p.held_since <= NOW - p.drop_after

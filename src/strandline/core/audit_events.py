@@ -48,6 +48,7 @@ class Event(StrEnum):
 
     FOLLOWER_ADDED = "follower.added"
     FOLLOWER_REMOVED = "follower.removed"
+    LEADER_SINK_ROWS_DROPPED = "follow.sink_rows_dropped"  # retention took rows that a sink of the leader did not have
     FOLLOWER_ROWS_DROPPED = "follower.rows_dropped"  # retention took rows that the follower did not have
 
     TOKEN_CREATED = "token.created"

@@ -161,6 +161,7 @@ class SinkDefinition:
     from_now: bool | None
     paused: bool
     lanes: tuple[LaneDefinition, ...]
+    lowest: Seq | None = None  # it has every row up to here, in all partitions; None: it may need the very first one
 
 
 def shard_ids(first: ShardId, shards: int) -> tuple[ShardId, ...]:

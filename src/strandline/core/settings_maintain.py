@@ -40,7 +40,8 @@ class RetainSettings(Section):
     """For how long the rows of one dataset are kept."""
 
     older_than: Duration
-    """Rows that are older are deleted, once every sink has them: `30d`."""
+    """Rows that are older are deleted, once every sink has them: `30d`. At a site that follows, once every sink of its
+    leader has them: it may take over, and go on with those sinks."""
     column: str | None = None
     """A date or timestamp that says how old a row is. Without: when it was ingested. A row without a value is kept."""
     on_lag: Literal["hold", "drop"] = "hold"

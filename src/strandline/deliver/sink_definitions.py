@@ -7,6 +7,8 @@ do not come along. The options name where they are found, and they must be found
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
@@ -37,6 +39,18 @@ def read_definitions(connection: Connection, *, only: Collection[str] | None = N
     )
 
 
+def definitions_version(connection: Connection, *, only: Collection[str] | None = None) -> str:
+    """Another one whenever a sink was added, changed, reset, paused or removed. Not when one got rows: a follower that
+    believes a sink to be less far than it is keeps more."""
+    ids = None if only is None else {d.id for d in datasets.list_datasets(connection) if d.name in only}
+    found = [
+        (s.id, s.generation, s.state is SinkState.PAUSED, sorted(s.options.items()), s.destination, s.start)
+        for s in sinks.list_sinks(connection)
+        if ids is None or s.dataset in ids
+    ]
+    return hashlib.blake2b(json.dumps(sorted(found)).encode(), digest_size=8).hexdigest()
+
+
 def _definition(dataset: DatasetUuid, sink: SinkRecord, found: Sequence[Lane]) -> SinkDefinition:
     whole = SinkDefinition(
         dataset,
@@ -52,8 +66,14 @@ def _definition(dataset: DatasetUuid, sink: SinkRecord, found: Sequence[Lane]) -
         sink.from_now,
         sink.state is SinkState.PAUSED,
         tuple(LaneDefinition(lane.partition, lane.mark, lane.builds_on) for lane in found[: LANES_MAX + 1]),
+        _lowest(sink.planned, [lane.mark for lane in found]),
     )
     return whole if len(whole.lanes) <= LANES_MAX else replace(whole, planned=sink.start, lanes=())
+
+
+def _lowest(planned: Seq | None, marks: Sequence[Seq | None]) -> Seq | None:
+    """As `lanes.marks` has it: rows of a partition without a lane are in no plan yet."""
+    return sinks.seq_or_none(min([int(planned or 0), *(int(mark or 0) for mark in marks)]) or None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +122,8 @@ def _add(connection: Connection, lake: str, dataset: Dataset, given: SinkDefinit
     if given.paused:
         sinks.pause(connection, added.id)
     floor = floors.get(connection, dataset.id)
-    reached = min([int(lane.mark or 0) for lane in given.lanes], default=int(given.planned or 0))
-    if floor is not None and reached < floor:
-        losses.add(connection, added, Reason.FORGOTTEN, [NewLoss("", sinks.seq_or_none(reached or None), floor, None)])
+    if floor is not None and (given.lowest or 0) < floor:
+        losses.add(connection, added, Reason.FORGOTTEN, [NewLoss("", given.lowest, floor, None)])
     audit.record(
         connection, Event.SINK_ADDED, sink=given.name, kind=given.kind, dataset=dataset.name,
         destination=given.destination, start=given.start, generation=given.generation, floor=floor, peer=given.peer,

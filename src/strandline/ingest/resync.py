@@ -79,7 +79,8 @@ def with_resync(work: IngestContext, step: Callable[[], T]) -> T:
 
 
 def resync_ledger(work: IngestContext, *, rebuild: bool = False) -> Resynced | None:
-    """None if witness and counter agree, which they nearly always do."""
+    """None if witness and counter agree, which they nearly always do. Raises LedgerUnreadable if the witness says that
+    this site follows and the ledger that it leads, or the other way round."""
     unreadable: Mapping[str, Exception] | None = None
     while True:
         with work.ledger.write() as connection:
@@ -89,7 +90,11 @@ def resync_ledger(work: IngestContext, *, rebuild: bool = False) -> Resynced | N
             if mark.highest == counter.last and not rebuild:
                 return None
             promotions.check_none_under_way(connection, mark)
-            if not sites.get(connection).follows:
+            site = sites.get(connection)
+            # The ledger may have been restored, since it was opened, from before its site followed, or led.
+            mark.check_follows(site.follows)
+            mark.check_leads(site.follows, site.claimed_term)
+            if not site.follows:
                 sites.raise_term(connection, mark.term)  # a copy from before a take-over, or a new ledger
             if unreadable is not None:
                 opened = _open(work, connection, counter, mark.highest, unreadable, rebuild=rebuild)

@@ -1,4 +1,5 @@
-"""Retention: deletes rows that are old enough and that every sink has.
+"""Retention: deletes rows that are old enough and that every sink and every follower has; at a follower,
+those that every sink of the leader has.
 
 Durable steps, in this order: the floor in the ledger (if a rule drops rows that a sink lacks, in one transaction with
 the watermarks that move past them and the losses), the floor on the table, the delete. A process that stops in between
@@ -31,20 +32,26 @@ from strandline.ledger.maintain import floors, skipped_rows
 from strandline.ledger.maintain import retention_holds as holds
 from strandline.ledger.maintain.floors import SinkProgress
 from strandline.ledger.maintain.skipped_rows import LaneDrop, LanePosition
-from strandline.ledger.replicate import followers
-from strandline.ledger.replicate.followers import FollowerProgress
 from strandline.maintain import clock
 from strandline.maintain import count_rows as rows
+from strandline.maintain.awaited import (
+    Lacking,
+    count_lacking,
+    list_awaited,
+    own_sinks,
+    pass_over,
+    record_holds,
+)
 from strandline.maintain.context import MaintainContext, Progress, alone, quiet
-from strandline.maintain.retain_followers import FollowersLacking, count_lacking, pass_followers, record_follower_holds
 from strandline.maintain.retain_plan import (
-    FollowerVerdict,
+    Awaited,
+    AwaitedVerdict,
     Verdict,
     cutoff,
     drop_point,
     due_condition,
     judge,
-    judge_followers,
+    judge_awaited,
     numbers_condition,
     settle_point,
 )
@@ -103,9 +110,9 @@ class _Retention:
         with self.context.ledger.read() as connection:
             sealed = blocks.sealed(connection, self.dataset.id)
             before = floors.get(connection, self.dataset.id)
-            reached = floors.list_sink_progress(connection, self.dataset.id)
+            reached = own_sinks(connection, self.dataset)
             known = holds.of_dataset(connection, self.dataset.id)
-            followed = followers.list_progress(connection, self.dataset)
+            awaited = list_awaited(connection, self.dataset, self.rule)
         due = None if sealed is None else self._due(sealed, self.cutoff)
         drop_due = None if sealed is None or self.drop_cutoff is None else self._due(sealed, self.drop_cutoff)
         verdict = judge(
@@ -116,32 +123,32 @@ class _Retention:
             held_before=self.now - (self.rule.drop_after or timedelta()),
             paused_sinks=self.rule.paused_sinks,
         )
-        sites = judge_followers(
+        others = judge_awaited(
             verdict,
-            followed,
+            awaited,
             due=due,
             drop_due=lambda after: None if sealed is None else self._due(sealed, cutoff(self.cutoff, after)),
             now=self.now,
         )
-        verdict = replace(verdict, up_to=sites.up_to)
+        verdict = replace(verdict, up_to=others.up_to)
         held: tuple[tuple[SinkProgress, int], ...] = ()
         lost: tuple[_Drop, ...] = ()
-        dropped = held_sites = FollowersLacking()
+        dropped = held_others = Lacking()
         deleted, end, floor = 0, None, before
         if sealed is not None and due is not None:
             with self._passed(verdict.passed_over, dry_run=dry_run) as passed:
                 end = settle_point(verdict.up_to, [s for p in passed for s in p.standings])
                 if end is not None:
                     lost, dropped, deleted, floor = self._delete(
-                        sealed, reached, verdict, sites, passed, end, before, dry_run=dry_run
+                        sealed, reached, verdict, others, passed, end, before, dry_run=dry_run
                     )
             if deleted and not dry_run:
                 self.table = None
             held = self._held(verdict.holding, sealed, due, end, lost if dry_run else ())
-            if sites.holding:
+            if others.holding:
                 condition = numbers_condition(due, None) + f" AND ({self._condition(sealed, self.cutoff)})"
-                held_sites = count_lacking(self._table(sealed).df, sites.holding, condition, end)
-        released = () if dry_run else self._record(held, held_sites, deleted, end, due)
+                held_others = count_lacking(self._table(sealed).df, others.holding, condition, end)
+        released = () if dry_run else self._record(held, held_others, deleted, end, due)
         since = {h.sink: h.since for h in known}
         return Retained(
             self.cutoff,
@@ -154,11 +161,11 @@ class _Retention:
             floor,
             (
                 *(HeldRows(r.sink.name, n, since.get(r.sink.id, self.now)) for r, n in held),
-                *(HeldRows(p.follower.title, n, p.held_since or self.now) for p, n in held_sites),
+                *(HeldRows(p.title, n, p.held_since or self.now) for p, n in held_others),
             ),
             (
                 *(LostRows(d.passed.record.name, d.rows, len(d.dropped) + len(d.deleted)) for d in lost if d.rows),
-                *(LostRows(p.follower.title, n, 1) for p, n in dropped if n),
+                *(LostRows(p.title, n, 1) for p, n in dropped if n),
             ),
             released,
         )
@@ -239,19 +246,19 @@ class _Retention:
         sealed: Seq,
         reached: Sequence[SinkProgress],
         verdict: Verdict,
-        sites: FollowerVerdict,
+        others: AwaitedVerdict,
         passed: Sequence[_Passed],
         end: Seq,
         before: Seq | None,
         *,
         dry_run: bool,
-    ) -> tuple[tuple[_Drop, ...], FollowersLacking, int, Seq | None]:
+    ) -> tuple[tuple[_Drop, ...], Lacking, int, Seq | None]:
         table = self._table(sealed)
-        condition = self._what_goes(sealed, reached, verdict, sites.passed_over, end)
+        condition = self._what_goes(sealed, reached, verdict, others.passed_over, end)
         self.progress("counting rows that go", 0, None)
         found = rows.count(table.df, condition)
         lost = tuple(self._drop(sealed, p, end, condition) for p in passed)
-        dropped = count_lacking(table.df, sites.passed_over, condition)
+        dropped = count_lacking(table.df, others.passed_over, condition)
         if dry_run or not (found.rows or any(d.lanes for d in lost)):
             return lost, dropped, found.rows, before
         # No higher than needed: a sink that is added later begins above the floor.
@@ -272,11 +279,11 @@ class _Retention:
         sealed: Seq,
         reached: Sequence[SinkProgress],
         verdict: Verdict,
-        sites: Sequence[FollowerProgress],
+        others: Sequence[Awaited],
         end: Seq,
     ) -> str:
         """With a rule on a column, rows above the lowest watermark are deleted only if they may be dropped, for whom it
-        takes longest. `sites`: followers that are passed over."""
+        takes longest. `others` are passed over, too."""
         table = self._table(sealed)
         upper = numbers_condition(end, None if table.has_only_ours else table.owned)
         if self.rule.column is None:
@@ -284,9 +291,9 @@ class _Retention:
         due = self._condition(sealed, self.cutoff)
         ignored = {r.sink.id for r in verdict.passed_over if r.sink.state == "paused"}
         ignored = ignored if self.rule.paused_sinks == "ignore" else set()
-        numbers = [*(r.number for r in reached if r.sink.id not in ignored), *(p.number for p in sites)]
+        numbers = [*(r.number for r in reached if r.sink.id not in ignored), *(p.number for p in others)]
         safe = min([int(end), *(int(n or 0) for n in numbers)])
-        moments = [cutoff(self.cutoff, p.follower.drop_after) for p in sites if p.follower.drop_after is not None]
+        moments = [cutoff(self.cutoff, p.drop_after) for p in others if p.drop_after is not None]
         moments += [] if self.drop_cutoff is None else [self.drop_cutoff]
         if safe >= end or not moments:
             return f"{upper} AND ({due})"
@@ -315,15 +322,15 @@ class _Retention:
             )
         return _Drop(passed, tuple(moved), tuple(dropped), tuple(x for x in deleted if x.rows), planned_stays)
 
-    def _raise_floor(self, end: Seq, lost: Sequence[_Drop], dropped: FollowersLacking) -> tuple[int, Seq]:
+    def _raise_floor(self, end: Seq, lost: Sequence[_Drop], dropped: Lacking) -> tuple[int, Seq]:
         """One transaction. `MarkMoved`, and no change, if a sink or a follower was added or changed since the count."""
         with self.context.ledger.write() as connection:
             floors.lock_to_rise(connection, self.dataset.id)
             passed = {d.passed.record.id for d in lost}
-            reached = floors.list_sink_progress(connection, self.dataset.id)
+            reached = own_sinks(connection, self.dataset)
             if any(int(r.number or 0) < end for r in reached if r.sink.id not in passed):
                 raise MarkMoved("a sink was added or reset meanwhile", hint="Try again.")
-            pass_followers(connection, self.dataset, dropped, end)
+            pass_over(connection, self.dataset, self.rule, dropped, end)
             for drop in lost:
                 self._move(connection, drop, end)
             if (floors.get(connection, self.dataset.id) or 0) < end or lost or dropped:
@@ -360,7 +367,7 @@ class _Retention:
     def _record(
         self,
         held: Sequence[tuple[SinkProgress, int]],
-        sites: FollowersLacking,
+        others: Lacking,
         deleted: int,
         end: Seq | None,
         due: Seq | None,
@@ -380,7 +387,7 @@ class _Retention:
             released = holds.release(connection, self.dataset.id, but=[r.sink.id for r, _ in held])
             for name in released:
                 audit.record(connection, Event.RETENTION_RELEASED, dataset=self.dataset.name, sink=name)
-            released += record_follower_holds(connection, self.dataset, sites, due=due, now=self.now)
+            released += record_holds(connection, self.dataset, others, due=due, now=self.now)
             if deleted:
                 audit.record(connection, Event.RETAINED, dataset=self.dataset.name, rows=deleted, up_to=end)
         return tuple(released)

@@ -13,7 +13,8 @@ from strandline.iceberg.metadata.identifier import quoted
 from strandline.ledger.maintain.floors import SinkProgress
 from strandline.ledger.maintain.retention_holds import Hold
 from strandline.ledger.maintain.skipped_rows import LanePosition
-from strandline.ledger.replicate.followers import FollowerId, FollowerProgress
+from strandline.ledger.replicate.followers import Follower
+from strandline.ledger.replicate.leader_sinks import LeaderSink
 
 RANGES_MAX = 500  # in a condition that lists every range; more would be too long for a statement
 
@@ -99,37 +100,55 @@ def judge(
 
 
 @dataclass(frozen=True, slots=True)
-class FollowerVerdict:
-    """As `Verdict`, for followers."""
+class Unheard:
+    """The sinks of a leader that has not said yet which it has."""
+
+    title: str = "the leader's sinks, of which it has said nothing yet"
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    who: Follower | LeaderSink | Unheard
+    number: Seq | None  # it has everything up to here; None: it may need the very first row
+    held_since: datetime | None  # since when retention waits for it
+    drop_after: timedelta | None  # for how long, if a person chose so
+
+    @property
+    def title(self) -> str:
+        return self.who.title
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitedVerdict:
+    """As `Verdict`, for those who are awaited besides the sinks of this site."""
 
     up_to: Seq | None
-    holding: tuple[FollowerProgress, ...]
-    passed_over: tuple[FollowerProgress, ...]
+    holding: tuple[Awaited, ...]
+    passed_over: tuple[Awaited, ...]
 
 
-def judge_followers(
+def judge_awaited(
     verdict: Verdict,
-    progress: Sequence[FollowerProgress],
+    awaited: Sequence[Awaited],
     *,
     due: Seq | None,
     drop_due: Callable[[timedelta], Seq | None],
     now: datetime,
-) -> FollowerVerdict:
-    """What followers leave of what sinks let go. A follower is passed over if rows have been held for it for longer
-    than it says; `drop_due` gives the highest sequence number that has been due for so long."""
+) -> AwaitedVerdict:
+    """What they leave of what sinks of this site let go. One is passed over if rows have been held for it for longer
+    than a person chose; `drop_due` gives the highest sequence number that has been due for so long."""
     if due is None:
-        return FollowerVerdict(None, (), ())
-    end = int(verdict.up_to or 0)
-    reach: dict[FollowerId, int] = {}
-    for p in progress:
-        at, after, since = int(p.number or 0), p.follower.drop_after, p.held_since
+        return AwaitedVerdict(None, (), ())
+    reach: list[int] = []
+    for p in awaited:
+        at, after, since = int(p.number or 0), p.drop_after, p.held_since
         if at < due and after is not None and since is not None and since <= now - after:
             at = max(at, int(drop_due(after) or 0))
-        reach[p.follower.id] = at
-    end = min([end, *reach.values()])
-    holding = tuple(p for p in progress if reach[p.follower.id] < due)
-    passed = tuple(p for p in progress if int(p.number or 0) < end)
-    return FollowerVerdict(Seq(end) if end else None, holding, passed)
+        reach.append(at)
+    end = min([int(verdict.up_to or 0), *reach])
+    holding = tuple(p for p, at in zip(awaited, reach, strict=True) if at < due)
+    passed = tuple(p for p in awaited if int(p.number or 0) < end)
+    return AwaitedVerdict(Seq(end) if end else None, holding, passed)
 
 
 # --- lanes -----------------------------------------------------------------------------------------------------------

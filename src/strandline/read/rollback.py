@@ -20,7 +20,7 @@ from strandline.iceberg.metadata.table_metadata import TableView
 from strandline.ledger import audit
 from strandline.ledger.deliver import losses
 from strandline.ledger.engine import Connection, Ledger
-from strandline.ledger.ingest import blocks, published_blocks, table_states
+from strandline.ledger.ingest import published_blocks, table_states
 
 if TYPE_CHECKING:
     from strandline.iceberg.spark.tables import SparkTables
@@ -33,15 +33,6 @@ def recall(connection: Connection, dataset: Dataset) -> Memory:
         published_blocks.last_settled(connection, dataset.id),
         losses.purged(connection, dataset.id),
     )
-
-
-def check(ledger: Ledger, tables: SparkTables, dataset: Dataset, view: TableView, memory: Memory) -> None:
-    """Raises if the table was rolled back or its dataset waits for a resync; records a doubt. Read `memory` before
-    `view`."""
-    from strandline.iceberg.spark.settled_tag import judge_table
-
-    ledger.query(blocks.check_resynced, dataset.id)
-    settle_verdict(ledger, dataset, judge_table(tables, dataset.name, view, memory))
 
 
 def may_move_tag(

@@ -1,26 +1,31 @@
 """A dataset's table, checked, and its settled rows: where every stage begins that reads rows or changes a table.
 
 The ledger is read first, then the table: what the ledger says was published must be in the table. Read, append,
-delivery, verify and maintenance all use this, so they refuse the same tables with the same messages.
+delivery, verify, maintenance and replication all use this, so they refuse the same tables with the same messages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from strandline.core.errors import RefusedError
 from strandline.core.read_token import Bounds
 from strandline.core.settings import LakeConfig
 from strandline.core.types import Dataset, Seq, SeqRange, TableCounts
+from strandline.iceberg.metadata.lineage import Memory, Verdict, judge
+from strandline.iceberg.metadata.metadata_peek import earlier_links
 from strandline.iceberg.metadata.table_metadata import TableView, check_fit
-from strandline.ledger.engine import Ledger
-from strandline.ledger.ingest import published_blocks
+from strandline.ledger.engine import Connection, Ledger
+from strandline.ledger.ingest import blocks, published_blocks
 from strandline.read import foreign_rows, rollback
 
 if TYPE_CHECKING:
+    from pyiceberg.table import Table
     from pyspark.sql import DataFrame
 
+    from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
     from strandline.iceberg.spark.tables import DataFile, SparkTables
 
 
@@ -63,13 +68,51 @@ class SettledView:
         return lower and self.bounds.until is not None and until <= self.bounds.until
 
 
-def check_table(ledger: Ledger, tables: SparkTables, lake: str, dataset: Dataset) -> TableView:
-    """The table now. Raises if it lost what the protocol needs, was rolled back, or its dataset waits for a resync."""
-    memory = ledger.query(rollback.recall, dataset)
+def check_table(
+    ledger: Ledger, tables: SparkTables, lake: str, dataset: Dataset, *, settled_to: Seq | None = None
+) -> TableView:
+    """The table now. Raises if it lost what the protocol needs, was rolled back, or its dataset waits for a resync;
+    with `settled_to`, RefusedError if something up to there is not settled."""
+    from strandline.iceberg.spark.settled_tag import judge_table
+
+    memory = ledger.query(_recall, dataset, settled_to)
     view = tables.view(dataset.name)
-    check_fit(view, dataset, lake)
-    rollback.check(ledger, tables, dataset, view, memory)
+    _check(ledger, lake, dataset, view, lambda: judge_table(tables, dataset.name, view, memory))
     return view
+
+
+def check_loaded(
+    ledger: Ledger, catalog: PyIcebergCatalog, lake: str, dataset: Dataset, *, settled_to: Seq | None = None
+) -> Table:
+    """As `check_table`, without a JVM."""
+    from strandline.iceberg.pyiceberg.ordered_rows import has_rows
+
+    memory = ledger.query(_recall, dataset, settled_to)
+    table, view = catalog.load_with_view(dataset.name)
+
+    def all_have_rows(ranges: Collection[SeqRange]) -> bool:
+        return all(has_rows(table, r.lo, r.hi) for r in ranges)
+
+    _check(ledger, lake, dataset, view, lambda: judge(view, memory, lambda: earlier_links(view), all_have_rows))
+    return table
+
+
+def _recall(connection: Connection, dataset: Dataset, settled_to: Seq | None) -> Memory:
+    if settled_to is not None:
+        blocks.check_resynced(connection, dataset.id)
+        sealed = blocks.sealed(connection, dataset.id)
+        if sealed is None or sealed < settled_to:
+            raise RefusedError(
+                f"{dataset.name}: {settled_to} is not settled (sealed: {'nothing' if sealed is None else sealed})",
+                hint="Ask for what an offer names. If the ledger was restored just now, try again.",
+            )
+    return rollback.recall(connection, dataset)
+
+
+def _check(ledger: Ledger, lake: str, dataset: Dataset, view: TableView, judged: Callable[[], Verdict]) -> None:
+    check_fit(view, dataset, lake)
+    ledger.query(blocks.check_resynced, dataset.id)
+    rollback.settle_verdict(ledger, dataset, judged())
 
 
 def open_settled(

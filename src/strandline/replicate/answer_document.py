@@ -22,6 +22,7 @@ def parse_answer(document: Mapping[str, Any]) -> Polled:
             None if document["sinks"] is None else tuple(map(sink_definition, document["sinks"])),
             {DatasetUuid(id): None if seal is None else Seq(int(seal)) for id, seal in document["seals"].items()},
             tuple(DatasetUuid(str(id)) for id in document["datasets"]),
+            _text(document["sinks_version"]),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as e:
         raise FailedError(
@@ -108,6 +109,7 @@ def sink_definition(document: Mapping[str, Any]) -> SinkDefinition:
             LaneDefinition(str(lane["partition"]), _number(lane["mark"]), _number(lane["builds_on"]))
             for lane in document["lanes"]
         ),
+        _number(document["lowest"]),
     )
 
 

@@ -76,7 +76,7 @@ def _apply_held(context: FollowContext, of: Followed, held: Reserved, item: Open
     try:
         with work.renewed(held):
             if held.head.item is ItemKind.PURGE:
-                carry_out_purge(context, dataset, held.head.rows.lo, item.ranges)
+                carry_out_purge(context, dataset, held, item.ranges)
                 return following.settle_without_rows(work.ledger, work.witness, held, row_count=0)
             if (cut := item.numbered_cut) is not None:
                 done = carry_out_cut(work, dataset, held, cut, behind_upto=of.witnessed)

@@ -63,7 +63,7 @@ def prepare_cut(
     """Everything before the transaction. A promotion does this for each recorded cut, whatever is still `reserved`
     below it, and settles them all in its own transaction with `cuts.settle_prepared`."""
     check_table(work.ledger, work.tables, work.lake, dataset)
-    epoch = _raise_epoch(work, dataset)
+    epoch = raise_epoch(work, dataset)
     plan, below = _plan(work, dataset, at, behind_upto)
     with _condition(work, dataset, plan.rows) as condition:
         written = _set_aside(work, dataset, at, plan, below, condition)
@@ -78,7 +78,8 @@ def prepare_cut(
     return PreparedCut(dataset, block, at, epoch)
 
 
-def _raise_epoch(work: IngestContext, dataset: Dataset) -> int:
+def raise_epoch(work: IngestContext, dataset: Dataset) -> int:
+    """Above the ledger's: nobody publishes to the table, or carries a purge out, until the ledger has recorded it."""
     with work.ledger.write() as connection:
         known = sequence.check(connection, work.witness).epoch
     epoch = max(known, work.tables.view(dataset.name).epoch) + 1

@@ -100,8 +100,8 @@ class Follower:
 
     def _poll(self, followed: Sequence[Followed]) -> Polled:
         after = {f.dataset.uuid: f.bound for f in followed}
-        items_max, sinks = self._settings.offer_items_max, self._sinks.are_due()
-        polled = self.context.source.poll(after, items_max=items_max, sinks=sinks)
+        items_max, version = self._settings.offer_items_max, self._sinks.version()
+        polled = self.context.source.poll(after, items_max=items_max, sinks_version=version)
         if polled.site.lake != self.context.lake:
             raise WrongLake(
                 f"the leader has lake {polled.site.lake}, and this site follows lake {self.context.lake}",
@@ -112,7 +112,7 @@ class Follower:
         self._term = polled.site.term
         if not followed and self._term > FIRST_TERM:  # there is nothing that a cut could cut out
             self.context.ledger.change(sites.raise_term, self._term)
-        self._sinks.keep(polled.sinks)
+        self._sinks.keep(polled.sinks, polled.sinks_version)
         return polled
 
     def _follow_datasets(self, polled: Polled, followed: Sequence[Followed], report: FollowReport) -> None:

@@ -16,17 +16,15 @@ from strandline.core.cuts import NumberedCut
 from strandline.core.errors import NoSuchDataset, RefusedError, StrandlineError
 from strandline.core.replication import FIRST_TERM, DatasetTerms, Offer, SinkDefinition
 from strandline.core.types import INTERNAL_COLUMNS, SEQ_COLUMN, Dataset, DatasetUuid, Seq, SeqRange
-from strandline.deliver.sink_definitions import read_definitions
-from strandline.iceberg.metadata.lineage import Memory, judge
-from strandline.iceberg.metadata.metadata_peek import earlier_links
-from strandline.iceberg.metadata.table_metadata import CUT_PREFIX, FOLLOWED_PROPERTY, check_fit, followed_properties
+from strandline.deliver.sink_definitions import definitions_version, read_definitions
+from strandline.iceberg.metadata.table_metadata import CUT_PREFIX, FOLLOWED_PROPERTY, followed_properties
 from strandline.ledger.engine import Connection, Ledger
-from strandline.ledger.ingest import blocks, datasets
+from strandline.ledger.ingest import datasets
 from strandline.ledger.receive.tokens import TokenId
 from strandline.ledger.replicate import followers, item_ranges, offers
 from strandline.ledger.replicate.followers import Follower, Told
 from strandline.ledger.replicate.offers import LeaderState
-from strandline.read import rollback
+from strandline.read.settled_view import check_loaded
 from strandline.replicate.offer_plan import cut_items
 
 if TYPE_CHECKING:
@@ -53,6 +51,7 @@ class LeaderAnswer:
     sinks: tuple[SinkDefinition, ...] | None = None  # None: as they were told before
     datasets: tuple[DatasetUuid, ...] = ()  # all that there are, also those whose tables cannot be read now
     site_number: int | None = None  # of the follower that asks; None: it cannot be promoted
+    sinks_version: str | None = None  # of the sinks as they are now
 
 
 class Leader:
@@ -67,16 +66,19 @@ class Leader:
         *,
         items_max: int = ITEMS_MAX,
         only: Collection[str] | Callable[[Connection], Collection[str] | None] | None = None,
-        sinks: bool = False,
+        sinks_version: str | None = None,
         owner: TokenId | None = None,
     ) -> LeaderAnswer:
         """What lies behind the bounds of a follower. A dataset whose table cannot be read is left out, and the others
         are offered. `only`: the names of the datasets that it may see, or where to read them; None: all.
-        `owner`: the first token of the follower's line, if it has one."""
+        `sinks_version`: of the sinks that it was told of; None: tell it in any case. `owner`: the first token of the
+        follower's line, if it has one."""
         with self._ledger.read_at_once() as connection:
             allowed = only(connection) if callable(only) else only
             state = offers.read_state(connection, after, items_max=items_max, only=allowed)
-            told = read_definitions(connection, only=allowed) if sinks or state.news else None
+            version = definitions_version(connection, only=allowed)
+            is_known = version == sinks_version and not state.news
+            told = None if is_known else read_definitions(connection, only=allowed)
             # A follower asks for its number once, when it is made.
             asks = None if after or owner is None else followers.of_token(connection, owner)
         terms = self._terms_of(state)
@@ -88,7 +90,7 @@ class Leader:
                 found.append(offer)
         number = None if asks is None else asks.site_number
         made = tuple(t for uuid, t in terms.items() if uuid not in after)
-        answer = (tuple(found), made, state.dropped, state.seals, told, state.datasets, number)
+        answer = (tuple(found), made, state.dropped, state.seals, told, state.datasets, number, version)
         return LeaderAnswer(state.lake, state.term, *answer)
 
     def _terms_of(self, state: LeaderState) -> dict[DatasetUuid, DatasetTerms]:
@@ -155,31 +157,10 @@ class Leader:
         for a range that is not settled as a whole, and TableRolledBack."""
         from strandline.iceberg.pyiceberg.ordered_rows import read_ordered
 
-        memory = self._ledger.query(self._settled_memory, dataset, wanted)
-        table, view = self._catalog().load_with_view(dataset.name)
-        check_fit(view, dataset, self.lake_id)
-        verdict = judge(view, memory, lambda: earlier_links(view), lambda ranges: _all_have_rows(table, ranges))
-        rollback.settle_verdict(self._ledger, dataset, verdict)
+        table = check_loaded(self._ledger, self._catalog(), self.lake_id, dataset, settled_to=wanted.hi)
         lo = max(int(wanted.lo), behind + 1)
         return read_ordered(table, lo, wanted.hi, columns=(SEQ_COLUMN,) if only_numbers else None)
-
-    @staticmethod
-    def _settled_memory(connection: Connection, dataset: Dataset, wanted: SeqRange) -> Memory:
-        blocks.check_resynced(connection, dataset.id)
-        sealed = blocks.sealed(connection, dataset.id)
-        if sealed is None or wanted.hi > sealed:
-            raise RefusedError(
-                f"{dataset.name}: {wanted} is not settled (sealed: {'nothing' if sealed is None else sealed})",
-                hint="Ask for what an offer names.",
-            )
-        return rollback.recall(connection, dataset)
 
 
 def _user_fields(table: Table) -> list[dict[str, Any]]:
     return [f for f in table.schema().model_dump()["fields"] if f["name"] not in INTERNAL_COLUMNS]
-
-
-def _all_have_rows(table: Table, ranges: Collection[SeqRange]) -> bool:
-    from strandline.iceberg.pyiceberg.ordered_rows import has_rows
-
-    return all(has_rows(table, r.lo, r.hi) for r in ranges)

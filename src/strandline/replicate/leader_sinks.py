@@ -14,30 +14,29 @@ from strandline.ledger.ingest import sequence
 from strandline.ledger.replicate import leader_sinks
 from strandline.replicate.answer_document import sink_definition
 
-ASKED_EVERY_SECONDS = 60.0  # for a leader whose sinks are changed while no rows come
+ASKED_EVERY_SECONDS = 60.0  # how far sinks are, while no rows come; a sink that was changed is told of at once
 
 
 class LeaderSinks:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._kept: str | None = None
+        self._version: str | None = None
         self._asked: float | None = None
 
-    def are_due(self) -> bool:
-        """Whether to ask for them in the next poll."""
-        return self._asked is None or time.monotonic() - self._asked > ASKED_EVERY_SECONDS
+    def version(self) -> str | None:
+        """What to name in the next poll. None: the leader shall tell of its sinks in any case."""
+        is_due = self._asked is None or time.monotonic() - self._asked > ASKED_EVERY_SECONDS
+        return None if is_due else self._version
 
-    def keep(self, told: Sequence[SinkDefinition] | None) -> None:
+    def keep(self, told: Sequence[SinkDefinition] | None, version: str | None) -> None:
         if told is None:
             return
-        self._asked = time.monotonic()
+        self._asked, self._version = time.monotonic(), version
         document = json.dumps([asdict(one) for one in told], sort_keys=True)
-        if document == self._kept:
+        if self._ledger.query(leader_sinks.read) == document:
             return
         with self._ledger.write() as connection:
-            if leader_sinks.read(connection) != document:
-                leader_sinks.store(connection, document)
-        self._kept = document
+            leader_sinks.store(connection, document, told)
 
 
 def take_over_sinks(connection: Connection) -> SinksTakenOver:

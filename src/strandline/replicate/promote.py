@@ -8,6 +8,7 @@
 | staged blocks published | as any follower does |
 | `leads` in the record | only this site can go on |
 | rows of recorded cuts set aside and removed | the next `promote` repeats it |
+| epoch raised on tables whose purges are given up | the next `promote` repeats it |
 | witness replaced | the ledger is not behind: only `promote` goes on |
 | the transaction | it leads |
 
@@ -27,7 +28,7 @@ from strandline.core.calling_off import check_going
 from strandline.core.clock import elapsed_seconds
 from strandline.core.errors import BlockHeld, BlockLost, FailedError, MarkMoved, RefusedError, StorageError
 from strandline.core.settings import LakeConfig
-from strandline.core.types import BlockId, Dataset, Reserved, Staged
+from strandline.core.types import BlockId, Dataset, DatasetId, Reserved, Staged
 from strandline.ledger.engine import Ledger
 from strandline.ledger.ingest import blocks
 from strandline.ledger.replicate import promotions
@@ -234,13 +235,20 @@ class Promotion:
         failpoints.hit("promote.after_cuts")
         return prepared
 
+    def _fence_purges(self) -> dict[DatasetId, int]:
+        """Raises the epoch of tables that have purges which are given up: a process that carries one out, and was taken
+        for dead, deletes nothing later. Returns the epochs."""
+        from strandline.replicate.carry_out_cut import raise_epoch
+
+        return {d.id: raise_epoch(self._started(), d) for d in self._standing().purged}
+
     def _lead(self, term: int) -> Led:
         for attempt in range(_ATTEMPTS_MAX):
             lost = self._publish_staged()
-            prepared = self._prepare_cuts()
+            prepared, fenced = self._prepare_cuts(), self._fence_purges()
             try:
                 return promotions.lead(
-                    self._ledger, self._witness, term, prepared=prepared, lost=lost,
+                    self._ledger, self._witness, term, prepared=prepared, lost=lost, fenced=fenced,
                     take_over_sinks=lambda connection: take_over_sinks(connection).left,
                 )  # fmt: skip
             except MarkMoved:

@@ -38,6 +38,7 @@ class Polled:
     # knows now.
     seals: Mapping[DatasetUuid, Seq | None] = field(default_factory=dict)
     datasets: tuple[DatasetUuid, ...] = ()  # all that the leader has and lets it see
+    sinks_version: str | None = None  # of the sinks as they are now
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +54,9 @@ class LeaderSource(Protocol):
     def site(self) -> LeaderSite:
         """Whose lake it is. Raises StorageError if the leader does not answer."""
 
-    def poll(self, after: Mapping[DatasetUuid, Seq], *, items_max: int, sinks: bool = False) -> Polled:
-        """What lies behind the bounds: one request, and one read of the leader's ledger. `sinks`: with the leader's
-        sinks, even if nothing is new."""
+    def poll(self, after: Mapping[DatasetUuid, Seq], *, items_max: int, sinks_version: str | None = None) -> Polled:
+        """What lies behind the bounds: one request, and one read of the leader's ledger. With the
+        leader's sinks, if something is new, or if their version is another one."""
 
     def content(self, tables: SparkTables, dataset: DatasetUuid, rows: SeqRange) -> AbstractContextManager[Content]:
         """The rows of the range. Whatever fails while they are read raises, and then nothing of them may be used."""

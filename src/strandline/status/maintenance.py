@@ -16,13 +16,14 @@ from strandline.ledger.ingest import datasets
 from strandline.ledger.maintain import floors, retention_holds, runs
 from strandline.ledger.maintain.retention_holds import Hold
 from strandline.ledger.maintain.runs import Run
+from strandline.ledger.replicate import leader_sinks
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetMaintenance:
     dataset: str
     floor: int | None  # retention may have deleted rows at or below it; None: it never deleted any
-    held_by: tuple[Hold, ...]  # sinks that lack rows which are due, so that those rows stay
+    held_by: tuple[Hold, ...]  # sinks, also those of the leader, that lack rows which are due, so that those rows stay
     last: tuple[Run, ...]  # the newest run of each kind, without dry runs
 
 
@@ -40,6 +41,11 @@ def read_maintenance(
     """In a fixed number of queries. `given` are all datasets, if the caller has read them."""
     known = datasets.list_datasets(connection) if given is None else given
     floor_of, held_by = floors.by_dataset(connection), retention_holds.by_dataset(connection)
+    ids = {d.uuid: d.id for d in known}
+    for one in leader_sinks.list_all(connection):
+        if one.dataset in ids and one.held_since is not None and one.held_upto is not None:
+            hold = Hold(None, one.title, one.held_rows, one.held_since, one.held_upto)
+            held_by.setdefault(ids[one.dataset], []).append(hold)
     last = runs.last_of_each_kind(connection)
     effective = applied_settings.effective(connection, config)
     settings = effective.maintain

@@ -27,7 +27,7 @@ def find_problems(found: LakeStatus, now: datetime | None = None) -> tuple[Statu
         *(problem for r in found.receive or () for problem in _of_receiver(r)),
         *find_sink_problems(found.sinks, now),
         *find_replication_problems(found.site, found.followers, now),
-        *_of_maintenance(found.maintenance),
+        *_of_maintenance(found.maintenance, now or datetime.now(UTC)),
         *_of_reconciler(found.reconcile),
     )
 
@@ -228,7 +228,7 @@ def _next_try(one: SinkStatus, now: datetime) -> str:
 _OUTCOMES = {"failed": "failed", "died": "died", "refused": "was refused", "skipped": "skipped a run"}
 
 
-def _of_maintenance(found: MaintenanceStatus | None) -> Iterator[StatusProblem]:
+def _of_maintenance(found: MaintenanceStatus | None, now: datetime) -> Iterator[StatusProblem]:
     if found is None:
         return
     for name in found.rules_without_dataset:
@@ -240,6 +240,10 @@ def _of_maintenance(found: MaintenanceStatus | None) -> Iterator[StatusProblem]:
         next_step = "remove it from one of the two"
         yield StatusProblem(Severity.WARNING, Subject.LAKE, None, None, reason, next_step)
     for d in found.datasets:
+        for h in (h for h in d.held_by if h.sink is None):
+            reason = f"retention keeps rows of {d.dataset} for {h.name}, which may lack them, since {age(h.since, now)}"
+            next_step = "at the leader, `strandline sink list` says how far it is"
+            yield StatusProblem(Severity.WARNING, Subject.DATASET, d.dataset, d.dataset, reason, next_step)
         for r in d.last:
             if r.outcome in _OUTCOMES:
                 yield StatusProblem(

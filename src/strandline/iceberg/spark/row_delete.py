@@ -14,11 +14,13 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from strandline.core.errors import Superseded
 from strandline.core.types import SEQ_COLUMN, SnapshotId
 from strandline.iceberg.metadata.identifier import in_spark
-from strandline.iceberg.spark.java import NOT_LANDED, REFUSED
+from strandline.iceberg.spark.java import COMMIT_FAILED, NOT_LANDED, REFUSED
 from strandline.iceberg.spark.java_errors import JAVA_ERRORS, java_class, root_cause
 from strandline.iceberg.spark.rewrite import check_rows, discard, group_of, reading, write
+from strandline.iceberg.spark.table_change import check_epoch
 from strandline.iceberg.spark.tables import LookAgain, SparkTables, planned_files
 
 
@@ -31,13 +33,14 @@ class _Fitting:
     last: int | None  # None if a matching row has no sequence number
 
 
-def delete(tables: SparkTables, name: str, condition: str) -> None:
-    """Repeats a commit that lost or has an unknown outcome: a second delete finds nothing. Raises CommitUnknown."""
+def delete(tables: SparkTables, name: str, condition: str, *, epoch: int | None = None) -> None:
+    """Repeats a commit that lost or has an unknown outcome: a second delete finds nothing. With an `epoch`, nothing is
+    deleted once the table's is higher, however late the commit comes. Raises CommitUnknown, and Superseded."""
     hint = "Nothing is lost: the next run goes on with it."
-    tables.repeat(lambda: _attempt(tables, name, condition), f"rows of {name} cannot be deleted", hint)
+    tables.repeat(lambda: _attempt(tables, name, condition, epoch), f"rows of {name} cannot be deleted", hint)
 
 
-def _attempt(tables: SparkTables, name: str, condition: str) -> None:
+def _attempt(tables: SparkTables, name: str, condition: str, epoch: int | None) -> None:
     table = tables.load(name)
     if (current := table.currentSnapshot()) is None:
         return
@@ -54,7 +57,7 @@ def _attempt(tables: SparkTables, name: str, condition: str) -> None:
             added = write(tables, group, df.where(~_fits(condition)))
             gone = sum(fitting.by_file[path] for path in group.paths)
             check_rows(group, added, read=live, deleted=gone)
-    _commit(tables, table, snapshot, [*whole, *partial], added)
+    _commit(tables, name, table, _Replaced(snapshot, [*whole, *partial], added), epoch)
 
 
 def _fits(condition: str) -> Any:
@@ -102,21 +105,56 @@ def _tasks(
     return whole, partial
 
 
-def _commit(tables: SparkTables, table: Any, snapshot: SnapshotId, old: Sequence[Any], added: Sequence[Any]) -> None:
+@dataclass(frozen=True, slots=True)
+class _Replaced:
+    """What the commit takes from the table as it was at the snapshot, and what it adds."""
+
+    snapshot: SnapshotId
+    old: Sequence[Any]
+    added: Sequence[Any]
+
+    def plan(self, on: Any) -> None:
+        overwrite = on.newOverwrite()
+        overwrite.validateFromSnapshot(self.snapshot)
+        overwrite.validateNoConflictingDeletes()  # also checks that every replaced file still exists
+        for task in self.old:
+            overwrite.deleteFile(task.file())
+        for file in self.added:
+            overwrite.addFile(file)
+        overwrite.commit()
+
+
+def _commit(tables: SparkTables, name: str, table: Any, replaced: _Replaced, epoch: int | None) -> None:
     """With a REST catalog nothing is cleaned up after it."""
     try:
-        with tables.changing(table) as change:
-            overwrite = change.newOverwrite()
-            overwrite.validateFromSnapshot(snapshot)
-            overwrite.validateNoConflictingDeletes()  # also checks that every replaced file still exists
-            for task in old:
-                overwrite.deleteFile(task.file())
-            for file in added:
-                overwrite.addFile(file)
-            overwrite.commit()
+        if epoch is None:
+            with tables.changing(table) as change:
+                replaced.plan(change)
+        else:
+            _commit_in(tables, name, replaced, epoch)
+    except Superseded:
+        if not tables.is_remote:
+            discard(table, replaced.added)
+        raise
     except JAVA_ERRORS as e:
         if not tables.is_remote and java_class(e) in NOT_LANDED:
-            discard(table, added)
+            discard(table, replaced.added)
         if java_class(e) == REFUSED:
             raise LookAgain(root_cause(e)) from e
         raise
+
+
+def _commit_in(tables: SparkTables, name: str, replaced: _Replaced, epoch: int) -> None:
+    """Sends the change on the very metadata whose epoch was looked at. If another commit came between, it is planned on
+    the new metadata, as Iceberg would do by itself, without the look."""
+    for n in range(tables.attempts_max):
+        change = tables.change(name)
+        check_epoch(tables.view_of(change.table), epoch, "nothing was deleted")
+        replaced.plan(change.transaction)
+        try:
+            change.send()
+        except JAVA_ERRORS as e:
+            if java_class(e) != COMMIT_FAILED or n == tables.attempts_max - 1:
+                raise
+        else:
+            return

@@ -9,8 +9,10 @@ from strandline.ledger.engine import utc_now
 from strandline.ledger.schema.core import block
 
 
-def insert_item(connection: sa.Connection, dataset: DatasetId, number: Seq, kind: ItemKind, ranges: str) -> None:
-    """Stores the item, settled, under a number that the caller has taken."""
+def insert_item(
+    connection: sa.Connection, dataset: DatasetId, number: Seq, kind: ItemKind, ranges: str, name: str | None = None
+) -> None:
+    """Stores the item, settled, under a number that the caller has taken. `name`: its batch id, which followers get."""
     now = utc_now()
     connection.execute(
         block.insert().values(
@@ -18,7 +20,7 @@ def insert_item(connection: sa.Connection, dataset: DatasetId, number: Seq, kind
             lo=number,
             hi=number,
             kind=BlockKind.BATCH.value,
-            batch_id=f"{kind.value}-{number}",
+            batch_id=name or f"{kind.value}-{number}",
             state="published",
             fence=1,
             row_count=0,

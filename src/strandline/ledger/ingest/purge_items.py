@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
+from strandline.core.errors import NotLeader
 from strandline.core.types import DatasetId, ItemKind, Seq, SeqRange, merge_ranges
 from strandline.ledger.ingest import sequence
 from strandline.ledger.ingest.items import insert_item
-from strandline.ledger.replicate import item_ranges
+from strandline.ledger.replicate import item_ranges, sites
+from strandline.ledger.schema.core import block
 from strandline.ledger.witness import Witness
 
 
@@ -17,17 +19,39 @@ def take_number(
     connection: sa.Connection, witness: Witness, dataset: DatasetId, ranges: Sequence[SeqRange]
 ) -> Seq | None:
     """In the transaction that says that the purge is done: takes a sequence number and stores the item, with the ranges
-    in which rows were deleted. None, and no change, if there are none. Raises `ResyncNeeded`.
+    in which rows were deleted. None, and no change, if there are none. Raises `ResyncNeeded`, and `NotLeader` at a site
+    that follows: its next number may be one of the leader's.
 
     The number is above everything that was settled before, so a follower that has applied all below it has, or has
     deleted, whatever the purge could find."""
     if not ranges:
         return None
+    if (site := sites.get(connection)).follows:
+        raise NotLeader(
+            f"this site became a follower of {site.leader} while it purged: the leader still has the rows",
+            hint="Run the purge again there.",
+        )
     taken, _ = sequence.take(connection, witness, 1, step="purge")
     insert(connection, dataset, taken.lo, ranges)
     return taken.lo
 
 
-def insert(connection: sa.Connection, dataset: DatasetId, number: Seq, ranges: Sequence[SeqRange]) -> None:
+def insert(
+    connection: sa.Connection, dataset: DatasetId, number: Seq, ranges: Sequence[SeqRange], *, name: str | None = None
+) -> None:
     """Stores the item under a number that the caller has taken."""
-    insert_item(connection, dataset, number, ItemKind.PURGE, item_ranges.of_purge(merge_ranges(ranges)))
+    insert_item(connection, dataset, number, ItemKind.PURGE, item_ranges.of_purge(merge_ranges(ranges)), name)
+
+
+_BEGUN = "begun-purge-"
+
+
+def insert_begun(connection: sa.Connection, dataset: DatasetId, number: Seq, ranges: Sequence[SeqRange]) -> None:
+    """As `insert`, for purges that a promotion gives up, and that this site had begun: rows may be gone here, and may
+    not. Followers delete what is gone. It does not make up for those purges: others may have carried them out."""
+    insert(connection, dataset, number, ranges, name=f"{_BEGUN}{number}")
+
+
+def makes_up() -> sa.ColumnElement[bool]:
+    """Whether a purge makes up for those before it, as a condition of a query."""
+    return ~block.c.batch_id.startswith(_BEGUN)

@@ -18,7 +18,7 @@ from strandline.ledger.schema.maintain import hold
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    sink: SinkId
+    sink: SinkId | None  # None: a sink of the leader, at a site that follows
     name: str
     rows: int | None  # None if nobody counted
     since: datetime

@@ -32,7 +32,7 @@ from strandline.core.types import (
 )
 from strandline.ledger import audit
 from strandline.ledger.engine import Ledger, from_row, slices, utc_now
-from strandline.ledger.ingest import blocks, sequence
+from strandline.ledger.ingest import blocks, purge_items, sequence
 from strandline.ledger.ingest.items import insert_item
 from strandline.ledger.replicate import item_ranges
 from strandline.ledger.schema.core import block, dataset
@@ -227,7 +227,8 @@ def purges_given_up(connection: sa.Connection, known: Sequence[Dataset]) -> list
     rows = [r for r in connection.execute(gone.where(is_purge).order_by(block.c.lo)) if r.dataset_id in named]
     if not rows:
         return []
-    done = connection.execute(query.where(is_purge, block.c.state == "published", block.c.lo > rows[0].lo)).all()
+    later_ones = (is_purge, block.c.state == "published", block.c.lo > rows[0].lo, purge_items.makes_up())
+    done = connection.execute(query.where(*later_ones)).all()
     found = []
     for row in rows:
         later = [d for d in done if d.dataset_id == row.dataset_id and d.lo > row.lo]

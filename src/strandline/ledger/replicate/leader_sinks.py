@@ -1,17 +1,98 @@
-"""What a follower was told of its leader's sinks: a document, replaced as a whole."""
+"""What a follower was told of its leader's sinks: a document for the day on which it leads, replaced as a whole; and
+how far each sink is, because retention here keeps what it would have to send.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
 import sqlalchemy as sa
 
+from strandline.core.replication import SinkDefinition
+from strandline.core.types import DatasetUuid, Seq
+from strandline.ledger.deliver.sinks import seq_or_none
 from strandline.ledger.engine import upsert, utc_now
-from strandline.ledger.schema.replicate import leader_sinks
+from strandline.ledger.schema.replicate import leader_sink, leader_sinks
 
 
-def store(connection: sa.Connection, document: str) -> None:
+def store(connection: sa.Connection, document: str, told: Sequence[SinkDefinition]) -> None:
+    """`document` is `told` in JSON."""
     upsert(connection, leader_sinks, {"id": 1}, document=document, told_at=utc_now())
+    named = {(d.dataset, d.name) for d in told}
+    for row in connection.execute(sa.select(leader_sink.c.dataset, leader_sink.c.name)).all():
+        if (row.dataset, row.name) not in named:
+            own = (leader_sink.c.dataset == row.dataset, leader_sink.c.name == row.name)
+            connection.execute(leader_sink.delete().where(*own))
+    for d in told:
+        key = {"dataset": d.dataset, "name": d.name}
+        upsert(connection, leader_sink, key, lowest=d.lowest, paused=d.paused)
+
+
+def forget(connection: sa.Connection) -> None:
+    """What an earlier leader told counts no more."""
+    connection.execute(leader_sinks.delete())
+    connection.execute(leader_sink.delete())
 
 
 def read(connection: sa.Connection) -> str | None:
     """None: nothing was told yet."""
     return connection.execute(sa.select(leader_sinks.c.document)).scalar()
+
+
+# --- what retention keeps for them -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderSink:
+    """How far a sink of the leader was when this site last heard of it: it has every row up to there."""
+
+    dataset: DatasetUuid
+    name: str
+    number: Seq | None  # None: it may need the very first row
+    is_paused: bool
+    held_since: datetime | None  # since when retention keeps due rows for it; None: it does not
+    held_rows: int | None
+    held_upto: Seq | None
+
+    @property
+    def title(self) -> str:
+        """For lists in which sinks of this site stand, too."""
+        return f"the leader's sink {self.name}"
+
+
+def list_all(connection: sa.Connection) -> list[LeaderSink]:
+    rows = connection.execute(sa.select(leader_sink).order_by(leader_sink.c.dataset, leader_sink.c.name))
+    return [
+        LeaderSink(
+            DatasetUuid(r.dataset), r.name, seq_or_none(r.lowest), r.paused, r.held_since, r.held_rows,
+            seq_or_none(r.held_upto),
+        )
+        for r in rows
+    ]  # fmt: skip
+
+
+def of_dataset(connection: sa.Connection, id: DatasetUuid) -> list[LeaderSink] | None:
+    """None: nothing was told yet."""
+    if read(connection) is None:
+        return None
+    return [s for s in list_all(connection) if s.dataset == id]
+
+
+def keep_holds(
+    connection: sa.Connection, id: DatasetUuid, held: Mapping[str, int], *, upto: Seq, now: datetime
+) -> tuple[list[LeaderSink], list[LeaderSink]]:
+    """Stores how many due rows retention keeps for which sinks. Returns those that are new, and those for which it
+    keeps none any more. `held_since` stays the time of the first run that found it."""
+    known = of_dataset(connection, id) or []
+    for one in known:
+        own = (leader_sink.c.dataset == id, leader_sink.c.name == one.name)
+        if one.name in held:
+            values = {"held_since": one.held_since or now, "held_rows": held[one.name], "held_upto": upto}
+            connection.execute(leader_sink.update().where(*own).values(**values))
+        elif one.held_since is not None:
+            nothing = {"held_since": None, "held_rows": None, "held_upto": None}
+            connection.execute(leader_sink.update().where(*own).values(**nothing))
+    new = [s for s in known if s.name in held and s.held_since is None]
+    return new, [s for s in known if s.name not in held and s.held_since is not None]

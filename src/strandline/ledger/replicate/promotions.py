@@ -5,7 +5,7 @@ leader. The rules are those of docs/adr/0071.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -17,9 +17,11 @@ from strandline.core.errors import MarkMoved, RefusedError
 from strandline.core.replication import Cut, SiteRole
 from strandline.core.terms import numbers_of
 from strandline.core.types import (
+    Block,
     BlockHead,
     BlockId,
     Dataset,
+    DatasetId,
     ItemKind,
     Reserved,
     Seq,
@@ -28,10 +30,11 @@ from strandline.core.types import (
     merge_ranges,
 )
 from strandline.ledger import audit
+from strandline.ledger.deliver import losses
 from strandline.ledger.engine import Ledger, utc_now
-from strandline.ledger.ingest import blocks, datasets, sequence
+from strandline.ledger.ingest import blocks, datasets, purge_items, sequence
 from strandline.ledger.receive import ended_batches
-from strandline.ledger.replicate import cuts, following, sites
+from strandline.ledger.replicate import cuts, following, item_ranges, sites
 from strandline.ledger.replicate.cuts import OpenCut, PreparedCut
 from strandline.ledger.replicate.sites import Site
 from strandline.ledger.schema.core import block
@@ -66,6 +69,7 @@ class Standing:
     staged: tuple[tuple[Dataset, Staged], ...]  # without what a recorded cut cuts out: nobody publishes that
     cuts: tuple[tuple[Dataset, OpenCut], ...]
     given_up: tuple[GivenUp, ...]  # what would be, if the promotion came now
+    purged: tuple[Dataset, ...]  # those that have purges which would be given up
     claim: str | None = None  # by which the record names this promotion and no other; None: none has begun
 
 
@@ -90,8 +94,13 @@ def read(connection: sa.Connection) -> Standing:
             for b in opened
             if isinstance(b, Reserved) and b.head.id not in settled | out
         ),
+        purged=tuple(named[id] for id in sorted(_purges_open(opened, out))),
         claim=None if here.promoting_term is None else _claim(connection),
     )
+
+
+def _purges_open(opened: Iterable[Block], out: Collection[BlockId]) -> set[DatasetId]:
+    return {b.head.dataset for b in opened if b.head.item is ItemKind.PURGE and b.head.id not in out}
 
 
 def _claim(connection: sa.Connection) -> str | None:
@@ -189,13 +198,16 @@ def lead(
     *,
     prepared: Sequence[PreparedCut],
     lost: Collection[BlockId],
+    fenced: Mapping[DatasetId, int],
     take_over_sinks: Callable[[sa.Connection], Collection[str]],
 ) -> Led:
     """One transaction: role and term, recorded cuts settled, what is `reserved` given up, counter and witness at the
-    term's first numbers, and a cut for each dataset. `prepared` are the recorded cuts whose rows are set aside and
-    removed; `lost` are staged blocks that nobody can publish; `take_over_sinks` makes the old leader's sinks ours, and
-    returns the names of those that it left. Raises `MarkMoved` if something was staged or recorded meanwhile, and
-    `ResyncNeeded`."""
+    term's first numbers, a cut for each dataset, and a purge of what this site had begun to purge.
+
+    `prepared` are the recorded cuts whose rows are set aside and removed; `lost` are staged blocks that nobody can
+    publish; `fenced` are the epochs of tables with purges that are given up, raised before; `take_over_sinks` makes the
+    old leader's sinks ours, and returns the names of those that it left. Raises `MarkMoved` if something was staged or
+    recorded meanwhile, and `ResyncNeeded`."""
     with ledger.write() as connection:
         counter = sequence.lock(connection)
         here = sites.get(connection)
@@ -206,13 +218,16 @@ def lead(
         _check_witness(witness.read(), counter, term)
         known = sorted(datasets.list_datasets(connection), key=lambda d: d.id)
         _check_ready(connection, known, prepared, lost)
+        _check_fenced(connection, counter.epoch, prepared, fenced)
         # Before recorded cuts are settled: what lies above the seal is what other sites may have otherwise.
         above = {d.id: blocks.sealed(connection, d.id) or Seq(0) for d in known}
-        epoch = cuts.settle_prepared(connection, prepared)
+        epoch = max(cuts.settle_prepared(connection, prepared), *fenced.values(), 0)
         first = int(numbers_of(term).lo)
-        made, given_up, aside = [], [], []
+        made, given_up, aside, begun = [], [], [], []
         for n, d in enumerate(known):
             number = Seq(first + n)
+            if deleted_in := _purges_begun(connection, d):
+                begun.append((d, deleted_in))
             given_up += _give_up(connection, d, number)
             cut = Cut(term, above[d.id], _keeps(connection, d, above[d.id]))
             cuts.insert(connection, d.id, number, cut)
@@ -221,7 +236,9 @@ def lead(
             # copied to files. Whoever ingested the files would have the rows twice.
             if bodies := ended_batches.set_all_aside(connection, d.id, ASIDE_REASON):
                 aside.append((d.name, bodies))
-        last = first + max(0, len(known) - 1)
+        for n, (d, ranges) in enumerate(begun):
+            purge_items.insert_begun(connection, d.id, Seq(first + len(known) + n), ranges)
+        last = first + max(0, len(known) - 1) + len(begun)
         failpoints.hit("promote.before_witness")
         # Nobody else writes it: all who do hold the counter's lock.
         witness.replace(Mark(counter.lake, last, SiteRole.LEADER, term))
@@ -256,6 +273,24 @@ def _check_ready(
                 raise MarkMoved(f"{d.name}: {what} meanwhile", hint="Try again.")
     if any(f.witnessed is not None for f in following.list_followed(connection)):
         raise MarkMoved("the ledger was found to be behind meanwhile", hint="Try again.")
+
+
+def _check_fenced(
+    connection: sa.Connection, known: int, prepared: Sequence[PreparedCut], fenced: Mapping[DatasetId, int]
+) -> None:
+    """Whoever carries out a purge that is given up has an epoch of the ledger up to now: no higher than `known`."""
+    out = {head.id for p in prepared for head in cuts.blocks_out(connection, p.dataset.id, p.at)}
+    if any(fenced.get(id, 0) <= known for id in _purges_open(blocks.open_blocks(connection), out)):
+        raise MarkMoved("the epoch was raised, or a purge was recorded, meanwhile", hint="Try again.")
+
+
+def _purges_begun(connection: sa.Connection, of: Dataset) -> list[SeqRange]:
+    """Where purges that are still open have deleted rows, or are just about to: it is recorded before."""
+    query = sa.select(block.c.ranges).where(
+        block.c.dataset_id == of.id, block.c.state == "reserved", block.c.item == ItemKind.PURGE.value
+    )
+    asked = [r for row in connection.execute(query) for r in item_ranges.read(row.ranges)[0]]
+    return [p for p in losses.purged(connection, of.id) if any(r.lo <= p.lo and p.hi <= r.hi for r in asked)]
 
 
 def _give_up(connection: sa.Connection, of: Dataset, number: Seq) -> list[GivenUp]:

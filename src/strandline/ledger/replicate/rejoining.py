@@ -18,7 +18,7 @@ from strandline.core.types import DatasetUuid, Seq
 from strandline.ledger import audit
 from strandline.ledger.engine import Ledger
 from strandline.ledger.ingest import blocks, datasets, sequence
-from strandline.ledger.replicate import followers, following, sites
+from strandline.ledger.replicate import followers, following, leader_sinks, sites
 from strandline.ledger.schema.replicate import followed_dataset
 from strandline.ledger.witness import Witness
 
@@ -41,21 +41,26 @@ class BecameFollower:
 
 def become_follower(ledger: Ledger, witness: Witness, leader: NewLeader) -> BecameFollower:
     """The witness says that this site follows before the ledger does: a ledger that is restored from before leads no
-    more. Its bound is the counter: everything below is known here, and the cut says what of it stays."""
+    more. It takes a number, too, so that such a ledger is behind its witness and asks for the role, even in a process
+    that runs. The bound is the counter: everything below is known here, and the cut says what of it stays."""
     with ledger.write() as connection:
         counter = sequence.lock(connection)
         here = sites.get(connection)
         failpoints.hit("rejoin.before_witness")
         mark = witness.read()
         mark.check_lake(counter.lake)
+        died_here = mark.role is SiteRole.FOLLOWER and mark.highest == counter.last + 1
+        is_behind = mark.highest != counter.last and not died_here
+        bound = counter.last if is_behind else counter.last + 1
         # Nobody raises it meanwhile: whoever takes a number has the counter's lock.
-        witness.replace(replace(mark, role=SiteRole.FOLLOWER))
+        witness.replace(replace(mark, role=SiteRole.FOLLOWER, highest=max(mark.highest, bound)))
         failpoints.hit("rejoin.after_witness")
+        sequence.move(connection, last=bound, epoch=counter.epoch)
         followed, others, opened = [], [], 0
         for known in datasets.list_datasets(connection):
             opened += len(blocks.open_blocks(connection, known.id))
             if known.uuid in leader.datasets:
-                _follow_from(connection, known.id, Seq(counter.last), here.term)
+                _follow_from(connection, known.id, Seq(bound), here.term)
                 followed.append(known.name)
             else:
                 connection.execute(followed_dataset.delete().where(followed_dataset.c.dataset_id == known.id))
@@ -64,9 +69,10 @@ def become_follower(ledger: Ledger, witness: Witness, leader: NewLeader) -> Beca
             sites.take_number(connection, here.own_number)
         sites.follow(connection, leader=leader.address, token=leader.token, term=here.term)
         followers.remove_all(connection)
+        leader_sinks.forget(connection)
         audit.record(
             connection, Event.REJOINED, leader=leader.address, term=leader.term, led_in_term=here.term,
-            bound=counter.last, open_blocks=opened, not_at_the_leader=others,
+            bound=bound, open_blocks=opened, not_at_the_leader=others,
         )  # fmt: skip
     failpoints.hit("rejoin.after_commit")
     return BecameFollower(here.term, tuple(followed), tuple(others), opened)

@@ -79,3 +79,14 @@ set_aside = table(
 
 # What a follower was told of its leader's sinks.
 leader_sinks = table("leader_sinks", integers("id"), texts("document"), times("told_at"))
+
+# The same sinks, as retention at the follower asks for them.
+leader_sink = table(
+    "leader_sink",
+    texts("dataset"),  # its id: the dataset may not be here yet
+    texts("name"),
+    integers("lowest"),  # the sink has every row up to here; NULL: it may need the very first one
+    flags("paused"),
+    times("held_since"),  # since when retention keeps due rows for it; NULL: it does not
+    integers("held_rows", "held_upto"),
+)

@@ -45,7 +45,7 @@ from strandline.ledger.ingest import blocks, purge_items, sequence
 from strandline.ledger.maintain import floors
 from strandline.ledger.maintain import runs as maintenance
 from strandline.ledger.maintain.runs import Kind, Outcome
-from strandline.ledger.replicate import followers
+from strandline.ledger.replicate import followers, sites
 from strandline.maintain.compact import compact
 from strandline.maintain.context import MaintainContext, Progress, alone, quiet
 from strandline.maintain.expire import check as check_expirable
@@ -60,16 +60,13 @@ from strandline.maintain.purge.outside_table import (
     judge_refused,
 )
 from strandline.maintain.purge.plan import (
-    MEANWHILE,
     MatchingRows,
-    MayHold,
     PurgeResult,
     at_sink,
     delete_condition,
-    may_hold,
 )
 from strandline.maintain.purge.remaining_snapshots import still_shown
-from strandline.maintain.purge.sinks import SinkExposure, SinkSearch
+from strandline.maintain.purge.sinks import SinkExposure, SinkSearch, list_may_hold
 from strandline.maintain.purge.table_rows import RowSearch, ours_above, said_of
 from strandline.read import rollback
 
@@ -149,7 +146,7 @@ class _Purge:
             fits.foreign,
             fits.waiting,
             tuple(at_sink(f.holder, f.sent) for f in table.findings if f.sent),
-            tuple(_may_hold(table)),
+            tuple(list_may_hold(table.findings, table.meanwhile)),
             tuple(at_sink(f.holder, f.lost) for f in current if f.lost),
             named_before,
             table.floor,
@@ -275,17 +272,20 @@ class _Purge:
             table_floor.write_purge(tables, name, RecordedPurge(fits.range, fits.rows, counter.last))
         check_epoch(tables.view(name), counter.epoch, "nothing was deleted")  # after the record on the table
         self.progress("deleting rows", 0, fits.total)
-        table_floor.delete(tables, name, delete_condition(self.where, fits, counter.last, above))
+        condition = delete_condition(self.where, fits, counter.last, above)
+        table_floor.delete(tables, name, condition, epoch=counter.epoch)
         self.progress("deleting rows", fits.total, fits.total)
         # The snapshot of our tag still shows them.
         self._tried("our tag", lambda: rollback.move_tag(self.context.ledger, tables, self.dataset))
 
     def _record(self, table: _Table, leases: _Leases) -> tuple[sequence.Counter, list[SeqRange]]:
-        """One transaction. `MarkMoved`, and no change, if there are other sinks than at the count. It takes a sequence
-        number, so that a ledger restored from before is resynced, and learns from the table what is missing."""
+        """One transaction. `NotLeader`; `MarkMoved`, and no change, if there are other sinks than at the count. It
+        takes a sequence number, so that a ledger restored from before is resynced, and learns from the table what is
+        missing."""
         fits = table.fits
         with self.context.ledger.write() as connection:
             floors.lock_to_rise(connection, self.dataset.id)
+            sites.check_leads(connection)  # it may have become a follower since it had the lease
             current = {(s.id, s.generation) for s in sinks.of_dataset(connection, self.dataset.id)}
             if current != {(r.id, r.generation) for r, _ in leases}:
                 raise MarkMoved("a sink was added, reset or removed meanwhile", hint="Try again.")
@@ -393,14 +393,3 @@ class _Purge:
         shown = still_shown(self._rows, self.progress)
         self.left += shown.said
         return left, done.snapshots_expired, shown.refs
-
-
-def _may_hold(table: _Table) -> Iterator[MayHold]:
-    meanwhile = {h.record.id: h for h in table.meanwhile}
-    for f in table.findings:
-        late = meanwhile.pop(f.holder.record.id, None) if f.holder.is_current else None
-        why: Sequence[str] = f.why if late is None else (*f.why, MEANWHILE)
-        if why:
-            yield may_hold(f.holder, f.may or None, why)
-    for holder in meanwhile.values():
-        yield may_hold(holder, None, (MEANWHILE,))

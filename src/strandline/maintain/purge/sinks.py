@@ -3,7 +3,7 @@ over the matching rows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark import StorageLevel
@@ -23,7 +23,17 @@ from strandline.ledger.maintain import skipped_rows
 from strandline.ledger.maintain.skipped_rows import LanePosition
 from strandline.maintain import count_rows
 from strandline.maintain.context import MaintainContext, Progress
-from strandline.maintain.purge.plan import CONDITION_UNFIT, RETAINED, SENT_AGAIN, SentRanges, began_below, sent_ranges
+from strandline.maintain.purge.plan import (
+    CONDITION_UNFIT,
+    MEANWHILE,
+    RETAINED,
+    SENT_AGAIN,
+    MayHold,
+    SentRanges,
+    began_below,
+    may_hold,
+    sent_ranges,
+)
 from strandline.maintain.purge.table_rows import RowSearch
 
 
@@ -38,6 +48,18 @@ class SinkExposure:
     @property
     def lost(self) -> int:
         return sum(x.rows or 0 for x in self.owed)
+
+
+def list_may_hold(findings: Sequence[SinkExposure], came_meanwhile: Sequence[SinkGeneration]) -> Iterator[MayHold]:
+    """`came_meanwhile`: sinks that somebody delivered to while rows were deleted."""
+    meanwhile = {h.record.id: h for h in came_meanwhile}
+    for f in findings:
+        late = meanwhile.pop(f.holder.record.id, None) if f.holder.is_current else None
+        why: Sequence[str] = f.why if late is None else (*f.why, MEANWHILE)
+        if why:
+            yield may_hold(f.holder, f.may or None, why)
+    for holder in meanwhile.values():
+        yield may_hold(holder, None, (MEANWHILE,))
 
 
 @dataclass(frozen=True)

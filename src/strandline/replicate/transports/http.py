@@ -48,8 +48,9 @@ class HttpSource:
     def site(self) -> LeaderSite:
         return self.poll({}, items_max=1).site
 
-    def poll(self, after: Mapping[DatasetUuid, Seq], *, items_max: int, sinks: bool = False) -> Polled:
-        return parse_answer(self._post("offer", {"after": dict(after), "items_max": items_max, "sinks": sinks}))
+    def poll(self, after: Mapping[DatasetUuid, Seq], *, items_max: int, sinks_version: str | None = None) -> Polled:
+        asked = {"after": dict(after), "items_max": items_max, "sinks_version": sinks_version}
+        return parse_answer(self._post("offer", asked))
 
     def acknowledge(
         self, term: int, seals: Mapping[DatasetUuid, Seq], marks: Mapping[ShardId, Seq], number: int | None = None

@@ -1,5 +1,5 @@
 """A follower that reaches its leader's ledger, catalog and warehouse: it reads the ledger itself, and Spark reads the
-leader's tables. Nothing is written there except how far the follower is.
+leader's tables. Nothing is written there except how far the follower is, and a doubt about a table.
 """
 
 from __future__ import annotations
@@ -15,19 +15,17 @@ from strandline.core.roles import Role, allows
 from strandline.core.settings import LakeConfig, load_config
 from strandline.core.types import INTERNAL_COLUMNS, SEQ_COLUMN, Dataset, DatasetUuid, Seq, SeqRange, ShardId
 from strandline.iceberg.metadata.identifier import in_spark, quoted
-from strandline.iceberg.metadata.lineage import RolledBack
 from strandline.iceberg.session import spark_internals
 from strandline.iceberg.session.lake_session import open_session
 from strandline.iceberg.spark.java_errors import explaining
-from strandline.iceberg.spark.settled_tag import judge_table
 from strandline.iceberg.spark.tables import SparkTables
 from strandline.ledger.engine import Connection, Ledger
-from strandline.ledger.ingest import blocks, sequence
+from strandline.ledger.ingest import sequence
 from strandline.ledger.receive import tokens
 from strandline.ledger.receive.tokens import Token
 from strandline.ledger.replicate import followers, sites
 from strandline.ledger.replicate.followers import Told
-from strandline.read import rollback
+from strandline.read.settled_view import check_table
 from strandline.replicate.leader import Leader
 from strandline.replicate.source import Content, LeaderSite, Polled
 
@@ -79,10 +77,11 @@ class SharedSource:
             number = None if known is None else known.site_number
             return LeaderSite(sequence.read(connection).lake, sites.get(connection).term, number)
 
-    def poll(self, after: Mapping[DatasetUuid, Seq], *, items_max: int, sinks: bool = False) -> Polled:
-        found = self._leader.poll(after, items_max=items_max, only=self._allowed, sinks=sinks)
+    def poll(self, after: Mapping[DatasetUuid, Seq], *, items_max: int, sinks_version: str | None = None) -> Polled:
+        found = self._leader.poll(after, items_max=items_max, only=self._allowed, sinks_version=sinks_version)
         site = LeaderSite(found.lake, found.term)
-        return Polled(site, found.offers, found.made, found.dropped, found.sinks, found.seals, found.datasets)
+        told = (found.sinks, found.seals, found.datasets, found.sinks_version)
+        return Polled(site, found.offers, found.made, found.dropped, *told)
 
     @contextmanager
     def content(self, tables: SparkTables, dataset: DatasetUuid, rows: SeqRange) -> Iterator[Content]:
@@ -111,22 +110,12 @@ class SharedSource:
         yield found
 
     def _checked(self, known: Dataset, rows: SeqRange) -> SparkTables:
-        """The ledger first, then the table. Raises if what the leader's table has of the range cannot be trusted."""
-        with self._ledger.read() as connection:
-            blocks.check_resynced(connection, known.id)
-            sealed = blocks.sealed(connection, known.id)
-            memory = rollback.recall(connection, known)
-        if sealed is None or sealed < rows.hi:
-            raise FailedError(
-                f"{known.name}: the leader's ledger has not settled {rows}; it may have been restored",
-                hint="The follower tries again.",
-            )
+        """Raises if what the leader's table has of the range cannot be trusted, as the leader itself would."""
         tables = self._leaders_tables()
-        verdict = judge_table(tables, known.name, tables.view(known.name), memory)
-        if isinstance(verdict, RolledBack):
-            raise TableRolledBack(
-                f"the leader's table {known.name} was rolled back", hint="`strandline status` there says what to do."
-            )
+        try:
+            check_table(self._ledger, tables, self._leader.lake_id, known, settled_to=rows.hi)
+        except TableRolledBack as e:
+            raise TableRolledBack(f"at the leader: {e.message}", hint=e.hint) from e
         return tables
 
     def acknowledge(

@@ -40,8 +40,11 @@ class Bounds(Body):
         default={}, max_length=DATASETS_MAX, description="By dataset id: up to where the follower has recorded offers."
     )
     items_max: int = Field(default=ITEMS_MAX, ge=1, le=10 * ITEMS_MAX, description="Items of one dataset in an offer.")
-    sinks: bool = Field(
-        default=False, description="Also return the sinks of these datasets, even if there is nothing new."
+    sinks_version: str | None = Field(
+        default=None,
+        max_length=64,
+        description="Of the sinks that the follower was told; they are returned if it is not their present one, or if "
+        "there is something new.",
     )
 
 
@@ -68,9 +71,9 @@ async def offer(request: Request, bounds: Bounds, caller: Caller = needs(Role.RE
 
     def load() -> Document:
         after = {DatasetUuid(uuid): Seq(number) for uuid, number in bounds.after.items()}
-        token, sinks = caller.token, bounds.sinks
+        token, version = caller.token, bounds.sinks_version
         found = context.lake.leader.poll(
-            after, items_max=bounds.items_max, only=token.datasets, sinks=sinks, owner=token.owner
+            after, items_max=bounds.items_max, only=token.datasets, sinks_version=version, owner=token.owner
         )
         return {name: getattr(found, name) for name in LeaderAnswer.__dataclass_fields__}
 

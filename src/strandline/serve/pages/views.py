@@ -80,7 +80,7 @@ def held_views(status: LakeStatus) -> list[HeldView]:
     """Rows that retention holds, and for whom: what nobody has counted first, then the most."""
     datasets = () if status.maintenance is None else status.maintenance.datasets
     found = [
-        HeldView(d.dataset, h.name, f"/sinks/{quote(h.name, safe='')}", h.rows, h.since)
+        HeldView(d.dataset, h.name, f"/sinks/{quote(h.name, safe='')}" if h.sink else "/replication", h.rows, h.since)
         for d in datasets
         for h in d.held_by
     ]

@@ -71,3 +71,15 @@ CREATE TABLE leader_sinks (
   PRIMARY KEY (id),
   CONSTRAINT one_document_of_sinks CHECK (id = 1)
 );
+
+CREATE TABLE leader_sink (
+  dataset TEXT NOT NULL,
+  name TEXT NOT NULL,
+  lowest BIGINT,
+  paused BOOLEAN NOT NULL,
+  held_since BIGINT,
+  held_rows BIGINT,
+  held_upto BIGINT,
+  PRIMARY KEY (dataset, name),
+  CONSTRAINT a_held_sink_is_held_whole CHECK ((held_since IS NULL) = (held_upto IS NULL))
+);
