@@ -26,7 +26,7 @@ from strandline.deliver.context import DeliverContext
 from strandline.deliver.generation_start import Beginning, find_beginning
 from strandline.deliver.sink import Claim, Claimed, HasPeer, term_passed
 from strandline.deliver.sink_kinds import check_options, find_kind
-from strandline.deliver.sink_options import COMMON, own_options, parse_common
+from strandline.deliver.sink_options import COMMON, check_common, own_options, parse_common
 from strandline.deliver.sink_session import open_sink
 from strandline.deliver.sinks.blobs.names import overlaps, place_of
 from strandline.iceberg.schema.columns import Column
@@ -148,7 +148,7 @@ def check_all_options(kind: str, options: Mapping[str, str]) -> None:
         names = ", ".join(o.name for o in (*known.options, *COMMON))
         raise UsageError(f"a sink of kind {kind} has no option {min(unknown)!r}", hint=f"Options: {names}.")
     check_options(known, own_options(options))
-    parse_common(options)
+    check_common(options)
 
 
 def delivered_columns(columns: Sequence[Column], options: Mapping[str, str]) -> list[Column]:
