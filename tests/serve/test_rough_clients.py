@@ -100,6 +100,45 @@ def test_a_malformed_body_is_the_clients_fault(admin: httpx.Client, body: bytes)
     assert answer.status_code in (400, 422), answer.text
 
 
+def nested(levels: int, kind: str) -> object:
+    found: object = "long"
+    for _ in range(levels):
+        found = {"type": kind, "element": found}
+    return found
+
+
+UNMEASURED: list[dict[str, object]] = [
+    {"partition_by": "bucket(²,id)"},
+    {"partition_by": "bucket(٣,id)"},
+    {"partition_by": f"truncate({'9' * 5000},id)"},
+    {"type": f"decimal({'9' * 5000},2)"},
+    {"type": f"decimal(2,{'9' * 5000})"},
+    {"type": f"fixed[{'9' * 5000}]"},
+    {"type": "fixed[9999999999]"},
+    {"type": "list<" * 3000 + "long" + ">" * 3000},
+    {"type": nested(33, "list")},
+    {"type": nested(300, "list")},
+    {"type": nested(700, "list")},
+    {"type": nested(700, "no type")},
+]
+
+
+def test_numbers_and_types_without_measure_are_the_clients_fault(admin: httpx.Client, dataset: str) -> None:
+    for change in UNMEASURED:
+        given = {"type": "long"} | change
+        column = {"name": "id", "type": given.pop("type")}
+        made = admin.post(f"{API}/datasets", json={"name": "x", "columns": [column], **given})
+        assert made.status_code in (400, 422), made.text
+        for how in ("add", "widen") if isinstance(change.get("type"), str) else ():
+            altered = admin.patch(f"{API}/datasets/{dataset}", json={how: [column]})
+            assert altered.status_code in (400, 409, 422), altered.text
+
+
+def test_a_length_without_measure_is_too_large(served: Served) -> None:
+    said = answer_to(served, head(served, f"POST {API}/tokens HTTP/1.1", f"Content-Length: {'9' * 5000}"))
+    assert said.split(b" ", 2)[1] in (b"400", b"413")
+
+
 def test_a_body_of_another_type_is_not_read_as_json(admin: httpx.Client) -> None:
     text = json.dumps({"name": "x", "role": "admin"})
     for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
