@@ -140,7 +140,7 @@ def test_a_site_that_another_one_has_replaced_delivers_nothing_and_says_what_to_
 
 def test_rows_and_files_in_quarantine_are_two_things(admin: httpx.Client, dataset: str, tmp_path: Path) -> None:
     add_sink(admin, tmp_path / "out")
-    assert admin.get(f"{API}/quarantined-rows").json() == {"rows": [], "next": None}
+    assert admin.get(f"{API}/quarantined-rows").json() == {"rows": [], "next": None, "contents_omitted": 0}
     assert admin.get(f"{API}/quarantined-rows", params={"sink": "nosuch"}).status_code == 404
     assert admin.post(f"{API}/quarantined-rows/discard", json={"sink": "partner"}).status_code == 400
     place = admin.post(f"{API}/quarantined-rows/discard", json={"sink": "partner", "all": True}).json()["place"]
