@@ -10,6 +10,7 @@ from uuid import uuid4
 
 from strandline.core.audit_events import Event
 from strandline.core.bounded_text import check_text
+from strandline.core.calling_off import check_going
 from strandline.core.delivery_types import PeerKind, SinkId, SinkRecord, SinkState
 from strandline.core.errors import (
     DestinationTaken,
@@ -73,6 +74,7 @@ def add_sink(
         utc_now(),
     )  # fmt: skip
     draft, was_ours, peer = _claim_place(context, dataset, draft, wanted, from_now=from_now, may_skip=may_skip)
+    check_going()
     with context.ledger.write() as connection:
         floors.lock(connection, dataset.id)
         floor = floors.get(connection, dataset.id)
@@ -124,7 +126,9 @@ def _claim_place(
             draft = _continue(context, draft, dataset, found)
             # raises before the destination is changed
             context.ledger.query(_beginning, dataset, draft, from_now=from_now, may_skip=may_skip)
+        check_going()
         sink.prepare(wanted)
+        check_going()
         claim = Claim(context.lake, draft.instance, dataset.name, dataset.uuid, context.term())
         claimed = sink.claim(claim, draft.generation)
         if claimed.claim.instance != draft.instance:
@@ -261,7 +265,9 @@ def update_sink(
                 f"sink {name} delivers to {record.destination}; that cannot be changed",
                 hint="Add another sink for the other place, and remove this one.",
             )
+        check_going()
         sink.prepare(wanted)
+    check_going()
     with context.ledger.write() as connection:
         changed = sinks.set_options(connection, record.id, merged, record.destination, expected=record.options)
         now = sinks.get(connection, name)
