@@ -1,4 +1,4 @@
-"""A warehouse that is silent, slow or full of large rows: whoever looks at quarantined rows keeps nobody else waiting."""
+"""A warehouse that is silent, slow or full of large rows: who looks at quarantined rows keeps nobody else waiting."""
 
 from __future__ import annotations
 
