@@ -39,7 +39,7 @@ from strandline.serve.server import serve_lake
 from strandline.status import documents
 from strandline.status.maintenance import DatasetMaintenance, MaintenanceStatus
 from strandline.status.status_problem import Severity, StatusProblem, Subject
-from tests.serve.conftest import API, Served, eventually, serving
+from tests.serve.conftest import API, TRUST, Served, eventually, serving
 from tests.serve.test_dry_runs import add_sink
 
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -50,7 +50,7 @@ PAGES = ("/", "/datasets", "/sinks", "/quarantine/rows", "/drift", "/runs", "/au
 @pytest.fixture
 def browser(served: Served) -> httpx.Client:
     """Logged in with the form, as an admin."""
-    client = httpx.Client(base_url=served.url, timeout=60)
+    client = httpx.Client(base_url=served.url, timeout=60, verify=TRUST)
     assert log_in(client, served.secrets[Role.ADMIN]).status_code == 303
     return client
 
@@ -189,7 +189,7 @@ def test_the_audit_page_is_filtered_by_who_and_by_how(
 
 
 def test_a_wrong_secret_is_answered_on_the_page_and_attempts_are_limited(served: Served) -> None:
-    with httpx.Client(base_url=served.url, timeout=60) as client:
+    with httpx.Client(base_url=served.url, timeout=60, verify=TRUST) as client:
         answers = [log_in(client, "sl_no") for _ in range(12)]
         assert answers[0].status_code == 401 and COOKIE not in answers[0].cookies
         assert answers[-1].status_code == 429 and int(answers[-1].headers["retry-after"]) > 0
@@ -200,7 +200,7 @@ def test_a_wrong_secret_is_answered_on_the_page_and_attempts_are_limited(served:
 def test_another_site_can_neither_log_a_browser_in_nor_out(
     served: Served, browser: httpx.Client, headers: dict[str, str]
 ) -> None:
-    with httpx.Client(base_url=served.url, timeout=60) as other:
+    with httpx.Client(base_url=served.url, timeout=60, verify=TRUST) as other:
         assert log_in(other, served.secrets[Role.ADMIN], **headers).status_code == 403
     assert browser.post("/logout", data={"csrf": csrf_of(browser)}, headers=headers).status_code == 403
     assert browser.get("/").status_code == 200
