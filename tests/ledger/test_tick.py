@@ -223,6 +223,34 @@ def test_a_ledger_that_is_away_for_a_moment_takes_no_report_with_it(
             sinks.pause(connection, delivery.sink.id)
 
 
+@pytest.mark.parametrize("goes_on", [False, True], ids=["a tick", "the daemon"])
+def test_options_that_cannot_be_read_stop_only_the_sink_that_has_them(
+    shared: Bench, bench: DeliverContext, tmp_path: Path, goes_on: bool
+) -> None:
+    broken, other = new_delivery(shared, partitioned=False), forwarding_to(shared, free_port())
+    sinks.leases.release(shared.ledger, broken.lease)
+    with shared.ledger.write() as connection:
+        options = {"path": str(tmp_path), "batch_rows_min": "many"}
+        sinks.set_options(connection, broken.sink.id, options, tmp_path.as_uri())
+    deliverer = Deliverer(bench)
+    try:
+        report = _poll_until_all_ended(deliverer) if goes_on else deliverer.tick()
+        assert did(report, broken) == did(report, other) == "waiting", "both were tried"
+        assert "batch_rows_min is a whole number" in str(broken.sink.reason) and broken.sink.failures == 1
+        assert "no connection" in str(other.sink.reason)
+    finally:
+        deliverer.close()
+        with shared.ledger.write() as connection:
+            for delivery in (broken, other):
+                sinks.pause(connection, delivery.sink.id)
+
+
+def _poll_until_all_ended(deliverer: Deliverer) -> TickReport:
+    deliverer.keep_delivering()
+    wait([*deliverer._running.values()])
+    return deliverer.keep_delivering()
+
+
 def _raise_away(connection: object) -> NoReturn:
     raise StorageError("the ledger is away")
 

@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
 import jsonschema_rs
 import pytest
 
+from strandline.core.documents import json_text
 from strandline.core.roles import Role
 from strandline.lake import Lake, open_lake
 from strandline.lake_admin import init_lake
 from strandline.reconcile.fallback import FallbackSurveyor
 from strandline.replicate.segment_stream import MEDIA_TYPE
+from strandline.serve.app import create_app, describe
 from strandline.serve.server import serve_lake
+from tests.quick_ledger import quick_ledgers
 
 COLUMNS = [{"name": "id", "type": "long", "required": True}, {"name": "text", "type": "string"}]
 API = "/api/v1"
+TRUST = ssl.create_default_context()  # made once: it reads all certificates of the system
 
 
 @dataclass
@@ -33,13 +40,10 @@ class Served:
     lake: Lake
     url: str
     secrets: dict[Role, str]
-    description: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.description = httpx.get(f"{self.url}{API}/openapi.json", timeout=60).json()
 
     def client(self, secret: str | None = None, **more: Any) -> httpx.Client:
         headers = {} if secret is None else {"Authorization": f"Bearer {secret}"}
+        more.setdefault("verify", TRUST)
         client = httpx.Client(base_url=self.url, headers=headers, timeout=60, **more)
         client.event_hooks["response"] = [self._check]
         return client
@@ -58,11 +62,23 @@ class Served:
         """Every answer that a test sees is one that the description has, in the form that it says."""
         response.read()
         request = response.request
-        check_answer(self.description, request.method, request.url.path, response)
+        check_answer(request.method, request.url.path, response)
 
 
-def check_answer(description: dict[str, Any], method: str, path: str, response: httpx.Response) -> None:
-    operation = _operation(description, method, path)
+@cache
+def description() -> dict[str, Any]:
+    """Of the API: the same for every lake, and made in half a second."""
+    with TemporaryDirectory() as folder, init_lake(Path(folder)) as lake:
+        app = create_app(lake)
+        try:
+            found: dict[str, Any] = json.loads(json_text(describe(app)))
+            return found
+        finally:
+            app.state.context.close()
+
+
+def check_answer(method: str, path: str, response: httpx.Response) -> None:
+    operation = _operation(method, path)
     if operation is None and response.headers.get("content-type", "").startswith("text/html"):
         assert not path.startswith("/api/") and response.status_code < 500, f"{method} {path} answered {response}"
         return
@@ -81,12 +97,17 @@ def check_answer(description: dict[str, Any], method: str, path: str, response: 
     if kind in ("text/plain", MEDIA_TYPE):
         assert schema["type"] == "string"
         return
-    jsonschema_rs.validator_for({**schema, "components": description["components"]}).validate(response.json())
+    _validator(json.dumps(schema)).validate(response.json())
 
 
-def _operation(description: dict[str, Any], method: str, path: str) -> dict[str, Any] | None:
+@cache
+def _validator(schema: str) -> Any:
+    return jsonschema_rs.validator_for({**json.loads(schema), "components": description()["components"]})
+
+
+def _operation(method: str, path: str) -> dict[str, Any] | None:
     parts = path.split("/")
-    for known, operations in description["paths"].items():
+    for known, operations in description()["paths"].items():
         wanted = known.split("/")
         same = len(wanted) == len(parts) and all(
             w.startswith("{") or w == p for w, p in zip(wanted, parts, strict=True)
@@ -125,6 +146,12 @@ def serving(lake: Lake, **options: Any) -> Iterator[str]:
         stopping.set()
         thread.join(60)
         assert not thread.is_alive()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick() -> Iterator[None]:
+    with quick_ledgers():
+        yield
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from fastapi import FastAPI
 
 from strandline.core.errors import LedgerBusy, NoSuchSink, NotLeader
 from strandline.core.roles import Role
@@ -16,8 +17,9 @@ from strandline.core.types import Seq, SeqRange
 from strandline.ledger.ingest import blocks
 from strandline.ledger.replicate import sites
 from strandline.serve import health
+from strandline.serve.app import describe
 from strandline.serve.auth.sessions import COOKIE
-from tests.serve.conftest import API, COLUMNS, Served, eventually
+from tests.serve.conftest import API, COLUMNS, Served, description, eventually
 
 
 def add_sink(admin: httpx.Client, folder: Path, name: str = "partner", dataset: str = "events") -> httpx.Response:
@@ -140,7 +142,7 @@ def test_a_site_that_another_one_has_replaced_delivers_nothing_and_says_what_to_
 
 def test_rows_and_files_in_quarantine_are_two_things(admin: httpx.Client, dataset: str, tmp_path: Path) -> None:
     add_sink(admin, tmp_path / "out")
-    assert admin.get(f"{API}/quarantined-rows").json() == {"rows": [], "next": None}
+    assert admin.get(f"{API}/quarantined-rows").json() == {"rows": [], "next": None, "contents_omitted": 0}
     assert admin.get(f"{API}/quarantined-rows", params={"sink": "nosuch"}).status_code == 404
     assert admin.post(f"{API}/quarantined-rows/discard", json={"sink": "partner"}).status_code == 400
     place = admin.post(f"{API}/quarantined-rows/discard", json={"sink": "partner", "all": True}).json()["place"]
@@ -227,7 +229,7 @@ def test_a_limited_token_sees_only_its_datasets(served: Served, admin: httpx.Cli
         assert limited.get(f"{API}/quarantined-rows", params={"sink": "to-other"}).status_code == 404
         assert limited.delete(f"{API}/datasets/other").status_code == 404
         assert limited.post(f"{API}/sinks/to-other/pause").status_code == 404
-        assert add_sink(limited, tmp_path / "out", "more", "other").status_code == 404
+        assert add_sink(limited, tmp_path / "out", "more", "other").status_code == 403, "files of this machine"
         assert limited.post(f"{API}/maintenance/compact", json={"dataset": "other"}).status_code == 404
         begun = limited.post(f"{API}/sinks/to-mine/tick", json={}).json()["place"]
         assert limited.get(begun).status_code == 200
@@ -330,14 +332,18 @@ def test_whoever_nobody_knows_is_not_told_who_holds_the_witness(
 def test_the_description_is_made_once_and_has_every_answer_of_its_own(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def again(_app: object) -> object:
-        raise AssertionError("it was made already")
+    made = list[object]()
 
-    monkeypatch.setattr("strandline.serve.app.describe", again)
+    def counted(app: FastAPI) -> object:
+        made.append(app)
+        return describe(app)
+
+    monkeypatch.setattr("strandline.serve.app.describe", counted)
     with served.client() as anyone:
         found = [anyone.get(f"{API}/openapi.json") for _ in range(12)]
     assert {answer.status_code for answer in found} == {200, 429}
-    assert all(answer.json() == served.description for answer in found if answer.status_code == 200)
+    assert all(answer.json() == description() for answer in found if answer.status_code == 200)
+    assert len(made) == 1
 
 
 def test_head_is_answered_like_get_without_a_body(served: Served) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.core.errors import ConfigError
+from strandline.core.errors import ConfigError, StorageError
 from strandline.core.roles import Role
 from strandline.http import verified_callers
 from strandline.lake import Lake
@@ -20,7 +20,7 @@ from strandline.ledger.receive import tokens
 from strandline.serve import context
 from strandline.serve.auth.login_limit import LoginLimit
 from strandline.serve.auth.session_key import KEY_FILE, SessionCookie, SessionKeys, load_session_keys
-from strandline.serve.auth.sessions import COOKIE
+from strandline.serve.auth.sessions import COOKIE, Sessions
 from tests.serve.conftest import API, Served
 
 KEYS = SessionKeys(b"k" * 32)
@@ -207,6 +207,29 @@ def test_attempts_to_log_in_are_limited(served: Served) -> None:
         assert found == [401, 401, 401, 429], "an address that a client claims is not believed"
         right = client.post(f"{API}/session", json={"token": served.secrets[Role.READ]})
         assert right.status_code == 429 and int(right.headers["retry-after"]) > 0
+
+
+@pytest.mark.parametrize("settings", [{"serve": {"logins_per_minute_max": 2}}])
+def test_attempts_that_the_ledger_did_not_answer_lock_nobody_out(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise StorageError("the ledger is away")
+
+    secret = {"token": served.secrets[Role.READ]}
+    with served.client() as client:
+        with monkeypatch.context() as patched:
+            patched.setattr(Sessions, "start", away)
+            assert {client.post(f"{API}/session", json=secret).status_code for _ in range(5)} == {503}
+        assert client.post(f"{API}/session", json=secret).status_code == 201
+
+
+def test_whoever_nobody_knows_is_not_told_what_is_wrong_with_a_body(served: Served) -> None:
+    malformed = {"content": b"{", "headers": {"Content-Type": "application/json"}}
+    with served.client() as nobody, served.as_role(Role.READ) as reader, served.as_role() as admin:
+        found = [client.post(f"{API}/tokens", **malformed).status_code for client in (nobody, reader, admin)]
+        assert found == [401, 403, 422]
+        assert nobody.post(f"{API}/session", **malformed).status_code == 422, "anyone may log in"
 
 
 def test_attempts_are_limited_in_all_and_forgotten_after_a_minute_and_after_success() -> None:

@@ -90,6 +90,57 @@ def test_a_task_of_a_sink(
     assert admin.post(f"{API}/tasks/999/cancel").status_code == 404
 
 
+@pytest.mark.parametrize(
+    ("asked", "step"),
+    [
+        ("add_sink", (Delivery, "_check_where")),
+        ("add_sink", (ObjectSink, "claimed")),
+        ("add_sink", (ObjectSink, "prepare")),
+        ("update_sink", (Delivery, "_check_where")),
+        ("update_sink", (ObjectSink, "prepare")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[1],
+)
+def test_a_sink_with_a_condition(
+    admin: httpx.Client,
+    dataset: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    held: Held,
+    asked: str,
+    step: tuple[type, str],
+) -> None:
+    monkeypatch.setattr(Delivery, "_check_where", lambda *_: None)  # which is Spark's
+    place, where = tmp_path / "out" / "partner", {"where": "id > 1"}
+    if asked == "update_sink":
+        add_sink(admin, tmp_path / "out")
+        before = admin.get(f"{API}/sinks/partner").json()["options"]
+    real = getattr(*step)
+
+    def slow(*given: Any, **options: Any) -> Any:
+        held.wait()
+        return real(*given, **options)
+
+    monkeypatch.setattr(*step, slow)
+    if asked == "add_sink":
+        new = {"name": "partner", "dataset": dataset, "kind": "files", "options": {"path": str(place)} | where}
+        begun = admin.post(f"{API}/sinks", json=new)
+    else:
+        begun = admin.patch(f"{API}/sinks/partner", json={"options": where})
+    assert begun.status_code == 202 and held.reached.wait(60), begun.text
+    task = begun.json()["place"]
+    assert admin.post(f"{task}/cancel").status_code == 200
+    held.let.set()
+    eventually(lambda: admin.get(task).json()["ended_at"])
+    found = admin.get(task).json()
+    assert (found["kind"], found["outcome"]) == (asked, "cancelled"), found
+    if asked == "add_sink":
+        assert admin.get(f"{API}/sinks").json()["sinks"] == []
+        assert not [path for path in place.rglob("*") if path.is_file()], "nobody has claimed it"
+    else:
+        assert admin.get(f"{API}/sinks/partner").json()["options"] == before
+
+
 def hold_compaction(monkeypatch: pytest.MonkeyPatch, held: Held) -> None:
     """Compactions wait at their first step, without Spark, and must be called off there."""
 

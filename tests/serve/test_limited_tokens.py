@@ -7,16 +7,18 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from shutil import copyfile
+from uuid import uuid4
 
 import httpx
 import pytest
 
 from strandline.core.actor import Actor, Trigger, acting_as
+from strandline.core.errors import DestinationTaken
 from strandline.core.reconcile_records import AbortReason, Asked, Counts, Done, Outcome, StorageKind
 from strandline.core.roles import Role
-from strandline.deliver.sinks.blobs import names
+from strandline.deliver.facade import Delivery
 from strandline.ledger import tasks
+from strandline.ledger.deliver import sinks
 from strandline.ledger.maintain import runs
 from strandline.ledger.reconcile import reconcile_runs
 from strandline.serve.auth.needs import Needs
@@ -56,7 +58,7 @@ def hidden_run_and_task(served: Served) -> tuple[str, str]:
 
 # What a request needs to name a dataset or a sink otherwise than in its path: in its body, or in its query.
 BODIES: dict[str, dict[str, object]] = {
-    "POST /sinks": {"name": "new", "dataset": DATASET, "kind": "files", "options": {"path": "nowhere"}},
+    "POST /sinks": {"name": "new", "dataset": DATASET, "kind": "forward", "options": {"url": "http://127.0.0.1:1/x"}},
     "PATCH /sinks/{name}": {"unset": ["path"]},
     "POST /sinks/{name}/tick": {},
     "POST /sinks/{name}/reset": {"to": "beginning"},
@@ -221,23 +223,69 @@ def test_of_the_last_run_of_the_reconciler_a_limited_token_sees_only_when_it_was
 
 
 def test_adding_a_sink_at_a_place_that_is_taken_does_not_tell_a_limited_token_by_whom(
-    served: Served, admin: httpx.Client, limited: httpx.Client, tmp_path: Path
+    served: Served, admin: httpx.Client, limited: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def add(client: httpx.Client, place: Path, name: str = "new") -> httpx.Response:
-        body = {"name": name, "dataset": "mine", "kind": "files", "options": {"path": str(place)}}
+    urls = {name: f"http://receiver.invalid/v1/datasets/{name}/rows" for name in ("other", "mine")}
+    with served.lake.ledger.write() as connection:
+        for name, url in urls.items():
+            sinks.add(
+                connection, instance=uuid4().hex, name=f"to-{name}", kind="forward",
+                dataset=served.lake.dataset(name).id, options={"url": url}, destination=url, start=None,
+            )  # fmt: skip
+
+    def add(client: httpx.Client, url: str) -> httpx.Response:
+        body = {"name": "new", "dataset": "mine", "kind": "forward", "options": {"url": url}}
         return client.post(f"{API}/sinks", json=body)
 
-    inside = tmp_path / "out" / HIDDEN / names.dataset_folder("default.other")
-    claimed = tmp_path / "out" / "claimed"
-    (claimed / names.dataset_folder("default.mine")).mkdir(parents=True)
-    copyfile(inside / names.CLAIM, claimed / names.dataset_folder("default.mine") / names.CLAIM)
-    for place, whose in ((inside, HIDDEN), (claimed, "default.other")):
-        found, told = add(limited, place), add(admin, place)
+    def check(whose: str) -> None:
+        found, told = (add(client, urls["other"]) for client in (limited, admin))
         assert whose in told.json()["detail"], "whoever sees the whole lake is told"
         assert (found.status_code, found.json()["type"]) == (409, told.json()["type"])
-        assert HIDDEN not in found.text and "default.other" not in found.text
-    assert add(limited, tmp_path / "own", "own").status_code == 201
-    assert "sink own" in add(limited, tmp_path / "own").json()["detail"], "its own it may know"
+        assert "to-other" not in found.text and "default.other" not in found.text
+
+    check("sink to-other")
+    assert "sink to-mine" in add(limited, urls["mine"]).json()["detail"], "its own it may know"
+
+    def claimed_by_another(*_: object, **__: object) -> None:
+        raise DestinationTaken("it belongs to default.other", hint="Choose another place.", dataset="default.other")
+
+    monkeypatch.setattr(Delivery, "add", claimed_by_another)
+    check("default.other")
+
+
+LENT = [
+    ("files", {"path": "/anywhere"}),
+    ("s3", {"url": "s3://any/place"}),
+    ("postgres", {"dsn": "postgresql://any/base", "table": "t"}),
+    ("iceberg", {"catalog": "/any/catalog.db", "table": "a.b"}),
+    ("of another package", {}),
+    ("forward", {"url": "http://receiver.invalid/x", "token": "env:LENT"}),
+    ("forward", {"url": "http://receiver.invalid/x", "token": "file:/etc/hostname"}),
+    ("forward", {"url": "http://receiver.invalid/x", "ca": "/etc/hostname"}),
+    ("forward", {"url": "env:LENT"}),
+    ("forward", {"url": "http://receiver.invalid/x", "success_header": "env:LENT"}),
+]
+
+
+def test_a_limited_token_gets_nothing_of_the_server_through_a_sink(limited: httpx.Client) -> None:
+    for kind, options in LENT:
+        body = {"name": "new", "dataset": "mine", "kind": kind, "options": options}
+        refused = limited.post(f"{API}/sinks", json=body)
+        assert (refused.status_code, refused.json()["type"]) == (403, "urn:strandline:problem:wrong-scope"), options
+    assert limited.get(f"{API}/sinks").json()["sinks"] == []
+
+
+def test_a_limited_token_changes_only_options_that_every_kind_has(
+    admin: httpx.Client, limited: httpx.Client, tmp_path: Path
+) -> None:
+    assert add_sink(admin, tmp_path / "out", "own", "mine").status_code == 201
+    for body in ({"options": {"path": "/anywhere"}}, {"unset": ["path"]}, {"options": {"token": "env:LENT"}}):
+        refused = limited.patch(f"{API}/sinks/own", json=body)
+        assert refused.status_code == 403, refused.text
+    changed = limited.patch(f"{API}/sinks/own", json={"options": {"batch_rows_min": "7"}})
+    assert changed.status_code == 200 and changed.json()["options"]["batch_rows_min"] == "7"
+    page = limited.get("/sinks").text
+    assert ">forward</option>" in page and ">files</option>" not in page
 
 
 def test_pages_of_tasks_are_complete_and_name_no_hidden_task(served: Served, limited: httpx.Client) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import re
 import threading
 from collections.abc import Iterator
@@ -18,13 +19,18 @@ from fastapi import Request
 from starlette.types import Message
 
 from strandline.core.delivery_types import SinkId
+from strandline.core.reconcile_records import Asked, FindingKind, StorageKind, SweptState
 from strandline.core.roles import Role
 from strandline.core.types import Seq
 from strandline.deliver.facade import Delivery
 from strandline.deliver.quarantine.replay import Replay, ReplayedRow, ReplayReport
 from strandline.lake import Lake
+from strandline.ledger import tasks
+from strandline.ledger.maintain import runs
 from strandline.ledger.maintain.retention_holds import Hold
-from strandline.serve.app import create_app, declared_routes
+from strandline.ledger.reconcile import quarantined_files, reconcile_runs
+from strandline.ledger.reconcile.quarantined_files import NewSwept
+from strandline.serve.app import create_app
 from strandline.serve.auth.caller import Caller
 from strandline.serve.auth.needs import Needs
 from strandline.serve.auth.sessions import COOKIE
@@ -39,8 +45,10 @@ from strandline.serve.server import serve_lake
 from strandline.status import documents
 from strandline.status.maintenance import DatasetMaintenance, MaintenanceStatus
 from strandline.status.status_problem import Severity, StatusProblem, Subject
-from tests.serve.conftest import API, Served, eventually, serving
+from tests.browser.shown_lake import fill
+from tests.serve.conftest import API, TRUST, Served, eventually, serving
 from tests.serve.test_dry_runs import add_sink
+from tests.serve.test_roles import routes
 
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 OWN = SinkKey("d", "s")
@@ -50,7 +58,7 @@ PAGES = ("/", "/datasets", "/sinks", "/quarantine/rows", "/drift", "/runs", "/au
 @pytest.fixture
 def browser(served: Served) -> httpx.Client:
     """Logged in with the form, as an admin."""
-    client = httpx.Client(base_url=served.url, timeout=60)
+    client = httpx.Client(base_url=served.url, timeout=60, verify=TRUST)
     assert log_in(client, served.secrets[Role.ADMIN]).status_code == 303
     return client
 
@@ -189,7 +197,7 @@ def test_the_audit_page_is_filtered_by_who_and_by_how(
 
 
 def test_a_wrong_secret_is_answered_on_the_page_and_attempts_are_limited(served: Served) -> None:
-    with httpx.Client(base_url=served.url, timeout=60) as client:
+    with httpx.Client(base_url=served.url, timeout=60, verify=TRUST) as client:
         answers = [log_in(client, "sl_no") for _ in range(12)]
         assert answers[0].status_code == 401 and COOKIE not in answers[0].cookies
         assert answers[-1].status_code == 429 and int(answers[-1].headers["retry-after"]) > 0
@@ -200,7 +208,7 @@ def test_a_wrong_secret_is_answered_on_the_page_and_attempts_are_limited(served:
 def test_another_site_can_neither_log_a_browser_in_nor_out(
     served: Served, browser: httpx.Client, headers: dict[str, str]
 ) -> None:
-    with httpx.Client(base_url=served.url, timeout=60) as other:
+    with httpx.Client(base_url=served.url, timeout=60, verify=TRUST) as other:
         assert log_in(other, served.secrets[Role.ADMIN], **headers).status_code == 403
     assert browser.post("/logout", data={"csrf": csrf_of(browser)}, headers=headers).status_code == 403
     assert browser.get("/").status_code == 200
@@ -245,20 +253,52 @@ def every_action() -> list[actions.Action]:
     ]  # fmt: skip
 
 
-def test_everything_that_the_api_can_change_has_a_button(lake: Lake) -> None:
-    app = create_app(lake)
-    app.state.context.close()
-    changing = {
+@pytest.fixture
+def much_to_do(served: Served, tmp_path: Path) -> list[str]:
+    """A lake in which everything can be done, and the pages that say so."""
+    lake = served.lake
+    fill(lake, tmp_path / "shown")
+    with served.as_role() as admin:
+        assert admin.post(f"{API}/replication/followers", json={"name": "site"}).status_code == 201
+    swept = [NewSwept(FindingKind.ORPHAN, None, "data/1", "aside/1", 5, None)]
+    assert reconcile_runs.take_lease(lake.ledger, seconds=600) is not None
+    with lake.ledger.write() as connection:
+        again = reconcile_runs.start(connection, Asked(act=True), StorageKind.LOCAL)
+        quarantined_files.move(connection, quarantined_files.begin(connection, again, swept), SweptState.HELD)
+        new = runs.NewRun(lake.dataset("orders").id, runs.Kind.COMPACT, "node-1")
+        run = runs.begin(connection, new, lease_seconds=600)
+        task = tasks.begin(connection, "tick", "warehouse", "node-1", lease_seconds=600)[0].id
+    under_way = [f"/drift/runs/{again}", f"/runs/maintenance/{run}", f"/runs/tasks/{task}"]
+    of_one = ["/datasets/orders", "/sinks/warehouse", "/sinks/ledger-export", "/replication/followers/site"]
+    return [*PAGES, "/replication", "/quarantine/rows?sink=partner", *of_one, *under_way]
+
+
+def offered(page: str) -> set[tuple[str, str]]:
+    """The requests that the buttons of a page can send."""
+    opened = set(re.findall(r'data-opens="([^"]+)"', page))
+    dialogs = re.findall(r'<dialog id="([^"]+)".*?data-method="(\w+)" data-path="([^"]+)"', page, re.DOTALL)
+    assert {name for name, _, _ in dialogs} >= opened, "a button that opens nothing"
+    return {(method, html.unescape(path).partition("?")[0]) for name, method, path in dialogs if name in opened}
+
+
+def test_everything_that_the_api_can_change_has_a_button(
+    served: Served, browser: httpx.Client, much_to_do: list[str]
+) -> None:
+    wanted = {
         (method, path)
-        for path, method, declared in declared_routes(app)
+        for path, method, declared in routes(served.lake)
         if isinstance(declared, Needs)
         and method != "GET"
         and path.startswith(API)
         and not path.endswith("/session")
         and declared.role is not Role.REPLICATE  # what followers say, and no person
     }
-    spelled = {(method, re.sub(r"\{[^}]+\}", "x", path)) for method, path in changing}
-    assert {tuple(a.route.split(" ")) for a in every_action()} == spelled
+    sent = {found for path in much_to_do for found in offered(browser.get(path).text)}
+    forms = {route: re.compile(re.sub(r"\{[^}]+\}", "[^/]+", route[1])) for route in wanted}
+    without = {r for r, form in forms.items() if not any(r[0] == m and form.fullmatch(at) for m, at in sent)}
+    assert without == set(), "no page has a button for it"
+    unknown = {(m, at) for m, at in sent if not any(r[0] == m and form.fullmatch(at) for r, form in forms.items())}
+    assert unknown == set(), "a button that the API does not know"
 
 
 def has_dry_run(description: dict[str, Any], operation: dict[str, Any]) -> bool:

@@ -14,7 +14,7 @@ from strandline.cli.log_lines import log_lines
 from strandline.core.errors import RefusedError, StorageError, UsageError
 from strandline.core.roles import Role
 from strandline.deliver.sinks.blobs.blob_sink import ObjectSink
-from tests.serve.conftest import API, Served, eventually
+from tests.serve.conftest import API, Served, description, eventually
 
 CANARY = "c4n4ry"
 """In every secret below."""
@@ -93,7 +93,7 @@ def shown_anywhere(served: Served, known: Mapping[str, Sequence[str]]) -> dict[s
     seen: dict[str, str] = {}
     with served.as_role() as admin, served.client() as browser:
         assert browser.post(f"{API}/session", json={"token": served.secrets[Role.ADMIN]}).status_code == 201
-        for path, operations in served.description["paths"].items():
+        for path, operations in description()["paths"].items():
             if "get" in operations:
                 held = re.findall(r"{(\w+)}", path)
                 for value in known.get(held[0], ["1"]) if held else [""]:

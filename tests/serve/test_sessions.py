@@ -16,7 +16,7 @@ from strandline.serve import context
 from strandline.serve.auth import sessions
 from strandline.serve.auth.session_key import SessionCookie, load_session_keys
 from strandline.serve.auth.sessions import BACKGROUND, COOKIE
-from tests.serve.conftest import API, Served
+from tests.serve.conftest import API, TRUST, Served
 
 PAGE = {"Accept": "text/html,application/xhtml+xml"}
 MINUTE = timedelta(minutes=1)
@@ -41,7 +41,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Later:
 
 def log_in(served: Served, role: Role = Role.READ) -> tuple[str, str]:
     """The cookie and the token against cross-site requests."""
-    answer = httpx.post(f"{served.url}{API}/session", json={"token": served.secrets[role]}, timeout=60)
+    answer = httpx.post(f"{served.url}{API}/session", json={"token": served.secrets[role]}, timeout=60, verify=TRUST)
     assert answer.status_code == 201, answer.text
     return answer.cookies[COOKIE], answer.json()["csrf"]
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.core.delivery_types import ChunkState, LanePlan
+from strandline.core.errors import UsageError
 from strandline.core.types import Seq, SeqRange
 from strandline.deliver.plan.chunking import (
     Found,
@@ -29,7 +30,7 @@ from strandline.deliver.plan.chunking import (
 from strandline.deliver.plan.size_scan_parquet import pieces_of
 from strandline.deliver.send.core_limits import TroubledSinks, tasks_max
 from strandline.deliver.sink import Cut, Held, HeldRange
-from strandline.deliver.sink_options import parse_common
+from strandline.deliver.sink_options import COMMON, check_common, parse_common
 
 NOW = datetime(2031, 4, 1, tzinfo=UTC)
 
@@ -132,6 +133,19 @@ def test_small_batches_wait_for_more_rows_but_not_for_ever() -> None:
         return batch_is_ready(options, rows=rows, oldest=NOW - timedelta(seconds=age), now=NOW, lanes_behind=behind)
 
     assert not ready(99, 29) and ready(100, 0) and ready(1, 30) and ready(0, 0, behind=True) and not ready(0, 99)
+
+
+def test_a_wait_without_measure_that_an_earlier_release_stored_harms_nobody() -> None:
+    options = parse_common({"batch_rows_min": "9" * 30, "batch_wait_seconds_max": "100000000000000"})
+    assert not batch_is_ready(options, rows=1, oldest=NOW - timedelta(days=1), now=NOW, lanes_behind=False)
+
+
+@pytest.mark.parametrize("name", [option.name for option in COMMON if (option.default or "").isdigit()])
+def test_no_number_among_the_options_is_so_large_that_arithmetic_with_it_fails(name: str) -> None:
+    for value in ("1000000000000001", "9" * 5000, "-1", "1.5", "²"):
+        with pytest.raises(UsageError, match=f"option {name} is"):
+            check_common({name: value})
+    check_common({name: "1000"})
 
 
 def test_waits_grow_are_bounded_and_honour_what_was_asked() -> None:

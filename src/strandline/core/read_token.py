@@ -70,7 +70,7 @@ def decode(token: str) -> Continuation:
         found = Continuation(lake, dataset, None if after is None else Seq(after))
         if found.encode() != token:  # the checksum covers neither the version nor spare bits of the last character
             raise ValueError("spelling")
-    except (ValueError, TypeError) as e:
+    except (ValueError, TypeError, RecursionError) as e:
         raise TokenError("the token is damaged", hint=_HINT) from e
     return found
 

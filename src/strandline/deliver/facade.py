@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -162,11 +162,17 @@ class Delivery:
     def quarantined_page(
         self, names: Sequence[str], *, settled_too: bool = False, after: int | None = None, rows_max: int = 100
     ) -> list[QuarantinedRow]:
-        """Rows of these sinks with their content; `after` is the id of the last row of the previous page."""
+        """Rows of these sinks, without their content; `after` is the id of the last row of the previous page."""
         from strandline.deliver.quarantine.rows import list_page
 
         records = [self.get(name) for name in names]
         return list_page(self.context, records, settled_too=settled_too, after=after, rows_max=rows_max)
+
+    def quarantined_contents(self, page: Sequence[QuarantinedRow]) -> Iterator[QuarantinedRow]:
+        """The same rows with their content, as each is read from the warehouse."""
+        from strandline.deliver.quarantine.rows import read_contents
+
+        return read_contents(self.context, page)
 
     def replay(
         self, name: str, numbers: Sequence[int] | None = None, *, on_progress: OnRows | None = None

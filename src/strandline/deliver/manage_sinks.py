@@ -10,6 +10,7 @@ from uuid import uuid4
 
 from strandline.core.audit_events import Event
 from strandline.core.bounded_text import check_text
+from strandline.core.calling_off import check_going
 from strandline.core.delivery_types import PeerKind, SinkId, SinkRecord, SinkState
 from strandline.core.errors import (
     DestinationTaken,
@@ -26,7 +27,7 @@ from strandline.deliver.context import DeliverContext
 from strandline.deliver.generation_start import Beginning, find_beginning
 from strandline.deliver.sink import Claim, Claimed, HasPeer, term_passed
 from strandline.deliver.sink_kinds import check_options, find_kind
-from strandline.deliver.sink_options import COMMON, own_options, parse_common
+from strandline.deliver.sink_options import COMMON, check_common, own_options, parse_common
 from strandline.deliver.sink_session import open_sink
 from strandline.deliver.sinks.blobs.names import overlaps, place_of
 from strandline.iceberg.schema.columns import Column
@@ -73,6 +74,7 @@ def add_sink(
         utc_now(),
     )  # fmt: skip
     draft, was_ours, peer = _claim_place(context, dataset, draft, wanted, from_now=from_now, may_skip=may_skip)
+    check_going()
     with context.ledger.write() as connection:
         floors.lock(connection, dataset.id)
         floor = floors.get(connection, dataset.id)
@@ -124,7 +126,9 @@ def _claim_place(
             draft = _continue(context, draft, dataset, found)
             # raises before the destination is changed
             context.ledger.query(_beginning, dataset, draft, from_now=from_now, may_skip=may_skip)
+        check_going()
         sink.prepare(wanted)
+        check_going()
         claim = Claim(context.lake, draft.instance, dataset.name, dataset.uuid, context.term())
         claimed = sink.claim(claim, draft.generation)
         if claimed.claim.instance != draft.instance:
@@ -148,7 +152,7 @@ def check_all_options(kind: str, options: Mapping[str, str]) -> None:
         names = ", ".join(o.name for o in (*known.options, *COMMON))
         raise UsageError(f"a sink of kind {kind} has no option {min(unknown)!r}", hint=f"Options: {names}.")
     check_options(known, own_options(options))
-    parse_common(options)
+    check_common(options)
 
 
 def delivered_columns(columns: Sequence[Column], options: Mapping[str, str]) -> list[Column]:
@@ -261,7 +265,9 @@ def update_sink(
                 f"sink {name} delivers to {record.destination}; that cannot be changed",
                 hint="Add another sink for the other place, and remove this one.",
             )
+        check_going()
         sink.prepare(wanted)
+    check_going()
     with context.ledger.write() as connection:
         changed = sinks.set_options(connection, record.id, merged, record.destination, expected=record.options)
         now = sinks.get(connection, name)

@@ -180,7 +180,13 @@ class Deliverer:
             return True
         if waits and not work.open_intents:
             return False
-        return self._can_plan(work, now)
+        try:
+            return self._can_plan(work, now)
+        except failpoints.FailpointError:
+            raise
+        except Exception:
+            # Delivering to it meets the same error, stores it, and waits before it tries again: the others go on.
+            return not waits
 
     def _can_plan(self, work: SinkWork, now: datetime) -> bool:
         record = work.sink

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from strandline.core.errors import BlockLost
 from strandline.core.types import Dataset, Published, Reserved, SnapshotId, Staged
+from strandline.core.whole_number import whole_number
 from strandline.iceberg.metadata.block_plans import AlreadyPublished
 from strandline.iceberg.metadata.offered_plan import ApplyAgain
 from strandline.iceberg.spark import publish
@@ -72,6 +73,6 @@ def _count_rows(work: IngestContext, dataset: Dataset, staged: Staged, published
     view = work.tables.view(dataset.name)
     for snapshot in (staged.snapshot, published):
         known = None if snapshot is None else view.snapshots.get(snapshot)
-        if known is not None and (added := known.summary.get("added-records", "0")).isdigit():
-            return int(added)
+        if known is not None and (added := whole_number(known.summary.get("added-records", "0"))) is not None:
+            return added
     return work.tables.count(dataset.name, staged.head.rows, view.main)

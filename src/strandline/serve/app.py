@@ -190,8 +190,11 @@ def _answer_errors(app: FastAPI, context: ServeContext) -> None:
         return problems.of_error(error, retry_after_seconds, limited=is_limited(request))
 
     @app.exception_handler(RequestValidationError)
-    async def malformed(_request: Request, error: RequestValidationError) -> Response:
-        return problems.of_problem(problems.malformed(error.errors()))
+    async def malformed(request: Request, error: RequestValidationError) -> Response:
+        found = problems.malformed(error.errors())
+        if any(e["type"] == "json_invalid" for e in error.errors()):
+            found = await _refused(request) or found
+        return problems.of_problem(found)
 
     @app.exception_handler(UnicodeEncodeError)
     async def not_text(_request: Request, error: UnicodeEncodeError) -> Response:
@@ -205,6 +208,18 @@ def _answer_errors(app: FastAPI, context: ServeContext) -> None:
         if _is_for_people(request):
             return await error_page(request, found)
         return problems.of_problem(found)
+
+
+async def _refused(request: Request) -> Problem | None:
+    """Why the caller may not use the route. FastAPI reads a body as JSON before it asks."""
+    dependant = getattr(request.scope.get("route"), "dependant", None)
+    calls = [] if dependant is None else [dependency.call for dependency in dependant.dependencies]
+    try:
+        for needed in (call for call in calls if isinstance(call, Needs)):
+            await needed(request)
+    except Problem as e:
+        return e
+    return None
 
 
 def _is_for_people(request: Request) -> bool:

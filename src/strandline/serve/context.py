@@ -45,10 +45,12 @@ _IDENTIFIED_AT_ONCE = 4  # so that nobody keeps others from reading by asking wi
 _SHORT_AT_ONCE = 4
 _FOR_FOLLOWERS_AT_ONCE = 4  # threads that read offers and rows for followers
 _TABLES_AT_ONCE = 4
+_STORAGE_AT_ONCE = 4
 _CHECKS_AT_ONCE = 3  # each of `health.LakeChecks` has one at a time
 # Whoever asks wants an answer, also if the catalog or the ledger gives none. The thread that asked it waits on.
 TABLE_SECONDS_MAX = 15.0
 LEDGER_SECONDS_MAX = 30.0
+STORAGE_SECONDS_MAX = 5.0  # an answer shows what was read until then
 
 
 class ServeContext:
@@ -79,6 +81,7 @@ class ServeContext:
         self._changing = ThreadPoolExecutor(self.settings.changes_at_once_max, "strandline-change")
         # A catalog on another machine may hang. What asks it has threads of its own, so that only that waits for it.
         self._tables = ThreadPoolExecutor(_TABLES_AT_ONCE, "strandline-table")
+        self._storage = ThreadPoolExecutor(_STORAGE_AT_ONCE, "strandline-storage")  # and so may a bucket
         self._checking = ThreadPoolExecutor(_CHECKS_AT_ONCE, "strandline-check")
         self._for_followers = ThreadPoolExecutor(_FOR_FOLLOWERS_AT_ONCE, "strandline-follower")
         self.metrics = ProcessMetrics()
@@ -122,7 +125,7 @@ class ServeContext:
     def close(self) -> None:
         self.work.close()
         self._over.set()
-        reading = (self._identifying, self._reading, self._tables, self._checking, self._for_followers)
+        reading = (self._identifying, self._reading, self._tables, self._storage, self._checking, self._for_followers)
         for pool in (*reading, self._changing_shortly, self._changing):
             pool.shutdown(wait=True, cancel_futures=True)
         self.metrics.close()
@@ -174,7 +177,24 @@ class ServeContext:
 
     async def read(self, caller: Caller, ask: Callable[[], object]) -> Response:
         """Answers with the document that `ask` returns, in a thread."""
-        return answer(await _answered(self._acting(self._reading, caller, ask), "ledger", LEDGER_SECONDS_MAX))
+        return answer(await self.ask_ledger(caller, ask))
+
+    async def ask_ledger(self, caller: Caller, ask: Callable[[], _T]) -> _T:
+        """What `ask` returns. Raises StorageError if that takes longer than LEDGER_SECONDS_MAX."""
+        return await _answered(self._acting(self._reading, caller, ask), "ledger", LEDGER_SECONDS_MAX)
+
+    async def try_storage(self, caller: Caller, read: Callable[[threading.Event], None]) -> None:
+        """Lets `read` read from the warehouse for STORAGE_SECONDS_MAX. Then its event is set: it should end, and what
+        it finds comes too late."""
+        late = threading.Event()
+        reading = asyncio.ensure_future(self._acting(self._storage, caller, lambda: read(late)))
+        try:
+            await asyncio.wait({reading}, timeout=STORAGE_SECONDS_MAX)
+            if reading.done():
+                reading.result()
+        finally:
+            late.set()
+            reading.cancel()
 
     async def read_for_follower(self, caller: Caller, ask: Callable[[], object]) -> Response:
         """The same for what may open tables and takes as long as they do."""

@@ -16,6 +16,7 @@ from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from strandline.core.settings_serve import ServeSettings
+from strandline.http.content_length import says_more_than
 from strandline.http.verified_callers import bearer_secret
 from strandline.serve.auth.session_key import named_session
 from strandline.serve.auth.sessions import COOKIE
@@ -147,8 +148,7 @@ class RequestLimits:
         most = self._settings.body_bytes_max
         closes = {"Connection": "close"}
         large = Problem(TOO_LARGE, f"a body has at most {most:,} bytes", "Send less in one request.", closes)
-        said = Headers(scope=scope).get("content-length", "")
-        if said.isascii() and said.isdigit() and int(said) > most:
+        if says_more_than(Headers(scope=scope).get("content-length"), most):
             raise large
         pieces: list[bytes] = []
         size = 0

@@ -14,6 +14,7 @@ from strandline.core.activity import Activity, ActivityKind, observing
 
 _WORK_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
 _REQUEST_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+_NO_ANSWER = "none"  # the client went away before
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 
 
@@ -24,7 +25,10 @@ class ProcessMetrics:
         own = self.registry = CollectorRegistry()
         ProcessCollector(registry=own)
         self.requests = Counter(
-            "strandline_api_requests", "Requests that were answered.", ("method", "route", "status"), registry=own
+            "strandline_api_requests",
+            "Requests that were answered; the status `none`: the client went away before.",
+            ("method", "route", "status"),
+            registry=own,
         )
         self.request_seconds = Histogram(
             "strandline_api_request_seconds",
@@ -104,23 +108,26 @@ class RequestMetrics:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began, status = time.perf_counter(), 500
+        began, status = time.perf_counter(), _NO_ANSWER
 
         async def watched(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status = str(message["status"])
             await send(message)
 
         self._counted.under_way.inc()
         try:
             await self._app(scope, receive, watched)
+        except Exception:
+            status = "500" if status == _NO_ANSWER else status
+            raise
         finally:
             self._counted.under_way.dec()
             # never the path itself: clients would make up as many time series as they like
             route = self._path_of(scope.get("endpoint"))
             method = scope["method"] if scope["method"] in _METHODS else "other"
-            self._counted.requests.labels(method, route, str(status)).inc()
+            self._counted.requests.labels(method, route, status).inc()
             self._counted.request_seconds.labels(route).observe(time.perf_counter() - began)
 
     def _path_of(self, endpoint: object) -> str:

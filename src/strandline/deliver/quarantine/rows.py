@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from strandline.ledger.deliver.quarantine import NOT_DELIVERED, Quarantined, Qua
 from strandline.ledger.engine import Connection
 
 _SHOWN_BYTES_MAX = 1 << 20  # the content of a larger row is not shown: its object can be read
+_PAGE_BYTES_MAX = 8 << 20  # of all contents of a page
 _NUMBERS_NAMED_MAX = 100  # in one event
 
 OnRows = Callable[[int, int], None]  # rows handled, rows in all
@@ -32,6 +33,7 @@ class QuarantinedRow:
     place: str  # its object
     content: Any  # the row itself; None if it was not read
     problem: str | None = None  # why its content cannot be shown
+    omitted: bool = False  # its content was not asked for, or not in time
 
 
 def list_rows(
@@ -50,18 +52,39 @@ def list_rows(
 def list_page(
     context: DeliverContext, records: Sequence[SinkRecord], *, settled_too: bool, after: int | None, rows_max: int
 ) -> list[QuarantinedRow]:
-    """Rows of these sinks with their content, by id; `after` is the last id of the previous page."""
+    """Rows of these sinks by id, without their content; `after` is the last id of the previous page. Asks only the
+    ledger."""
     objects, names = open_objects(context.config), {record.id: record.name for record in records}
     states = None if settled_too else NOT_DELIVERED
     rows = context.ledger.query(quarantine.page, list(names), states=states, after=after, rows_max=rows_max)
-    return [QuarantinedRow(names[r.sink], r, objects.place(r.object), *_content(objects, r)) for r in rows]
+    found = [QuarantinedRow(names[r.sink], r, objects.place(r.object), None) for r in rows]
+    return [replace(q, problem=_NOT_READ, omitted=True) if q.row.state in NOT_DELIVERED else q for q in found]
+
+
+def read_contents(context: DeliverContext, page: Sequence[QuarantinedRow]) -> Iterator[QuarantinedRow]:
+    """The same rows, one after the other, with their content as far as a page has room for it."""
+    objects, left = open_objects(context.config), _PAGE_BYTES_MAX
+    for q in page:
+        if not q.omitted:
+            yield q
+        elif q.row.size > min(left, _SHOWN_BYTES_MAX):
+            yield replace(q, problem=_TOO_LARGE if q.row.size > _SHOWN_BYTES_MAX else _NO_ROOM)
+        else:
+            left -= q.row.size
+            content, problem = _content(objects, q.row)
+            yield replace(q, content=content, problem=problem, omitted=False)
+
+
+_TOO_LARGE = "too large to be shown here"
+_NO_ROOM = "not read: the contents of a page are too large together; ask for fewer rows"
+_NOT_READ = "not read in time: the warehouse is slow, or does not answer"
 
 
 def _content(objects: QuarantineObjects, row: Quarantined) -> tuple[Any, str | None]:
     if row.state not in NOT_DELIVERED:
         return None, None
     if row.size > _SHOWN_BYTES_MAX:
-        return None, "too large to be shown here"
+        return None, _TOO_LARGE
     try:
         body = objects.get(row.object)
         if body is None:

@@ -27,6 +27,7 @@ from strandline.core.types import (
     SnapshotId,
     is_reserved,
 )
+from strandline.core.whole_number import whole_number
 
 LAKE_PROPERTY = "strandline.lake"
 EPOCH_PROPERTY = "strandline.epoch"
@@ -83,11 +84,11 @@ class RecordedPurge:
 
     @classmethod
     def parse(cls, recorded: tuple[str, str]) -> RecordedPurge | None:
-        found, value = _PURGE.fullmatch(recorded[0]), recorded[1]
-        if found is None or not (value.isascii() and value.isdigit()):
+        found, value = _PURGE.fullmatch(recorded[0]), whole_number(recorded[1])
+        if found is None or value is None:
             return None
         lo, hi, number = (int(text or 0) for text in found.groups())
-        return cls(SeqRange(Seq(lo), Seq(hi)), int(value), number) if lo <= hi <= SEQ_MAX else None
+        return cls(SeqRange(Seq(lo), Seq(hi)), value, number) if lo <= hi <= SEQ_MAX else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,8 @@ class WapId:
             return None
         numbers, _, shard = parts[3].partition("@")
         lo, _, hi = numbers.partition("-")
-        named = ShardId(int(shard)) if shard.isdigit() else None
+        number = whole_number(shard)
+        named = None if number is None else ShardId(number)
         try:
             return WapId(parts[2], SeqRange(Seq(int(lo)), Seq(int(hi))), parts[4] or None, parts[5], named)
         except ValueError:
@@ -189,7 +191,7 @@ class TableView:
     @property
     def floors(self) -> list[Seq]:
         found = (n.removeprefix(FLOOR_PREFIX) for n in self.properties if n.startswith(FLOOR_PREFIX))
-        return [Seq(int(text)) for text in found if text.isdigit()]
+        return [Seq(number) for text in found if (number := whole_number(text)) is not None]
 
     @property
     def floor(self) -> int:
@@ -216,7 +218,7 @@ class TableView:
     def cuts(self) -> dict[Seq, str]:
         """What take-overs left of the table, by the number of the cut."""
         named = {n.removeprefix(CUT_PREFIX): v for n, v in self.properties.items() if n.startswith(CUT_PREFIX)}
-        return {Seq(int(number)): v for number, v in named.items() if number.isascii() and number.isdigit()}
+        return {Seq(number): v for text, v in named.items() if (number := whole_number(text)) is not None}
 
     @property
     def branches(self) -> Mapping[str, SnapshotId]:

@@ -22,6 +22,7 @@ from pyiceberg.schema import Schema
 
 from strandline.core.errors import CommitUnknown, StorageError, StrandlineError
 from strandline.core.types import Anchor, SnapshotId
+from strandline.core.whole_number import whole_number
 from strandline.iceberg.metadata.identifier import name_of
 from strandline.iceberg.metadata.lineage import Links
 from strandline.iceberg.metadata.table_metadata import FORMAT_PROPERTY, METRICS_PROPERTY
@@ -244,5 +245,4 @@ def _rows(table: Table) -> int | None:
     if main is None:
         return 0
     summary: Mapping[str, Any] = {} if main.summary is None else main.summary.additional_properties
-    found = summary.get("total-records")
-    return int(found) if found is not None and found.isdigit() else None
+    return whole_number(summary.get("total-records"))

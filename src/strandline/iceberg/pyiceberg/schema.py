@@ -17,6 +17,7 @@ from pyiceberg.types import IcebergType, LongType, NestedField, StringType
 
 from strandline.core.errors import SchemaError
 from strandline.core.types import INTERNAL_COLUMNS, PARTITION_COLUMN, SEQ_COLUMN
+from strandline.core.whole_number import whole_number
 from strandline.iceberg.schema.columns import (
     Column,
     ColumnType,
@@ -162,12 +163,11 @@ def _total(table: Table, name: str) -> int | None:
     if newest is None:
         return 0
     found = None if newest.summary is None else newest.summary.additional_properties.get(name)
-    return int(found) if found is not None and found.isdigit() else None
+    return whole_number(found)
 
 
 def _target_bytes(table: Table) -> int:
-    found = table.properties.get("write.target-file-size-bytes", "")
-    return int(found) if found.isdigit() and int(found) else _TARGET_BYTES
+    return whole_number(table.properties.get("write.target-file-size-bytes")) or _TARGET_BYTES
 
 
 def _partition_by(table: Table) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from strandline.core.errors import SchemaError
+from strandline.core.whole_number import whole_number
 from strandline.iceberg.schema.schema_file import split_at_commas
 
 _PLAIN = ("identity", "year", "month", "day", "hour")
@@ -53,8 +54,9 @@ def _parse(text: str) -> PartitionBy:
     match transform, arguments:
         case _, [column] if transform in _PLAIN and column:
             return PartitionBy(column, transform)
-        case _, [number, column] if transform in _WITH_NUMBER and number.isdigit() and column:
-            if not 1 <= int(number) < 2**31:
-                raise SchemaError(f"{text}: the number must be at least 1")
-            return PartitionBy(column, f"{transform}[{int(number)}]")
+        case _, [digits, column] if transform in _WITH_NUMBER and digits.isascii() and digits.isdigit() and column:
+            number = whole_number(digits)
+            if number is None or not 1 <= number < 2**31:
+                raise SchemaError(f"{text}: the number must be at least 1, and less than 2^31")
+            return PartitionBy(column, f"{transform}[{number}]")
     raise SchemaError(f"not a way to partition: {text!r}", hint=_HINT)

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from strandline.core.errors import InputError, SchemaError
+from strandline.core.whole_number import whole_number
 from strandline.iceberg.schema.columns import (
     Column,
     ColumnType,
@@ -30,8 +31,8 @@ _PLAIN = frozenset({
     "boolean", "int", "long", "float", "double", "date", "time", "timestamp", "timestamptz", "timestamp_ns",
     "timestamptz_ns", "string", "uuid", "binary", "variant", "unknown",
 })  # fmt: skip
-_DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)")
-_FIXED = re.compile(r"fixed\[\s*(\d+)\s*\]")
+_DECIMAL = re.compile(r"decimal\(\s*([0-9]+)\s*,\s*([0-9]+)\s*\)")
+_FIXED = re.compile(r"fixed\[\s*([0-9]+)\s*\]")
 _GEO = re.compile(r"(geometry|geography)(\(.*\))?")
 
 # names that people use out of habit, and Iceberg's names for them
@@ -120,14 +121,15 @@ def _parse_primitive(text: str, where: str) -> Primitive:
     if text in _PLAIN:
         return Primitive(text)
     if match := _DECIMAL.fullmatch(text):
-        precision, scale = int(match[1]), int(match[2])
-        if not (1 <= precision <= 38 and scale <= precision):
+        precision, scale = whole_number(match[1]), whole_number(match[2])
+        if precision is None or scale is None or not (1 <= precision <= 38 and scale <= precision):
             raise SchemaError(f"column {where}: {text} is not possible; precision is 1 to 38, scale 0 to the precision")
         return Primitive(f"decimal({precision},{scale})")
     if match := _FIXED.fullmatch(text):
-        if int(match[1]) < 1:
-            raise SchemaError(f"column {where}: {text} holds nothing")
-        return Primitive(f"fixed[{int(match[1])}]")
+        length = whole_number(match[1])
+        if length is None or not 1 <= length < 2**31:
+            raise SchemaError(f"column {where}: {text} holds {'nothing' if length == 0 else 'too much'}")
+        return Primitive(f"fixed[{length}]")
     if _GEO.fullmatch(text):
         return Primitive(text)
     outer = re.split(r"[<(\[]", text.lower(), maxsplit=1)[0].strip()

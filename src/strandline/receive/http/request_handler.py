@@ -33,6 +33,7 @@ from strandline.core.errors import (
 )
 from strandline.core.roles import Role, allows
 from strandline.core.types import Dataset, DatasetId
+from strandline.http.content_length import says_more_than
 from strandline.http.verified_callers import SharedQuestions, VerifiedCallers, bearer_secret
 from strandline.iceberg.metadata.identifier import full_name
 from strandline.ledger.ingest import datasets
@@ -214,9 +215,8 @@ class RequestHandler:
 
     async def read(self, request: Request, limit: int) -> bytes:
         """The whole body. Raises EarlyReply if it has more than `limit` bytes, or if its Content-Length says so."""
-        said = request.headers.get("content-length", "")
         large = EarlyReply(answers.too_large(limit, f"a body has at most {limit:,} bytes as it is sent"))
-        if said.isascii() and said.isdigit() and int(said) > limit:
+        if says_more_than(request.headers.get("content-length"), limit):
             raise large
         pieces: list[bytes] = []
         size = 0

@@ -22,6 +22,7 @@ from strandline.core.errors import (
     StrandlineError,
     TableUnfit,
 )
+from strandline.core.whole_number import whole_number
 from strandline.core.wording import plural
 from strandline.reconcile.model import Content, Lineage, TableHead
 from strandline.reconcile.paths import canonical, first_that_is_no_text, key
@@ -282,8 +283,8 @@ class Parts:
 def entries_said(snapshot: Snapshot) -> int | None:
     """The live entries of a snapshot by its summary; a lower bound if that lacks some kinds. None without counts."""
     said = {} if snapshot.summary is None else snapshot.summary.additional_properties
-    counts = [said.get(name, "") for name in ("total-data-files", "total-delete-files")]
-    known = [int(count) for count in counts if count.isdecimal()]
+    counts = [whole_number(said.get(name)) for name in ("total-data-files", "total-delete-files")]
+    known = [count for count in counts if count is not None]
     return sum(known) if known else None
 
 

@@ -12,7 +12,19 @@ from strandline.core.errors import UsageError
 from strandline.core.replication import SHARDS_MAX
 from strandline.core.roles import Role
 from strandline.ledger.ingest import blocks
-from strandline.serve.api.inputs import AfterName, BeforeId, Body, DryRun, Limit, Name, NamePath, Text, cut, paged
+from strandline.serve.api.inputs import (
+    LONG_BYTES_MAX,
+    AfterName,
+    BeforeId,
+    Body,
+    DryRun,
+    Limit,
+    Name,
+    NamePath,
+    Text,
+    cut,
+    paged,
+)
 from strandline.serve.auth.caller import Caller
 from strandline.serve.auth.needs import needs
 from strandline.serve.context import ServeContext, context_of
@@ -35,9 +47,12 @@ from strandline.status import documents
 router = APIRouter(prefix="/datasets", tags=["datasets"])
 
 
+TypeName = Annotated[str, Field(max_length=LONG_BYTES_MAX)]
+
+
 class NewColumn(Body):
     name: Text
-    type: str | dict[str, Any]
+    type: TypeName | dict[str, Any]
     required: bool = False
     doc: Text | None = None
 
@@ -52,7 +67,7 @@ class NewDataset(Body):
 
 class ColumnChange(Body):
     name: Text
-    type: str
+    type: TypeName
 
 
 class Renamed(Body):

@@ -13,13 +13,14 @@ from strandline.core.calling_off import check_going
 from strandline.core.documents import Document
 from strandline.core.errors import UsageError
 from strandline.core.roles import Role
+from strandline.deliver.quarantine.rows import QuarantinedRow
 from strandline.serve.api.inputs import AfterId, Body, Limit, Name, Text, paged
 from strandline.serve.api.sinks import check_sink
 from strandline.serve.api.tasks import TASK_STARTED, start_task, task_started
 from strandline.serve.auth.caller import Caller
 from strandline.serve.auth.needs import needs
-from strandline.serve.context import context_of
-from strandline.serve.describe import COUNT, FLAG, NAMED, NUMBER, TEXT, documented, fields, list_of, page_of
+from strandline.serve.context import answer, context_of
+from strandline.serve.describe import COUNT, FLAG, NAMED, NUMBER, TEXT, also, documented, fields, list_of, page_of
 from strandline.serve.schemas import QUARANTINED_ROW
 from strandline.status import documents
 
@@ -55,7 +56,13 @@ class Discard(Chosen):
 @router.get(
     "",
     summary="Rows in quarantine, with their content",
-    **documented(page_of("rows", QUARANTINED_ROW, NUMBER), problems=NAMED),
+    **documented(
+        also(
+            page_of("rows", QUARANTINED_ROW, NUMBER),
+            contents_omitted=COUNT | {"description": "Rows here whose content was not read; `problem` says why."},
+        ),
+        problems=NAMED,
+    ),
 )
 async def list_quarantined_rows(
     request: Request,
@@ -65,19 +72,32 @@ async def list_quarantined_rows(
     limit: Limit = 100,
     after: AfterId = None,
 ) -> Response:
+    """The contents of an answer have at most 8 MiB together, and are read for five seconds at most."""
     context = context_of(request)
 
-    def load() -> Document:
+    def load() -> list[QuarantinedRow]:
         delivery = context.lake.delivery
         names = (
             [s.name for s in delivery.list_sinks() if caller.sees(delivery.dataset_name(s))]
             if sink is None
             else [check_sink(context, caller, sink)]
         )
-        found = delivery.quarantined_page(names, settled_too=settled, after=after, rows_max=limit + 1)
-        return paged("rows", found, limit, documents.quarantined_row, lambda q: q.row.id)
+        return delivery.quarantined_page(names, settled_too=settled, after=after, rows_max=limit + 1)
 
-    return await context.read(caller, load)
+    found = await context.ask_ledger(caller, load)
+
+    def read_contents(late: threading.Event) -> None:
+        for n, row in enumerate(context.lake.delivery.quarantined_contents(found[:limit])):
+            if late.is_set():
+                return
+            found[n] = row
+
+    if any(q.omitted for q in found[:limit]):
+        await context.try_storage(caller, read_contents)
+    shown = list(found)  # a reading that is late ends by itself, and changes nothing more
+    omitted = sum(q.omitted for q in shown[:limit])
+    document = paged("rows", shown, limit, documents.quarantined_row, lambda q: q.row.id)
+    return answer(document | {"contents_omitted": omitted})
 
 
 @router.post("/replay", summary="Send rows again", **TASK_STARTED)

@@ -14,7 +14,7 @@ from strandline.serve.auth.needs import anyone, needs
 from strandline.serve.auth.sessions import NewSession
 from strandline.serve.context import ServeContext, address_of, answer, context_of
 from strandline.serve.describe import FLAG, TEXT, documented, fields, list_of, one_of, or_null
-from strandline.serve.problems import no_token, too_many
+from strandline.serve.problems import Problem, no_token, too_many
 
 router = APIRouter(prefix="/session", tags=["session"])
 
@@ -43,7 +43,11 @@ async def log_in(context: ServeContext, request: Request, secret: str) -> NewSes
     wait = context.logins.wait_seconds(address)
     if wait is not None:
         raise too_many("too many attempts to log in", wait)
-    made = await context.identify(lambda: context.sessions.start(secret), logs_in=True)
+    try:
+        made = await context.identify(lambda: context.sessions.start(secret), logs_in=True)
+    except Problem:
+        context.logins.forget_last(address)  # nobody was asked whether the secret is one
+        raise
     if made is None:
         raise no_token("this is not the secret of a valid token")
     context.logins.forget_last(address)

@@ -28,6 +28,7 @@ from strandline.serve.api.inputs import (
     paged,
 )
 from strandline.serve.api.tasks import TASK_STARTED, done_or_started, start_task
+from strandline.serve.auth import lending
 from strandline.serve.auth.caller import Caller
 from strandline.serve.auth.needs import needs
 from strandline.serve.context import ServeContext, context_of
@@ -131,8 +132,10 @@ async def list_sinks(
 @router.post("", summary="Add a sink", **done_or_started(SINK, status=201, said="Added."))
 async def add_sink(request: Request, wanted: NewSink, caller: Caller = needs(Role.ADMIN)) -> Response:
     """The destination is looked at and claimed before anything is recorded. With the option `where` it is a task,
-    because Spark checks the condition."""
+    because Spark checks the condition. A token that is limited to datasets adds sinks of kind `forward` only, without a
+    secret."""
     context = context_of(request)
+    lending.check_new_sink(caller, wanted.kind, wanted.options)
 
     def add() -> Document:
         dataset = caller.check_sees(wanted.dataset)
@@ -230,7 +233,8 @@ async def update_sink(
     request: Request, name: NamePath, changes: SinkChanges, caller: Caller = needs(Role.ADMIN)
 ) -> Response:
     """What was promised already is delivered with the old ones; nothing is sent again. With the option `where` it is a
-    task, because Spark checks the condition."""
+    task, because Spark checks the condition. A token that is limited to datasets changes only options that every kind
+    has."""
     context = context_of(request)
 
     def check() -> str:
@@ -238,7 +242,9 @@ async def update_sink(
             raise UsageError("nothing to change", hint="Say options or unset.")
         if both := sorted(changes.options.keys() & set(changes.unset)):
             raise UsageError(f"the option {both[0]} is both set and unset")
-        return check_sink(context, caller, name)
+        known = check_sink(context, caller, name)
+        lending.check_changed_sink(caller, {*changes.options, *changes.unset})
+        return known
 
     def update() -> Document:
         return _sink(context, context.lake.delivery.update(check(), changes.options, changes.unset))

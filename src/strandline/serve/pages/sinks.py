@@ -12,6 +12,7 @@ from strandline.core.roles import Role
 from strandline.serve.api import sinks as api
 from strandline.serve.api import tasks
 from strandline.serve.api.inputs import NamePath, Text
+from strandline.serve.auth import lending
 from strandline.serve.auth.caller import Caller
 from strandline.serve.auth.needs import needs
 from strandline.serve.context import context_of
@@ -58,14 +59,14 @@ async def list_sinks(
         sparks={s.name: spark(source.history, s) for s in shown},
         history=source.history,
         has_datasets=bool(status.datasets),
-        add=actions.add_sink(sorted(d.name for d in status.datasets), _kinds()),
+        add=actions.add_sink(sorted(d.name for d in status.datasets), _kinds(caller)),
     )
 
 
-def _kinds() -> list[str]:
+def _kinds(caller: Caller) -> list[str]:
     from strandline.deliver.sink_kinds import kind_names
 
-    return kind_names()
+    return list(lending.KINDS) if caller.is_limited else kind_names()
 
 
 @router.get("/sinks/{name}")

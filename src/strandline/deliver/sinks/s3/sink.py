@@ -19,6 +19,7 @@ from typing import Any
 from strandline.core import failpoints
 from strandline.core.errors import RefusedError, StorageError, UsageError
 from strandline.core.types import Seq, SeqRange, before
+from strandline.core.whole_number import whole_number
 from strandline.deliver.sink import (
     Address,
     Conflict,
@@ -317,8 +318,8 @@ class _Chunk:
         said = found["Metadata"]
         if any(said.get(METADATA + key) != value for key, value in self._identity.items()):
             return Conflict((self._parcel.range,))
-        rows = said.get(METADATA + "rows", "")
-        count = int(rows) if rows.isascii() and rows.isdigit() else self._parcel.rows.num_rows
+        rows = whole_number(said.get(METADATA + "rows"))
+        count = self._parcel.rows.num_rows if rows is None else rows
         return Landed(count, said.get(METADATA + "digest", ""), int(found["ContentLength"]), repeat=True)
 
 
@@ -359,12 +360,13 @@ def _open(context: SinkContext) -> Sink:
 
 
 def _parse_bytes(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and _PART_BYTES_MIN <= int(text) <= _PUT_BYTES_MAX):
+    size = whole_number(text)
+    if size is None or not _PART_BYTES_MIN <= size <= _PUT_BYTES_MAX:
         raise UsageError(
             f"multipart_bytes cannot be {text}",
             hint=f"It is a number of bytes from {_PART_BYTES_MIN} to {_PUT_BYTES_MAX}.",
         )
-    return int(text)
+    return size
 
 
 KIND = SinkKind(
