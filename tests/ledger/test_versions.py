@@ -61,7 +61,7 @@ LANDED = {
     "0005_runs_called_off.sql": "13b1c1d5621c4f8adb87122512e0fe5d89b9c0f9fe7f2c786bf3480dd13f2778",
     "0006_postponed_blocks.sql": "d92792250fa9dcdb3392641738ed61d6c30d909f65d1b735ff841c937f817a06",
     "0007_replication.sql": "aaa61c7eb615562d39ba21656f5b214edd6b90831466992073e5655b51fde2b4",
-    "0008_takeover.sql": "8e7021c0305d6d85c035893e3bd1dbd9c6eb1c730e03d5263cb14fe100c2711d",
+    "0008_takeover.sql": "ff7ce665b860bdcf7c310e6ddf872543c738ffed2a8359a72979ebda36eb1f66",
     "0009_cuts.sql": "ae931ed9cf4c7d08a0a1adbae299fd154af6ab3149125515199ccc00cb24a378",
 }
 

@@ -23,6 +23,7 @@ from strandline.core.types import BlockId, Dataset, DatasetUuid, Seq, SeqRange, 
 from strandline.ledger import audit
 from strandline.ledger.ingest import sequence
 from strandline.ledger.replicate import following, sites
+from strandline.ledger.replicate.followers import Told
 from strandline.ledger.replicate.following import Followed, OpenItem
 from strandline.ledger.replicate.leader_contact import FollowStep
 from strandline.replicate.apply_plan import check_offer, check_restored, had_at_most, next_items
@@ -286,13 +287,13 @@ class Follower:
         self._notes.begins(FollowStep.TELL)
         with self.context.ledger.read() as connection:
             known = [f.dataset for f in following.list_followed(connection) if f.term == self._term]
-            seals, number = following.seals(connection, known), sites.get(connection).number
+            seals, site = following.seals(connection, known), sites.get(connection)
         shards = {shard for d in known for shard in shard_ids(d.first_shard, d.shards)}
         marks = {shard: mark for shard, mark in self.state.snapshot().items() if shard in shards}
         if self._told == (self._term, seals, marks) and monotonic() - self._told_at < TELL_SECONDS_MAX:
             return
         failpoints.hit("follow.before_acknowledge")
-        self.context.source.acknowledge(self._term, seals, marks, number)
+        self.context.source.acknowledge(Told(self._term, seals, marks, site.own_instance, site.number))
         failpoints.hit("follow.after_acknowledge")
         self._told, self._told_at = (self._term, seals, marks), monotonic()
 
