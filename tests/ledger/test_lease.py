@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+import sqlalchemy as sa
 
 from strandline.core import failpoints
 from strandline.core.arbiter import Member
@@ -16,8 +17,9 @@ from strandline.core.errors import LeaseOver, NotLeader, RefusedError, StorageEr
 from strandline.core.settings import LakeConfig
 from strandline.core.settings_replication import ReplicationSettings
 from strandline.core.types import Published, Reserved, Seq, SnapshotId, Staged
-from strandline.ledger.ingest import blocks
+from strandline.ledger.ingest import blocks, sequence
 from strandline.ledger.replicate import followers, members, sites
+from strandline.ledger.witness import Witness
 from strandline.replicate.arbiter.arbiter import Arbiter, Landed, Seen
 from strandline.replicate.arbiter.folder import FolderCell
 from strandline.replicate.lease import SiteLease
@@ -118,6 +120,23 @@ def test_who_stopped_between_the_look_and_the_transaction_finds_its_lease_over(l
     led.now += LEASE
     with pytest.raises(LeaseOver):
         right.check()
+
+
+def test_a_batch_whose_process_stopped_before_the_transaction_of_its_commit_point_is_not_committed(
+    led: Led, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had looked, and went on when its lease was over: another site may lead by then."""
+    held = led.bench.reserve("a")
+    check = sequence.check
+
+    def stopped(connection: sa.Connection, witness: Witness) -> None:
+        led.now += LEASE
+        check(connection, witness)
+
+    monkeypatch.setattr("strandline.ledger.ingest.blocks.sequence.check", stopped)
+    with pytest.raises(LeaseOver):
+        led.commit(held)
+    assert isinstance(blocks.find_block(led.bench.ledger, held.head), Reserved)
 
 
 def test_a_claim_stops_the_leader_and_is_not_stored_before_that_site_leads(led: Led) -> None:
