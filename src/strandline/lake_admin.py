@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strandline.core.audit_events import Event
 from strandline.core.block_branches import parse_branch
-from strandline.core.errors import LedgerUnreadable, RefusedError, WitnessUnreadable
+from strandline.core.errors import LedgerUnreadable, RefusedError, StrandlineError, WitnessUnreadable
 from strandline.core.replication import SiteRole
 from strandline.core.settings import CONFIG_NAME, LakeConfig, find_config, load_config
 from strandline.iceberg.metadata.table_metadata import LAKE_PROPERTY, WapId
@@ -18,6 +19,7 @@ from strandline.lake import Lake
 from strandline.ledger import audit
 from strandline.ledger.ingest import sequence
 from strandline.ledger.replicate import leader_contact, sites
+from strandline.ledger.replicate.followers import Told
 from strandline.ledger.witness import Mark
 from strandline.storage.durable import sync_folder, write_file
 
@@ -85,24 +87,28 @@ def follow_lake(
     source = open_source(where, token)
     try:
         site = source.site()
+        lake, mark = _begin(home, warehouse, ledger, Mark(site.lake, 0, SiteRole.FOLLOWER, site.term))
+        # The witness says whose site this is, whatever becomes of the ledger.
+        if (mark.lake, mark.role) != (site.lake, SiteRole.FOLLOWER):
+            raise RefusedError(
+                f"there is another lake already at {home} ({mark.lake}); it cannot follow {leader}",
+                hint="Name a new folder, and a warehouse that no lake has.",
+            )
+        if not lake.ledger.exists():
+            lake.ledger.create(mark.lake)
+        lake.ledger.open()
+        with lake.ledger.write() as connection:
+            sites.follow(connection, leader=where, token=token, term=site.term)
+            leader_contact.forget(connection)
+            if site.site_number is not None:
+                sites.take_number(connection, site.site_number)
+            audit.record(connection, Event.FOLLOWING_BEGUN, leader=where, term=site.term)
+            here = sites.get(connection)
+        # What a site before it has told with this token counts no more. If it cannot say so now, its first pass does.
+        with suppress(StrandlineError):
+            source.acknowledge(Told(site.term, {}, {}, here.own_instance, here.number))
     finally:
         source.close()
-    lake, mark = _begin(home, warehouse, ledger, Mark(site.lake, 0, SiteRole.FOLLOWER, site.term))
-    # The witness says whose site this is, whatever becomes of the ledger.
-    if (mark.lake, mark.role) != (site.lake, SiteRole.FOLLOWER):
-        raise RefusedError(
-            f"there is another lake already at {home} ({mark.lake}); it cannot follow {leader}",
-            hint="Name a new folder, and a warehouse that no lake has.",
-        )
-    if not lake.ledger.exists():
-        lake.ledger.create(mark.lake)
-    lake.ledger.open()
-    with lake.ledger.write() as connection:
-        sites.follow(connection, leader=where, token=token, term=site.term)
-        leader_contact.forget(connection)
-        if site.site_number is not None:
-            sites.take_number(connection, site.site_number)
-        audit.record(connection, Event.FOLLOWING_BEGUN, leader=where, term=site.term)
     lake.open()
     return lake
 

@@ -37,7 +37,7 @@ class Site:
 
 def tell(lake: Lake, follower: str, mark: int) -> None:
     orders = lake.dataset("orders")
-    told = Told(1, {orders.uuid: Seq(mark)}, {ShardId(orders.first_shard): Seq(mark)})
+    told = Told(1, {orders.uuid: Seq(mark)}, {ShardId(orders.first_shard): Seq(mark)}, "the site")
     lake.ledger.change(followers.acknowledge, lake.followers.get(follower), told)
 
 

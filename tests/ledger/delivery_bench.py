@@ -103,7 +103,9 @@ class Delivery:
             rows = SeqRange(Seq(lo), Seq(hi))
             blocks.insert_published(connection, self.dataset.id, rows, kind=BlockKind.RECOVERED, batch_id=f"{lo}-{hi}")
 
-    def plan(self, until: int, *plans: LanePlan, lease: Lease | None = None, **options: str) -> list[Intent] | None:
+    def plan(
+        self, until: int, *plans: LanePlan, lease: Lease | None = None, waits_upto: int | None = None, **options: str
+    ) -> list[Intent] | None:
         stored = intents.store_plan(
             self.ledger,
             lease or self.lease,
@@ -112,6 +114,7 @@ class Delivery:
             lanes=plans,
             options=options,
             token=self.token,
+            waits_upto=None if waits_upto is None else Seq(waits_upto),
         )
         self.refresh()
         return stored

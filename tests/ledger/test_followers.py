@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 import sqlalchemy as sa
 
-from strandline.core.errors import NoSuchFollower, RefusedError, StorageError, TermPassed, UsageError
+from strandline.core.errors import MarkMoved, NoSuchFollower, RefusedError, StorageError, TermPassed, UsageError
 from strandline.core.replication import OnLag
 from strandline.core.roles import Role
 from strandline.core.types import BlockKind, DatasetUuid, Seq, SeqRange, ShardId
@@ -18,9 +19,10 @@ from strandline.ledger.receive import tokens
 from strandline.ledger.replicate import follower_report, followers
 from strandline.ledger.replicate.followers import Follower, NewFollower, Told
 from strandline.ledger.schema.core import block
-from strandline.ledger.schema.replicate import site
+from strandline.ledger.schema.replicate import follower, site
 from strandline.replicate.manage_followers import Followers
 from tests.ledger.conftest import Bench
+from tests.ledger.delivery_bench import new_delivery
 
 
 def add(bench: Bench, name: str = "east", **more: object) -> Follower:
@@ -29,13 +31,17 @@ def add(bench: Bench, name: str = "east", **more: object) -> Follower:
         return followers.add(connection, NewFollower(name, token.id, **more))  # type: ignore[arg-type]
 
 
-def tell(bench: Bench, found: Follower, seal: int | None = None, term: int = 1, **marks: int) -> None:
+def tell(
+    bench: Bench, found: Follower, seal: int | None = None, term: int = 1, instance: str = "a", **marks: int
+) -> Follower:
     told = Told(
         term,
         {} if seal is None else {bench.dataset.uuid: Seq(seal)},
         {ShardId(int(shard.removeprefix("s"))): Seq(mark) for shard, mark in marks.items()},
+        instance,
     )
-    bench.ledger.change(followers.acknowledge, found, told)
+    with bench.ledger.write() as connection:
+        return followers.acknowledge(connection, followers.get(connection, found.name), told)
 
 
 def seal_of(bench: Bench, name: str = "east") -> int | None:
@@ -108,7 +114,7 @@ def test_what_a_follower_does_not_follow_is_ignored(bench: Bench) -> None:
     bench.reserve("a", 10)
     made = add(bench, datasets=(other.uuid,))
     told = Told(
-        1, {bench.dataset.uuid: Seq(5), DatasetUuid("nobody's"): Seq(5)}, {ShardId(0): Seq(5), ShardId(99): Seq(5)}
+        1, {bench.dataset.uuid: Seq(5), DatasetUuid("nobody's"): Seq(5)}, {ShardId(0): Seq(5), ShardId(99): Seq(5)}, "a"
     )
     bench.ledger.change(followers.acknowledge, made, told)
     assert bench.ledger.query(followers.list_progress, bench.dataset) == []
@@ -139,6 +145,31 @@ def test_a_follower_counts_in_the_leaders_own_term_only(bench: Bench) -> None:
     assert seal_of(bench) == 20
 
 
+def test_a_site_that_is_made_again_has_told_nothing_and_is_no_member(bench: Bench) -> None:
+    """With the same token and number: what the one before had is lost with it."""
+    bench.reserve("a", 50)
+    made = tell(bench, add(bench), 40, instance="lost", s0=45)
+    with bench.ledger.write() as connection:
+        connection.execute(follower.update().values(waited_for=True, member=True))
+        followers.drop_for(connection, bench.dataset.id, made.id, Seq(30))
+    again = tell(bench, made, 10, instance="made again", s0=10)
+    assert (again.name, again.token, again.site_number) == (made.name, made.token, made.site_number)
+    assert not again.member and seal_of(bench) == 10
+    assert bench.ledger.query(followers.waits) == {bench.dataset.id: 10}
+    assert bench.ledger.query(followers.highest_mark, bench.dataset.id) == 10
+    assert [f.id for f in bench.ledger.query(followers.list_followers)] == [again.id] != [made.id]
+
+
+def test_a_late_word_of_a_site_that_was_made_again_is_refused(bench: Bench) -> None:
+    bench.reserve("a", 50)
+    made = add(bench)
+    tell(bench, made, 40, instance="lost")
+    again = tell(bench, made, instance="made again")
+    with pytest.raises(RefusedError, match="another site follows as east since"):
+        tell(bench, again, 45, instance="lost")
+    assert seal_of(bench) is None
+
+
 def test_a_removed_follower_holds_nothing(bench: Bench) -> None:
     bench.reserve("a", 50)
     made = add(bench)
@@ -160,6 +191,22 @@ def test_sinks_that_wait_for_all_followers_wait_for_the_slowest(bench: Bench) ->
     assert bench.ledger.query(followers.waits) == {bench.dataset.id: 30, other.id: None}
     bench.ledger.change(followers.remove, west)
     assert bench.ledger.query(followers.waits) == {bench.dataset.id: 40}
+
+
+def test_a_plan_goes_no_further_than_a_follower_that_came_since_the_planner_looked(bench: Bench) -> None:
+    """It is asked for again in the transaction that promises. What the sink holds already is recorded all the same."""
+    delivery = new_delivery(bench)
+    bench.reserve("numbers", 100)
+    delivery.settle(1, 100)
+    tell(replace(bench, dataset=delivery.dataset), add(bench), 60)
+    with pytest.raises(MarkMoved, match="up to 60 only, and the plan went up to 100"):
+        delivery.plan(100, waits_upto=100)
+    delivery.refresh()
+    assert delivery.sink.planned is None
+    delivery.plan(70, waits_upto=60)
+    assert delivery.sink.planned == 70
+    delivery.plan(70, waits_upto=70)
+    assert delivery.plan(100) is not None and delivery.sink.planned == 100, "sinks that do not wait"
 
 
 def test_retention_waits_for_a_follower_from_the_first_run_that_found_it_behind(bench: Bench) -> None:
@@ -228,11 +275,11 @@ def test_what_a_follower_lacks_is_counted_by_shard_and_unknown_is_not_zero(bench
             return [(x.shard, x.mark, x.segments, x.rows) for x in follower_report.read_lags(connection)]
 
     assert lags() == [(first, None, None, None), (second, None, None, None)]
-    told = Told(1, {wide.uuid: numbers[0].hi}, {first: numbers[0].hi, second: Seq(0)})
+    told = Told(1, {wide.uuid: numbers[0].hi}, {first: numbers[0].hi, second: Seq(0)}, "a")
     bench.ledger.change(followers.acknowledge, made, told)
     assert lags() == [(first, numbers[0].hi, 1, 10), (second, 0, 1, 10)]
-    told = Told(1, {wide.uuid: numbers[2].hi}, {first: numbers[2].hi, second: numbers[1].hi})
-    bench.ledger.change(followers.acknowledge, made, told)
+    told = Told(1, {wide.uuid: numbers[2].hi}, {first: numbers[2].hi, second: numbers[1].hi}, "a")
+    bench.ledger.change(followers.acknowledge, bench.ledger.query(followers.get, "east"), told)
     assert lags() == [(first, numbers[2].hi, 0, 0), (second, numbers[1].hi, 0, 0)]
     with bench.ledger.write() as connection:
         connection.execute(site.update().values(term=2))

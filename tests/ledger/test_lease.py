@@ -9,13 +9,17 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+import sqlalchemy as sa
 
+from strandline.core import failpoints
+from strandline.core.arbiter import Member
 from strandline.core.errors import LeaseOver, NotLeader, RefusedError, StorageError
 from strandline.core.settings import LakeConfig
 from strandline.core.settings_replication import ReplicationSettings
-from strandline.core.types import Reserved, Seq, SnapshotId, Staged
-from strandline.ledger.ingest import blocks
+from strandline.core.types import Published, Reserved, Seq, SnapshotId, Staged
+from strandline.ledger.ingest import blocks, sequence
 from strandline.ledger.replicate import followers, members, sites
+from strandline.ledger.witness import Witness
 from strandline.replicate.arbiter.arbiter import Arbiter, Landed, Seen
 from strandline.replicate.arbiter.folder import FolderCell
 from strandline.replicate.lease import SiteLease
@@ -118,6 +122,23 @@ def test_who_stopped_between_the_look_and_the_transaction_finds_its_lease_over(l
         right.check()
 
 
+def test_a_batch_whose_process_stopped_before_the_transaction_of_its_commit_point_is_not_committed(
+    led: Led, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had looked, and went on when its lease was over: another site may lead by then."""
+    held = led.bench.reserve("a")
+    check = sequence.check
+
+    def stopped(connection: sa.Connection, witness: Witness) -> None:
+        led.now += LEASE
+        check(connection, witness)
+
+    monkeypatch.setattr("strandline.ledger.ingest.blocks.sequence.check", stopped)
+    with pytest.raises(LeaseOver):
+        led.commit(held)
+    assert isinstance(blocks.find_block(led.bench.ledger, held.head), Reserved)
+
+
 def test_a_claim_stops_the_leader_and_is_not_stored_before_that_site_leads(led: Led) -> None:
     held = led.bench.reserve("a")
     claim = replace(led.seen().record, term=17, site=1, name="b", leads=False, before=1)
@@ -162,6 +183,9 @@ def test_a_follower_asks_for_no_lease(led: Led) -> None:
 # --- members ---------------------------------------------------------------------------------------------------------
 
 
+ITS_SITE = Member(1, "its site")
+
+
 def _no_catalog() -> NoReturn:
     raise StorageError("there is no catalog here")
 
@@ -171,9 +195,25 @@ def _follower(led: Led, name: str, **options: object) -> followers.Follower:
     return made
 
 
-def _tell(led: Led, found: followers.Follower, seal: int) -> None:
-    told = followers.Told(1, {led.bench.dataset.uuid: Seq(seal)}, {})
-    led.bench.ledger.change(followers.acknowledge, found, told)
+def _tell(led: Led, found: followers.Follower, seal: int, instance: str = "its site") -> None:
+    told = followers.Told(1, {led.bench.dataset.uuid: Seq(seal)}, {}, instance)
+    with led.bench.ledger.write() as connection:
+        followers.acknowledge(connection, followers.get(connection, found.name), told)
+
+
+def _with_sinks_that_wait(led: Led) -> Led:
+    known = led.bench.config
+    settings = known.settings.model_copy(
+        update={"deliver": known.settings.deliver.model_copy(update={"wait_for": "all"})}
+    )
+    return replace(led, bench=replace(led.bench, config=LakeConfig(settings, known.home)))
+
+
+def _promise(led: Led, block: Published) -> int:
+    with led.bench.ledger.write() as connection:
+        made = add_sink(connection, led.bench.dataset)
+        connection.exec_driver_sql(f"UPDATE sink SET planned = {block.head.rows.hi} WHERE id = {made.id}")
+    return int(block.head.rows.hi)
 
 
 def test_a_follower_is_a_member_once_it_has_said_how_far_it_is(led: Led) -> None:
@@ -183,24 +223,23 @@ def test_a_follower_is_a_member_once_it_has_said_how_far_it_is(led: Led) -> None
     assert lease.tend_members() == frozenset()
     assert all(f.waited_for for f in led.bench.ledger.query(followers.list_followers)), "before it is a member"
     _tell(led, site_b, 3)
-    assert lease.tend_members() == frozenset({1}) == led.seen().record.members
+    assert lease.tend_members() == frozenset({1})
+    assert led.seen().record.members == {ITS_SITE}
     assert [f.member for f in led.bench.ledger.query(followers.list_followers)] == [True, False]
 
 
 def test_with_sinks_that_wait_a_member_has_all_that_they_were_promised(led: Led) -> None:
     found = _follower(led, "b")
-    block = led.bench.publish(led.bench.reserve("a"))
+    promised = _promise(led, led.bench.publish(led.bench.reserve("a")))
+    _tell(led, found, promised - 1)
     with led.bench.ledger.write() as connection:
-        made = add_sink(connection, led.bench.dataset)
-        connection.exec_driver_sql(f"UPDATE sink SET planned = {block.head.rows.hi} WHERE id = {made.id}")
-    _tell(led, found, int(block.head.rows.hi) - 1)
+        members.wait_for_all(connection)
     with led.bench.ledger.read_at_once() as connection:
-        every = followers.list_followers(connection)
-        assert members.ready(connection, every, sinks_wait=True) == frozenset()
-        assert members.ready(connection, every, sinks_wait=False) == frozenset({1})
-    _tell(led, found, int(block.head.rows.hi))
+        assert members.choose(connection, (), sinks_wait=True) == frozenset()
+        assert members.choose(connection, (), sinks_wait=False) == {ITS_SITE}
+    _tell(led, found, promised)
     with led.bench.ledger.read_at_once() as connection:
-        assert members.ready(connection, every, sinks_wait=True) == frozenset({1})
+        assert members.choose(connection, (), sinks_wait=True) == {ITS_SITE}
 
 
 def test_a_follower_of_some_datasets_is_never_a_member(led: Led) -> None:
@@ -222,6 +261,84 @@ def test_a_follower_is_written_off_in_the_record_before_it_is_removed(led: Led) 
     assert led.seen().record.members == frozenset() and led.bench.ledger.query(followers.list_followers) == []
 
 
+def test_a_site_that_is_made_again_is_no_member_before_it_has_what_was_promised(led: Led) -> None:
+    """And the record names the one before until then: the new one finds itself in no record, whatever its number."""
+    led = _with_sinks_that_wait(led)
+    found = _follower(led, "b")
+    promised = _promise(led, led.bench.publish(led.bench.reserve("a")))
+    _tell(led, found, promised, "lost")
+    assert led.lease().tend_members() == frozenset({1})
+    _tell(led, found, 0, "made again")
+    assert led.seen().record.members == {Member(1, "lost")}
+    assert led.lease().tend_members() == frozenset() == led.seen().record.members
+    _tell(led, found, promised, "made again")
+    assert led.lease().tend_members() == frozenset({1})
+    assert led.seen().record.members == {Member(1, "made again")}
+
+
+def test_members_that_lack_what_sinks_have_are_none_once_sinks_wait(led: Led) -> None:
+    found = _follower(led, "b")
+    promised = _promise(led, led.bench.publish(led.bench.reserve("a")))
+    _tell(led, found, promised - 1)
+    assert led.lease().tend_members() == frozenset({1}), "sinks do not wait for followers"
+    led = _with_sinks_that_wait(led)
+    assert led.lease().tend_members() == frozenset()
+    _tell(led, found, promised)
+    assert led.lease().tend_members() == frozenset({1})
+
+
+def test_a_dataset_that_is_new_to_a_member_leaves_it_one(led: Led) -> None:
+    led = _with_sinks_that_wait(led)
+    found = _follower(led, "b")
+    _tell(led, found, 0)
+    assert led.lease().tend_members() == frozenset({1})
+    led.bench.publish(led.bench.reserve("a"))
+    assert led.lease().tend_members() == frozenset({1})
+
+
+REMOVING = ["removal.after_mark", "removal.after_write_off"]
+
+
+@pytest.mark.parametrize("point", REMOVING)
+def test_a_follower_that_is_being_removed_becomes_no_member_again(led: Led, point: str) -> None:
+    """A process tends members between the steps of the removal."""
+    _tell(led, _follower(led, "b"), 0)
+    assert led.lease().tend_members() == frozenset({1})
+    failpoints.arm(f"{point}=fail")
+    with pytest.raises(failpoints.FailpointError):
+        Followers(led.bench.ledger, _no_catalog, led.lease()).remove("b")
+    failpoints.arm("")
+    assert led.lease().tend_members() == frozenset() == led.seen().record.members
+    assert [f.name for f in led.bench.ledger.query(followers.list_followers)] == ["b"], "it is waited for as before"
+    Followers(led.bench.ledger, _no_catalog, led.lease()).remove("b")
+    assert led.bench.ledger.query(followers.list_followers) == []
+
+
+def test_who_tends_members_while_a_follower_is_removed_puts_what_the_ledger_has_by_then(
+    led: Led, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has read that the follower may be a member. Before its put the follower is written off."""
+    _tell(led, _follower(led, "b"), 0)
+    tending, chose = led.lease(), SiteLease._chosen
+
+    def removed_meanwhile(lease: SiteLease, before: frozenset[Member]) -> frozenset[Member]:
+        found = chose(lease, before)
+        if led.bench.ledger.query(followers.list_followers):
+            Followers(led.bench.ledger, _no_catalog, led.lease()).remove("b")
+        return found
+
+    monkeypatch.setattr(SiteLease, "_chosen", removed_meanwhile)
+    assert tending.tend_members() == frozenset() == led.seen().record.members
+
+
+def test_a_follower_that_only_the_record_knows_is_written_off_with_any_other(led: Led) -> None:
+    """The ledger was lost, and knows neither its number nor its site."""
+    led.lease().renew(members=lambda before: before | {ITS_SITE})
+    led.bench.ledger.change(followers.add_forgotten, "b")
+    Followers(led.bench.ledger, _no_catalog, led.lease()).remove("b")
+    assert led.seen().record.members == frozenset()
+
+
 def test_site_numbers_are_given_once_and_those_of_removed_followers_last(led: Led) -> None:
     given = [_follower(led, f"f{n}").site_number for n in range(14)]
     assert given == list(range(1, 15))
@@ -237,7 +354,7 @@ def test_no_number_is_given_while_that_of_a_follower_is_unknown(led: Led) -> Non
             _follower(led, "c")
         [found] = led.bench.ledger.query(followers.list_followers)
         found = _follower(led, "b") if found.token is None else found
-    led.bench.ledger.change(followers.acknowledge, found, followers.Told(1, {}, {}, 1))
+    led.bench.ledger.change(followers.acknowledge, found, followers.Told(1, {}, {}, "its site", 1))
     assert _follower(led, "c").site_number == 2
 
 
@@ -246,6 +363,6 @@ def test_a_promoted_leader_gives_no_numbers_and_followers_bring_their_own(led: L
     found = _follower(led, "c")
     assert found.site_number is None
     for number, is_told in ((1, False), (2, True)):  # 1 is the leader's own
-        led.bench.ledger.change(followers.acknowledge, found, followers.Told(17, {}, {}, number))
+        led.bench.ledger.change(followers.acknowledge, found, followers.Told(17, {}, {}, "its site", number))
         found = led.bench.ledger.query(followers.get, "c")
         assert found.site_number == (number if is_told else None)

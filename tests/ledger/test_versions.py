@@ -61,7 +61,7 @@ LANDED = {
     "0005_runs_called_off.sql": "13b1c1d5621c4f8adb87122512e0fe5d89b9c0f9fe7f2c786bf3480dd13f2778",
     "0006_postponed_blocks.sql": "d92792250fa9dcdb3392641738ed61d6c30d909f65d1b735ff841c937f817a06",
     "0007_replication.sql": "aaa61c7eb615562d39ba21656f5b214edd6b90831466992073e5655b51fde2b4",
-    "0008_takeover.sql": "82bec20debb07e91eb8f78554c108a3aeb568d57efb1c5f4cb5e158362c23118",
+    "0008_takeover.sql": "a1c55c10e57e90c80dd48f4f4bb3cd43452cf0c2473e0d32c54e94406ec22160",
     "0009_cuts.sql": "ae931ed9cf4c7d08a0a1adbae299fd154af6ab3149125515199ccc00cb24a378",
 }
 

@@ -8,12 +8,18 @@ was acknowledged is gone without a file of it; and sites that follow have what t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from tests.model.explore import Explored, explore
 from tests.model.takeover_state import FIRST_TERM, SITES, Block, Cut, Record, Rules, Site, State, World
 
 WRITTEN_OFF = 2
-"""The follower that is a member and is not, in turns."""
+"""The follower that is a member and is not, in turns, and the one that is lost and made again."""
+
+_NO_LEADER: dict[str, Any] = {
+    "waits_for": frozenset(), "told": (0, 0, 0), "heard": (0, 0, 0), "promised": 0, "limit": 0, "tending": None,
+    "removing": 0,
+}  # fmt: skip
 
 
 def explored(world: World, rules: Rules, states_max: int = 3_000_000) -> Explored[State]:
@@ -71,6 +77,8 @@ def _noticed(state: State, world: World, rules: Rules) -> State:
 
 def _told(follower: Site, leader: Site, n: int, rules: Rules) -> int:
     counts = follower.term == leader.term or not rules.seals_count_in_their_own_term
+    if follower.instance != leader.heard[n]:
+        return leader.told[n]  # a site that was made again begins to tell later
     return max(leader.told[n], seal(follower)) if follower.role == "follower" and counts else leader.told[n]
 
 
@@ -157,6 +165,16 @@ def _lead(state: State, n: int, site: Site, world: World, rules: Rules) -> Itera
             staged = site.put(block._replace(state="staged"))
             yield _with(state, n, staged._replace(late=site.late | {block.number}))._replace(fault=fault)
     yield from _deliver(state, n, site, world, rules)
+    yield from _hear(state, n, site, rules)
+
+
+def _hear(state: State, n: int, site: Site, rules: Rules) -> Iterator[State]:
+    """The first word of a site that was made again."""
+    for m, follower in enumerate(state.sites):
+        if follower.role == "follower" and follower.instance != site.heard[m]:
+            told = 0 if rules.a_site_made_again_tells_anew else site.told[m]
+            heard = (*site.heard[:m], follower.instance, *site.heard[m + 1 :])
+            yield _with(state, n, site._replace(told=(*site.told[:m], told, *site.told[m + 1 :]), heard=heard))
 
 
 def _deliver(state: State, n: int, site: Site, world: World, rules: Rules) -> Iterator[State]:
@@ -164,6 +182,10 @@ def _deliver(state: State, n: int, site: Site, world: World, rules: Rules) -> It
     until = seal(site)
     if rules.sinks_wait_for_members:
         until = min([until, *(site.told[f] for f in site.waits_for)])
+    if not rules.a_promise_reads_its_limit_itself:
+        if until != site.limit:
+            yield _with(state, n, site._replace(limit=until))
+        until = site.limit
     rows = frozenset(r for r in site.table if r <= until)
     if rows - state.sink or until > site.promised:
         after = _with(state, n, site._replace(promised=max(until, site.promised)))
@@ -245,7 +267,7 @@ def _carried_out(site: Site, block: Block, rules: Rules) -> Site:
 
 def _rejoined(site: Site) -> Site:
     """One transaction; its counter is its bound. What is open stays so until the cut is carried out."""
-    return site._replace(role="follower", holds=False, waits_for=frozenset(), told=(0, 0, 0), promised=0)
+    return site._replace(role="follower", holds=False, **_NO_LEADER)
 
 
 # --- promote ---
@@ -283,7 +305,7 @@ def _take_the_term(state: State, n: int, site: Site, world: World, rules: Rules)
         yield _with(state, n, _leading(site._replace(claimed=_next_term(site.term, n, rules)), record, rules))
         return
     asks_for_another = record.term != site.asked and rules.promote_replaces_the_term_that_was_asked
-    if asks_for_another or (n not in record.members and rules.promote_is_for_members):
+    if asks_for_another or (not _is_member(site, n, record, rules) and rules.promote_is_for_members):
         yield _with(state, n, site._replace(asked=0))
         return
     if record.fresh and rules.promote_waits_for_the_lease:
@@ -298,6 +320,12 @@ def _take_the_term(state: State, n: int, site: Site, world: World, rules: Rules)
     taken = Record(term, n, leads=False, before=last, members=record.members)
     fault = "" if record.term == site.asked else "a leader was replaced that nobody asked to replace"
     yield _with(state, n, site._replace(claimed=term))._replace(record=taken, fault=fault)
+
+
+def _is_member(site: Site, n: int, record: Record, rules: Rules) -> bool:
+    if rules.a_member_is_one_instance:
+        return (n, site.instance) in record.members
+    return n in {number for number, _ in record.members}
 
 
 def _next_term(term: int, n: int, rules: Rules) -> int:
@@ -321,9 +349,7 @@ def _leading(site: Site, record: Record, rules: Rules) -> Site:
         bound=number,
         asked=0,
         claimed=0,
-        waits_for=record.members - {site.claimed % 3},
-        told=(0, 0, 0),
-        promised=0,
+        **_NO_LEADER | {"waits_for": frozenset(number for number, _ in record.members) - {site.claimed % 3}},
     )
 
 
@@ -345,29 +371,43 @@ def _persons_and_clients(state: State, world: World, rules: Rules) -> Iterator[S
         if site.role == "follower" and not site.asked and state.promotes < world.promotes and n in world.candidates:
             asked = _with(state, n, site._replace(asked=record.term))
             yield asked._replace(promotes=state.promotes + 1)
-        if site.role == "leader" and n != WRITTEN_OFF and state.changes < world.members:
-            yield from _change_members(state, n, site, rules)
+        if site.role == "leader" and n != WRITTEN_OFF and world.members:
+            yield from _change_members(state, n, site, world, rules)
+        if site.role == "follower" and n == WRITTEN_OFF and not site.claimed and state.lost < world.lost:
+            yield _with(state, n, Site(instance=site.instance + 1))._replace(lost=state.lost + 1)
 
 
-def _change_members(state: State, n: int, site: Site, rules: Rules) -> Iterator[State]:
-    """One follower is written off, or written as member again; each is two steps."""
-    record = state.record
-    if record.term != site.term:
+def _change_members(state: State, n: int, site: Site, world: World, rules: Rules) -> Iterator[State]:
+    """One follower is removed, waited for, or written as member: each by a process of its own, in steps."""
+    if state.record.term != site.term:
+        return
+    yield from _go_on_changing(state, n, site, rules)
+    if state.changes == world.members:
         return
     counted = state._replace(changes=state.changes + 1)
-    waits = _with(counted, n, site._replace(waits_for=site.waits_for | {WRITTEN_OFF}))
-    waits_not = _with(counted, n, site._replace(waits_for=site.waits_for - {WRITTEN_OFF}))
-    member = counted._replace(record=record._replace(members=record.members | {WRITTEN_OFF}))
-    no_member = counted._replace(record=record._replace(members=record.members - {WRITTEN_OFF}))
-    if WRITTEN_OFF in site.waits_for and WRITTEN_OFF in record.members:
-        yield no_member
+    is_waited_for = WRITTEN_OFF in site.waits_for
+    has_what_was_promised = site.told[WRITTEN_OFF] >= site.promised or not rules.a_member_has_what_was_promised
+    is_candidate = has_what_was_promised and not (site.removing and rules.who_is_removed_is_no_candidate)
+    if is_candidate and (is_waited_for or not rules.waited_for_before_member):
+        yield _with(counted, n, site._replace(tending=site.heard[WRITTEN_OFF]))
+    if is_waited_for and not site.removing:
+        yield _with(counted, n, site._replace(removing=1))
         if not rules.written_off_before_it_is_not_waited_for:
-            yield waits_not
-    elif WRITTEN_OFF in site.waits_for:
-        yield waits_not
-        if site.told[WRITTEN_OFF] >= site.promised or not rules.a_member_has_what_was_promised:
-            yield member
-    else:
-        yield waits
-        if not rules.waited_for_before_member:
-            yield member
+            yield _with(counted, n, site._replace(removing=2))
+    if not is_waited_for:
+        yield _with(counted, n, site._replace(waits_for=site.waits_for | {WRITTEN_OFF}))
+
+
+def _go_on_changing(state: State, n: int, site: Site, rules: Rules) -> Iterator[State]:
+    record = state.record
+    others = frozenset(m for m in record.members if m[0] != WRITTEN_OFF)
+    if site.tending is not None:
+        member = record._replace(members=others | {(WRITTEN_OFF, site.tending)})
+        yield _with(state, n, site._replace(tending=None))._replace(record=member)
+    if site.removing == 1:
+        # The put of whoever tends is refused by now.
+        tending = None if rules.a_refused_put_is_computed_anew else site.tending
+        after = _with(state, n, site._replace(removing=2, tending=tending))
+        yield after._replace(record=record._replace(members=others))
+    if site.removing == 2:
+        yield _with(state, n, site._replace(removing=0, waits_for=site.waits_for - {WRITTEN_OFF}))

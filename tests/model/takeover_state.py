@@ -50,6 +50,16 @@ class Site(NamedTuple):
     told: tuple[int, ...] = (0, 0, 0)
     promised: int = 0
     """How far sinks may have been sent to."""
+    instance: int = 0
+    """Counts how often the site was made again, of nothing, under the number of the one that was lost."""
+    heard: tuple[int, ...] = (0, 0, 0)
+    """The instance of each site that `told` is of."""
+    limit: int = 0
+    """What a process has read of the limit of promises, and not promised yet. Only without the rule about it."""
+    tending: int | None = None
+    """A process has found that this instance of a follower may be a member, and has not put that yet."""
+    removing: int = 0
+    """1: a person removes a follower; 2: it is written off."""
 
     def get(self, number: int) -> Block | None:
         return next((b for b in self.blocks if b.number == number), None)
@@ -69,7 +79,8 @@ class Record(NamedTuple):
     """False: it has taken the term, and the leader before it is not yet replaced."""
     before: int = 0
     """The term that it replaces."""
-    members: frozenset[int] = frozenset({1, 2})
+    members: frozenset[tuple[int, int]] = frozenset({(1, 0), (2, 0)})
+    """Each with its instance."""
     fresh: bool = True
     """The lease has not run out since the record changed."""
 
@@ -82,6 +93,7 @@ class State(NamedTuple):
     writes: int = 0
     promotes: int = 0
     changes: int = 0
+    lost: int = 0
     fault: str = ""
 
 
@@ -90,7 +102,9 @@ class World:
     writes: int = 2
     promotes: int = 1
     members: int = 0
-    """How often a follower is written off, or written as member again."""
+    """How often somebody begins to remove a follower, to wait for it again, or to write it as member."""
+    lost: int = 0
+    """How often that follower's disk is lost, and the site is made again."""
     candidates: tuple[int, ...] = (1, 2)
     arbiter: bool = True
 
@@ -112,7 +126,12 @@ class Rules:
     waited_for_before_member: bool = True
     a_member_has_what_was_promised: bool = True
     written_off_before_it_is_not_waited_for: bool = True
+    who_is_removed_is_no_candidate: bool = True
+    a_refused_put_is_computed_anew: bool = True
     seals_count_in_their_own_term: bool = True
+    a_promise_reads_its_limit_itself: bool = True
+    a_member_is_one_instance: bool = True
+    a_site_made_again_tells_anew: bool = True
     # the cut
     a_cut_keeps_what_lies_above_the_seal: bool = True
     recording_a_cut_settles_nothing: bool = True

@@ -12,12 +12,13 @@ ONE = World(writes=1, candidates=(1,))
 TWO_ROWS = World(candidates=(1,))
 TWICE = World(writes=1, promotes=2)
 MEMBERS = World(writes=1, members=4, candidates=(2,))
+LOST = World(writes=1, members=2, lost=1, candidates=(2,))
 NO_ARBITER = World(writes=0, promotes=2, arbiter=False)
 
 LARGE = [World(promotes=2), World(members=4, candidates=(2,)), World(writes=1, promotes=2, members=2)]
 
 
-@pytest.mark.parametrize("world", [ONE, TWO_ROWS, TWICE, MEMBERS, NO_ARBITER, *(LARGE if TORTURE else ())])
+@pytest.mark.parametrize("world", [ONE, TWO_ROWS, TWICE, MEMBERS, LOST, NO_ARBITER, *(LARGE if TORTURE else ())])
 def test_a_promoted_site_has_what_sinks_hold_and_the_others_become_like_it(world: World) -> None:
     found = explored(world, Rules(), 20_000_000)
     assert found.why == "" and found.states > 50, found.broken
@@ -43,6 +44,11 @@ PASSES, STILL = "a write passes after another site leads", "a promotion stands s
         (MEMBERS, "waited_for_before_member", SINK),
         (MEMBERS, "a_member_has_what_was_promised", SINK),
         (MEMBERS, "written_off_before_it_is_not_waited_for", SINK),
+        (MEMBERS, "who_is_removed_is_no_candidate", SINK),
+        (MEMBERS, "a_refused_put_is_computed_anew", SINK),
+        (MEMBERS, "a_promise_reads_its_limit_itself", SINK),
+        (LOST, "a_member_is_one_instance", SINK),
+        (LOST, "a_site_made_again_tells_anew", SINK),
         (TWICE, "seals_count_in_their_own_term", SINK),
         (TWO_ROWS, "a_cut_keeps_what_lies_above_the_seal", DIFFERS),
         (TWO_ROWS, "recording_a_cut_settles_nothing", "a row came in below a mark"),

@@ -28,7 +28,7 @@ AT = f"{API}/replication"
 
 
 def tell(served: Served, secret: str, dataset: Dataset, mark: int) -> None:
-    told = {"term": 1, "seals": {dataset.uuid: mark}, "marks": {str(dataset.first_shard): mark}}
+    told = {"term": 1, "instance": "its site", "seals": {dataset.uuid: mark}, "marks": {str(dataset.first_shard): mark}}
     with served.client(secret) as follower:
         assert follower.post(f"{AT}/acknowledge", json=told).status_code == 200
 

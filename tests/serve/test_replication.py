@@ -25,6 +25,8 @@ from strandline.replicate.segment_stream import MEDIA_TYPE, SegmentReader, reque
 from strandline.serve.api import replication
 from tests.serve.conftest import API, COLUMNS, Served, eventually
 
+TOLD = {"term": 1, "instance": "its site"}
+
 
 @pytest.fixture
 def follower(served: Served) -> Iterator[httpx.Client]:
@@ -104,7 +106,7 @@ def test_a_follower_makes_the_dataset_gets_the_rows_and_says_how_far_it_is(
     assert fetch(follower, dataset, 1, 20, behind=14)[0] == list(range(15, 21))
     assert fetch(follower, dataset, 11, 20, only_numbers=True)[1].column_names == [SEQ_COLUMN]
 
-    told = {"term": 1, "seals": {dataset.uuid: 20}, "marks": {str(dataset.first_shard): 20}}
+    told = {"term": 1, "instance": "its site", "seals": {dataset.uuid: 20}, "marks": {str(dataset.first_shard): 20}}
     answer = follower.post(f"{API}/replication/acknowledge", json=told)
     assert answer.json() == {"follower": "east", "term": 1}
     [progress] = served.lake.ledger.query(followers.list_progress, dataset)
@@ -139,7 +141,7 @@ def test_offers_and_what_a_follower_says_are_proven_by_a_digest(served: Served, 
     add_rows(served, dataset, "a", 10)
     answer = follower.post(f"{API}/replication/offer", json={"after": {dataset.uuid: 0}})
     assert answer.headers[DIGEST] == content_digest(answer.content)
-    said = json.dumps({"term": 1, "seals": {dataset.uuid: 3}}).encode()
+    said = json.dumps({"term": 1, "instance": "its site", "seals": {dataset.uuid: 3}}).encode()
     headers = {"Content-Type": "application/json", DIGEST: content_digest(said)}
     damaged = said.replace(b": 3", b": 7")
     refused = follower.post(f"{API}/replication/acknowledge", content=damaged, headers=headers)
@@ -176,7 +178,7 @@ def test_a_limited_token_learns_nothing_of_other_datasets(served: Served) -> Non
         for uuid in (other.uuid, gone.uuid, "nobody's"):
             answer = client.get(f"{API}/replication/segment", params={"dataset": uuid, "lo": 1, "hi": 1})
             assert answer.status_code == 404, uuid
-        told = {"term": 1, "seals": {other.uuid: 10, mine.uuid: 5}, "marks": {}}
+        told = {"term": 1, "instance": "its site", "seals": {other.uuid: 10, mine.uuid: 5}, "marks": {}}
         assert client.post(f"{API}/replication/acknowledge", json=told).status_code == 200
     assert served.lake.ledger.query(followers.list_progress, other) == []
     assert [p.number for p in served.lake.ledger.query(followers.list_progress, mine)] == [5]
@@ -189,13 +191,13 @@ def test_a_token_that_belongs_to_no_follower_may_look_and_not_acknowledge(served
     dataset = made(served)
     with served.as_role(Role.REPLICATE) as client:
         assert ask(client)["made"]
-        answer = client.post(f"{API}/replication/acknowledge", json={"term": 1, "seals": {dataset.uuid: 1}})
+        answer = client.post(f"{API}/replication/acknowledge", json=TOLD | {"seals": {dataset.uuid: 1}})
     assert answer.status_code == 409 and "belongs to no follower" in answer.json()["detail"]
 
 
 def test_another_term_is_refused(served: Served, follower: httpx.Client) -> None:
-    dataset = made(served)
-    answer = follower.post(f"{API}/replication/acknowledge", json={"term": 2, "seals": {dataset.uuid: 0}})
+    made(served)
+    answer = follower.post(f"{API}/replication/acknowledge", json=TOLD | {"term": 2})
     assert answer.status_code == 409 and answer.json()["type"].endswith("term-passed")
 
 
@@ -204,7 +206,7 @@ def test_a_removed_follower_is_refused_with_every_token_of_its_line(served: Serv
     served.lake.followers.remove("east")
     with served.client(newer) as other:
         for client in (follower, other):
-            assert client.post(f"{API}/replication/acknowledge", json={"term": 1}).status_code == 401
+            assert client.post(f"{API}/replication/acknowledge", json=TOLD).status_code == 401
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,8 @@ def test_what_followers_say_all_the_time_makes_nobody_read_the_lake_again(served
     assert names() == []
     served.lake.create_dataset("events", parse_columns(COLUMNS))  # past the API
     with served.client(secret) as follower:
-        assert follower.post(f"{API}/replication/acknowledge", json={"term": 1}).status_code == 200
+        told = {"term": 1, "instance": "its site"}
+        assert follower.post(f"{API}/replication/acknowledge", json=told).status_code == 200
     assert names() == [], "it is the reading from before"
 
 

@@ -10,13 +10,22 @@ from typing import Any
 import pytest
 
 from strandline.core import failpoints
-from strandline.core.errors import FailedError, RefusedError, SchemaError, StorageError, Superseded, TableUnfit
+from strandline.core.errors import (
+    FailedError,
+    LeaseOver,
+    RefusedError,
+    SchemaError,
+    StorageError,
+    Superseded,
+    TableUnfit,
+)
 from strandline.core.types import SEQ_COLUMN, BlockKind, History, Reserved
 from strandline.iceberg.spark import rewrite
 from strandline.iceberg.spark.tables import SparkTables
 from strandline.ingest import adopt, stamp
 from strandline.lake import Lake
 from strandline.ledger.ingest import blocks, sequence
+from strandline.ledger.write_right import Unlimited
 from tests.conftest import MakeHome
 from tests.spark.lakes import count, create, in_order, new_lake, numbers, open_blocks, owned, sql, status, values
 from tests.spark.protocol import outlive_lease
@@ -310,6 +319,25 @@ def before_commit(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> N
 def epoch(lake: Lake) -> int:
     with lake.ledger.read() as connection:
         return sequence.read(connection).epoch
+
+
+def test_a_pass_whose_lease_ended_before_its_commit_point_commits_nothing(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had looked, and was stopped: another site may lead by now."""
+
+    class Over(Unlimited):
+        def check(self) -> None:
+            raise LeaseOver("this site cannot show that it still leads")
+
+    legacy(lake, "lapsed", 1)
+    monkeypatch.setattr(lake.ledger, "write_right", Over())
+    with pytest.raises(LeaseOver):
+        lake.adopt_dataset("lapsed")
+    monkeypatch.undo()
+    assert all(row[0] is None for row in sql(lake, f"SELECT {SEQ_COLUMN} FROM lake.default.lapsed"))
+    lake.adopt_dataset("lapsed")
+    assert len(numbered(lake, "lapsed")) == 7
 
 
 def test_a_pass_of_a_ledger_that_was_superseded_cannot_commit_any_more(

@@ -15,6 +15,7 @@ from strandline.core.errors import RefusedError, TableRolledBack
 from strandline.core.replication import OnLag
 from strandline.core.settings_maintain import RetainSettings
 from strandline.core.types import SEQ_COLUMN, Seq, SeqRange, ShardId
+from strandline.deliver.plan import planner
 from strandline.ingest import recover
 from strandline.ledger.replicate import followers
 from strandline.ledger.replicate.followers import Told
@@ -27,6 +28,7 @@ from tests.spark.sinks import tick
 from tests.spark.upkeep import compact_as_anyone, delete_files, expire_as_anyone
 
 if TYPE_CHECKING:
+    from strandline.deliver.sink_session import SinkRun
     from strandline.lake import Lake
     from tests.conftest import MakeHome
 
@@ -54,7 +56,7 @@ def content(lake: Lake, lo: int, hi: int, **more: Any) -> list[tuple[int, int]]:
 
 def tell(lake: Lake, seal: int, name: str = "east") -> None:
     dataset = lake.dataset("events")
-    told = Told(1, {dataset.uuid: Seq(seal)}, {ShardId(dataset.first_shard): Seq(seal)})
+    told = Told(1, {dataset.uuid: Seq(seal)}, {ShardId(dataset.first_shard): Seq(seal)}, name)
     lake.ledger.change(followers.acknowledge, lake.followers.get(name), told)
 
 
@@ -176,6 +178,29 @@ def test_sinks_that_wait_for_followers_get_nothing_that_one_of_them_lacks(tmp_pa
         tell(lake, 20)
         assert (tick(lake, "out").rows, len(delivered(out))) == (10, 20)
         lake.followers.remove("east")
+        assert tick(lake, "out").rows == 10
+
+
+def test_a_follower_that_is_added_while_a_plan_is_made_is_waited_for(
+    tmp_path: Path, make_home: MakeHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_home(tmp_path / "lake", {"deliver": {"wait_for": "all"}})
+    with strandline.init_lake(tmp_path / "lake") as lake:
+        create(lake, "events", {"n": "long", "at": "timestamptz"})
+        lake.delivery.add("out", "events", "files", {"path": str(tmp_path / "out")})
+        append(lake, 1, 10)
+        load_position = planner.load_position
+
+        def added_after(run: SinkRun) -> planner.SinkPosition | None:
+            found = load_position(run)
+            if not lake.followers.list():
+                lake.followers.add("east")
+            return found
+
+        monkeypatch.setattr(planner, "load_position", added_after)
+        assert "waits for followers" in (tick(lake, "out").reason or "")
+        assert delivered(tmp_path / "out") == [] and tick(lake, "out").did == "idle"
+        tell(lake, 10)
         assert tick(lake, "out").rows == 10
 
 

@@ -26,6 +26,7 @@ from strandline.lake_admin import follow_lake, init_lake
 from strandline.ledger.engine import Ledger
 from strandline.ledger.ingest import blocks
 from strandline.ledger.replicate import followers, following, sites
+from strandline.ledger.replicate.followers import Told
 from strandline.maintain.retain import retain
 from strandline.replicate.facade import open_source
 from strandline.replicate.source import LeaderSite, LeaderSource, Polled
@@ -128,7 +129,7 @@ class Asked:
         """In the leader's term, unless another one is named."""
         shard = ShardId(self.dataset.first_shard)
         named = self.lake.replication.site.term if term is None else term
-        self.source.acknowledge(named, {self.dataset.uuid: Seq(seal)}, {shard: Seq(seal)})
+        self.source.acknowledge(Told(named, {self.dataset.uuid: Seq(seal)}, {shard: Seq(seal)}, "its site"))
 
     def progress(self) -> int | None:
         found = self.lake.ledger.query(followers.list_progress, self.dataset)

@@ -8,11 +8,13 @@ from dataclasses import replace
 import pytest
 
 from strandline.core import failpoints
-from strandline.core.arbiter import CellMoved, CellUnclear, Record, RecordUnreadable, Stored, decode, encode
+from strandline.core.arbiter import CellMoved, CellUnclear, Member, Record, RecordUnreadable, Stored, decode, encode
 from strandline.core.errors import StorageError, WrongLake
 from strandline.replicate.arbiter.arbiter import Arbiter, Landed, Refused, Seen, Unknown
 
-RECORD = Record("lake", 17, 1, "site-b", "https://b", True, 1, frozenset({2, 3}), 30.0, beat=4)
+RECORD = Record(
+    "lake", 17, 1, "site-b", "https://b", True, 1, frozenset({Member(2, "c"), Member(3, "d")}), 30.0, beat=4
+)
 
 
 def test_a_record_comes_back_as_it_was_written() -> None:

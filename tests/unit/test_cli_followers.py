@@ -53,7 +53,8 @@ def test_how_far_a_follower_is_stands_in_the_status(lake: Path, capsys: pytest.C
     assert run(["follower", "add", "east", "--dataset", "events"]) == 0
     with open_lake(lake) as opened:
         dataset, one = opened.dataset("events"), opened.followers.get("east")
-        opened.ledger.change(followers.acknowledge, one, Told(1, {dataset.uuid: Seq(0)}, {ShardId(0): Seq(0)}))
+        told = Told(1, {dataset.uuid: Seq(0)}, {ShardId(0): Seq(0)}, "the site")
+        opened.ledger.change(followers.acknowledge, one, told)
     [shown] = document(capsys, "status")["followers"]
     assert (shown["name"], shown["high_water"], shown["lag_segments"], shown["lag_rows"]) == ("east", 0, 0, 0)
     assert (shown["sealed"], shown["lag_seconds"]) == (None, 0.0)

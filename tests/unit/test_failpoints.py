@@ -83,6 +83,7 @@ def test_something_dies_at_every_point_that_is_listed() -> None:
         test_emptied_table,
         test_ended_batches,
         test_following,
+        test_lease,
         test_promotions,
         test_rejoin,
         test_tasks,
@@ -112,7 +113,7 @@ def test_something_dies_at_every_point_that_is_listed() -> None:
     followers = points_of(test_following) | points_of(test_follow_crash) | points_of(test_cuts)
     followers |= points_of(test_arbiter_record) | points_of(test_followed_tables)
     followers |= points_of(test_promote) | points_of(test_promotions)
-    followers |= points_of(test_rejoin) | points_of(test_cut)
+    followers |= points_of(test_rejoin) | points_of(test_cut) | points_of(test_lease)
     assert writers | deliverers | receivers | keepers | followers == set(failpoints.POINTS)
     assert points_of(writers_killed) == set(writers_killed.KILLED) <= writers
     assert points_of(deliverers_killed) <= deliverers

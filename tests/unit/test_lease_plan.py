@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from strandline.core.arbiter import Record
+from strandline.core.arbiter import Member, Record
 from strandline.replicate.lease_plan import Contradicts, Leader, Replaced, renewed
 
 SITE = Leader("lake", 17, 1, "b", "https://b", 30.0)
-OWN = Record("lake", 17, 1, "b", "https://b", True, 1, frozenset({2}), 30.0, beat=9)
+OWN = Record("lake", 17, 1, "b", "https://b", True, 1, frozenset({Member(2, "c")}), 30.0, beat=9)
 
 
 def test_the_first_leader_makes_the_record() -> None:
@@ -24,8 +24,8 @@ def test_a_renewal_keeps_the_members_and_says_where_the_site_is_now() -> None:
 
 
 def test_members_are_changed_only_in_a_record_of_the_own_term() -> None:
-    add = lambda members: members | {3}  # noqa: E731
-    assert renewed(SITE, OWN, add) == replace(OWN, members=frozenset({2, 3}))
+    add = lambda members: members | {Member(3, "d")}  # noqa: E731
+    assert renewed(SITE, OWN, add) == replace(OWN, members=OWN.members | {Member(3, "d")})
     assert isinstance(renewed(SITE, replace(OWN, term=18, site=2), add), Replaced)
 
 
@@ -41,7 +41,7 @@ def test_a_higher_term_replaces_the_site_whether_it_leads_yet_or_not() -> None:
 
 
 def test_a_site_that_was_promoted_without_the_arbiter_takes_the_record_and_forgets_its_members() -> None:
-    before = replace(OWN, term=1, site=0, members=frozenset({1, 2}))
+    before = replace(OWN, term=1, site=0, members=frozenset({Member(1, "b")}))
     assert renewed(SITE, before) == replace(OWN, before=1, members=frozenset(), beat=0)
 
 

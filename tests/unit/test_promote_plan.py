@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.core.arbiter import Record
+from strandline.core.arbiter import Member, Record
 from strandline.replicate.promote_plan import (
     Begin,
     Candidate,
@@ -23,8 +23,8 @@ from strandline.replicate.promote_plan import (
 )
 
 DRIFT = 0.5
-RECORD = Record("lake", 1, 0, "a", "https://a", True, None, frozenset({1, 2}), 10.0)
-SITE = Candidate(2, "c", "https://c", 1, None, None, {"d": 1, "e": 1}, ())
+RECORD = Record("lake", 1, 0, "a", "https://a", True, None, frozenset({Member(1, "b"), Member(2, "c")}), 10.0)
+SITE = Candidate(2, "c", "https://c", 1, None, None, {"d": 1, "e": 1}, (), "c")
 BEGUN = replace(SITE, promoting=1)
 CLAIM = replace(RECORD, term=2, site=2, name="c", address="https://c", leads=False, before=1)
 
@@ -94,7 +94,8 @@ def test_a_site_without_datasets_is_judged_by_its_own_term() -> None:
     [
         (replace(SITE, number=None), RECORD, "no number"),
         (SITE, None, "no leader has ever"),
-        (SITE, replace(RECORD, members=frozenset({1})), "not a member"),
+        (SITE, replace(RECORD, members=frozenset({Member(1, "c")})), "not a member"),
+        (replace(SITE, instance="made again"), RECORD, "made again"),
         (replace(SITE, behind=("d",)), RECORD, "behind for d"),
     ],
 )
@@ -121,7 +122,9 @@ def test_without_an_arbiter_a_person_says_that_the_leader_is_stopped() -> None:
 def test_nobody_takes_a_term_before_the_lease_is_over_or_in_place_of_another_than_was_seen(
     number: int, holder: int, term: int, leads: bool, stood: float, own: int, promoting: int | None
 ) -> None:
-    record = replace(RECORD, term=term, site=holder, leads=leads, before=1, members=frozenset(range(16)))
+    record = replace(
+        RECORD, term=term, site=holder, leads=leads, before=1, members=frozenset(Member(n, "c") for n in range(16))
+    )
     site = replace(SITE, number=number, term=own, promoting=promoting, terms={"d": own})
     step = next_step(site, record, stood, DRIFT)
     if isinstance(step, Put) and not step.record.leads:

@@ -15,6 +15,14 @@ from strandline.core.errors import FailedError, StorageError
 VERSION = 1
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Member:
+    """A site that may be promoted. One that was made again under the same number is another one."""
+
+    number: int
+    instance: str
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     lake: str
@@ -24,7 +32,7 @@ class Record:
     address: str | None  # where others reach that site; None: it does not say
     leads: bool  # False: it has taken the term, and has not begun to lead
     before: int | None  # the term that this one replaced; None: nobody led before
-    members: frozenset[int]  # the sites that may be promoted: they have whatever sinks were promised
+    members: frozenset[Member]  # they have whatever sinks were promised
     lease_seconds: float
     beat: int = 0  # raised with each put: a record that stands still is one that nobody renews
     claim: str | None = None  # of the promotion that took the term; None: none did
@@ -46,7 +54,7 @@ def encode(record: Record, nonce: str) -> bytes:
             "address": record.address,
             "leads": record.leads,
             "before": record.before,
-            "members": sorted(record.members),
+            "members": [[m.number, m.instance] for m in sorted(record.members)],
             "lease_seconds": record.lease_seconds,
             "beat": record.beat,
             "claim": record.claim,
@@ -70,7 +78,7 @@ def decode(body: bytes) -> tuple[Record, str]:
             address=None if found["address"] is None else str(found["address"]),
             leads=bool(found["leads"]),
             before=None if found["before"] is None else int(found["before"]),
-            members=frozenset(map(int, found["members"])),
+            members=frozenset(Member(int(number), str(instance)) for number, instance in found["members"]),
             lease_seconds=float(found["lease_seconds"]),
             beat=int(found["beat"]),
             claim=None if found.get("claim") is None else str(found["claim"]),

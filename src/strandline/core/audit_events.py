@@ -47,6 +47,7 @@ class Event(StrEnum):
     QUARANTINE_REPLAYED = "quarantine.replayed"
 
     FOLLOWER_ADDED = "follower.added"
+    FOLLOWER_BEGAN_ANEW = "follower.began_anew"  # its site was made again, and what the one before had counts no more
     FOLLOWER_REMOVED = "follower.removed"
     LEADER_SINK_ROWS_DROPPED = "follow.sink_rows_dropped"  # retention took rows that a sink of the leader did not have
     FOLLOWER_ROWS_DROPPED = "follower.rows_dropped"  # retention took rows that the follower did not have

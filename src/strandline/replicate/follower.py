@@ -23,6 +23,7 @@ from strandline.core.types import BlockId, Dataset, DatasetUuid, Seq, SeqRange, 
 from strandline.ledger import audit
 from strandline.ledger.ingest import sequence
 from strandline.ledger.replicate import following, sites
+from strandline.ledger.replicate.followers import Told
 from strandline.ledger.replicate.following import Followed, OpenItem
 from strandline.ledger.replicate.leader_contact import FollowStep
 from strandline.replicate.apply_plan import check_offer, check_restored, had_at_most, next_items
@@ -61,6 +62,7 @@ class Follower:
         self._told_at = float("-inf")  # by the monotonic clock
         self._notes = PassNotes(context.ledger)
         self._stopping = threading.Event()  # begins no further item; those under way are applied
+        self._stored = b""  # what the checkpoint's file has
         self.state = ReplicationState.new(())
         self._load_state()
 
@@ -236,35 +238,34 @@ class Follower:
             return known, following.marks(connection, known)
 
     def _load_state(self) -> None:
-        """From the checkpoint, as far as it agrees with the ledger: the ledger wins, in both directions."""
+        """The state begins with the checkpoint, and is brought to where the ledger is, in whichever direction."""
         _, marks = self._marks()
         try:
-            stored = self._checkpoint.read_bytes()
+            self._stored = self._checkpoint.read_bytes()
         except OSError:
-            stored = b""
-        cached = ReplicationState.from_checkpoint_bytes(stored, marks)
-        if cached.snapshot() != marks and stored:
+            self._stored = b""
+        self.state = ReplicationState.from_checkpoint_bytes(self._stored, marks)
+        if self._stored and self.state.snapshot() != marks:
             log.info("the checkpoint %s was not of this ledger; it is written anew", self._checkpoint.name)
-        self._state_of(marks)
+        self._follow_ledger(marks)
 
-    def _state_of(self, marks: Mapping[ShardId, Seq]) -> None:
-        state = ReplicationState.new(marks)
-        for shard, mark in marks.items():
-            state.advance(shard, mark)
-        self.state = state
-
-    def _advance(self) -> None:
-        """Moves the marks to where the ledger has them, and stores a checkpoint if they moved."""
+    def _follow_ledger(self, marks: Mapping[ShardId, Seq]) -> None:
         before = self.state.snapshot()
-        _, marks = self._marks()
-        if before == marks and self._checkpoint.exists():
-            return
         if before.keys() != marks.keys() or any(marks[s] < before[s] for s in marks):
-            self._state_of(marks)  # datasets came or went, or the ledger was restored
+            self.state = ReplicationState.new(marks)  # datasets came or went, or the ledger is from before
         for shard, mark in marks.items():
             self.state.advance(shard, mark)
+
+    def _advance(self) -> None:
+        """Moves the state to where the ledger is, and stores a checkpoint if there is another one, or none."""
+        _, marks = self._marks()
+        self._follow_ledger(marks)
+        checkpoint = self.state.to_checkpoint_bytes()
+        if checkpoint == self._stored and self._checkpoint.exists():
+            return
         failpoints.hit("follow.before_checkpoint")
-        write_file(self._checkpoint, self.state.to_checkpoint_bytes())
+        write_file(self._checkpoint, checkpoint)
+        self._stored = checkpoint
         failpoints.hit("follow.after_checkpoint")
 
     def _tell_on_the_way(self) -> None:
@@ -286,13 +287,13 @@ class Follower:
         self._notes.begins(FollowStep.TELL)
         with self.context.ledger.read() as connection:
             known = [f.dataset for f in following.list_followed(connection) if f.term == self._term]
-            seals, number = following.seals(connection, known), sites.get(connection).number
-        shards = {shard for d in known for shard in shard_ids(d.first_shard, d.shards)}
-        marks = {shard: mark for shard, mark in self.state.snapshot().items() if shard in shards}
+            seals, site = following.seals(connection, known), sites.get(connection)
+        shards = [shard for d in known for shard in shard_ids(d.first_shard, d.shards)]
+        marks = {shard: mark for shard in shards if (mark := self.state.applied_seqno(shard)) is not None}
         if self._told == (self._term, seals, marks) and monotonic() - self._told_at < TELL_SECONDS_MAX:
             return
         failpoints.hit("follow.before_acknowledge")
-        self.context.source.acknowledge(self._term, seals, marks, number)
+        self.context.source.acknowledge(Told(self._term, seals, marks, site.own_instance, site.number))
         failpoints.hit("follow.after_acknowledge")
         self._told, self._told_at = (self._term, seals, marks), monotonic()
 

@@ -142,8 +142,7 @@ class Leader:
                     "this token belongs to no follower",
                     hint="`strandline follower add NAME` at the leader registers one and gives its token.",
                 )
-            followers.acknowledge(connection, found, told)
-            return found
+            return followers.acknowledge(connection, found, told)
 
     def find(self, uuid: str, *, only: Collection[str] | None = None) -> Dataset:
         """Raises NoSuchDataset, also for one that the follower may not see."""

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
+from strandline.core.arbiter import Member
 from strandline.core.audit_events import Event
 from strandline.core.clock import elapsed_seconds
 from strandline.core.errors import LeaseOver, NotLeader, RefusedError, StorageError
@@ -134,19 +135,22 @@ class SiteLease:
         """Renews the lease, and names as members those who may be promoted: first they are waited for, then they are
         written into the record. Removed followers are removed from the members."""
         with self._ledger.write() as connection:
-            found = members.wait_for_all(connection)
-        with self._ledger.read_at_once() as connection:
-            ready = members.ready(connection, found, sinks_wait=self._sinks_wait)
-        known = frozenset(f.site_number for f in found if f.site_number is not None)
-        named = self.renew(members=lambda before: (before & known) | ready).record.members
-        if named != {f.site_number for f in found if f.member}:
+            members.wait_for_all(connection)
+        named = self.renew(members=self._chosen).record.members
+        if named != self._ledger.query(members.stored):
             with self._ledger.write() as connection:
                 members.store(connection, named)
-        return named
+        return frozenset(m.number for m in named)
 
-    def write_off(self, number: int) -> None:
-        """Before the follower is no longer waited for: it may not be promoted any more."""
-        self.renew(members=lambda before: before - {number})
+    def _chosen(self, before: frozenset[Member]) -> frozenset[Member]:
+        """Reads the ledger after the record that the put goes over. So a put that lands names nobody whose removal
+        began before that record was written: whoever writes a follower off puts a record after it is marked."""
+        with self._ledger.read_at_once() as connection:
+            return members.choose(connection, before, sinks_wait=self._sinks_wait)
+
+    def write_off(self) -> None:
+        """Whoever is about to be removed may not be promoted any more, nor may who is unknown to the ledger."""
+        self.renew(members=lambda before: before & self._ledger.query(members.candidates).keys())
 
     def _leader(self, site: Site) -> Leader:
         if site.own_number is None:

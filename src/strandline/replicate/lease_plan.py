@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from strandline.core.arbiter import Record
+from strandline.core.arbiter import Member, Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Contradicts:
     by: Record
 
 
-Members = Callable[[frozenset[int]], frozenset[int]]
+Members = Callable[[frozenset[Member]], frozenset[Member]]
 
 
 def renewed(site: Leader, record: Record | None, members: Members = lambda m: m) -> Record | Replaced | Contradicts:
@@ -56,5 +56,5 @@ def renewed(site: Leader, record: Record | None, members: Members = lambda m: m)
     )
 
 
-def _first(site: Leader, before: int | None, members: frozenset[int]) -> Record:
+def _first(site: Leader, before: int | None, members: frozenset[Member]) -> Record:
     return Record(site.lake, site.term, site.number, site.name, site.address, True, before, members, site.lease_seconds)

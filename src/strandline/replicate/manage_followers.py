@@ -89,9 +89,12 @@ class Followers:
     def remove(self, name: str) -> Follower:
         """It holds nothing from now on, and its token is refused. What it has stays where it is. With an arbiter it is
         written off there first: raises StorageError if that does not answer."""
-        number = self.get(name).site_number
-        if self.lease is not None and number is not None:
-            self.lease.write_off(number)
+        if self.lease is not None:
+            # Marked first: else a process that tends members could put it back between the two steps below.
+            self.ledger.change(followers.begin_removal, name)
+            failpoints.hit("removal.after_mark")
+            self.lease.write_off()
+            failpoints.hit("removal.after_write_off")
         with self.ledger.write() as connection:
             found = followers.get(connection, name)
             followers.remove(connection, found)

@@ -164,7 +164,7 @@ class Promotion:
         site, settings = standing.site, self._settings
         candidate = Candidate(
             site.own_number, site_name(self._config), settings.address, site.term, site.promoting_term,
-            site.claimed_term, standing.terms, standing.behind, standing.claim,
+            site.claimed_term, standing.terms, standing.behind, site.instance, standing.claim,
         )  # fmt: skip
         if self._arbiter is None:
             return next_step_alone(candidate, leader_is_stopped=leader_is_stopped)

@@ -23,6 +23,7 @@ class Candidate:
     claimed: int | None  # the term that it has taken
     terms: Mapping[str, int]  # by dataset
     behind: tuple[str, ...]  # datasets that have no seal
+    instance: str | None = None  # a record names it with the number
     claim: str | None = None  # by which a record names this promotion; None: none has begun
 
 
@@ -151,7 +152,13 @@ def _last_leader(record: Record) -> int:
 
 
 def _may_not(site: Candidate, record: Record) -> Refuse | None:
-    if site.number not in record.members:
+    instances = {m.instance for m in record.members if m.number == site.number}
+    if instances and site.instance not in instances:
+        return Refuse(
+            "this site was made again since the leader named its number as a member, and may lack what that one had",
+            "The leader names it again once it has caught up; see `strandline replication status`.",
+        )
+    if not instances:
         return Refuse(
             "this site is not a member, so sinks of the leader may have rows that it lacks",
             "The leader names members once they have caught up; see `strandline replication status`.",

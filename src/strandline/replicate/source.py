@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from strandline.core.replication import DatasetTerms, Offer, SinkDefinition
-from strandline.core.types import DatasetUuid, Seq, SeqRange, ShardId
+from strandline.core.types import DatasetUuid, Seq, SeqRange
+from strandline.ledger.replicate.followers import Told
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -64,9 +65,7 @@ class LeaderSource(Protocol):
     def numbers(self, tables: SparkTables, dataset: DatasetUuid, rows: SeqRange) -> AbstractContextManager[DataFrame]:
         """The sequence numbers of the range that the leader still has."""
 
-    def acknowledge(
-        self, term: int, seals: Mapping[DatasetUuid, Seq], marks: Mapping[ShardId, Seq], number: int | None = None
-    ) -> None:
-        """Says how far the follower is, and which number it has."""
+    def acknowledge(self, told: Told) -> None:
+        """Says how far the follower is, and which site it is."""
 
     def close(self) -> None: ...

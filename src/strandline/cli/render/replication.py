@@ -64,7 +64,7 @@ def _leadership(found: Leadership) -> Iterator[RenderableType]:
         yield Text(f"No leader has written to the arbiter yet ({arbiter.place}).", "dim")
     else:
         does = "leads" if record.leads else "takes over"
-        members = ", ".join(map(str, sorted(record.members))) or "none"
+        members = ", ".join(str(m.number) for m in sorted(record.members)) or "none"
         yield Text(
             f"Arbiter: site {record.name} (number {record.site}) {does} in term {record.term}, with a lease of "
             f"{record.lease_seconds:g} seconds; sites that may be promoted: {members}",

@@ -109,6 +109,7 @@ def store_next(run: SinkRun) -> list[Intent] | None:
         options=run.record.options,
         token=run.token,
         left_out=position.bounds.left_out,
+        waits_upto=position.until if run.context.settings.wait_for == "all" else None,
     )
     if stored is None:
         raise run.superseded()

@@ -30,6 +30,7 @@ from strandline.core.types import Lease, Seq, SeqRange
 from strandline.ledger.deliver import plans, sinks
 from strandline.ledger.deliver.lanes import Token, of_sink
 from strandline.ledger.engine import Ledger, from_row, rows_with, slices, utc_now
+from strandline.ledger.maintain import floors
 from strandline.ledger.schema.core import chunk, intent, lane
 
 _ROWS_AT_ONCE_MAX = 1000
@@ -91,12 +92,18 @@ def store_plan(
     options: Mapping[str, str],
     token: Token,
     left_out: Collection[str] = (),
+    waits_upto: Seq | None = None,
 ) -> list[Intent] | None:
     """Stores the plan and returns its intents; None if the lease is lost. Lanes that are not in the plan, have no open
-    intent and are not in `left_out` have no new rows up to `until`: their watermarks move there, without sending."""
+    intent and are not in `left_out` have no new rows up to `until`: their watermarks move there, without sending.
+    `waits_upto`: how far the planner chose to go, where sinks wait for followers; the rest up to `until` is at the sink
+    already. Raises MarkMoved if a follower lacks some of that by now."""
     _check_lease(lease, sink)
     plans.check(lanes, until)
     with ledger.write() as connection:
+        if waits_upto is not None:
+            floors.lock(connection, sink.dataset)  # who adds a follower waits, and then finds what was promised
+            plans.check_followers(connection, sink, waits_upto)
         if not sinks.leases.holds(connection, lease):
             return None
         planned = plans.write(connection, sink, until, lanes, options, token, left_out)

@@ -15,6 +15,7 @@ from strandline.ledger.deliver.lanes import Token, of_sink
 from strandline.ledger.deliver.sinks import options_text
 from strandline.ledger.engine import one_of, utc_now
 from strandline.ledger.ingest import blocks
+from strandline.ledger.replicate import followers
 from strandline.ledger.schema.core import chunk, dataset, intent, lane
 from strandline.ledger.schema.core import sink as sink_table
 
@@ -25,6 +26,18 @@ def check(lanes: Sequence[LanePlan], until: Seq) -> None:
         raise ValueError("a lane is in the plan twice")
     for plan in lanes:
         _check_tiling(plan, until)
+
+
+def check_followers(connection: sa.Connection, sink: SinkRecord, upto: Seq) -> None:
+    """Raises MarkMoved if sinks may be promised less than `upto` now: a follower was added, or made again, since the
+    planner looked. What this sink was promised before stays so."""
+    have = followers.waits(connection).get(sink.dataset, upto)
+    if upto > max(have or 0, sink.planned or 0):
+        raise MarkMoved(
+            f"sink {sink.name} waits for followers: one of them has everything up to {have or 'nothing'} only, and the "
+            f"plan went up to {upto}",
+            hint="It is planned again once they have caught up.",
+        )
 
 
 def write(

@@ -8,25 +8,26 @@ block that a follower has passed must not come back. Both count only if they wer
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, NewType
 
 import sqlalchemy as sa
 
+from strandline.core.audit_events import Event
 from strandline.core.bounded_text import check_text
 from strandline.core.errors import NoSuchFollower, RefusedError, TermPassed, UsageError
 from strandline.core.replication import OnLag
-from strandline.core.terms import FIRST_SITE, SITES_MAX
 from strandline.core.types import Dataset, DatasetId, DatasetUuid, Seq, ShardId
+from strandline.ledger import audit
 from strandline.ledger.deliver.sinks import seq_or_none
 from strandline.ledger.engine import from_row, insert_into, utc_now
 from strandline.ledger.ingest import datasets as dataset_records
 from strandline.ledger.ingest import sequence
 from strandline.ledger.maintain import floors
 from strandline.ledger.receive.tokens import TokenId
-from strandline.ledger.replicate import sites
+from strandline.ledger.replicate import follower_numbers
 from strandline.ledger.schema.replicate import follower, follower_mark, follower_seal, site
 
 FollowerId = NewType("FollowerId", int)
@@ -43,8 +44,10 @@ class Follower:
     added_at: datetime
     told_at: datetime | None  # when it last said how far it is; None: never
     site_number: int | None = None  # None: it may follow, and cannot be promoted
+    instance: str | None = None  # of its site; None: it has said nothing yet
     waited_for: bool = False
     member: bool = False  # the arbiter's record names it: it may be promoted
+    leaving: bool = False  # a person removes it
 
     @property
     def title(self) -> str:
@@ -89,9 +92,7 @@ def add(connection: sa.Connection, new: NewFollower) -> Follower:
             "on_lag=drop needs drop_after, and on_lag=hold must not have one",
             hint="`--on-lag drop --drop-after 7d`, for example.",
         )
-    for known in sorted(dataset_records.list_datasets(connection), key=lambda d: d.id):
-        if new.datasets is None or known.uuid in new.datasets:
-            floors.lock(connection, known.id)
+    _lock_followed(connection, new.datasets)
     chosen = {
         "token_id": new.token,
         "datasets": None if new.datasets is None else json.dumps(sorted(new.datasets)),
@@ -101,11 +102,17 @@ def add(connection: sa.Connection, new: NewFollower) -> Follower:
     own = (follower.c.name == new.name, follower.c.removed_at.is_(None), follower.c.token_id.is_(None))
     made = connection.execute(follower.update().where(*own).values(**chosen).returning(follower)).one_or_none()
     if made is None:
-        number = _free_number(connection) if new.datasets is None else None
+        number = follower_numbers.give_free(connection) if new.datasets is None else None
         made = _insert(connection, new.name, chosen | {"site_number": number})
     if made is None:
         raise _taken(new.name)
     return _follower(made)
+
+
+def _lock_followed(connection: sa.Connection, only: Collection[DatasetUuid] | None) -> None:
+    for known in sorted(dataset_records.list_datasets(connection), key=lambda d: d.id):
+        if only is None or known.uuid in only:
+            floors.lock(connection, known.id)
 
 
 def add_forgotten(connection: sa.Connection, name: str) -> bool:
@@ -116,8 +123,8 @@ def add_forgotten(connection: sa.Connection, name: str) -> bool:
 
 
 def _insert(connection: sa.Connection, name: str, chosen: Mapping[str, object]) -> Any | None:
-    values = {"waited_for": False, "term": term(connection), "added_at": utc_now()}  # waited for: who may be promoted
-    new = insert_into(connection, follower).values(name=name, **chosen, **values)
+    values: dict[str, Any] = {"waited_for": False, "leaving": False, "term": term(connection), "added_at": utc_now()}
+    new = insert_into(connection, follower).values(name=name, **(values | dict(chosen)))
     return connection.execute(new.on_conflict_do_nothing().returning(follower)).one_or_none()
 
 
@@ -129,46 +136,6 @@ def check_free(connection: sa.Connection, name: str) -> None:
 
 def _taken(name: str) -> RefusedError:
     return RefusedError(f"there is a follower named {name} already", hint="Choose another name.")
-
-
-def _free_number(connection: sa.Connection) -> int | None:
-    """A number that no other site has: a term belongs to one site. Only whoever made the lake knows of all sites; sites
-    that were there before a take-over bring theirs along. A number of a removed follower is given again only if there
-    is no other: that site may still be alive. Raises RefusedError while the number of a follower is unknown."""
-    here = sites.get(connection)
-    if here.own_number != FIRST_SITE:
-        return None
-    rows = connection.execute(sa.select(follower.c.site_number, follower.c.removed_at)).all()
-    live = {r.site_number for r in rows if r.removed_at is None}
-    removed = {r.site_number: r.removed_at for r in rows if r.site_number is not None and r.site_number not in live}
-    numbers = set(range(SITES_MAX)) - {FIRST_SITE} - live
-    if not numbers:
-        return None
-    _check_numbers_known(connection)
-    if new := sorted(numbers - removed.keys()):
-        return new[0]
-    return min(numbers, key=removed.__getitem__)
-
-
-def _check_numbers_known(connection: sa.Connection) -> None:
-    """After the ledger was lost, tables tell of a follower, and not of its number: it says that itself."""
-    silent = sa.or_(follower.c.token_id.is_(None), follower.c.told_at.is_(None))
-    unknown = (follower.c.site_number.is_(None), follower.c.datasets.is_(None), silent)
-    name = connection.execute(sa.select(follower.c.name).where(follower.c.removed_at.is_(None), *unknown)).scalar()
-    if name is not None:
-        raise RefusedError(
-            f"nobody knows which number follower {name} has, so no new site can get one",
-            hint=f"`strandline follower add {name}` gives it a token, with which it says its number; or remove it.",
-        )
-
-
-def bring_number(connection: sa.Connection, found: Follower, number: int) -> None:
-    """The follower has a number of its own. No change if it is another live follower's, or the leader's."""
-    live = connection.execute(
-        sa.select(follower.c.id).where(follower.c.removed_at.is_(None), follower.c.site_number == number)
-    ).scalar()
-    if live is None and number != sites.get(connection).own_number:
-        connection.execute(follower.update().where(follower.c.id == found.id).values(site_number=number))
 
 
 _LIVE = sa.select(follower).where(follower.c.removed_at.is_(None))
@@ -203,6 +170,11 @@ def of_dataset(connection: sa.Connection, of: Dataset) -> list[Follower]:
     return [f for f in list_followers(connection) if f.follows(of.uuid)]
 
 
+def begin_removal(connection: sa.Connection, name: str) -> None:
+    """From now on it becomes no member. It holds everything as before, until it is removed."""
+    connection.execute(follower.update().where(follower.c.id == get(connection, name).id).values(leaving=True))
+
+
 def remove(connection: sa.Connection, found: Follower) -> None:
     """From now on it holds nothing. What it has stays where it is."""
     connection.execute(
@@ -211,8 +183,8 @@ def remove(connection: sa.Connection, found: Follower) -> None:
 
 
 def remove_all(connection: sa.Connection) -> None:
-    """When this site leads no more: its followers follow another one, and hold nothing here. Their tokens stay valid, so
-    that this site can tell them who leads."""
+    """When this site leads no more: its followers follow another one, and hold nothing here. Their tokens stay valid,
+    so that this site can tell them who leads."""
     connection.execute(
         follower.update()
         .where(follower.c.removed_at.is_(None))
@@ -230,12 +202,14 @@ class Told:
     term: int
     seals: Mapping[DatasetUuid, Seq]
     marks: Mapping[ShardId, Seq]
+    instance: str  # of the site: what another one has told says nothing about this one
     number: int | None = None  # of the site; None: it has none
 
 
-def acknowledge(connection: sa.Connection, found: Follower, told: Told) -> None:
-    """Records how far the follower is, forward only. Datasets and shards that it does not follow are ignored. Raises
-    TermPassed if it was told in another term, RefusedError for numbers that nobody has taken yet."""
+def acknowledge(connection: sa.Connection, found: Follower, told: Told) -> Follower:
+    """Records how far the follower is, forward only, and returns it: a site that was made again begins anew. Datasets
+    and shards that it does not follow are ignored. Raises TermPassed if it was told in another term, RefusedError for
+    numbers that nobody has taken yet, and for a site in whose place another one follows since."""
     own, last = term(connection), sequence.read(connection).last
     if told.term != own:
         raise TermPassed(
@@ -247,6 +221,7 @@ def acknowledge(connection: sa.Connection, found: Follower, told: Told) -> None:
             f"follower {found.name} says that it is at {highest}, and no number above {last} was ever taken here",
             hint="If this ledger was restored, `strandline recover` resyncs it. Else it follows another lake.",
         )
+    found = _as_instance(connection, found, told.instance)
     now = utc_now()
     known = [d for d in dataset_records.list_datasets(connection) if found.follows(d.uuid)]
     for d in known:
@@ -257,8 +232,48 @@ def acknowledge(connection: sa.Connection, found: Follower, told: Told) -> None:
                 key = {"follower_id": found.id, "shard": shard}
                 _raise(connection, follower_mark, key, "mark", mark, own, now, dataset_id=d.id)
     if told.number is not None and told.number != found.site_number:
-        bring_number(connection, found, told.number)
+        follower_numbers.bring(connection, found.id, told.number)
     connection.execute(follower.update().where(follower.c.id == found.id).values(told_at=now, term=own))
+    return found
+
+
+def _as_instance(connection: sa.Connection, found: Follower, instance: str) -> Follower:
+    if found.instance == instance:
+        return found
+    live = (follower.c.id == found.id, follower.c.removed_at.is_(None))
+    if found.instance is None:
+        first = follower.update().where(*live, follower.c.instance.is_(None)).values(instance=instance)
+        if connection.execute(first).rowcount == 1:
+            return replace(found, instance=instance)
+        raise _changed(found)
+    before = sa.select(follower.c.id).where(follower.c.token_id == found.token, follower.c.instance == instance)
+    if connection.execute(before).first() is not None:
+        raise RefusedError(
+            f"another site follows as {found.name} since: it was made with the same token",
+            hint="`strandline follower add NAME` at the leader gives each site a token of its own.",
+        )
+    return _begin_anew(connection, found, instance)
+
+
+def _begin_anew(connection: sa.Connection, found: Follower, instance: str) -> Follower:
+    """The site was made again, with the token and the number of the one before, and may have nothing: it takes that
+    one's place as a follower that has told nothing, is no member, and holds everything."""
+    _lock_followed(connection, found.datasets)
+    live = (follower.c.id == found.id, follower.c.removed_at.is_(None))
+    ended = {"removed_at": utc_now(), "waited_for": False, "member": False}
+    row = connection.execute(follower.update().where(*live).values(**ended).returning(follower)).one_or_none()
+    if row is None:
+        raise _changed(found)
+    same = ("token_id", "datasets", "on_lag", "drop_after_seconds", "site_number", "leaving")
+    made = _insert(connection, found.name, {column: row._mapping[column] for column in same} | {"instance": instance})
+    if made is None:
+        raise _changed(found)
+    audit.record(connection, Event.FOLLOWER_BEGAN_ANEW, follower=found.name, site_number=found.site_number)
+    return _follower(made)
+
+
+def _changed(found: Follower) -> RefusedError:
+    return RefusedError(f"follower {found.name} was changed at the leader just now", hint="It tries again.")
 
 
 def _raise(

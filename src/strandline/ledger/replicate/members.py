@@ -7,45 +7,62 @@ from collections.abc import Collection
 
 import sqlalchemy as sa
 
+from strandline.core.arbiter import Member
 from strandline.core.types import Seq
 from strandline.ledger.deliver import lanes
 from strandline.ledger.ingest import blocks, datasets
 from strandline.ledger.replicate import followers
-from strandline.ledger.replicate.followers import Follower
+from strandline.ledger.replicate.followers import Follower, FollowerId
 from strandline.ledger.schema.replicate import follower
 
-
-def wait_for_all(connection: sa.Connection) -> list[Follower]:
-    """Waits for every follower that could become a member, and returns them. A follower that lacks a dataset cannot
-    lead the lake."""
-    found = [f for f in followers.list_followers(connection) if f.site_number is not None and f.datasets is None]
-    new = [f.id for f in found if not f.waited_for]
-    if new:
-        connection.execute(follower.update().where(follower.c.id.in_(new)).values(waited_for=True))
-    return found
+# Numbered, and not removed just now. A follower that lacks a dataset cannot lead the lake.
+_CANDIDATE = (
+    follower.c.removed_at.is_(None),
+    follower.c.site_number.is_not(None),
+    follower.c.datasets.is_(None),
+    ~follower.c.leaving,
+)
 
 
-def ready(connection: sa.Connection, found: Collection[Follower], *, sinks_wait: bool) -> frozenset[int]:
-    """The numbers of those that have said in this term that they have everything that sinks were promised. If sinks do
-    not wait for followers, nobody can say that: then those that have said how far they are. `connection` must be one of
-    `read_at_once`."""
-    lacking: set[int] = set()
+def wait_for_all(connection: sa.Connection) -> None:
+    """Waits for every follower that could become a member."""
+    connection.execute(follower.update().where(*_CANDIDATE, ~follower.c.waited_for).values(waited_for=True))
+
+
+def candidates(connection: sa.Connection) -> dict[Member, Follower]:
+    """Those that are waited for, could be members, and have said which site they are."""
+    ids = {FollowerId(r.id) for r in connection.execute(sa.select(follower.c.id).where(*_CANDIDATE))}
+    return {
+        Member(f.site_number, f.instance): f
+        for f in followers.list_followers(connection)
+        if f.id in ids and f.waited_for and f.site_number is not None and f.instance is not None
+    }
+
+
+def choose(connection: sa.Connection, before: Collection[Member], *, sinks_wait: bool) -> frozenset[Member]:
+    """The members from now on: candidates that have said in this term that they have everything that sinks were
+    promised. If sinks do not wait for followers, nobody can say that: then those that have said how far they are.
+    Whoever was a member before stays one while a dataset is new to it. `connection` must be one of `read_at_once`."""
+    found = candidates(connection)
+    lacking: set[FollowerId] = set()
+    silent = {f.id for f in found.values() if f.told_at is None}
     for d in datasets.list_datasets(connection):
-        promised = lanes.highest_mark(connection, d.id) if sinks_wait else None
         if blocks.sealed(connection, d.id) is None:
             continue  # there is nothing to have
         told = {p.follower.id: p.number for p in followers.list_progress(connection, d)}
-        lacking |= {f.id for f in found if (told.get(f.id) or Seq(0)) < (promised or Seq(1))}
-    return frozenset(f.site_number for f in found if f.site_number is not None and f.id not in lacking and f.told_at)
+        promised = (lanes.highest_mark(connection, d.id) if sinks_wait else None) or Seq(0)
+        lacking |= {f.id for f in found.values() if (told.get(f.id) or Seq(0)) < promised}
+        silent |= {f.id for f in found.values() if told.get(f.id) is None}
+    return frozenset(m for m, f in found.items() if f.id not in lacking and (m in before or f.id not in silent))
 
 
-def store(connection: sa.Connection, members: Collection[int]) -> None:
+def store(connection: sa.Connection, members: Collection[Member]) -> None:
     """As the record says it."""
-    live = (follower.c.removed_at.is_(None), follower.c.waited_for)
-    named = follower.c.site_number.in_(list(members))
-    connection.execute(follower.update().where(*live, named, ~follower.c.member).values(member=True))
-    connection.execute(
-        follower.update()
-        .where(follower.c.member, sa.or_(~named, follower.c.site_number.is_(None)))
-        .values(member=False)
-    )
+    named = {f.id for m, f in candidates(connection).items() if m in members}
+    is_named = follower.c.id.in_(named)
+    connection.execute(follower.update().where(is_named, ~follower.c.member).values(member=True))
+    connection.execute(follower.update().where(follower.c.member, ~is_named).values(member=False))
+
+
+def stored(connection: sa.Connection) -> frozenset[Member]:
+    return frozenset(m for m, f in candidates(connection).items() if f.member)

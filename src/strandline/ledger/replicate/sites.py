@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -24,6 +25,7 @@ class Site:
     superseded_by: str | None = None  # that site's address or name, if it is known
     changed_at: datetime | None = None  # when it last became something else; None: it never did
     number: int | None = None  # as its leader gave it
+    instance: str | None = None  # None: it never followed
     promoting_term: int | None = None  # the term that a promotion replaces; None: none is under way
     claimed_term: int | None = None  # the term that this promotion has taken
 
@@ -35,6 +37,13 @@ class Site:
     def leads(self) -> bool:
         """Whether it may take rows, as far as its ledger knows."""
         return not self.follows and self.superseded_term is None
+
+    @property
+    def own_instance(self) -> str:
+        """Of a site that follows."""
+        if self.instance is None:
+            raise RefusedError("this site has no instance: it never followed")
+        return self.instance
 
     @property
     def own_number(self) -> int | None:
@@ -53,6 +62,7 @@ _SITE = sa.select(
     site.c.superseded_by,
     site.c.changed_at,
     site.c.number,
+    site.c.instance,
     site.c.promoting_term,
     site.c.claimed_term,
 )
@@ -64,9 +74,11 @@ def get(connection: sa.Connection) -> Site:
 
 
 def follow(connection: sa.Connection, *, leader: str, token: str | None, term: int) -> None:
-    """From now on this site takes no rows and no changes of its own."""
+    """From now on this site takes no rows and no changes of its own. The first time it gets its
+    instance: a site that is made again has a new ledger, and so is another one."""
     values: dict[str, object] = {"role": SiteRole.FOLLOWER.value, "leader": leader, "leader_token": token, "term": term}
     values |= {"superseded_term": None, "superseded_by": None}
+    values["instance"] = sa.func.coalesce(site.c.instance, uuid.uuid4().hex)
     connection.execute(site.update().values(**values, changed_at=utc_now()))
 
 

@@ -17,7 +17,7 @@ site = table(
     texts("leader"),  # a URL, or the path of the leader's settings file
     texts("leader_token"),  # where the token is found, such as `env:NAME`; never the token itself
     integers("number"),  # of a site that a leader has given one; NULL: a leader's is that of its term
-    texts("name"),
+    texts("instance"),  # of a site that follows, or has followed: made with its ledger
     integers("superseded_term"),  # a leader that has heard of this higher term takes no more rows
     texts("superseded_by"),
     integers("promoting_term"),  # the term that a promotion replaces; NULL: none is under way
@@ -53,8 +53,10 @@ follower = table(
     texts("name", "on_lag"),
     texts("datasets"),  # a JSON list of dataset ids; NULL: all, also those made later
     integers("site_number"),  # NULL: it may follow, and cannot be promoted
+    texts("instance"),  # of the site, as it said first; NULL: it has said nothing yet
     flags("waited_for"),
     flags("member"),  # the arbiter's record names it: it may be promoted
+    flags("leaving"),  # a person removes it: it becomes no member any more
     times("added_at", "told_at", "removed_at"),
 )
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from strandline.core.errors import FailedError, StorageError
 from strandline.core.forward_protocol import DIGEST, content_digest
-from strandline.core.types import SEQ_COLUMN, DatasetUuid, Seq, SeqRange, ShardId
+from strandline.core.types import SEQ_COLUMN, DatasetUuid, Seq, SeqRange
 from strandline.iceberg.pyiceberg.schema import fields_of_arrow
+from strandline.ledger.replicate.followers import Told
 from strandline.receive.batch_frame import nullable
 from strandline.receive.schema_adapt import SchemaAdapter
 from strandline.replicate.answer_document import parse_answer
@@ -52,11 +53,18 @@ class HttpSource:
         asked = {"after": dict(after), "items_max": items_max, "sinks_version": sinks_version}
         return parse_answer(self._post("offer", asked))
 
-    def acknowledge(
-        self, term: int, seals: Mapping[DatasetUuid, Seq], marks: Mapping[ShardId, Seq], number: int | None = None
-    ) -> None:
-        said = {str(shard): mark for shard, mark in marks.items()}
-        self._post("acknowledge", {"term": term, "seals": dict(seals), "marks": said, "number": number})
+    def acknowledge(self, told: Told) -> None:
+        marks = {str(shard): mark for shard, mark in told.marks.items()}
+        self._post(
+            "acknowledge",
+            {
+                "term": told.term,
+                "seals": dict(told.seals),
+                "marks": marks,
+                "instance": told.instance,
+                "number": told.number,
+            },
+        )
 
     def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to an offer must be proven by its digest, and what is said is sent with one."""

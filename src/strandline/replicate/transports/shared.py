@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from strandline.core.errors import FailedError, RefusedError, TableRolledBack
 from strandline.core.roles import Role, allows
 from strandline.core.settings import LakeConfig, load_config
-from strandline.core.types import INTERNAL_COLUMNS, SEQ_COLUMN, Dataset, DatasetUuid, Seq, SeqRange, ShardId
+from strandline.core.types import INTERNAL_COLUMNS, SEQ_COLUMN, Dataset, DatasetUuid, Seq, SeqRange
 from strandline.iceberg.metadata.identifier import in_spark, quoted
 from strandline.iceberg.session import spark_internals
 from strandline.iceberg.session.lake_session import open_session
@@ -118,12 +118,10 @@ class SharedSource:
             raise TableRolledBack(f"at the leader: {e.message}", hint=e.hint) from e
         return tables
 
-    def acknowledge(
-        self, term: int, seals: Mapping[DatasetUuid, Seq], marks: Mapping[ShardId, Seq], number: int | None = None
-    ) -> None:
+    def acknowledge(self, told: Told) -> None:
         if self._token is not None:
             token = self._ledger.query(self._checked_token, self._token)
-            self._leader.acknowledge(token.owner, Told(term, seals, marks, number))
+            self._leader.acknowledge(token.owner, told)
 
     def _find(self, dataset: DatasetUuid) -> Dataset:
         return self._leader.find(dataset, only=self._ledger.query(self._allowed))

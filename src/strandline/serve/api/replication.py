@@ -53,6 +53,7 @@ class Acknowledged(Body):
     seals: dict[Name, Number] = Field(
         default={}, max_length=DATASETS_MAX, description="By dataset id: up to where it has everything."
     )
+    instance: Name = Field(description="Of the site: one that is made again is another one, and begins anew.")
     number: int | None = Field(default=None, ge=0, lt=SITES_MAX, description="Of the site; null: it has none.")
     marks: dict[Annotated[str, Field(pattern=r"^(0|[1-9]\d{0,9})$")], Number] = Field(
         default={}, max_length=DATASETS_MAX, description="By shard: up to where its items are applied."
@@ -177,6 +178,7 @@ async def acknowledge(request: Request, told: Acknowledged, caller: Caller = nee
                 told.term,
                 {DatasetUuid(uuid): Seq(number) for uuid, number in told.seals.items()},
                 {ShardId(int(shard)): Seq(number) for shard, number in told.marks.items()},
+                told.instance,
                 told.number,
             ),
         )

@@ -1,7 +1,7 @@
 ALTER TABLE site ADD COLUMN number BIGINT
   CONSTRAINT number_of_a_site_bounded CHECK (number BETWEEN 0 AND 15);
 
-ALTER TABLE site ADD COLUMN name TEXT;
+ALTER TABLE site ADD COLUMN instance TEXT;
 
 ALTER TABLE site ADD COLUMN superseded_term BIGINT
   CONSTRAINT only_a_leader_is_superseded CHECK (superseded_term IS NULL OR (role = 'leader' AND superseded_term > term));
@@ -25,11 +25,28 @@ ALTER TABLE follower ADD COLUMN member BOOLEAN DEFAULT FALSE NOT NULL
   CONSTRAINT a_member_is_waited_for CHECK (waited_for OR NOT member)
   CONSTRAINT a_member_has_a_number CHECK (site_number IS NOT NULL OR NOT member);
 
+ALTER TABLE follower ADD COLUMN instance TEXT
+  CONSTRAINT a_member_has_an_instance CHECK (instance IS NOT NULL OR NOT member);
+
+ALTER TABLE follower ADD COLUMN leaving BOOLEAN DEFAULT FALSE NOT NULL;
+
 CREATE UNIQUE INDEX one_follower_of_a_site_number ON follower (site_number) WHERE removed_at IS NULL;
 
 CREATE TRIGGER a_site_keeps_its_number BEFORE UPDATE ON site
 WHEN OLD.number IS NOT NULL AND (NEW.number IS NULL OR NEW.number <> OLD.number)
 BEGIN SELECT RAISE(ABORT, 'a_site_keeps_its_number'); END;
+
+CREATE TRIGGER a_site_stays_the_instance_that_it_is BEFORE UPDATE ON site
+WHEN OLD.instance IS NOT NULL AND (NEW.instance IS NULL OR NEW.instance <> OLD.instance)
+BEGIN SELECT RAISE(ABORT, 'a_site_stays_the_instance_that_it_is'); END;
+
+CREATE TRIGGER a_follower_is_one_instance BEFORE UPDATE ON follower
+WHEN OLD.instance IS NOT NULL AND (NEW.instance IS NULL OR NEW.instance <> OLD.instance)
+BEGIN SELECT RAISE(ABORT, 'a_follower_is_one_instance'); END;
+
+CREATE TRIGGER who_leaves_does_not_stay BEFORE UPDATE ON follower
+WHEN OLD.leaving AND NOT NEW.leaving
+BEGIN SELECT RAISE(ABORT, 'who_leaves_does_not_stay'); END;
 
 CREATE TRIGGER a_superseded_leader_stays_so BEFORE UPDATE ON site
 WHEN OLD.superseded_term IS NOT NULL AND NEW.role = 'leader'

@@ -1,0 +1,50 @@
+"""The numbers of sites, as a leader gives them to its followers, and as those bring them along."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from strandline.core.errors import RefusedError
+from strandline.core.terms import FIRST_SITE, SITES_MAX
+from strandline.ledger.replicate import sites
+from strandline.ledger.schema.replicate import follower
+
+
+def give_free(connection: sa.Connection) -> int | None:
+    """A number that no other site has: a term belongs to one site. Only whoever made the lake knows of all sites; sites
+    that were there before a take-over bring theirs along. A number of a removed follower is given again only if there
+    is no other: that site may still be alive. Raises RefusedError while the number of a follower is unknown."""
+    here = sites.get(connection)
+    if here.own_number != FIRST_SITE:
+        return None
+    rows = connection.execute(sa.select(follower.c.site_number, follower.c.removed_at)).all()
+    live = {r.site_number for r in rows if r.removed_at is None}
+    removed = {r.site_number: r.removed_at for r in rows if r.site_number is not None and r.site_number not in live}
+    numbers = set(range(SITES_MAX)) - {FIRST_SITE} - live
+    if not numbers:
+        return None
+    _check_numbers_known(connection)
+    if new := sorted(numbers - removed.keys()):
+        return new[0]
+    return min(numbers, key=removed.__getitem__)
+
+
+def _check_numbers_known(connection: sa.Connection) -> None:
+    """After the ledger was lost, tables tell of a follower, and not of its number: it says that itself."""
+    silent = sa.or_(follower.c.token_id.is_(None), follower.c.told_at.is_(None))
+    unknown = (follower.c.site_number.is_(None), follower.c.datasets.is_(None), silent)
+    name = connection.execute(sa.select(follower.c.name).where(follower.c.removed_at.is_(None), *unknown)).scalar()
+    if name is not None:
+        raise RefusedError(
+            f"nobody knows which number follower {name} has, so no new site can get one",
+            hint=f"`strandline follower add {name}` gives it a token, with which it says its number; or remove it.",
+        )
+
+
+def bring(connection: sa.Connection, id: int, number: int) -> None:
+    """The follower has a number of its own. No change if it is another live follower's, or the leader's."""
+    live = connection.execute(
+        sa.select(follower.c.id).where(follower.c.removed_at.is_(None), follower.c.site_number == number)
+    ).scalar()
+    if live is None and number != sites.get(connection).own_number:
+        connection.execute(follower.update().where(follower.c.id == id).values(site_number=number))
