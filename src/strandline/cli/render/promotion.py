@@ -10,7 +10,7 @@ from rich.text import Text
 
 from strandline.cli.render.elements import grid, number
 from strandline.core.types import ItemKind
-from strandline.core.wording import plural
+from strandline.core.wording import agreeing, plural
 from strandline.replicate.promote_plan import End, Refuse
 
 if TYPE_CHECKING:
@@ -36,6 +36,11 @@ def what_it_left(promoted: Promoted) -> Iterator[RenderableType]:
     if promoted.led.sinks_left:
         names = ", ".join(promoted.led.sinks_left)
         yield Text(f"Nobody goes on with these sinks, whose datasets are not at this site: {names}", "yellow")
+    for sink, rows in promoted.quarantined:
+        said = (
+            f"{plural(rows, 'row')} that sink {sink} refused {agreeing(rows, 'waits')} in quarantine at the old leader"
+        )
+        yield Text(f"{said}, and this site does not send {'it' if rows == 1 else 'them'}", "yellow")
     for dataset, bodies in promoted.led.bodies_aside:
         said = f"{dataset}: {plural(bodies, 'body')} from when this site led before, set aside"
         yield Text(f"{said}; `strandline spool list` shows them", "yellow")
