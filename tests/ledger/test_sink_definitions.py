@@ -7,16 +7,24 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from strandline.cli.render.promotion import what_it_left
+from strandline.core.audit_events import Event
 from strandline.core.replication import LaneDefinition
 from strandline.core.types import Seq
 from strandline.deliver import sink_definitions
 from strandline.deliver.sink_definitions import definitions_version, read_definitions, take_over
-from strandline.ledger.deliver import intents, lanes, sinks
+from strandline.ledger import audit
+from strandline.ledger.deliver import intents, lanes, quarantine, sinks
+from strandline.ledger.deliver.quarantine import QuarantineState
 from strandline.ledger.replicate import leader_sinks
+from strandline.ledger.replicate.promotions import Led
 from strandline.replicate.answer_document import sink_definition
 from strandline.replicate.leader_sinks import LeaderSinks, take_over_sinks
+from strandline.replicate.promote import Promoted
+from strandline.status import promotion_documents
 from tests.ledger.conftest import LAKE, Bench
 from tests.ledger.delivery_bench import new_delivery, one_chunk
+from tests.ledger.test_quarantine import set_aside
 
 
 def test_a_site_that_takes_over_goes_on_where_the_leader_was(bench: Bench) -> None:
@@ -102,3 +110,26 @@ def test_the_version_is_another_one_whenever_a_sink_was_added_changed_or_removed
     assert seen[0] == seen[2] and len(set(seen)) == 4, "paused, and added; removed is as before there was one"
     assert bench.ledger.query(lambda c: definitions_version(c, only=[])) == seen[3]
     assert bench.ledger.query(lambda c: definitions_version(c, only=[other.dataset.name])) == seen[4]
+
+
+def test_rows_that_wait_in_quarantine_at_the_old_leader_are_counted_by_sink(bench: Bench) -> None:
+    """They do not come along, so `promote` names them."""
+    made, whole = new_delivery(bench), new_delivery(bench)
+    kept, discarded = set_aside(made, 3, 7)[:2]
+    set_aside(made_again := new_delivery(bench), 5)
+    assert quarantine.discard(bench.ledger, discarded.id) and kept.state is QuarantineState.HELD
+    told = bench.ledger.query(read_definitions)
+    assert {d.name: d.quarantined for d in told} == {made.sink.name: 1, made_again.sink.name: 1, whole.sink.name: 0}
+    assert [sink_definition(json.loads(json.dumps(asdict(one)))) for one in told] == list(told)
+    LeaderSinks(bench.ledger).keep(told, "v1")
+    with bench.ledger.write() as connection:
+        taken = take_over_sinks(connection)
+        named = {e.detail["sink"]: e.detail["quarantined_before"] for e in audit.latest(connection, events=_ADDED)}
+    assert dict(taken.quarantined) == {made.sink.name: 1, made_again.sink.name: 1}
+    assert named == {made.sink.name: 1, made_again.sink.name: 1, whole.sink.name: 0}
+    found = Promoted(18, already=False, led=Led(18, (), ()), quarantined=(("partner", 3),))
+    assert "3 rows that sink partner refused wait in quarantine at the old leader" in str(next(what_it_left(found)))
+    assert promotion_documents.promoted(found)["quarantined_at_the_old_leader"] == {"partner": 3}
+
+
+_ADDED = (Event.SINK_ADDED,)

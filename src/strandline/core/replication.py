@@ -162,6 +162,7 @@ class SinkDefinition:
     paused: bool
     lanes: tuple[LaneDefinition, ...]
     lowest: Seq | None = None  # it has every row up to here, in all partitions; None: it may need the very first one
+    quarantined: int = 0  # rows that it refused, and that wait at the leader: they do not come along
 
 
 def shard_ids(first: ShardId, shards: int) -> tuple[ShardId, ...]:

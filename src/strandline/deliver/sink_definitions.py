@@ -18,7 +18,7 @@ from strandline.core.read_token import Continuation
 from strandline.core.replication import LaneDefinition, SinkDefinition
 from strandline.core.types import Dataset, DatasetUuid, Seq
 from strandline.ledger import audit
-from strandline.ledger.deliver import lanes, losses, sinks
+from strandline.ledger.deliver import lanes, losses, quarantine, sinks
 from strandline.ledger.deliver.losses import NewLoss, Reason
 from strandline.ledger.engine import Connection
 from strandline.ledger.ingest import datasets
@@ -31,9 +31,9 @@ LANES_MAX = 2000
 def read_definitions(connection: Connection, *, only: Collection[str] | None = None) -> tuple[SinkDefinition, ...]:
     """Of all sinks, or of those of some datasets, by name."""
     known = {d.id: d for d in datasets.list_datasets(connection) if only is None or d.name in only}
-    of_sinks = lanes.unchecked_of_all(connection)
+    of_sinks, refused = lanes.unchecked_of_all(connection), quarantine.count_waiting(connection)
     return tuple(
-        _definition(known[s.dataset].uuid, s, of_sinks.get(s.id, []))
+        _definition(known[s.dataset].uuid, s, of_sinks.get(s.id, []), refused.get(s.id, 0))
         for s in sinks.list_sinks(connection)
         if s.dataset in known
     )
@@ -51,7 +51,7 @@ def definitions_version(connection: Connection, *, only: Collection[str] | None 
     return hashlib.blake2b(json.dumps(sorted(found)).encode(), digest_size=8).hexdigest()
 
 
-def _definition(dataset: DatasetUuid, sink: SinkRecord, found: Sequence[Lane]) -> SinkDefinition:
+def _definition(dataset: DatasetUuid, sink: SinkRecord, found: Sequence[Lane], quarantined: int) -> SinkDefinition:
     whole = SinkDefinition(
         dataset,
         sink.name,
@@ -67,6 +67,7 @@ def _definition(dataset: DatasetUuid, sink: SinkRecord, found: Sequence[Lane]) -
         sink.state is SinkState.PAUSED,
         tuple(LaneDefinition(lane.partition, lane.mark, lane.builds_on) for lane in found[: LANES_MAX + 1]),
         _lowest(sink.planned, [lane.mark for lane in found]),
+        quarantined,
     )
     return whole if len(whole.lanes) <= LANES_MAX else replace(whole, planned=sink.start, lanes=())
 
@@ -80,6 +81,7 @@ def _lowest(planned: Seq | None, marks: Sequence[Seq | None]) -> Seq | None:
 class SinksTakenOver:
     names: tuple[str, ...]
     left: tuple[str, ...]  # of datasets that this site does not have
+    quarantined: tuple[tuple[str, int], ...] = ()  # by sink: refused rows that wait at the leader before
 
 
 def take_over(connection: Connection, lake: str, definitions: Sequence[SinkDefinition]) -> SinksTakenOver:
@@ -93,7 +95,8 @@ def take_over(connection: Connection, lake: str, definitions: Sequence[SinkDefin
     for definition in taken:
         _add(connection, lake, here[definition.dataset], definition)
     left = tuple(d.name for d in definitions if d.dataset not in here)
-    return SinksTakenOver(tuple(d.name for d in taken), left)
+    quarantined = tuple((d.name, d.quarantined) for d in definitions if d.quarantined)
+    return SinksTakenOver(tuple(d.name for d in taken), left, quarantined)
 
 
 def _add(connection: Connection, lake: str, dataset: Dataset, given: SinkDefinition) -> None:
@@ -127,5 +130,5 @@ def _add(connection: Connection, lake: str, dataset: Dataset, given: SinkDefinit
     audit.record(
         connection, Event.SINK_ADDED, sink=given.name, kind=given.kind, dataset=dataset.name,
         destination=given.destination, start=given.start, generation=given.generation, floor=floor, peer=given.peer,
-        skipped=None,
+        skipped=None, quarantined_before=given.quarantined,
     )  # fmt: skip

@@ -110,6 +110,7 @@ def sink_definition(document: Mapping[str, Any]) -> SinkDefinition:
             for lane in document["lanes"]
         ),
         _number(document["lowest"]),
+        int(document["quarantined"]),
     )
 
 

@@ -29,7 +29,8 @@ from strandline.core.clock import elapsed_seconds
 from strandline.core.errors import BlockHeld, BlockLost, FailedError, MarkMoved, RefusedError, StorageError
 from strandline.core.settings import LakeConfig
 from strandline.core.types import BlockId, Dataset, DatasetId, Reserved, Staged
-from strandline.ledger.engine import Ledger
+from strandline.deliver.sink_definitions import SinksTakenOver
+from strandline.ledger.engine import Connection, Ledger
 from strandline.ledger.ingest import blocks
 from strandline.ledger.replicate import promotions
 from strandline.ledger.replicate.cuts import PreparedCut
@@ -65,6 +66,7 @@ class Promoted:
     term: int
     already: bool  # it led before this command
     led: Led | None
+    quarantined: tuple[tuple[str, int], ...] = ()  # by sink: refused rows that wait at the old leader, as it said last
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +149,8 @@ class Promotion:
                     promotions.claim(self._ledger, term)
                 case Lead(term):
                     on_step(f"becoming the leader of term {term}")
-                    return Promoted(term, already=False, led=self._lead(term))
+                    led, sinks = self._lead(term)
+                    return Promoted(term, already=False, led=led, quarantined=sinks.quarantined)
                 case End(message, hint):
                     promotions.end(self._ledger, message)
                     raise RefusedError(message, hint=hint)
@@ -242,15 +245,22 @@ class Promotion:
 
         return {d.id: raise_epoch(self._started(), d) for d in self._standing().purged}
 
-    def _lead(self, term: int) -> Led:
+    def _lead(self, term: int) -> tuple[Led, SinksTakenOver]:
+        taken: list[SinksTakenOver] = []
+
+        def take_over(connection: Connection) -> tuple[str, ...]:
+            taken.append(take_over_sinks(connection))
+            return taken[-1].left
+
         for attempt in range(_ATTEMPTS_MAX):
             lost = self._publish_staged()
             prepared, fenced = self._prepare_cuts(), self._fence_purges()
             try:
-                return promotions.lead(
+                led = promotions.lead(
                     self._ledger, self._witness, term, prepared=prepared, lost=lost, fenced=fenced,
-                    take_over_sinks=lambda connection: take_over_sinks(connection).left,
+                    take_over_sinks=take_over,
                 )  # fmt: skip
+                return led, taken[-1]
             except MarkMoved:
                 if attempt == _ATTEMPTS_MAX - 1:
                     raise

@@ -37,6 +37,7 @@ def promoted(found: Promoted) -> Document:
         "cuts": {} if led is None else {name: int(cut.number) for name, cut in led.cuts},
         "given_up": [] if led is None else _items(led.given_up),
         "sinks_left": [] if led is None else list(led.sinks_left),
+        "quarantined_at_the_old_leader": dict(found.quarantined),
         "bodies_aside": {} if led is None else dict(led.bodies_aside),
     }
 

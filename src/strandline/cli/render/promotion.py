@@ -10,7 +10,7 @@ from rich.text import Text
 
 from strandline.cli.render.elements import grid, number
 from strandline.core.types import ItemKind
-from strandline.core.wording import plural
+from strandline.core.wording import agreeing, plural
 from strandline.replicate.promote_plan import End, Refuse
 
 if TYPE_CHECKING:
@@ -36,6 +36,9 @@ def what_it_left(promoted: Promoted) -> Iterator[RenderableType]:
     if promoted.led.sinks_left:
         names = ", ".join(promoted.led.sinks_left)
         yield Text(f"These sinks were not taken over, because this site lacks their datasets: {names}", "yellow")
+    for sink, rows in promoted.quarantined:
+        said = f"{plural(rows, 'row')} that sink {sink} refused {agreeing(rows, 'stays')} in quarantine at the old leader"
+        yield Text(f"{said}, and this site does not send {'it' if rows == 1 else 'them'}", "yellow")
     for dataset, bodies in promoted.led.bodies_aside:
         said = f"{dataset}: {plural(bodies, 'body', 'was')} set aside, received when this site led before"
         yield Text(f"{said}; list with `strandline spool list`", "yellow")

@@ -146,6 +146,13 @@ def page(
     return _read(connection, query if after is None else query.where(quarantined.c.id > after), states)
 
 
+def count_waiting(connection: sa.Connection) -> dict[SinkId, int]:
+    """The rows that a person has not settled yet, of sinks that have some."""
+    query = sa.select(quarantined.c.sink_id, sa.func.count().label("rows")).group_by(quarantined.c.sink_id)
+    waiting = query.where(quarantined.c.state.in_([state.value for state in NOT_DELIVERED]))
+    return {SinkId(r.sink_id): int(r.rows) for r in connection.execute(waiting)}
+
+
 def of_dataset(
     connection: sa.Connection, dataset: DatasetId, states: Collection[QuarantineState] | None = None
 ) -> list[Quarantined]:
