@@ -346,6 +346,8 @@ def tab_to(page: Page, wanted: Locator) -> None:
 
 
 def test_every_page_fits_its_window_and_has_no_serious_accessibility_fault(admin: Visitor, on_phone: Visitor) -> None:
+    """Every page in the dark on a phone; in the light, where the same elements have other colours, those with charts
+    and one of each kind."""
     found = []
     admin.expected = on_phone.expected = {404}
     for visitor, kind in ((admin, "desktop-light"), (on_phone, "phone-dark")):
