@@ -147,8 +147,9 @@ def is_gone(lake: Lake, process: int) -> bool:
     ("work", "point", "event"),
     [
         ("delivery", "deliver.after_plan", "delivered"),
-        ("intake", "receive.after_receipt", "ingested"),
-        ("maintenance", "expire.after_settle", "maintained"),
+        # Their leases and their kills have tests of their own.
+        pytest.param("intake", "receive.after_receipt", "ingested", marks=pytest.mark.torture),
+        pytest.param("maintenance", "expire.after_settle", "maintained", marks=pytest.mark.torture),
         ("reconcile", "reconcile.after_start", "reconciled"),
     ],
 )

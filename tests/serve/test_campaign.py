@@ -145,12 +145,12 @@ def _name(case: Any, known: Mapping[str, Any]) -> None:
     """Puts the known names in place of what was generated, in the path, the query and the body; and a possible name
     for what is made."""
     whose = next((n for n in ("dataset", "sink", "follower", "token") if f"/{n}s/" in case.path), None)
-    for given in (case.path_parameters, case.query):
-        if isinstance(given, dict):
-            given.update({key: known[key] for key in given if key in ("dataset", "sink", "follower")})
-            given.update({key: known["number"] for key in given if key in ("run", "task")})
-            if whose is not None and "name" in given:
-                given["name"] = known[whose]
+    for values in (case.path_parameters, case.query):
+        if isinstance(values, dict):
+            values.update({key: known[key] for key in values if key in ("dataset", "sink", "follower")})
+            values.update({key: known["number"] for key in values if key in ("run", "task")})
+            if whose is not None and "name" in values:
+                values["name"] = known[whose]
     _name_within(case.body, known)
 
 
