@@ -15,6 +15,7 @@ WORKERS ?= 3
 unexport PYTHONDONTWRITEBYTECODE
 
 REPORT := .cache/test-report.xml
+TORTURE_REPORT := .cache/torture-report.xml
 
 .PHONY: help install install-s3 demo screenshots test test-times torture test-parts check bench docs lock clean
 
@@ -70,8 +71,10 @@ test: test-parts
 test-times:
 	@$(PYTHON) scripts/test_times.py $(REPORT) --write
 
+# The report says how many cases the campaigns ran, and with which seed.
 torture: test-parts
-	@STRANDLINE_TORTURE=1 $(PYTHON) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	@STRANDLINE_TORTURE=1 $(PYTHON) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --junit-xml=$(TORTURE_REPORT) $(PYTEST_ARGS)
+	@grep -o '<property name="[a-z]*" value="[^"]*"' $(TORTURE_REPORT) | sed 's/<property //' || true
 
 check: $(STAMP)/bytecode
 	@scripts/check.sh all

@@ -43,6 +43,9 @@ PLACES = {
 }
 
 
+IN_THE_LIGHT = ("overview", "datasets", "sinks", "sink", "drift", "dataset-button", "login")
+
+
 def figure(name: str) -> str:
     return f'#figures div:has(dt:text-is("{name}")) dd'
 
@@ -346,6 +349,8 @@ def tab_to(page: Page, wanted: Locator) -> None:
 
 
 def test_every_page_fits_its_window_and_has_no_serious_accessibility_fault(admin: Visitor, on_phone: Visitor) -> None:
+    """Faults that axe-core finds are looked for on every page in the dark, and in the light where other elements have
+    colours of their own: in charts, a table with badges, a dialog and a form."""
     found = []
     admin.expected = on_phone.expected = {404}
     for visitor, kind in ((admin, "desktop-light"), (on_phone, "phone-dark")):
@@ -355,7 +360,8 @@ def test_every_page_fits_its_window_and_has_no_serious_accessibility_fault(admin
                 page.locator("main").get_by_role("button", name="Purge rows", exact=True).click()
             wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
             found += [(name, kind, f"{wide} pixels too wide")] if wide > 0 else []
-            found += [(name, kind, *fault) for fault in faults(page)]
+            if kind == "phone-dark" or name in IN_THE_LIGHT:
+                found += [(name, kind, *fault) for fault in faults(page)]
             visitor.picture(f"{name}-{kind}")
     assert found == []
 

@@ -148,6 +148,7 @@ def is_gone(lake: Lake, process: int) -> bool:
     ("work", "point", "event"),
     [
         ("delivery", "deliver.after_plan", "delivered"),
+        # Their leases and their kills have tests of their own.
         in_torture("intake", "receive.after_receipt", "ingested"),
         in_torture("maintenance", "expire.after_settle", "maintained"),
         ("reconcile", "reconcile.after_start", "reconciled"),

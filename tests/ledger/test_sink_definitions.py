@@ -128,7 +128,7 @@ def test_rows_that_wait_in_quarantine_at_the_old_leader_are_counted_by_sink(benc
     assert dict(taken.quarantined) == {made.sink.name: 1, made_again.sink.name: 1}
     assert named == {made.sink.name: 1, made_again.sink.name: 1, whole.sink.name: 0}
     found = Promoted(18, already=False, led=Led(18, (), ()), quarantined=(("partner", 3),))
-    assert "3 rows that sink partner refused wait in quarantine at the old leader" in str(next(what_it_left(found)))
+    assert "3 rows that sink partner refused stay in quarantine at the old leader" in str(next(what_it_left(found)))
     assert promotion_documents.promoted(found)["quarantined_at_the_old_leader"] == {"partner": 3}
 
 

@@ -23,7 +23,9 @@ TRIGGER = f"{API}/reconciliation/trigger"
 MODULE = "tests.reconcile.serve_without_grace"
 
 
-@pytest.mark.parametrize("point", ["reconcile.after_start", "reconcile.after_files_moved"])
+@pytest.mark.parametrize(
+    "point", [pytest.param("reconcile.after_start", marks=pytest.mark.torture), "reconcile.after_files_moved"]
+)
 def test_its_run_is_told_as_died_and_what_it_left_is_settled_by_a_run_of_the_next_server(
     make_lake: MakeLake, point: str
 ) -> None:

@@ -68,7 +68,13 @@ def files() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("files")
-@pytest.mark.parametrize("settings", [{}, QUICK], ids=["as it is by default", "with few connections"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({}, marks=pytest.mark.torture, id="as it is by default"),
+        pytest.param(QUICK, id="with few connections"),
+    ],
+)
 def test_silent_connections_shut_nobody_out(served: Served, admin: httpx.Client) -> None:
     with ExitStack() as stack:
         for _ in range(1000):
@@ -218,7 +224,13 @@ def test_tokens_that_are_made_up_give_nobody_more_requests(served: Served) -> No
 
 
 @pytest.mark.usefixtures("files")
-@pytest.mark.parametrize("settings", [{"serve": {"requests_at_once_max": limit}} for limit in (4, 256)])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({"serve": {"requests_at_once_max": 4}}, id="4"),
+        pytest.param({"serve": {"requests_at_once_max": 256}}, marks=pytest.mark.torture, id="256"),
+    ],
+)
 def test_many_at_once_are_answered_or_asked_to_come_again(served: Served) -> None:
     """A thousand connections: each is answered, and nobody who is turned away does not know when to come again."""
     request = head(served, f"GET {API}/status HTTP/1.1")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -75,3 +76,31 @@ def test_an_address_in_use_is_told(home: Path, capsys: pytest.CaptureFixture[str
         assert run(["serve", "--port", str(taken.getsockname()[1]), "--config", str(home)]) == 1
     assert "is in use" in capsys.readouterr().err
     assert current_actor() == Actor(system_user(), Trigger.DAEMON), "what nobody asked for one by one"
+
+
+SHORT_DEMO = """
+import sys
+from strandline.cli.demo import ingest_and_read
+from strandline.cli.main import run
+ingest_and_read.STEPS = (ingest_and_read.make_dataset,)
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+def test_the_demo_serves_its_lake_until_it_is_told_to_stop(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SHORT_DEMO, "demo", "--dir", str(tmp_path / "lake"), "--serve"]
+    environ = {**os.environ, "PYTHONUNBUFFERED": "1", "STRANDLINE_SERVE__PORT": "0"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ) as process:
+        assert process.stdout is not None
+        told = list[str]()
+        for line in process.stdout:
+            told.append(line)
+            if '"listening"' in line:
+                break
+        secret = re.findall(r"with the token (sl_\S+)", "".join(told))
+        answer = httpx.get(json.loads(told[-1])["url"], headers={"Authorization": f"Bearer {secret[0]}"}, timeout=60)
+        assert answer.status_code == 200 and "default.events" in answer.text
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert (tmp_path / "lake" / "strandline.toml").exists()

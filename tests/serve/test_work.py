@@ -340,17 +340,3 @@ def test_a_sink_with_a_condition_is_answered_before_spark_checks_it(
         let.clear()
     unset = admin.patch(f"{API}/sinks/out", json={"unset": ["where"]})
     assert unset.status_code == 200 and "where" not in unset.json()["options"]
-
-
-def test_two_processes_serve_one_ledger(served: Served, admin: httpx.Client) -> None:
-    """A second server over the same files: what one does, the other shows, sessions included."""
-    with open_lake(served.lake.config.home) as again, serving(again) as url:
-        assert admin.post(f"{API}/tokens", json={"name": "new", "role": "read"}).status_code == 201
-        other = Served(again, url, served.secrets)
-        with other.as_role() as client, served.client() as browser:
-            assert "new" in [t["name"] for t in client.get(f"{API}/tokens").json()["tokens"]]
-            csrf = browser.post(f"{API}/session", json={"token": served.secrets[Role.READ]}).json()["csrf"]
-            with other.client(cookies=dict(browser.cookies)) as same:
-                assert same.get(f"{API}/session").json()["csrf"] == csrf
-                assert browser.delete(f"{API}/session", headers={"X-CSRF-Token": csrf}).status_code == 200
-                eventually(lambda: same.get(f"{API}/session").status_code == 401)

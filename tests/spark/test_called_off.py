@@ -114,9 +114,9 @@ RESYNC = "strandline.ingest.resync.resync_ledger"
     ("path", "body"),
     [
         ("sinks/out/verify", {}),
-        ("sinks/out/tick", {}),
+        pytest.param("sinks/out/tick", {}, marks=pytest.mark.torture),
         ("maintenance/compact", {"dataset": "events"}),
-        ("maintenance/expire", {"dataset": "events", "dry_run": True}),
+        pytest.param("maintenance/expire", {"dataset": "events", "dry_run": True}, marks=pytest.mark.torture),
     ],
 )
 def test_settling_ends_with_the_work_that_it_is_for(

@@ -81,6 +81,7 @@ def test_a_purge_whose_condition_fails_on_a_row_repeats_neither(
     assert [text for text in (str(found), *shown, *capfd.readouterr()) if "hush" in text] == []
 
 
+@pytest.mark.torture  # without Spark in tests/serve, with a compaction that runs in tests/e2e
 def test_maintenance_that_is_called_off_ends_before_it_commits(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, let = threading.Event(), threading.Event()
     real = Maintenance._compact
