@@ -368,8 +368,8 @@ class Lake:
         """The sites that follow this lake."""
         from strandline.replicate.manage_followers import Followers
 
-        has_arbiter = self.config.settings.replication.arbiter is not None
-        return Followers(self.ledger, lambda: self.catalog, self.replication.lease if has_arbiter else None)
+        lease = None if self.config.settings.replication.arbiter is None else self.replication.lease
+        return Followers(self.ledger, self.witness, lambda: self.catalog, lease)
 
     @cached_property
     def declarations(self) -> Declarations:

@@ -66,7 +66,7 @@ def test_a_site_that_leads_again_adds_its_old_followers_again_and_refuses_their_
     def away() -> PyIcebergCatalog:
         raise StorageError("the tables cannot be read now")
 
-    managed = Followers(bench.ledger, away)
+    managed = Followers(bench.ledger, bench.witness, away)
     _, old = managed.add("east")
     bench.ledger.change(followers.remove_all)  # it stopped leading
     assert bench.ledger.query(tokens.find, old) is not None, "whoever asks with it is told who leads"

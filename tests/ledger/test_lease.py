@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ import sqlalchemy as sa
 
 from strandline.core import failpoints
 from strandline.core.arbiter import Member
-from strandline.core.errors import LeaseOver, NotLeader, RefusedError, StorageError
+from strandline.core.errors import LeaseOver, NotLeader, RefusedError, ResyncNeeded, StorageError
 from strandline.core.settings import LakeConfig
 from strandline.core.settings_replication import ReplicationSettings
 from strandline.core.types import Published, Reserved, Seq, SnapshotId, Staged
@@ -191,7 +192,7 @@ def _no_catalog() -> NoReturn:
 
 
 def _follower(led: Led, name: str, **options: object) -> followers.Follower:
-    made, _ = Followers(led.bench.ledger, _no_catalog, led.lease()).add(name, **options)  # type: ignore[arg-type]
+    made, _ = Followers(led.bench.ledger, led.bench.witness, _no_catalog, led.lease()).add(name, **options)  # type: ignore[arg-type]
     return made
 
 
@@ -254,10 +255,10 @@ def test_a_follower_is_written_off_in_the_record_before_it_is_removed(led: Led) 
     assert led.lease().tend_members() == frozenset({1})
     back = led.cut_off()
     with pytest.raises(StorageError):
-        Followers(led.bench.ledger, _no_catalog, led.lease()).remove("b")
+        Followers(led.bench.ledger, led.bench.witness, _no_catalog, led.lease()).remove("b")
     assert [f.name for f in led.bench.ledger.query(followers.list_followers)] == ["b"], "it is waited for as before"
     back()
-    Followers(led.bench.ledger, _no_catalog, led.lease()).remove("b")
+    Followers(led.bench.ledger, led.bench.witness, _no_catalog, led.lease()).remove("b")
     assert led.seen().record.members == frozenset() and led.bench.ledger.query(followers.list_followers) == []
 
 
@@ -306,11 +307,11 @@ def test_a_follower_that_is_being_removed_becomes_no_member_again(led: Led, poin
     assert led.lease().tend_members() == frozenset({1})
     failpoints.arm(f"{point}=fail")
     with pytest.raises(failpoints.FailpointError):
-        Followers(led.bench.ledger, _no_catalog, led.lease()).remove("b")
+        Followers(led.bench.ledger, led.bench.witness, _no_catalog, led.lease()).remove("b")
     failpoints.arm("")
     assert led.lease().tend_members() == frozenset() == led.seen().record.members
     assert [f.name for f in led.bench.ledger.query(followers.list_followers)] == ["b"], "it is waited for as before"
-    Followers(led.bench.ledger, _no_catalog, led.lease()).remove("b")
+    Followers(led.bench.ledger, led.bench.witness, _no_catalog, led.lease()).remove("b")
     assert led.bench.ledger.query(followers.list_followers) == []
 
 
@@ -324,7 +325,7 @@ def test_who_tends_members_while_a_follower_is_removed_puts_what_the_ledger_has_
     def removed_meanwhile(lease: SiteLease, before: frozenset[Member]) -> frozenset[Member]:
         found = chose(lease, before)
         if led.bench.ledger.query(followers.list_followers):
-            Followers(led.bench.ledger, _no_catalog, led.lease()).remove("b")
+            Followers(led.bench.ledger, led.bench.witness, _no_catalog, led.lease()).remove("b")
         return found
 
     monkeypatch.setattr(SiteLease, "_chosen", removed_meanwhile)
@@ -335,14 +336,14 @@ def test_a_follower_that_only_the_record_knows_is_written_off_with_any_other(led
     """The ledger was lost, and knows neither its number nor its site."""
     led.lease().renew(members=lambda before: before | {ITS_SITE})
     led.bench.ledger.change(followers.add_forgotten, "b")
-    Followers(led.bench.ledger, _no_catalog, led.lease()).remove("b")
+    Followers(led.bench.ledger, led.bench.witness, _no_catalog, led.lease()).remove("b")
     assert led.seen().record.members == frozenset()
 
 
 def test_site_numbers_are_given_once_and_those_of_removed_followers_last(led: Led) -> None:
     given = [_follower(led, f"f{n}").site_number for n in range(14)]
     assert given == list(range(1, 15))
-    Followers(led.bench.ledger, _no_catalog).remove("f0")
+    Followers(led.bench.ledger, led.bench.witness, _no_catalog).remove("f0")
     assert [_follower(led, name).site_number for name in ("x", "y", "z")] == [15, 1, None]
 
 
@@ -356,6 +357,32 @@ def test_no_number_is_given_while_that_of_a_follower_is_unknown(led: Led) -> Non
         found = _follower(led, "b") if found.token is None else found
     led.bench.ledger.change(followers.acknowledge, found, followers.Told(1, {}, {}, "its site", 1))
     assert _follower(led, "c").site_number == 2
+
+
+def test_a_ledger_from_before_a_follower_was_added_needs_a_resync(led: Led) -> None:
+    """Its tables and the arbiter know the follower. Without the resync, nobody would wait for it."""
+    before = led.bench.ledger.query(sequence.read).last
+    _follower(led, "b")
+    assert led.bench.ledger.query(sequence.read).last == led.bench.witness.read().highest == before + 1
+
+
+@pytest.mark.parametrize("point", ["registration.before_witness", "registration.after_witness"])
+def test_a_follower_that_was_added_in_part_is_not_there(led: Led, point: str) -> None:
+    failpoints.arm(f"{point}=fail")
+    with pytest.raises(failpoints.FailpointError):
+        _follower(led, "b")
+    failpoints.arm("")
+    assert led.bench.ledger.query(followers.list_followers) == []
+    with contextlib.suppress(ResyncNeeded):
+        _follower(led, "b")
+        assert point == "registration.before_witness"
+
+
+def test_a_site_that_does_not_lead_adds_no_follower(led: Led) -> None:
+    with led.bench.ledger.write() as connection:
+        sites.follow(connection, leader="https://a", token=None, term=1)
+    with pytest.raises(NotLeader, match="follows https://a"):
+        _follower(led, "b")
 
 
 def test_a_promoted_leader_gives_no_numbers_and_followers_bring_their_own(led: Led) -> None:

@@ -30,7 +30,7 @@ TOLD = {"term": 1, "instance": "its site"}
 
 @pytest.fixture
 def follower(served: Served) -> Iterator[httpx.Client]:
-    _, secret = served.lake.followers.add("east")
+    _, secret = served.lake.followers.add("east")  # takes number 1
     with served.client(secret) as client:
         yield client
 
@@ -96,22 +96,22 @@ def test_a_follower_makes_the_dataset_gets_the_rows_and_says_how_far_it_is(
     for n in range(3):
         add_rows(served, dataset, f"b{n}", 10)
     [offer] = ask(follower, {dataset.uuid: 0}, items_max=2)["offers"]
-    assert (offer["after"], offer["upto"], offer["seal"]) == (0, 20, 30)
+    assert (offer["after"], offer["upto"], offer["seal"]) == (0, 21, 31)
     assert [(i["kind"], i["lo"], i["hi"], i["rows"], i["batch_id"]) for i in offer["items"]] == [
-        ("segment", 1, 10, 10, "b0"),
-        ("segment", 11, 20, 10, "b1"),
+        ("segment", 2, 11, 10, "b0"),
+        ("segment", 12, 21, 10, "b1"),
     ]
-    numbers, rows = fetch(follower, dataset, 1, 10)
-    assert numbers == list(range(1, 11)) and rows["text"].to_pylist()[0] == "row 1"
-    assert fetch(follower, dataset, 1, 20, behind=14)[0] == list(range(15, 21))
-    assert fetch(follower, dataset, 11, 20, only_numbers=True)[1].column_names == [SEQ_COLUMN]
+    numbers, rows = fetch(follower, dataset, 2, 11)
+    assert numbers == list(range(2, 12)) and rows["text"].to_pylist()[0] == "row 2"
+    assert fetch(follower, dataset, 2, 21, behind=15)[0] == list(range(16, 22))
+    assert fetch(follower, dataset, 12, 21, only_numbers=True)[1].column_names == [SEQ_COLUMN]
 
-    told = {"term": 1, "instance": "its site", "seals": {dataset.uuid: 20}, "marks": {str(dataset.first_shard): 20}}
+    told = {"term": 1, "instance": "its site", "seals": {dataset.uuid: 21}, "marks": {str(dataset.first_shard): 21}}
     answer = follower.post(f"{API}/replication/acknowledge", json=told)
     assert answer.json() == {"follower": "east", "term": 1}
     [progress] = served.lake.ledger.query(followers.list_progress, dataset)
-    assert progress.number == 20
-    assert ask(follower, {dataset.uuid: 30}) == {**first, "made": [], "seals": {dataset.uuid: 30}, "site_number": None}
+    assert progress.number == 21
+    assert ask(follower, {dataset.uuid: 31}) == {**first, "made": [], "seals": {dataset.uuid: 31}, "site_number": None}
 
 
 def test_an_idle_poll_reads_the_ledger_once_and_no_table(
@@ -119,7 +119,7 @@ def test_an_idle_poll_reads_the_ledger_once_and_no_table(
 ) -> None:
     dataset = made(served)
     add_rows(served, dataset, "b", 10)
-    ask(follower, {dataset.uuid: 10})  # from now on the token is known
+    ask(follower, {dataset.uuid: 11})  # from now on the token is known
     transactions: list[str] = []
 
     @sa.event.listens_for(served.lake.ledger.engine, "begin")
@@ -131,7 +131,7 @@ def test_an_idle_poll_reads_the_ledger_once_and_no_table(
 
     monkeypatch.setattr(type(served.lake.catalog), "load", unexpected)
     for _ in range(5):
-        assert ask(follower, {dataset.uuid: 10})["offers"] == []
+        assert ask(follower, {dataset.uuid: 11})["offers"] == []
     assert len(transactions) == 5
 
 
@@ -159,8 +159,8 @@ def test_nothing_that_is_open_is_offered_or_sent(served: Served, follower: httpx
     add_rows(served, dataset, "open", 10, publish=False)
     add_rows(served, dataset, "c", 10)
     [offer] = ask(follower, {dataset.uuid: 0})["offers"]
-    assert offer["upto"] == 10
-    for lo, hi in ((11, 20), (21, 30), (1, 11)):
+    assert offer["upto"] == 11
+    for lo, hi in ((12, 21), (22, 31), (2, 12)):
         answer = follower.get(f"{API}/replication/segment", params={"dataset": dataset.uuid, "lo": lo, "hi": hi})
         assert answer.status_code == 409 and "not settled" in answer.json()["detail"]
 
@@ -286,8 +286,8 @@ def test_a_file_that_vanishes_while_it_is_sent_cuts_the_stream_off(
     with monkeypatch.context() as patched:
         patched.setattr(replication, "encode", breaking)
         for _ in range(replication.SEGMENTS_MAX + 1):
-            query = {"dataset": dataset.uuid, "lo": 1, "hi": 10}
+            query = {"dataset": dataset.uuid, "lo": 2, "hi": 11}
             with pytest.raises((httpx.RemoteProtocolError, SegmentDamaged)):
                 answer = follower.get(f"{API}/replication/segment", params=query)
-                list(SegmentReader(io.BytesIO(answer.content), asked=request_name(dataset.uuid, 1, 10, 0, False)))
-    assert fetch(follower, dataset, 1, 10)[0] == list(range(1, 11))
+                list(SegmentReader(io.BytesIO(answer.content), asked=request_name(dataset.uuid, 2, 11, 0, False)))
+    assert fetch(follower, dataset, 2, 11)[0] == list(range(2, 12))

@@ -67,8 +67,8 @@ def test_a_follower_over_http_has_the_leaders_rows_and_says_how_far_it_is(
             assert (verdict.ok, verdict.rows, verdict.extra) == (True, 25, 0)
             follower.spark.sql("UPDATE lake.default.events SET more = 'x' WHERE id = 22")
             [verdict] = follower.replication.verify()
-            assert (verdict.ok, verdict.different, verdict.first) == (False, 1, 23)
+            assert (verdict.ok, verdict.different, verdict.first) == (False, 1, 24)
         with leader.ledger.read() as connection:
-            assert connection.exec_driver_sql("SELECT seal FROM follower_seal").scalars().all() == [25]
+            assert connection.exec_driver_sql("SELECT seal FROM follower_seal").scalars().all() == [26]
     with pytest.raises(StorageError, match="does not answer"):
         follow_lake(tmp_path / "follower", url, token="env:EAST_TOKEN")

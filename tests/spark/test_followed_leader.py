@@ -88,6 +88,20 @@ def test_a_leader_whose_ledger_is_made_anew_keeps_everything_for_its_followers(p
         assert table(follower) == table(again)
 
 
+def test_a_leader_whose_ledger_is_from_before_a_follower_was_added_finds_it_on_the_tables(pair: Pair) -> None:
+    """Though nothing else happened since: sinks and retention wait for it, and nobody takes it for unknown."""
+    leader, follower = pair
+    copy = copy_ledger(leader, "before-it-was-added.db")
+    leader.followers.add("late")
+    restore_ledger(leader, copy)
+    leader.append("events", frame(leader, 500, 3), batch_id="after the restore")
+    found = {f.name: f.token for f in leader.followers.list()}
+    assert "late" in found and found["late"] is None
+    restarted(follower)
+    follow(follower)
+    assert_same(leader, follower)
+
+
 def test_a_table_whose_history_pyiceberg_expired_is_read_and_written_as_before(pair: Pair) -> None:
     leader, follower = pair
     with open_lake(leader.config.home) as lake:

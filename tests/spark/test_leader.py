@@ -175,7 +175,7 @@ def test_sinks_that_wait_for_followers_get_nothing_that_one_of_them_lacks(tmp_pa
         append(lake, 11, 20)
         append(lake, 21, 30)
         assert (tick(lake, "out").did, len(delivered(out))) == ("idle", 10)
-        tell(lake, 20)
+        tell(lake, 21)  # `add` took a number
         assert (tick(lake, "out").rows, len(delivered(out))) == (10, 20)
         lake.followers.remove("east")
         assert tick(lake, "out").rows == 10

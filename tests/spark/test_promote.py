@@ -15,9 +15,9 @@ from strandline.core.errors import NotLeader, RefusedError, StorageError
 from strandline.core.terms import numbers_of
 from strandline.core.types import Seq
 from strandline.iceberg.schema.schema_file import parse_columns
-from strandline.lake_admin import init_lake, rejoin_lake
+from strandline.lake_admin import follow_lake, init_lake, rejoin_lake
 from strandline.ledger.ingest import blocks
-from strandline.ledger.replicate import sites
+from strandline.ledger.replicate import followers, sites
 from strandline.replicate.arbiter.arbiter import Seen
 from strandline.replicate.promote import Promoted, Promotion
 from strandline.replicate.promote_plan import Begin, Refuse
@@ -170,6 +170,31 @@ def test_with_an_arbiter_it_waits_for_the_lease_and_the_old_leader_takes_no_more
     with pytest.raises(RefusedError, match="not a member"):
         judged.promote(other)
     assert judged.leader.ledger.query(sites.get).superseded_term == 17
+
+
+def test_a_site_that_was_made_again_is_not_the_member_that_was_lost(
+    judged: Sites, tmp_path: Path, make_home: MakeHome
+) -> None:
+    """It has the same token and number. The leader may be dead by then, and only the record tells."""
+    leader, [lost, other] = judged.leader, judged.followers
+    leader.append("events", frame(leader, 0, 5), batch_id="a")
+    follow(lost)
+    follow(other)
+    assert tend_members(leader) == frozenset({1, 2})
+    lost.close()
+    arbiter = {"arbiter": f"file:{tmp_path / 'arbiter'}", "lease_seconds": LEASE}
+    make_home(tmp_path / "again", {**SETTINGS, "replication": arbiter})
+    token = f"file:{tmp_path / 'token0'}"
+    with follow_lake(tmp_path / "again", str(leader.config.home), token=token) as again:
+        assert again.replication.site.number == 1
+        certain = leader.ledger.query(followers.certain, leader.dataset("events"))
+        assert certain["follower f0"] is None and certain["follower f1"] is not None
+        with pytest.raises(RefusedError, match="made again since"):
+            judged.promote(again)
+        assert tend_members(leader) == frozenset({2})
+        follow(again)
+        assert tend_members(leader) == frozenset({1, 2})
+        assert judged.promote(again).term == 17 and len(table(again)) == 5
 
 
 def test_the_first_leader_rejoins_and_is_promoted_again(judged: Sites, tmp_path: Path) -> None:

@@ -105,6 +105,7 @@ _STEPS: Mapping[str, tuple[str, ...]] = {
         "after_called_off",
     ),
     "follower": ("after_record",),
+    "registration": ("before_witness", "after_witness"),
     "removal": ("after_mark", "after_write_off"),
     "lead": ("after_followed",),
     "record": ("before_witness", "after_witness", "after_commit"),

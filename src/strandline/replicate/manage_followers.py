@@ -17,10 +17,11 @@ from strandline.iceberg.metadata.identifier import full_name
 from strandline.iceberg.metadata.table_metadata import FOLLOWER_PREFIX, followed_properties
 from strandline.ledger import audit
 from strandline.ledger.engine import Ledger
-from strandline.ledger.ingest import datasets
+from strandline.ledger.ingest import datasets, sequence
 from strandline.ledger.receive import tokens
-from strandline.ledger.replicate import followers
+from strandline.ledger.replicate import followers, sites
 from strandline.ledger.replicate.followers import Follower, NewFollower
+from strandline.ledger.witness import Witness
 
 if TYPE_CHECKING:
     from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
@@ -34,6 +35,7 @@ def token_name(follower: str) -> str:
 @dataclass(frozen=True, slots=True)
 class Followers:
     ledger: Ledger
+    witness: Witness
     catalog: Callable[[], PyIcebergCatalog]
     lease: SiteLease | None = None  # None: there is no arbiter
 
@@ -47,11 +49,14 @@ class Followers:
     ) -> tuple[Follower, str]:
         """Returns the follower and its secret, which nobody can read again. `only`: the datasets that it follows; None:
         all, also those made later. Their tables record it first, for a ledger that is lost. Then one transaction: there
-        is no follower without a token, nor a token without it. A follower that is known from the tables only gets its
-        token back."""
+        is no follower without a token, nor a token without it. It takes a sequence number, so that a ledger that is
+        restored from before is noticed: its resync finds the follower on the tables. A follower that is known from the
+        tables only gets its token back. Raises NotLeader, and ResyncNeeded."""
         followers.check_name(name)
         self._record(name, only)
         with self.ledger.write() as connection:
+            sequence.lock(connection)
+            sites.check_leads(connection)
             chosen = None if only is None else [datasets.get(connection, full_name(d)) for d in only]
             # Those of a site that stopped leading and leads again.
             for owner in followers.list_tokens_of_removed(connection, name):
@@ -66,6 +71,7 @@ class Followers:
                 connection, Event.FOLLOWER_ADDED, follower=name, token=token.name, on_lag=on_lag, drop_after=drop_after,
                 datasets=None if chosen is None else [d.name for d in chosen],
             )  # fmt: skip
+            sequence.take(connection, self.witness, 1, step="registration")
         return made, secret
 
     def _record(self, name: str, only: Sequence[str] | None) -> None:

@@ -37,7 +37,8 @@ def what_it_left(promoted: Promoted) -> Iterator[RenderableType]:
         names = ", ".join(promoted.led.sinks_left)
         yield Text(f"These sinks were not taken over, because this site lacks their datasets: {names}", "yellow")
     for sink, rows in promoted.quarantined:
-        said = f"{plural(rows, 'row')} that sink {sink} refused {agreeing(rows, 'stays')} in quarantine at the old leader"
+        stays = agreeing(rows, "stays")
+        said = f"{plural(rows, 'row')} that sink {sink} refused {stays} in quarantine at the old leader"
         yield Text(f"{said}, and this site does not send {'it' if rows == 1 else 'them'}", "yellow")
     for dataset, bodies in promoted.led.bodies_aside:
         said = f"{dataset}: {plural(bodies, 'body', 'was')} set aside, received when this site led before"
