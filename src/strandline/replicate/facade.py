@@ -169,8 +169,6 @@ class Replication:
     ) -> None:
         """Keeps up with the leader until it is asked to stop. A site that leads has nothing to do; when it is promoted
         or rejoins meanwhile, the next pass knows. `on_role` gets the site when its role has changed."""
-        from strandline.replicate.follower import raise_failures
-
         role: SiteRole | None = None  # as the last pass found it
 
         def work() -> None:
@@ -182,6 +180,9 @@ class Replication:
             if not site.follows:
                 self._forget_follower()
                 return
+            # Not before: it loads Spark, which a daemon of a leader does not need while nothing is to do.
+            from strandline.replicate.follower import raise_failures
+
             report = self._pass(site, control.stopping)
             on_pass(report)
             raise_failures(report)
