@@ -205,15 +205,15 @@ def test_a_sink_that_is_added_meanwhile_is_counted_or_named(
     look, delete = SinkSearch.find_exposed, table_floor.delete
 
     def add_first(name: str, then: Any) -> Any:
-        def patched(*args: Any) -> Any:
+        def patched(*args: Any, **more: Any) -> Any:
             if all(s.name != name for s in lake.delivery.list_sinks()):
                 lake.delivery.add(name, "events", "files", {"path": str(tmp_path / name)})
-            return then(*args)
+            return then(*args, **more)
 
         return patched
 
-    def and_dies(*args: Any) -> None:
-        delete(*args)
+    def and_dies(*args: Any, **more: Any) -> None:
+        delete(*args, **more)
         raise FailpointError("killed")
 
     with monkeypatch.context() as patched:
@@ -360,10 +360,10 @@ def test_rows_that_others_change_or_number_between_the_count_and_the_delete_are_
     sql(lake, "INSERT INTO lake.default.people (n, who) VALUES (20, 'alice')")
     delete = table_floor.delete
 
-    def changed_first(*args: Any) -> None:
+    def changed_first(*args: Any, **more: Any) -> None:
         sql(lake, "UPDATE lake.default.people SET who = 'alice' WHERE n IN (1, 12)")
         lake.adopt_dataset("people")
-        delete(*args)
+        delete(*args, **more)
 
     with monkeypatch.context() as patched:
         patched.setattr(table_floor, "delete", changed_first)
