@@ -41,6 +41,13 @@ def quick_ledgers() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def quick() -> Iterator[None]:
+    """For each folder whose conftest.py imports it."""
+    with quick_ledgers():
+        yield
+
+
 @cache
 def _folder() -> TemporaryDirectory[str]:
     return TemporaryDirectory()

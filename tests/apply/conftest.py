@@ -1,0 +1,3 @@
+"""What all tests of `strandline apply` share."""
+
+from tests.quick_ledger import quick as quick
