@@ -1,3 +1,5 @@
 """What all tests of `strandline apply` share."""
 
-from tests.quick_ledger import quick as quick
+from tests.quick_ledger import quick
+
+__all__ = ["quick"]
