@@ -89,7 +89,8 @@ def _plan(delivery: Delivery, n: int) -> None:
     middle = ((after or 0) + sealed) // 2
     plans = []
     for name in names:
-        mark = delivery.marks().get(name, delivery.sink.start)
+        # A partition that is new begins where the others are planned up to: below that it had no rows.
+        mark = delivery.marks().get(name, after or delivery.sink.start)
         chunks = [planned((mark or 0) + 1, sealed, n % 7 + 1)]
         if (mark or 0) < middle < sealed:
             chunks = [planned((mark or 0) + 1, middle, n % 5 + 1), planned(middle + 1, sealed)]
