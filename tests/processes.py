@@ -52,8 +52,10 @@ def jvm_environ() -> Mapping[str, str]:
 
     gateway = SparkContext._gateway
     assert gateway is not None, "no JVM runs in this process"
+    context = SparkContext._active_spark_context
+    assert context is not None
     parameters = gateway.gateway_parameters
-    return {JVM: f"{parameters.port}:{parameters.auth_token}"}
+    return {JVM: f"{parameters.port}:{parameters.auth_token}:{context._javaAccumulator.id()}"}
 
 
 def environ_for_all_pythons(folder: Path) -> dict[str, str]:
@@ -73,22 +75,24 @@ def attach(*_: object) -> Any:
     from strandline.iceberg.session.spark_internals import name_packages
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYSPARK_GATEWAY_PORT"], _, os.environ["PYSPARK_GATEWAY_SECRET"] = os.environ[JVM].partition(":")
+    os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"], counters = os.environ[JVM].split(":")
     gateway = launch_gateway()  # type: ignore[no-untyped-call]
     name_packages(gateway.jvm, PACKAGES)
     running = gateway.jvm.org.apache.spark.SparkContext.getOrCreate()
     java = gateway.jvm.JavaSparkContext(running)
     context = SparkContext(gateway=gateway, jsc=java, conf=SparkConf(_jconf=running.conf()))
-    _report_no_counters(context)
+    _report_to_the_test_run(context, int(counters))
     return context
 
 
-def _report_no_counters(context: Any) -> None:
+def _report_to_the_test_run(context: Any, counters: int) -> None:
     """Spark's scheduler reports to Python when a task of a Python function has ended, and waits for its answer. For a
-    process that is stopped it would wait for ever, and every other process of this JVM with it."""
-    server = context._javaAccumulator.getClass().getDeclaredField("serverHost")
-    server.setAccessible(True)
-    server.set(context._javaAccumulator, None)
+    process that is stopped it would wait for ever, and every other process of this JVM with it. So it reports to the
+    test run, by the accumulator of the context there, whose id is given."""
+    from py4j.java_gateway import JavaClass
+
+    known = JavaClass("org.apache.spark.util.AccumulatorContext", context._gateway._gateway_client)
+    context._javaAccumulator = known.get(counters).get()
 
 
 def use_the_jvm_of_the_test_run() -> None:
