@@ -157,7 +157,7 @@ def test_a_reader_sees_no_buttons_and_is_refused_what_needs_an_admin(visitor: Vi
 def test_the_first_line_says_what_is_wrong_and_partial_is_not_clean(admin: Visitor) -> None:
     page = admin.go("/")
     said = page.locator("#verdict").inner_text()
-    assert "refused 2 rows that wait in quarantine" in said and "could not look everywhere" in said
+    assert "refused 2 rows that wait in quarantine" in said and "could not check everything" in said
     assert "partial" in page.locator("#figures").inner_text()
     page = admin.go("/drift")
     assert "Partial." in page.locator("#verdict").inner_text()

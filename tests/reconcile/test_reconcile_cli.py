@@ -213,7 +213,7 @@ def test_status_and_metrics_say_of_a_partial_run_that_it_is_partial(
     (lake.warehouse / "default" / "events" / "data" / "loop").symlink_to("loop")
     assert document(capsys, "reconcile", code=4)["partial"] is True
     assert document(capsys, "status")["reconcile"]["partial"] is True
-    assert cli(["status"]) == 0 and "could not look everywhere" in capsys.readouterr().out
+    assert cli(["status"]) == 0 and "could not check everything" in capsys.readouterr().out
     metrics = told_metrics(capsys)
     assert "strandline_reconcile_partial 1.0\n" in metrics and "strandline_reconcile_last_run_ok 1.0\n" in metrics
     assert "strandline_reconcile_missing_files 0.0\n" in metrics
