@@ -184,7 +184,7 @@ def test_a_site_that_was_made_again_is_not_the_member_that_was_lost(
     lost.close()
     arbiter = {"arbiter": f"file:{tmp_path / 'arbiter'}", "lease_seconds": LEASE}
     make_home(tmp_path / "again", {**SETTINGS, "replication": arbiter})
-    token = f"file:{tmp_path / 'token0'}"
+    token = f"file:{tmp_path / 'token-f0'}"
     with follow_lake(tmp_path / "again", str(leader.config.home), token=token) as again:
         assert again.replication.site.number == 1
         certain = leader.ledger.query(followers.certain, leader.dataset("events"))
