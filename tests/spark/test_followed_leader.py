@@ -86,6 +86,7 @@ def test_a_leader_whose_ledger_is_made_anew_keeps_everything_for_its_followers(p
         again.append("events", frame(again, 300, 3), batch_id="staged")
         follow(follower)
         assert table(follower) == table(again)
+        again.followers.remove("east")
 
 
 def test_a_leader_whose_ledger_is_from_before_a_follower_was_added_finds_it_on_the_tables(pair: Pair) -> None:
