@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from strandline.core.arbiter import CellMoved, Record
+from strandline.core.arbiter import CellMoved, Member, Record
 from strandline.core.errors import ConfigError, StorageError
 from strandline.core.settings import LakeConfig, Settings
 from strandline.core.settings_replication import ReplicationSettings
@@ -19,7 +19,8 @@ from strandline.replicate.arbiter.folder import FolderCell
 from strandline.replicate.arbiter.open_arbiter import open_arbiter
 from tests.servers import S3, Toxiproxy
 
-RECORD = Record("lake", 1, 0, "site-a", None, True, None, frozenset({1, 2}), 30.0)
+MEMBERS = frozenset({Member(1, "first"), Member(2, "second")})
+RECORD = Record("lake", 1, 0, "site-a", None, True, None, MEMBERS, 30.0)
 CALL_SECONDS = 20.0  # a machine that stalls fails no test
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,13 @@ def test_pyspark_still_names_the_jvm_behind_a_session_and_a_frame() -> None:
     for name in ("_origin", "_cause"):
         found = name in inspect.getsource(CapturedException.__init__)
         assert found, f"PySpark's errors do not name their Java exception as {name} any more: mend {SPARK}"
+
+
+def test_pyspark_still_prints_failed_queries_through_the_loggers_that_we_switch_off() -> None:
+    import pyspark.errors.exceptions.base as errors
+
+    printing = re.findall(r'PySparkLogger.getLogger\("(\w+)"\)', inspect.getsource(errors))
+    assert sorted(printing) == ["DataFrameQueryContextLogger", "SQLQueryContextLogger"], "see print_no_query_errors"
 
 
 def test_pyiceberg_still_lets_us_remove_files_and_read_damaged_avro() -> None:

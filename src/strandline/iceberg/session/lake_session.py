@@ -49,6 +49,7 @@ def open_session(
             context = _start(config, s3=with_s3 or settings.warehouse.is_s3, progress=progress)
         else:
             _check_fit(context, config)
+        spark_internals.print_no_query_errors()
         root = spark_internals.running_session() or SparkSession(context)
         session = root.newSession()
     options = {

@@ -45,6 +45,15 @@ def has_class(context: SparkContext, name: str) -> bool:
     return True
 
 
+def print_no_query_errors() -> None:
+    """PySpark prints every query that fails to standard error, with values of its rows. Its error is raised all the same,
+    and whoever handles it decides what is shown."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
+
+
 def status_tracker(context: SparkContext) -> Any:
     """Spark's own, which knows the jobs of a tag."""
     return context._jsc.sc().statusTracker()
