@@ -99,7 +99,7 @@ def test_all_snapshots_are_asked_for_whatever_options_and_the_server_say(
         def __init__(self, **options: str) -> None:
             self.properties = options | {"snapshot-loading-mode": "refs"}
 
-    monkeypatch.setattr(light, "load_catalog", lambda name, **options: Served(**options))
+    monkeypatch.setattr(light, "rest_catalog", lambda name, options, **limits: Served(**options))
     options = {"kind": "rest", "uri": "http://127.0.0.1:1", "options": {"snapshot-loading-mode": "refs"}}
     catalog = light.open_catalog(LakeConfig(Settings(catalog=options), tmp_path))
     assert catalog._catalog.properties["snapshot-loading-mode"] == "all"

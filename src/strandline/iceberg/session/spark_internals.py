@@ -46,8 +46,8 @@ def has_class(context: SparkContext, name: str) -> bool:
 
 
 def print_no_query_errors() -> None:
-    """PySpark prints every query that fails to standard error, with values of its rows. Its error is raised all the same,
-    and whoever handles it decides what is shown."""
+    """PySpark prints every query that fails to standard error, with values of its rows. The error is raised, too, and
+    whoever handles it decides what is shown."""
     from pyspark.logger import PySparkLogger
 
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
