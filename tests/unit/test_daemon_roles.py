@@ -127,4 +127,4 @@ def test_sites_under_run_that_are_promoted_and_rejoin_go_on_as_what_they_are_the
         eventually(lambda: first.replication.site.term == third.replication.site.term == TERM)
         assert "follows" in one.journal.events and "leads" not in three.journal.events
         eventually(lambda: not (one.troubles or two.troubles or three.troubles))
-        assert one.post().status_code == 503
+        eventually(lambda: one.post().status_code == 503)
