@@ -3,8 +3,8 @@
 - Local files without a process for each: Hadoop sets the permissions of every file that it creates with `chmod`, four
   times (of the file and of its checksums, each twice), unless a library of its own is installed. Here Java sets them.
   All else of Hadoop's local file system is as it was, checksums too.
-- A configuration without the thousand defaults of HDFS, YARN and MapReduce. Spark copies it for each session, and
-  Iceberg sends it to the executors with each scan and each write: a tenth of all the time of such a JVM.
+- A configuration without the defaults of YARN, MapReduce and S3A, most of a thousand settings. Spark copies it for each
+  session, and Iceberg sends it to the executors with each scan and each write: 3 to 8 % of a small read.
 """
 
 from __future__ import annotations
