@@ -64,12 +64,13 @@ test-parts: install-s3
 
 # One process more than the two cores of a usual build machine: a sixth of the time a test waits for a lease or a kill.
 test: test-parts
-	@scripts/check.sh lint
-	@$(PYTHON) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --junit-xml=$(REPORT) $(PYTEST_ARGS)
+	@scripts/check.sh lint >.cache/lint.log 2>&1 & lint=$$!; \
+	$(PYTHON) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --junit-xml=$(REPORT) $(PYTEST_ARGS); failed=$$?; \
+	wait $$lint || failed=1; cat .cache/lint.log; exit $$failed
 
 # Where the time of the last `make test` went; the next one hands out its files by it.
 test-times:
-	@$(PYTHON) scripts/test_times.py $(REPORT) --write
+	@$(PYTHON) scripts/test_times.py $(REPORT:.xml=.json) --write
 
 # The report says how many cases the campaigns ran, and with which seed.
 torture: test-parts
@@ -85,6 +86,7 @@ bench: test-parts
 docs: $(STAMP)/bytecode
 	@$(PYTHON) scripts/settings_reference.py
 	@$(PYTHON) scripts/cli_reference.py
+	@$(PYTHON) scripts/help_index.py
 	@$(PYTHON) scripts/sinks_reference.py
 	@$(PYTHON) scripts/metrics_reference.py
 

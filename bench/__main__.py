@@ -1,4 +1,6 @@
-"""`make bench`: measures, writes `bench/results/latest.json` (or `quick.json`, with small sizes), prints a table.
+"""`make bench`: measures, writes `bench/results/GROUP.json` and `docs/benchmarks.md`, prints a table.
+
+With --quick the sizes are small; that shows that everything runs, and changes neither.
 
 It ends with 1 if something could not be measured. A goal that is missed is said, and is no error: how fast a busy
 machine is says little about the code.
@@ -8,12 +10,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +26,18 @@ from rich.console import Console
 from rich.status import Status
 
 from bench.groups import GROUPS
-from bench.measure import Measurement
-from bench.results import Samples, result, write
+from bench.measure import Measurement, end_at_sigterm
+from bench.page import PAGE, write_page
+from bench.results import Samples, group_document, read, result, write
+from bench.surroundings import surroundings
 from bench.table import table
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 WORK = HERE / "work"
 PIPE_WIDTH = 200
+MINUTES_MAX = 60  # of one measurement; on a quiet machine, the longest takes a tenth of it
+END_SECONDS_MAX = 10
 
 
 class CouldNotMeasure(Exception):
@@ -54,20 +63,40 @@ def measure(group: str, number: int, work: Path, status: Status | None, *, quick
     title = GROUPS[group][number].figures[0].name
     with (
         log.open("wb") as errors,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=HERE.parent) as process,
+        # A group of its own, so that nothing of it is left afterwards: it starts servers, JVMs and commands.
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=HERE.parent, start_new_session=True
+        ) as process,
+        limited(process),
     ):
-        try:
-            for line in process.stdout or ():
-                if status is not None:
-                    status.update(f"{group}: {title}: {line.strip()}")
-        except BaseException:
-            process.terminate()
-            raise
+        for line in process.stdout or ():
+            if status is not None:
+                status.update(f"{group}: {title}: {line.strip()}")
+        process.wait()
     shutil.rmtree(folder, ignore_errors=True)
     if process.returncode != 0:
         said = log.read_text("utf-8", "replace").strip()
         raise CouldNotMeasure(said or f"ended with {process.returncode}")
     return {name: Samples(**values) for name, values in json.loads(answer.read_text("utf-8")).items()}
+
+
+@contextmanager
+def limited(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Ends the process and all that it has started: when it takes too long, when we are interrupted, and what it has
+    left behind."""
+    timer = threading.Timer(MINUTES_MAX * 60, process.terminate)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        if process.poll() is None:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(END_SECONDS_MAX)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def run(groups: Sequence[str], console: Console, *, quick: bool) -> tuple[list[dict[str, Any]], int]:
@@ -122,17 +151,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="bench", description="Measures Strandline against its peers.")
     parser.add_argument("--only", type=picked, default=list(GROUPS), metavar="GROUPS", help=", ".join(GROUPS))
     parser.add_argument("--quick", action="store_true", help="small sizes: shows that it runs, not how fast")
+    parser.add_argument("--page", action="store_true", help=f"measure nothing: write {PAGE.name} from what is there")
     chosen = parser.parse_args(arguments)
-    errors = Console(stderr=True, markup=False, highlight=False)
-    results, failures = run(chosen.only, errors, quick=chosen.quick)
-    # Small sizes must not pass for the figures.
-    target = RESULTS / ("quick.json" if chosen.quick else "latest.json")
-    write(results, target)
-    output = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, markup=False, highlight=False)
-    output.print(table(results))
-    output.print(f"written to {target.relative_to(HERE.parent)}" + (", with small sizes" if chosen.quick else ""))
+    failures = 0
+    if not chosen.page:
+        failures = measure_and_store(chosen.only, quick=chosen.quick)
+    if not chosen.quick:
+        write_page(read(RESULTS, GROUPS), PAGE)
     return 1 if failures else 0
 
 
+def measure_and_store(groups: Sequence[str], *, quick: bool) -> int:
+    """How many measurements failed."""
+    errors = Console(stderr=True, markup=False, highlight=False)
+    began = surroundings()
+    results, failures = run(groups, errors, quick=quick)
+    output = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, markup=False, highlight=False)
+    output.print(table(results))
+    for group in groups:
+        found = [entry for entry in results if entry["group"] == group]
+        path = write(group_document(group, found, began, quick=quick), RESULTS)
+        output.print(f"written to {path.relative_to(HERE.parent)}" + (", with small sizes" if quick else ""))
+    return failures
+
+
 if __name__ == "__main__":
+    end_at_sigterm()
     sys.exit(main())

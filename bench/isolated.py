@@ -12,10 +12,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from bench.groups import GROUPS
-from bench.measure import Bench
+from bench.measure import Bench, end_at_sigterm
 
 
 def main(arguments: list[str]) -> None:
+    end_at_sigterm()
     group, number, work, answer, *options = arguments
     measurement = GROUPS[group][int(number)]
     bench = Bench(Path(work), "--quick" in options, lambda words: print(words, flush=True))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -51,6 +53,11 @@ def seconds_of(work: Callable[[], object]) -> float:
 def settle_disk() -> None:
     """Else one sample pays for writing back what another one left in memory."""
     os.sync()
+
+
+def end_at_sigterm() -> None:
+    """As at Ctrl-C, so that whoever has started something ends it."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))
 
 
 class Stolen:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from typing import Any, Literal
 
 SAMPLES_MIN = 5
@@ -55,6 +55,17 @@ class Samples:
         return median(ours / peer for ours, peer in zip(self.ours, self.peer, strict=True))
 
     @property
+    def spread(self) -> tuple[float, float] | None:
+        """Between these two lies the middle half: of the ratios, or of our own samples where there is no peer."""
+        values = list(self.ours)
+        if self.peer and len(self.peer) == len(self.ours) and all(self.peer):
+            values = [ours / peer for ours, peer in zip(self.ours, self.peer, strict=True)]
+        if len(values) < SAMPLES_MIN:
+            return None
+        low, _, high = quantiles(values, n=4, method="inclusive")
+        return low, high
+
+    @property
     def count(self) -> int:
         """Of the side that has fewer."""
         return len(self.ours) if self.peer is None else min(len(self.ours), len(self.peer))
@@ -78,6 +89,7 @@ def result(figure: Figure, group: str, samples: Samples | None, note: str | None
         "peer_name": figure.peer_name,
         "unit": figure.unit,
         "ratio": ratio,
+        "spread": None if samples is None else samples.spread,
         "goal": None if figure.goal is None else figure.goal.bound,
         "goal_is": None if figure.goal is None else figure.goal.direction,
         "goal_of": None if figure.goal is None else figure.goal.of,
@@ -90,6 +102,28 @@ def result(figure: Figure, group: str, samples: Samples | None, note: str | None
     }
 
 
-def write(results: Sequence[Mapping[str, Any]], path: Path) -> None:
+def group_document(
+    group: str, results: Sequence[Mapping[str, Any]], surroundings: Mapping[str, Any], *, quick: bool
+) -> dict[str, Any]:
+    """All that one run has found for a group. `surroundings`: the date, the machine and the versions."""
+    return {
+        "group": group,
+        "command": f"make bench ONLY={group}",
+        "quick": quick,
+        **surroundings,
+        "results": list(results),
+    }
+
+
+def write(document: Mapping[str, Any], folder: Path) -> Path:
+    """Small sizes go beside the figures, because they must not pass for them."""
+    path = folder / ("quick" if document["quick"] else "") / f"{document['group']}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
+    path.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
+    return path
+
+
+def read(folder: Path, groups: Iterable[str]) -> list[dict[str, Any]]:
+    """The documents of these groups, as far as they were ever measured here."""
+    paths = [folder / f"{group}.json" for group in groups]
+    return [json.loads(path.read_text("utf-8")) for path in paths if path.exists()]

@@ -1,4 +1,4 @@
-"""A page of the docs that is made from the code: written, or with --check only compared."""
+"""A file that is made from the code: written, or with --check only compared."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ def write_or_check(target: Path, text: str) -> int:
         return 0
     if target.is_file() and target.read_text("utf-8") == text:
         return 0
-    print(f"docs/{target.name} is stale: run `make docs`", file=sys.stderr)
+    print(f"{target.parent.name}/{target.name} is stale: run `make docs`", file=sys.stderr)
     return 1

@@ -19,9 +19,9 @@ from generated import write_or_check
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from strandline.core import duration
-from strandline.core.settings import CONFIG_NAME, Settings
-from strandline.core.settings_section import Cron
+from strandline.core.settings.lake_config import CONFIG_NAME, Settings
+from strandline.core.settings.section import Cron
+from strandline.core.text import duration
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs" / "settings.md"
@@ -29,7 +29,7 @@ TARGET = ROOT / "docs" / "settings.md"
 INTRODUCTION = f"""\
 # Settings
 
-<!-- Made from src/strandline/core/settings.py by `make docs`. Do not edit. -->
+<!-- Made from src/strandline/core/settings/lake_config.py by `make docs`. Do not edit. -->
 
 One TOML file holds the settings of a lake: `{CONFIG_NAME}`, which `strandline init` writes. Everything has a default,
 so the file may be empty. A command uses the file that `--config` names (a file, or a folder that has one), else the one

@@ -1,4 +1,5 @@
-"""Reads what a test run recorded (a JUnit file) and shows where its time went; `--write` keeps it for the next run.
+"""Reads what a test run recorded (tests/run_report.py) and shows where its time went; `--write` keeps it for the next
+run.
 
 `make test` hands out the longest files first, by the seconds in tests/times.json.
 """
@@ -7,22 +8,37 @@ from __future__ import annotations
 
 import argparse
 import json
-import xml.etree.ElementTree as ET
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 TIMES = ROOT / "tests" / "times.json"
+PHASES = ("setup", "call", "teardown")
+COLUMNS = (*PHASES, "cpu")
 
 
-def seconds_by_file(report: Path) -> dict[str, float]:
-    """Seconds of each file below tests/, by its path there."""
-    found: dict[str, float] = defaultdict(float)
-    for case in ET.parse(report).iter("testcase"):
-        parts = case.attrib["classname"].split(".")
-        path = next(p for n in range(len(parts), 0, -1) if (p := ROOT.joinpath(*parts[:n]).with_suffix(".py")).exists())
-        found[path.relative_to(ROOT / "tests").as_posix()] += float(case.attrib["time"])
-    return dict(found)
+def rows_of(recorded: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Seconds of each phase, and of CPU, by file below tests/."""
+    return {file: {**took["phases"], "cpu": took["cpu"]} for file, took in recorded["files"].items()}
+
+
+def by_folder(rows: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for file, row in rows.items():
+        for column, seconds in row.items():
+            found[file.split("/")[0]][column] += seconds
+    return found
+
+
+def waited(row: dict[str, float]) -> float:
+    return sum(row.get(phase, 0.0) for phase in PHASES)
+
+
+def show(title: str, rows: dict[str, dict[str, float]], most: int) -> None:
+    print("".join(f"{head:>10}" for head in ("seconds", *COLUMNS)), f" {title}")
+    for name, row in sorted(rows.items(), key=lambda item: -waited(item[1]))[:most]:
+        print("".join(f"{seconds:10.1f}" for seconds in (waited(row), *(row.get(c, 0.0) for c in COLUMNS))), f" {name}")
 
 
 def main() -> None:
@@ -30,18 +46,16 @@ def main() -> None:
     parser.add_argument("report", type=Path)
     parser.add_argument("--write", action="store_true", help="store the seconds in tests/times.json")
     chosen = parser.parse_args()
-    times = seconds_by_file(chosen.report)
-    folders: dict[str, float] = defaultdict(float)
-    for name, seconds in times.items():
-        folders[name.split("/")[0]] += seconds
-    for name, seconds in sorted(folders.items(), key=lambda f: -f[1]):
-        print(f"{seconds:8.0f} s  tests/{name}")
-    for name, seconds in sorted(times.items(), key=lambda f: -f[1])[:40]:
-        print(f"{seconds:8.1f} s  {name}")
-    print(f"{sum(times.values()):8.0f} s  in all")
+    recorded = json.loads(chosen.report.read_text("utf-8"))
+    rows = rows_of(recorded)
+    show("folder", by_folder(rows), 20)
+    print()
+    show("file", rows, 40)
+    seconds, cpu = sum(map(waited, rows.values())), sum(row["cpu"] for row in rows.values())
+    print(f"\n{seconds:.0f} seconds of test processes, {cpu:.0f} of CPU, {recorded['jvm_starts']} starts of a JVM")
     if chosen.write:
         known = json.loads(TIMES.read_text("utf-8"))
-        known.update({name: round(seconds, 1) for name, seconds in times.items()})
+        known.update({name: round(waited(row), 1) for name, row in rows.items()})
         kept = {name: known[name] for name in sorted(known) if (ROOT / "tests" / name).exists()}
         TIMES.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
 

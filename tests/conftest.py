@@ -18,7 +18,8 @@ import pytest
 from hypothesis import HealthCheck
 from hypothesis import settings as examples
 
-from strandline.core.settings import CONFIG_NAME, LakeConfig, load_config
+from strandline.core.settings.lake_config import CONFIG_NAME, LakeConfig, load_config
+from tests import run_report
 from tests.campaign import TORTURE, choose_seed
 from tests.servers import S3, Postgres, ServerMissing, Toxiproxy, start_postgres, start_s3, start_toxiproxy
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 MEMORY = Path("/dev/shm")
 MEMORY_FREE_MIN = 6 << 30
-SLOW = ("e2e", "spark")
+SLOW = ("e2e/", "spark/")
 _JVM_FLAGS = (
     # Compiled once and not again: a suite that runs everything once takes a third less of a processor's time.
     "-XX:TieredStopAtLevel=1",
@@ -38,6 +39,7 @@ _JVM_FLAGS = (
     # out is interpreted again.
     "-XX:ReservedCodeCacheSize=256m -XX:-UseCodeCacheFlushing",
     "-XX:+UseSerialGC",
+    run_report.note_start(),
 )
 QUICK_JVM = {"spark.driver.extraJavaOptions": " ".join(_JVM_FLAGS)}
 QUICK_SPARK = QUICK_JVM | {
@@ -62,6 +64,8 @@ TIMES = json.loads((HERE / "times.json").read_text("utf-8"))
 """Seconds that each file took when they were last recorded (`make test-times`)."""
 TYPICAL_SECONDS = 10
 """For a file that was not there then."""
+AS_USED = ("test_cluster", "test_demo", "test_secrets", "test_wheel")
+"""Files of tests/e2e that show what users see: each process has a JVM of its own."""
 
 MakeHome = Callable[..., LakeConfig]
 _Started = TypeVar("_Started")
@@ -79,13 +83,26 @@ _use_memory_for_temporary_folders()
 choose_seed()
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    run_report.register(config)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from tests.scheduling import ByJvm
+
+    if config.option.dist != "loadfile":
+        return None
+    return ByJvm(config, log, needs_jvm, lambda file: _recorded(file.removeprefix("tests/")))
+
+
 def pytest_report_header() -> str | None:
     return f"STRANDLINE_SEED={os.environ['STRANDLINE_SEED']}" if "STRANDLINE_SEED" in os.environ else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        if _folder(item) in SLOW:
+        if _file(item).startswith(SLOW):
             item.add_marker(pytest.mark.spark)
     if not TORTURE:
         long = [item for item in items if item.get_closest_marker("torture")]
@@ -93,16 +110,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in set(long)]
     # A run of several processes hands out whole files in this order. The longest go first, so that all processes end
     # at about the same time.
-    items.sort(key=lambda item: (-_seconds(item), str(item.path)))
+    items.sort(key=lambda item: (-_recorded(file := _file(item)), file))
 
 
-def _seconds(item: pytest.Item) -> float:
-    name = item.path.relative_to(HERE).as_posix() if item.path.is_relative_to(HERE) else ""
-    return float(TIMES.get(name, TYPICAL_SECONDS))
+def _file(item: pytest.Item) -> str:
+    """Below tests/. From the name of the test: thousands of paths cost a second."""
+    return item.nodeid.partition("::")[0].removeprefix("tests/")
 
 
-def _folder(item: pytest.Item) -> str:
-    return item.path.relative_to(HERE).parts[0] if item.path.is_relative_to(HERE) else ""
+def _recorded(file: str) -> float:
+    return float(TIMES.get(file, TYPICAL_SECONDS))
+
+
+def needs_jvm(file: str) -> bool:
+    """Whether its tests use the JVM of the process that runs them (`spark_started`)."""
+    if file.startswith("tests/e2e/"):
+        return Path(file).stem not in AS_USED
+    return file.startswith("tests/spark/") or file == "tests/browser/test_dashboard.py"
 
 
 def missing(what: str) -> NoReturn:
@@ -189,6 +213,17 @@ def toml_of(settings: Mapping[str, Mapping[str, Any]]) -> str:
             else:
                 lines.append(f"{key} = {json.dumps(value)}")
     return "\n".join(lines) + "\n"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_ledgers(request: pytest.FixtureRequest) -> Iterator[None]:
+    if request.path == HERE / "ledger" / "test_versions.py":
+        yield
+        return
+    from tests.quick_ledger import quick_ledgers
+
+    with quick_ledgers():
+        yield
 
 
 @pytest.fixture

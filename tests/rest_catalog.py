@@ -27,6 +27,7 @@ from strandline.core.errors import RuntimeMissing
 from strandline.iceberg.session.jars import Jar, ensure_jars, exclusive, needed_jars, sha256_of, spark_home
 from strandline.iceberg.session.java import JavaFound, find_java
 from strandline.iceberg.session.runtime import cache_folder
+from tests.run_report import note_start
 from tests.servers import ROOT, S3, Server, ServerMissing, _answers, _die_with_parent, _folder, free_port
 
 FOLDER = ROOT / ".cache" / "rest-catalog"
@@ -235,7 +236,7 @@ def _start(folders: int, buckets: int, s3: S3 | None) -> RestCatalogs:
     class_path = os.pathsep.join([*map(str, jars), str(spark_home() / "jars" / "*")])
     with log.open("wb") as sink:
         process = subprocess.Popen(
-            [java.program, "-cp", class_path, "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+            [java.program, "-cp", class_path, "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", note_start(),
              "-Dlog4j2.level=WARN", "-Dorg.eclipse.jetty.xml.XmlParser.Validating=false",
              "org.eclipse.jetty.xml.XmlConfiguration", folder / "server.xml"],
             stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, cwd=folder, preexec_fn=_die_with_parent,

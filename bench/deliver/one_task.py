@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from strandline.core.types import Seq, SeqRange
-from strandline.deliver.sink import Address, Parcel, Sender, SinkContext
+from strandline.deliver.sink import Address, ChunkRows, Sender, SinkContext
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,7 +72,7 @@ def _chunk(work: Path, index: int, rows: int) -> pa.Table:
 
 
 def _send(sender: Sender, index: int, rows: int, table: pa.Table) -> None:
-    outcome = sender.send(Parcel(_ADDRESS, _range(index, rows), table))
+    outcome = sender.send(ChunkRows(_ADDRESS, _range(index, rows), table))
     if type(outcome).__name__ != "Landed":
         raise RuntimeError(str(outcome))
 
@@ -163,7 +163,7 @@ class _Seen:
         self._sender = sender
         self.largest = 0
 
-    def send(self, parcel: Parcel) -> object:
+    def send(self, parcel: ChunkRows) -> object:
         self.largest = max(self.largest, parcel.rows.nbytes)
         outcome = self._sender.send(parcel)
         if type(outcome).__name__ != "Landed":

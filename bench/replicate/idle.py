@@ -22,7 +22,7 @@ from strandline.core.types import BlockKind, DatasetUuid, Seq
 from strandline.iceberg.session.spark_internals import running_context
 from strandline.lake import Lake, open_lake
 from strandline.lake_admin import follow_lake
-from strandline.ledger.ingest import blocks, sequence
+from strandline.ledger.ingest import restored_blocks, sequence
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -87,7 +87,9 @@ def _make_leader(home: Path, count: int) -> None:
         for n, made in enumerate(make_datasets(lake, count)):
             with lake.ledger.write() as connection:
                 rows, _ = sequence.take(connection, lake.witness, 10, step="reserve")
-                blocks.insert_published(connection, made.id, rows, kind=BlockKind.RECOVERED, batch_id=f"rows-{n}")
+                restored_blocks.insert_published(
+                    connection, made.id, rows, kind=BlockKind.RECOVERED, batch_id=f"rows-{n}"
+                )
         _, os.environ[TOKEN] = lake.followers.add("bench")
 
 

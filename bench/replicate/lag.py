@@ -18,7 +18,7 @@ from bench.measure import Bench, Measurement, seconds_of
 from bench.replicate.sites import DATASET, Leader
 from bench.results import Figure, Goal, Samples
 from bench.serve.requests import served
-from strandline.core.settings_follow import FollowSettings
+from strandline.core.settings.follow import FollowSettings
 from strandline.core.types import Seq
 from strandline.lake import Lake
 from strandline.ledger.schema.core import block

@@ -16,7 +16,7 @@ from strandline.core.types import BlockKind, Dataset, Seq, SeqRange
 from strandline.lake import Lake
 from strandline.ledger.deliver import intents, sinks
 from strandline.ledger.engine import utc_now
-from strandline.ledger.ingest import blocks, datasets
+from strandline.ledger.ingest import datasets, restored_blocks
 from strandline.ledger.schema.maintain import maintenance_run
 
 ROWS = 1000  # that every sink has got
@@ -84,7 +84,7 @@ def _add_runs(lake: Lake, made: list[Dataset], runs: int) -> None:
 def _add_sink(lake: Lake, dataset: Dataset, name: str, lanes: int) -> None:
     ledger, until = lake.ledger, Seq(ROWS)
     with ledger.write() as connection:
-        blocks.insert_published(
+        restored_blocks.insert_published(
             connection, dataset.id, SeqRange(Seq(1), until), kind=BlockKind.RECOVERED, batch_id=f"rows of {name}"
         )
         record = sinks.add(

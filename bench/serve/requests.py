@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from bench.measure import Bench, Measurement, in_turn, seconds_of
 from bench.results import Figure, Goal, Samples
 from bench.serve import large_lake
-from strandline.core.settings_serve import ServeSettings
+from strandline.core.settings.serve import ServeSettings
 
 CLIENTS = 50
 READINGS = 3  # of the lake that fall into each round: most answers are made from a reading that is there

@@ -7,16 +7,20 @@ if TYPE_CHECKING:
     from strandline.lake import Lake
     from strandline.lake import open_lake as open
     from strandline.lake_admin import init_lake
+    from strandline.read.source.register import register
+    from strandline.read.source.spark_source import StrandlineSource
     from strandline.replicate.state import ReplicationState
 
-__all__ = ["Lake", "ReplicationState", "init_lake", "open"]
+__all__ = ["Lake", "ReplicationState", "StrandlineSource", "init_lake", "open", "register"]
 __version__ = "0.1.0"
 
 _DOORS = {
     "Lake": ("lake", "Lake"),
     "ReplicationState": ("replicate.state", "ReplicationState"),
+    "StrandlineSource": ("read.source.spark_source", "StrandlineSource"),
     "init_lake": ("lake_admin", "init_lake"),
     "open": ("lake", "open_lake"),
+    "register": ("read.source.register", "register"),
 }
 
 

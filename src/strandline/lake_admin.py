@@ -9,23 +9,24 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from strandline.core.audit_events import Event
 from strandline.core.block_branches import parse_branch
-from strandline.core.errors import LedgerUnreadable, RefusedError, StrandlineError, WitnessUnreadable
-from strandline.core.replication import SiteRole
-from strandline.core.settings import CONFIG_NAME, LakeConfig, find_config, load_config
+from strandline.core.errors import LedgerUnreadable, RefusedError, StrandlineError, UsageError, WitnessUnreadable
+from strandline.core.records.audit_events import Event
+from strandline.core.secrets import may_hold_secret
+from strandline.core.settings.lake_config import CONFIG_NAME, LakeConfig, find_config, load_config
+from strandline.core.sites.replication import SiteRole
 from strandline.iceberg.metadata.table_metadata import LAKE_PROPERTY, WapId
 from strandline.lake import Lake
 from strandline.ledger import audit
-from strandline.ledger.ingest import sequence
-from strandline.ledger.replicate import leader_contact, sites
-from strandline.ledger.replicate.followers import Told
-from strandline.ledger.witness import Mark
+from strandline.ledger.ingest import datasets, sequence
+from strandline.ledger.replicate import leader_contact, rejoining, seen_terms, sites
+from strandline.ledger.replicate.followers import Acknowledgement
+from strandline.ledger.witness import WitnessRecord
 from strandline.storage.durable import sync_folder, write_file
 
 if TYPE_CHECKING:
-    from strandline.ingest.resync import Resynced
-    from strandline.replicate.rejoin import Rejoined
+    from strandline.ingest.resync.run import Resynced
+    from strandline.replicate.take_over.rejoin import Rejoined
 
 SETTINGS_TEMPLATE = """\
 # Settings of a Strandline lake. Everything has a default; docs/settings.md explains each.
@@ -43,8 +44,8 @@ url = "{ledger}"
 
 
 def init_lake(home: Path, *, warehouse: str = "warehouse", ledger: str = "ledger.db") -> Lake:
-    """A new lake: settings, witness, ledger. What an interrupted init left is gone on with."""
-    lake, mark = _begin(home, warehouse, ledger, Mark(str(uuid.uuid4()), 0))
+    """A new lake: settings, witness, ledger. Continues an init that was interrupted."""
+    lake, mark = _begin(home, warehouse, ledger, WitnessRecord(str(uuid.uuid4()), 0))
     if lake.ledger.exists():
         raise RefusedError(f"there is a lake already at {home}", hint="`strandline status` shows it.")
     if mark.highest > 0:
@@ -57,9 +58,9 @@ def init_lake(home: Path, *, warehouse: str = "warehouse", ledger: str = "ledger
     return lake
 
 
-def _begin(home: Path, warehouse: str, ledger: str, new: Mark) -> tuple[Lake, Mark]:
-    """Writes settings and witness, if there are none. Returns the lake, whose ledger may be missing, and its witness's
-    mark, which is another than `new` if the warehouse had one."""
+def _begin(home: Path, warehouse: str, ledger: str, new: WitnessRecord) -> tuple[Lake, WitnessRecord]:
+    """Writes settings and witness, if there are none. Returns the lake, whose ledger may be missing, and the
+    witness's mark: `new`, or the one that the warehouse had."""
     home.mkdir(parents=True, exist_ok=True)
     path = home / CONFIG_NAME
     if not path.exists():
@@ -78,39 +79,66 @@ def _begin(home: Path, warehouse: str, ledger: str, new: Mark) -> tuple[Lake, Ma
 def follow_lake(
     home: Path, leader: str, *, token: str | None = None, warehouse: str = "warehouse", ledger: str = "ledger.db"
 ) -> Lake:
-    """A site that follows another one: settings, witness, ledger. What an interrupted init left is gone on with, and so
-    is a site whose ledger is gone: its tables stay, and the leader says what is in them. `leader` is a URL or the path
-    of the leader's settings file; `token` says where its token is found."""
-    from strandline.replicate.facade import is_address, open_source
+    """A site that follows another one: settings, witness, ledger. Continues an init that was interrupted, and makes a
+    new ledger where the old one is gone: the tables stay, and the leader says what is in them. `leader` is a URL or the
+    path of the leader's settings file; `token` says where its token is found."""
+    from strandline.replicate.facade import open_source
 
-    where = leader if is_address(leader) else str(find_config(leader, {}, Path.cwd()).resolve())
+    where = _place_of(leader)
     source = open_source(where, token)
     try:
         site = source.site()
-        lake, mark = _begin(home, warehouse, ledger, Mark(site.lake, 0, SiteRole.FOLLOWER, site.term))
-        # The witness says whose site this is, whatever becomes of the ledger.
+        lake, mark = _begin(home, warehouse, ledger, WitnessRecord(site.lake, 0, SiteRole.FOLLOWER, site.term))
+        # The witness says which lake this site belongs to, even if its ledger is lost.
         if (mark.lake, mark.role) != (site.lake, SiteRole.FOLLOWER):
             raise RefusedError(
                 f"there is another lake already at {home} ({mark.lake}); it cannot follow {leader}",
                 hint="Name a new folder, and a warehouse that no lake has.",
             )
-        if not lake.ledger.exists():
+        is_new = not lake.ledger.exists()
+        if is_new:
             lake.ledger.create(mark.lake)
         lake.ledger.open()
         with lake.ledger.write() as connection:
-            sites.follow(connection, leader=where, token=token, term=site.term)
+            here = sites.get(connection)
+            if here.follows:
+                rejoining.check_may_follow(connection, site.term)
+            elif not is_new and datasets.list_datasets(connection):
+                raise RefusedError(
+                    f"this site led in term {here.term}, and its rejoin was interrupted",
+                    hint=f"Run `strandline rejoin {leader}` here to finish it.",
+                )
+            term = here.term if here.follows else site.term
+            heard = max(site.term, seen_terms.get(connection))
+            sites.follow(connection, leader=where, token=token, term=term)
             leader_contact.forget(connection)
             if site.site_number is not None:
                 sites.take_number(connection, site.site_number)
-            audit.record(connection, Event.FOLLOWING_BEGUN, leader=where, term=site.term)
+            audit.record(connection, Event.FOLLOWING_BEGUN, leader=where, term=site.term, heard=heard)
             here = sites.get(connection)
-        # What a site before it has told with this token counts no more. If it cannot say so now, its first pass does.
+        # What an earlier site reported with this token no longer counts. If this report fails, the first pass repeats
+        # it.
         with suppress(StrandlineError):
-            source.acknowledge(Told(site.term, {}, {}, here.own_instance, here.number))
+            source.acknowledge(Acknowledgement(site.term, {}, {}, here.own_instance, here.number))
     finally:
         source.close()
     lake.open()
     return lake
+
+
+def _place_of(leader: str) -> str:
+    """Where a leader is, as it is stored: a URL, or the path of its settings file. Raises UsageError for a URL with a
+    secret in it."""
+    from strandline.replicate.facade import is_address
+
+    if not is_address(leader):
+        return str(find_config(leader, {}, Path.cwd()).resolve())
+    if may_hold_secret(leader):
+        raise UsageError(
+            "the leader's address has a user, a password or a query in it, and would be stored and shown with it",
+            hint="Give the address alone, and --token env:NAME or file:PATH.",
+        )
+    return leader
 
 
 def rejoin_lake(
@@ -120,12 +148,12 @@ def rejoin_lake(
     token: str | None = None,
     confirm: Callable[[int, int], None] = lambda led_in_term, term: None,
 ) -> Rejoined:
-    """This site follows the one that took over. `leader` and `token` are as for `follow_lake`. A rejoin that died in
-    between is gone on with: then the witness says that this site follows, and the ledger that it leads."""
-    from strandline.replicate.facade import is_address, open_source
-    from strandline.replicate.rejoin import rejoin
+    """This site follows the one that took over. `leader` and `token` are as for `follow_lake`. Continues a rejoin
+    that died in between: then the witness says that this site follows, and the ledger that it leads."""
+    from strandline.replicate.facade import open_source
+    from strandline.replicate.take_over.rejoin import rejoin
 
-    where = leader if is_address(leader) else str(find_config(leader, {}, Path.cwd()).resolve())
+    where = _place_of(leader)
     if where == str((config.home / CONFIG_NAME).resolve()):
         raise RefusedError(f"{where} is this site itself", hint="Name the site that took over.")
     lake = Lake(config)
@@ -159,7 +187,7 @@ def rebuild_ledger(
         if mark.role is SiteRole.FOLLOWER:
             raise RefusedError(
                 "this site follows another one: its ledger is made from the leader, not from its tables",
-                hint="Move the ledger away; `strandline follow init LEADER` then goes on with the tables.",
+                hint="Move the ledger away; `strandline follow init LEADER` then uses the tables.",
             )
         if lake.ledger.exists():
             _move_aside(lake, force=force)
@@ -192,7 +220,7 @@ def _replace_witness(lake: Lake) -> None:
         # the ledger may be an old copy.
         highest = max(counter.last, seen) + 1
         # A ledger that is lost later is made anew by what the witness says: it must not lead where this one follows.
-        lake.witness.replace(Mark(counter.lake, highest, here.role, here.term))
+        lake.witness.replace(WitnessRecord(counter.lake, highest, here.role, here.term))
         audit.record(
             connection, Event.WITNESS_REPLACED, highest=highest, counter=counter.last, in_tables=seen,
             role=here.role.value, term=here.term,
@@ -200,7 +228,7 @@ def _replace_witness(lake: Lake) -> None:
 
 
 def highest_seen(lake: Lake) -> int:
-    """The highest number that the tables' own history tells of."""
+    """The highest number in the history of the tables."""
     tables = lake.tables()
     found = [0]
     for name in tables.names():

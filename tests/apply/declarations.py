@@ -16,13 +16,13 @@ from strandline.apply.steps import (
     ChangeSchedule,
     CreateDataset,
     DropDataset,
-    Found,
     KindOptions,
+    LakeFound,
     RemoveSink,
     Step,
     UpdateSink,
 )
-from strandline.core.settings_maintain import RetainSettings
+from strandline.core.settings.maintain import RetainSettings
 from strandline.core.types import History
 from strandline.iceberg.schema.alteration import AddColumn, Alteration, DropColumn, WidenColumn
 from strandline.iceberg.schema.columns import Column, ColumnType, ListOf, MapOf, Primitive, Struct
@@ -123,10 +123,10 @@ def found(
     declared: Declaration | None = None,
     named: Mapping[str, str] | None = None,
     empty: Collection[str] = (),
-) -> Found:
+) -> LakeFound:
     wanted = {} if declared is None else {n: s.options["path"] for n, s in declared.sinks.items()}
     places = {n: s.options["path"] for n, s in lake.sinks.items()}
-    return Found(lake, set(lake.datasets), empty, named or {}, places, KINDS, wanted)
+    return LakeFound(lake, set(lake.datasets), empty, named or {}, places, KINDS, wanted)
 
 
 class Broken(Exception):

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ from strandline.cli.commands import apply as command
 from strandline.cli.main import run
 from strandline.core import failpoints
 from strandline.core.errors import RefusedError
-from strandline.core.settings_reconcile import ReconcileSettings
+from strandline.core.settings.reconcile import ReconcileSettings
 from strandline.core.types import SnapshotId
 from strandline.iceberg.schema.columns import Column, Primitive
 from strandline.jobs.loop import LoopControl
@@ -367,7 +368,7 @@ def test_a_daemon_notices_schedules_that_are_applied_while_it_runs(home: Path, m
     told: list[Any] = []
     stopping, maintain_heard, reconcile_heard = threading.Event(), threading.Event(), threading.Event()
 
-    def hear(crons: Any) -> None:
+    def hear(crons: Any, _: Any) -> None:
         told.append(dict(crons))
         maintain_heard.set()
 
@@ -376,11 +377,9 @@ def test_a_daemon_notices_schedules_that_are_applied_while_it_runs(home: Path, m
         reconcile_heard.set()
 
     with open_lake() as lake:
-        by_control = (LoopControl(stopping),)
-        maintain = threading.Thread(target=lake.maintenance.run, args=by_control, kwargs={"on_schedules": hear})
-        sweep = threading.Thread(
-            target=lake.reconciler.run_on_schedule, args=by_control, kwargs={"on_schedule": hear_reconcile}
-        )
+        by_control = (LoopControl(stopping), SimpleNamespace(scheduled=hear, sweep_scheduled=hear_reconcile))
+        maintain = threading.Thread(target=lake.maintenance.run, args=by_control)
+        sweep = threading.Thread(target=lake.reconciler.run_on_schedule, args=by_control)
         maintain.start()
         sweep.start()
         assert run(["apply", "--yes"]) == 0

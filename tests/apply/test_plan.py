@@ -12,14 +12,14 @@ from hypothesis import assume, given
 from strandline.apply.declaration import DatasetSpec, Declaration, SinkSpec
 from strandline.apply.plan import deletes_more, plan
 from strandline.apply.read_toml import parse_declaration
-from strandline.apply.steps import Action, Permission, Plan, Wish
+from strandline.apply.steps import Permission, Plan, StepAction, Wish
 from strandline.apply.write_toml import write_declaration
 from strandline.cli.render import apply as render_apply
 from strandline.core.errors import UsageError
-from strandline.core.settings_maintain import RetainSettings
+from strandline.core.settings.maintain import RetainSettings
 from strandline.core.types import History
 from strandline.iceberg.schema.columns import Column, ListOf, Primitive, Struct
-from strandline.status import documents
+from strandline.status.documents import lake_documents
 from tests.apply.declarations import declarations, found, rules, take
 
 EVERYTHING = Wish(prune=True, allowed=frozenset(Permission))
@@ -88,7 +88,7 @@ def test_without_prune_and_permission_nothing_is_lost(declared: Declaration, the
     made = plan(declared, found(there, declared), Wish())
     if made.refused:
         return  # and nothing is done at all
-    assert all(step.needs is None and step.action is not Action.REMOVE for step in made.steps)
+    assert all(step.needs is None and step.action is not StepAction.REMOVE for step in made.steps)
     state = there
     for step in made.steps:
         state = take(state, step)
@@ -213,7 +213,7 @@ def test_a_rule_for_a_new_dataset_needs_no_word_and_one_for_rows_that_are_kept_d
     made = planned(lake(EVENTS, rules=longer), lake(EVENTS, rules=rule))
     assert not made.refused and made.steps[0].details == ("older_than: 30d → 40d",)
     assert planned(lake(EVENTS, rules=rule), lake(EVENTS, rules=longer)).refused
-    assert [s.action for s in planned(lake(EVENTS), lake(EVENTS, rules=rule), prune=True).steps] == [Action.REMOVE]
+    assert [s.action for s in planned(lake(EVENTS), lake(EVENTS, rules=rule), prune=True).steps] == [StepAction.REMOVE]
 
 
 def test_what_the_settings_file_has_is_refused_in_a_declaration() -> None:
@@ -302,7 +302,7 @@ def test_a_password_in_an_option_of_a_foreign_kind_is_not_shown() -> None:
     old, new = (replace(OUT, options={"path": "out", "dsn": address.format(n)}) for n in ("a", "b"))
     for there in (lake(EVENTS), lake(EVENTS, old)):
         made = planned(lake(EVENTS, new), there, Permission.CHANGE_DELIVERY)
-        told = [str(documents.apply_plan(made, done=None)), *map(str, render_apply.plan(made))]
+        told = [str(lake_documents.apply_plan(made, done=None)), *map(str, render_apply.plan(made))]
         assert "u:***@h/b" in told[0] and "hunter22" not in "".join(told)
 
 

@@ -101,7 +101,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     with open_lake(folder / "strandline.toml") as lake, pytest.MonkeyPatch.context() as patch:
         fill(lake, folder / "out")
         secrets = {role: lake.receiver.create_token(f"the {role}", role=role)[1] for role in Role}
-        patch.setattr(source, "History", lambda: past(lake.status()))
+        patch.setattr(source, "FigureHistory", lambda: past(lake.status()))
         with serving(lake) as url:
             patch.undo()
             yield Shown(lake, url, secrets, folder)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from strandline.core.actor import Actor, Trigger, acting_as
 from strandline.core.delivery_types import Intent
-from strandline.core.reconcile_records import Asked, Counts, Done, Outcome, StorageKind
+from strandline.core.records.reconcile_records import Asked, Counts, Done, StorageKind, SweepOutcome
 from strandline.core.types import SEQ_COLUMN, Reserved, Seq, SnapshotId, Staged
 from strandline.deliver.quarantine.content import object_name, open_objects, packed
 from strandline.deliver.sink import Address
@@ -19,12 +19,12 @@ from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.lake import Lake
 from strandline.ledger import tasks
 from strandline.ledger.deliver import quarantine
-from strandline.ledger.deliver.quarantine import SetAside
+from strandline.ledger.deliver.quarantine import StoredRefusedRow
 from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import blocks
 from strandline.ledger.maintain import retention_holds, runs
 from strandline.ledger.reconcile import reconcile_runs
-from strandline.serve.pages.history import APART_SECONDS_MIN, SAMPLES_MAX, History, Sample, sample_of
+from strandline.serve.pages.history import APART_SECONDS_MIN, SAMPLES_MAX, FigureHistory, HistorySample, sample_of
 from strandline.status.report import LakeStatus
 from tests.unit.test_cli_sinks import land, leased, promise
 
@@ -57,7 +57,7 @@ def fill(lake: Lake, folder: Path) -> None:
         _reconcile(lake)
         with lake.ledger.write() as connection:
             _, lease = tasks.begin(connection, "verify", "warehouse", "node-1", lease_seconds=60)
-            assert tasks.end(connection, lease, tasks.Outcome.DONE, result={"ok": True, "sinks": []})
+            assert tasks.end(connection, lease, tasks.TaskOutcome.DONE, result={"ok": True, "sinks": []})
 
 
 def _reserve(lake: Lake, dataset: str, rows: int) -> Reserved:
@@ -102,18 +102,22 @@ def set_aside(lake: Lake, sink: str) -> None:
         columns = {"_ingest_seq": pa.array([n], pa.int64()), "id": pa.array([n], pa.int64()), "who": ["grace"]}
         body = packed(pa.table(columns), list(columns))
         objects.put(object_name(address, n), body)
-        row = SetAside(intent.lane, Seq(n), reason, object_name(address, n), len(body), record.options, "rows")
+        row = StoredRefusedRow(intent.lane, Seq(n), reason, object_name(address, n), len(body), record.options, "rows")
         rows.append((intent.chunks[n - 1].id, row))
     with leased(lake, sink) as lease:
-        assert quarantine.set_aside(lake.ledger, lease, rows)
+        assert quarantine.quarantine_rows(lake.ledger, lease, rows)
 
 
 def _maintain(lake: Lake) -> None:
     orders, sink = lake.dataset("orders"), lake.delivery.get("partner")
     with lake.ledger.write() as connection:
         for kind, outcome, reason in (
-            (runs.Kind.COMPACT, runs.Outcome.DONE, None),
-            (runs.Kind.RETAIN, runs.Outcome.REFUSED, "the clock of this machine is behind the newest commit"),
+            (runs.MaintenanceKind.COMPACT, runs.MaintenanceOutcome.DONE, None),
+            (
+                runs.MaintenanceKind.RETAIN,
+                runs.MaintenanceOutcome.REFUSED,
+                "the clock of this machine is behind the newest commit",
+            ),
         ):
             run = runs.begin(connection, runs.NewRun(orders.id, kind, "node-1"), lease_seconds=60)
             assert run is not None
@@ -128,9 +132,11 @@ def _reconcile(lake: Lake) -> None:
     sample = {"kind": "orphan", "path": "data/00003-7.parquet", "table": "default.orders", "size": 48_211}
     found = Counts(orphans=3, bytes=144_633)
     ends = (
-        Outcome(listed=212, referenced=209, found=found, samples=(sample,)),
-        Outcome(listed=212, referenced=209, found=found, planned=found, done=Done(orphans=3), samples=(sample,)),
-        Outcome(partial=True, listed=180, referenced=209, found=Counts(orphans=1), failures=("data/2026/: timed out",)),
+        SweepOutcome(listed=212, referenced=209, found=found, samples=(sample,)),
+        SweepOutcome(listed=212, referenced=209, found=found, planned=found, done=Done(orphans=3), samples=(sample,)),
+        SweepOutcome(
+            partial=True, listed=180, referenced=209, found=Counts(orphans=1), failures=("data/2026/: timed out",)
+        ),
     )
     for number, outcome in enumerate(ends):
         lease = reconcile_runs.take_lease(lake.ledger, seconds=60)
@@ -141,9 +147,9 @@ def _reconcile(lake: Lake) -> None:
         assert reconcile_runs.leases.release(lake.ledger, lease)
 
 
-def past(now: LakeStatus) -> History:
+def past(now: LakeStatus) -> FigureHistory:
     """Half an hour that ends with the lake as it is: rows come in waves, and sinks catch up with each."""
-    history, last = History(), sample_of(now, utc_now() - timedelta(seconds=APART_SECONDS_MIN), 0)
+    history, last = FigureHistory(), sample_of(now, utc_now() - timedelta(seconds=APART_SECONDS_MIN), 0)
     waves = [1 + sin(n / 17) ** 2 + 0.4 * sin(n / 5) ** 2 for n in range(SAMPLES_MAX)]
     arrived, delivered = [0.0], [0.0]
     for rows in reversed(waves):
@@ -152,7 +158,7 @@ def past(now: LakeStatus) -> History:
     for n in range(SAMPLES_MAX - 1, 0, -1):
         wave = waves[-n] / waves[-1]
         history.add(
-            Sample(
+            HistorySample(
                 last.at - timedelta(seconds=n * APART_SECONDS_MIN),
                 -int(arrived[n]),
                 {name: None if rows is None else int(rows * wave) for name, rows in last.lag_rows.items()},

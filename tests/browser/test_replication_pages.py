@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, expect
 
-from strandline.core.replication import DatasetTerms, Item, ItemKind, Offer
 from strandline.core.roles import Role
-from strandline.core.types import Dataset, Seq, ShardId
+from strandline.core.sites.replication import DatasetTerms, Item, Offer
+from strandline.core.types import Dataset, ItemKind, Seq, ShardId
 from strandline.lake import Lake, open_lake
 from strandline.lake_admin import init_lake
 from strandline.ledger.engine import utc_now
 from strandline.ledger.replicate import followers, following, leader_contact, sites
-from strandline.ledger.replicate.followers import Told
+from strandline.ledger.replicate.followers import Acknowledgement
 from strandline.ledger.replicate.leader_contact import FollowFailure, FollowStep, LeaderContact
 from tests.browser.conftest import DESKTOP, PHONE, Visitor, visit
 from tests.browser.shown_lake import COLUMNS, append
@@ -37,7 +37,7 @@ class Site:
 
 def tell(lake: Lake, follower: str, mark: int) -> None:
     orders = lake.dataset("orders")
-    told = Told(1, {orders.uuid: Seq(mark)}, {ShardId(orders.first_shard): Seq(mark)}, "the site")
+    told = Acknowledgement(1, {orders.uuid: Seq(mark)}, {ShardId(orders.first_shard): Seq(mark)}, "the site")
     lake.ledger.change(followers.acknowledge, lake.followers.get(follower), told)
 
 

@@ -7,11 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conftest import QUICK_JVM, QUICK_SPARK
+from tests.conftest import AS_USED, QUICK_JVM, QUICK_SPARK
 from tests.processes import jvm_environ
 
-AS_USED = ("test_cluster", "test_demo", "test_secrets", "test_wheel")
-"""What users see: each process has a JVM of its own."""
 WITH_CODE = ("test_cluster", "test_secrets", "test_wheel")
 """Spark makes code for its queries, as it does by itself."""
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import strandline
 from strandline.deliver import sink_kinds
-from strandline.deliver.sink import Outcome, Parcel, Sender, Sink, SinkContext, SinkKind
+from strandline.deliver.sink import ChunkRows, Outcome, Sender, Sink, SinkContext, SinkKind
 from strandline.deliver.sinks.blobs import names
 from strandline.deliver.sinks.files import sink as files
 
@@ -38,7 +38,7 @@ class TwiceSender:
     inner: Sender
     folder: Path
 
-    def send(self, parcel: Parcel) -> Outcome:
+    def send(self, parcel: ChunkRows) -> Outcome:
         how, marker = self.folder.name, self.folder.parent / f"{self.folder.name}-ran-twice"
         first = parcel.range.lo == 1 and not marker.exists()
         if first:
@@ -58,7 +58,7 @@ class TwiceSender:
             raise RuntimeError("this task fails once")
         return outcome
 
-    def _late(self, twin: Sender, parcel: Parcel) -> None:
+    def _late(self, twin: Sender, parcel: ChunkRows) -> None:
         while not (self.folder.parent / TAKEN).exists():
             time.sleep(0.02)
         answer = twin.send(parcel)

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from strandline.core import failpoints
 from strandline.core.errors import FailedError, NoSuchDataset, Skipped
-from strandline.core.settings_maintain import RetainSettings
+from strandline.core.settings.maintain import RetainSettings
 from strandline.iceberg.schema.alteration import AddColumn
 from strandline.iceberg.schema.columns import Primitive
 from strandline.lake import Lake

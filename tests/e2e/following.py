@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from strandline.core.settings import CONFIG_NAME
+from strandline.core.settings.lake_config import CONFIG_NAME
 from strandline.lake import Lake
 from strandline.lake_admin import follow_lake, init_lake
 from tests.conftest import MakeHome

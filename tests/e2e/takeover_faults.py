@@ -4,10 +4,11 @@ another one is promoted, and how the old one comes back. Whoever has a new kind 
 
 from __future__ import annotations
 
+import random
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -17,7 +18,7 @@ from strandline.core.errors import NotLeader, StrandlineError
 from strandline.lake import Lake
 from strandline.ledger.replicate import cuts
 from tests.e2e.following import WAIT_SECONDS_MAX
-from tests.e2e.taking_over import CUTTING, PROMOTING, REJOINING, Batch, TakeOvers, rows_of
+from tests.e2e.taking_over import CUTTING, KILLED, PROMOTING, REJOINING, Batch, TakeOvers, rows_of
 from tests.fork_server import Forked
 from tests.spark.followed import restarted
 from tests.spark.protocol import crash_at
@@ -28,6 +29,24 @@ WRITING = ("reserve.after_commit", "stage.after_commit", "stage.before_mark", "s
 DELIVERING = ("deliver.after_lease", "deliver.after_fence", "deliver.after_plan", "deliver.before_acknowledge",
               "deliver.after_acknowledge", "deliver.after_mark")  # fmt: skip
 """In the driver: a worker that stands still would hold a core of the Spark that all share."""
+AWAY_FOR = ("arbiter away for all", "arbiter away for one")
+STOPPED = "stopped at "
+
+
+class Decks:
+    """Deals faults of each kind in a random order, each as often as the others, over all runs of a campaign."""
+
+    def __init__(self) -> None:
+        self._left: dict[str, list[str]] = {}
+        self.dealt: set[str] = set()
+
+    def deal(self, choose: random.Random, kind: str, names: Collection[str], prefix: str = "") -> str:
+        """The next name. `prefix` and name are how the campaign counts that it fired."""
+        if not (left := self._left.setdefault(kind, [])):
+            left += choose.sample(sorted(names), len(names))
+        name = left.pop()
+        self.dealt.add(prefix + name)
+        return name
 
 
 @dataclass
@@ -42,6 +61,11 @@ class Stopped:
 
 @dataclass
 class TakeOverCampaign(TakeOvers):
+    decks: Decks = field(default_factory=Decks)
+
+    def deal(self, kind: str, names: Collection[str], prefix: str = "") -> str:
+        return self.decks.deal(self.choose, kind, names, prefix)
+
     # --- before a take-over ---
 
     def stand_still(self, rows: int) -> Stopped:
@@ -64,20 +88,19 @@ class TakeOverCampaign(TakeOvers):
         crash_at(self.lakes[ahead], "record.after_commit", lambda: self.lakes[ahead].replication.follow_once())
         self.append(rows)
         batch = self.new_batch(rows)
-        writer = self._stopped(
-            self.choose.choice(WRITING), "tests.e2e.writer", ".", "append", batch.id, str(batch.first), str(rows), "n"
-        )
+        command = ("tests.e2e.writer", ".", "append", batch.id, str(batch.first), str(rows), "n")
+        writer = self._stopped(self.deal("writing", WRITING, STOPPED), *command)
         # At one sink only: with several it may stand still while a job of another runs, and then Spark, which all share
         # here, waits for it.
         sink = self.choose.choice(sorted(self.sinks))
         tick = ("strandline.cli.main", "tick", "--sink", sink, "--json")
-        deliverer = self._stopped(self.choose.choice(DELIVERING), *tick)
+        deliverer = self._stopped(self.deal("delivering", DELIVERING, STOPPED), *tick)
         return Stopped(writer, batch, deliverer, members)
 
     def _stopped(self, point: str, *command: str) -> Forked:
         process = self.sites.command(self.leader, *command, failpoint=f"{point}=stop")
         process.wait_until_stopped(WAIT_SECONDS_MAX)
-        self.fired[f"stopped at {point}"] += 1
+        self.fired[STOPPED + point] += 1
         return process
 
     # --- why the leader does not renew its lease ---
@@ -116,14 +139,15 @@ class TakeOverCampaign(TakeOvers):
     def killed_on_the_way(self, members: Sequence[str]) -> str:
         """At one step and, when it goes on, at a later one."""
         name = self.choose.choice(members)
-        return self.promote(name, *sorted(self.choose.sample(PROMOTING, 2), key=PROMOTING.index))
+        points = {self.deal("promoting", PROMOTING, KILLED) for _ in range(2)}
+        return self.promote(name, *sorted(points, key=PROMOTING.index))
 
     def arbiter_away(self, members: Sequence[str]) -> str:
         """For all, or for this follower only: nobody is promoted without it."""
         name = self.choose.choice(members)
         arbiter, away = self.sites.folder / "arbiter", self.sites.folder / "away"
         way = self.way(name)
-        for_all = self.choose.random() < 0.5
+        for_all = self.deal("away", AWAY_FOR) == AWAY_FOR[0]
         if for_all:
             arbiter.rename(away)
         else:
@@ -131,6 +155,7 @@ class TakeOverCampaign(TakeOvers):
         code = self.promoting(name).wait(WAIT_SECONDS_MAX)
         assert code not in (0, -signal.SIGKILL), self.sites.told()
         assert self.lakes[name].replication.site.follows
+        self.fired[AWAY_FOR[0 if for_all else 1]] += 1
         if for_all:
             away.rename(arbiter)
         elif others := [other for other in members if other != name]:
@@ -144,26 +169,38 @@ class TakeOverCampaign(TakeOvers):
     # --- how the old leader comes back ---
 
     def killed_while_it_rejoins(self, old: str) -> None:
-        self.join(old, self.choose.choice(REJOINING))
+        self.join(old, self.deal("rejoining", REJOINING, KILLED))
         self.follow(old)
 
     def killed_in_the_cut(self, old: str) -> None:
         self.join(old)
-        self.follow_killed(old, self.choose.choice(CUTTING))
+        self.follow_killed(old, self.deal("cutting", CUTTING, KILLED))
 
     def network_cut(self, old: str) -> None:
-        """It cannot be asked whether it is followed over HTTP; then the network is back."""
-        self.join(old)
-        self.sites.relay.rule = lambda request: Instead(502) if self.choose.random() < 0.5 else None
+        """Its requests fail; then the network is back."""
+        self.join(old, transport="http")
+        cut = 0
+
+        def rule(request: object) -> Instead | None:
+            nonlocal cut
+            if cut and self.choose.random() < 0.5:
+                return None
+            cut += 1
+            return Instead(502)
+
+        self.sites.relay.rule = rule
         for _ in range(5):
             report = None
             try:
                 report = restarted(self.lakes[old]).tick()
             except StrandlineError:
-                break
+                if cut:
+                    break
+                continue
             if report.failed:
                 break
         self.sites.relay.rule = lambda request: None
+        self.fired["requests that the network cut"] += cut
         self.follow(old)
 
     # --- one after the other ---
@@ -212,7 +249,7 @@ class TakeOverCampaign(TakeOvers):
 def _set_aside(lake: Lake) -> set[int]:
     """What a person finds in the files that the ledger names."""
     found: set[int] = set()
-    for one in lake.ledger.query(cuts.list_set_aside):
+    for one in lake.ledger.query(cuts.list_cut_folders):
         for file in Path(one.place).glob("*.parquet"):
             found |= set(pq.read_table(file)["n"].to_pylist())
     return found
@@ -233,3 +270,9 @@ RETURNS: dict[str, Callable[[TakeOverCampaign, str], None]] = {
     "killed in the cut": TakeOverCampaign.killed_in_the_cut,
     "network cut": TakeOverCampaign.network_cut,
 }
+
+EVERY_FAULT = frozenset(
+    {*AWAY, *PROMOTIONS, *RETURNS, *AWAY_FOR}
+    | {STOPPED + point for point in (*WRITING, *DELIVERING)}
+    | {KILLED + point for point in (*PROMOTING, *REJOINING, *CUTTING)}
+)

@@ -28,6 +28,7 @@ from tests.spark.followed import assert_same, restarted
 from tests.spark.protocol import outlive_lease
 
 COLUMNS = [{"name": "n", "type": "long", "required": True}, {"name": "text", "type": "string"}]
+KILLED = "killed at "
 TRANSPORTS = {"leader": "http", "near": "http", "far": "shared"}
 LEASE_SECONDS = 4
 
@@ -173,11 +174,11 @@ class TakeOvers:
     def killed(self, process: Forked, point: str) -> None:
         code = process.wait(WAIT_SECONDS_MAX)
         assert code == -signal.SIGKILL, f"{point} was not reached: {self.sites.told()}"
-        self.fired[f"killed at {point}"] += 1
+        self.fired[KILLED + point] += 1
 
-    def join(self, name: str, *killed_at: str) -> None:
+    def join(self, name: str, *killed_at: str, transport: str | None = None) -> None:
         """As `strandline rejoin`, which is killed at each of the points first."""
-        address, token = self.sites.address(TRANSPORTS[name]), self.sites.register(name)
+        address, token = self.sites.address(transport or TRANSPORTS[name]), self.sites.register(name)
         command = ("strandline.cli.main", "rejoin", address, "--token", token, "--yes")
         for point in killed_at:
             self.killed(self.sites.command(self.lakes[name], *command, failpoint=f"{point}=kill"), point)

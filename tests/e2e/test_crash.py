@@ -20,7 +20,7 @@ import pytest
 
 from strandline import Lake
 from strandline.core import failpoints
-from strandline.core.settings import LakeConfig
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.iceberg.schema.schema_file import parse_columns
 from tests.campaign import scaled
 from tests.fork_server import ROOT, Forked
@@ -50,7 +50,7 @@ KILLED = (
     "publish.after_commit",
     "settle.after_mark",
     "abandon.after_commit",
-    "open.after_epoch",
+    "resync.after_epoch",
     "postponed.after_roll_forward",
     "adopt.after_commit",
 )
@@ -122,7 +122,7 @@ def test_a_recoverer_killed_while_it_abandons_is_recovered_from(lake: Lake, poin
     assert_sound(lake, BEFORE + BATCH)
 
 
-@pytest.mark.parametrize("point", points("open"))
+@pytest.mark.parametrize("point", points("resync"))
 def test_a_process_killed_while_it_opens_a_restored_ledger_is_gone_on_from(lake: Lake, point: str) -> None:
     copy = copy_ledger(lake, "copy.db")
     lake.append("events", frame(lake, 0), batch_id="a")

@@ -41,6 +41,7 @@ PAGES = (
     "docs/reconcile.md",
     "docs/replication.md",
     "docs/takeover.md",
+    "docs/spark.md",
     "docs/why_not_streaming.md",
 )
 FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -140,7 +141,7 @@ KEPT = ("STRANDLINE_CACHE", "STRANDLINE_SPARK__OPTIONS")
 OWN_JVMS = ("README.md",)
 """Run just as a reader would. Commands of the other pages are processes, too, but forks that share the JVM of the test
 run."""
-OWN_JVM_OF_PYTHON = (*OWN_JVMS, "docs/tutorial.md")
+OWN_JVM_OF_PYTHON = (*OWN_JVMS, "docs/tutorial.md", "docs/spark.md")
 """Where Spark gets paths that are relative to the folder of the reader, and calls Python back."""
 
 

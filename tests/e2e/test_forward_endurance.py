@@ -19,7 +19,7 @@ from strandline.core.types import Seq, SeqRange
 from strandline.deliver.send.digests import bare
 from strandline.lake import Lake
 from strandline.ledger.deliver import quarantine
-from strandline.ledger.receive import received
+from strandline.ledger.receive import spool_files
 from tests.campaign import scaled
 from tests.conftest import MakeHome
 from tests.e2e.recording import recording
@@ -107,7 +107,7 @@ def test_every_row_arrives_once_though_sender_and_receiver_are_killed_again_and_
         made.sender.send_signal(signal.SIGTERM)
         assert made.sender.wait(WAIT_SECONDS_MAX) == 0 and made.receiver.end() == 0
         with made.collector.ledger.read() as connection:
-            assert received.waiting_bytes(connection) == {}, "files whose rows are published are left"
+            assert spool_files.waiting_bytes(connection) == {}, "files whose rows are published are left"
 
 
 def assert_verified(made: Route, capsys: pytest.CaptureFixture[str]) -> None:

@@ -126,7 +126,6 @@ def silent_for_long(shore: Shore) -> None:
 def survives(shore: Shore, kind: str, death: Callable[[], None]) -> None:
     """Rows come and are delivered while the dead run seems to be under way, and the next one does its work."""
     shore.ingest()
-    shore.ingest()
     shore.drain()
     shore.ingest(5)
     waiting = {seq for seq, _ in shore.known[-5:]}
@@ -138,7 +137,7 @@ def survives(shore: Shore, kind: str, death: Callable[[], None]) -> None:
     silent_for_long(shore)
     work_of(shore, kind)()
     outcomes = [run.outcome for run in shore.lake.maintenance.runs("events", kind, runs_max=2)]
-    assert outcomes == [runs.Outcome.DONE, runs.Outcome.DIED]
+    assert outcomes == [runs.MaintenanceOutcome.DONE, runs.MaintenanceOutcome.DIED]
     if kind == "retain":
         assert shore.left() == [], "every sink has every row"
     if kind == "purge":

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from strandline.core.settings import LakeConfig
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.core.types import Dataset, Published, Reserved, SnapshotId
 from strandline.ledger.engine import Ledger
 from strandline.ledger.ingest import blocks, datasets
-from strandline.ledger.witness import Mark, Witness, open_witness
+from strandline.ledger.witness import Witness, WitnessRecord, open_witness
+
+if TYPE_CHECKING:
+    from tests.ledger.delivery_bench import Delivery
+    from tests.ledger.receive_bench import Receiving
 
 LAKE = "lake-under-test"
 
@@ -62,7 +67,7 @@ def open_bench(config: LakeConfig) -> Bench:
     ledger.create(LAKE)
     ledger.open()
     witness = open_witness(config)
-    witness.create(Mark(LAKE, 0))
+    witness.create(WitnessRecord(LAKE, 0))
     with ledger.write() as connection:
         dataset = datasets.add(connection, name="default.events", table_uuid="uuid-of-events")
     return Bench(config, ledger, witness, dataset)
@@ -89,3 +94,34 @@ def sqlite_bench(tmp_path: Path, make_home: Callable[..., LakeConfig]) -> Iterat
     made = open_bench(make_home(tmp_path / "lake"))
     yield made
     made.ledger.close()
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def shared(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    """A ledger for all tests of a module: each makes things of its own in it."""
+    from tests.ledger.delivery_bench import open_shared
+
+    yield from open_shared(request, request.param)
+
+
+@pytest.fixture(scope="module")
+def shared_sqlite(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    from tests.ledger.delivery_bench import open_shared
+
+    yield from open_shared(request, "sqlite")
+
+
+@pytest.fixture
+def delivery(shared: Bench) -> Delivery:
+    """A sink of its own, and its dataset."""
+    from tests.ledger.delivery_bench import new_delivery
+
+    return new_delivery(shared)
+
+
+@pytest.fixture
+def receiving(shared: Bench) -> Receiving:
+    """A receiver's dataset of its own."""
+    from tests.ledger.receive_bench import new_receiving
+
+    return new_receiving(shared)

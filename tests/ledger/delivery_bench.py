@@ -26,7 +26,7 @@ from strandline.core.read_token import Continuation
 from strandline.core.types import BlockKind, Dataset, Lease, Seq, SeqRange
 from strandline.ledger.deliver import intents, lanes, sinks
 from strandline.ledger.engine import Ledger
-from strandline.ledger.ingest import blocks, datasets
+from strandline.ledger.ingest import datasets, restored_blocks
 from tests.ledger.conftest import LAKE, Bench, open_bench
 
 _numbers = count(1)
@@ -101,7 +101,9 @@ class Delivery:
         """Numbers that are published; a recovered range, because those may stand in several datasets."""
         with self.ledger.write() as connection:
             rows = SeqRange(Seq(lo), Seq(hi))
-            blocks.insert_published(connection, self.dataset.id, rows, kind=BlockKind.RECOVERED, batch_id=f"{lo}-{hi}")
+            restored_blocks.insert_published(
+                connection, self.dataset.id, rows, kind=BlockKind.RECOVERED, batch_id=f"{lo}-{hi}"
+            )
 
     def plan(
         self, until: int, *plans: LanePlan, lease: Lease | None = None, waits_upto: int | None = None, **options: str

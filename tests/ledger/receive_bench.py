@@ -13,11 +13,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from strandline.core.forward_protocol import Identity, KeyIdentity, LaneName, RangeIdentity
-from strandline.core.types import Dataset, DatasetId, Seq, SeqRange
+from strandline.core.types import BlockKind, Dataset, DatasetId, Seq, SeqRange
 from strandline.ledger.engine import Ledger, utc_now
+from strandline.ledger.ingest import blocks, restored_blocks
 from strandline.ledger.receive import batches, received, senders, tokens
 from strandline.ledger.receive.batches import Batch
-from strandline.ledger.receive.received import Body, Decision, New
+from strandline.ledger.receive.received import Decision, New, UnrecordedBody
 from strandline.ledger.receive.senders import SourceRecord
 from strandline.ledger.receive.tokens import Token
 from strandline.ledger.witness import Witness
@@ -51,12 +52,12 @@ class Receiving:
         digest: str | None = None,
         token: Token | None = None,
         dataset: DatasetId | None = None,
-    ) -> Body:
+    ) -> UnrecordedBody:
         named = KeyIdentity(identity) if isinstance(identity, str) else identity
         if rows is None:
             rows = len(named.rows) if isinstance(named, RangeIdentity) else 10
         spool = f"{self.dataset.table_uuid}/{next(_numbers)}.arrow" if rows else None
-        return Body(
+        return UnrecordedBody(
             dataset or self.dataset.id,
             named,
             (token or self.token).id,
@@ -67,7 +68,7 @@ class Receiving:
             10 * rows,
         )
 
-    def record(self, *bodies: Body) -> list[Decision]:
+    def record(self, *bodies: UnrecordedBody) -> list[Decision]:
         return received.record(self.ledger, bodies)
 
     def claim(self, lane: LaneName = SENDER, token: Token | None = None) -> senders.SourceRecord | None:
@@ -78,7 +79,7 @@ class Receiving:
                 SourceRecord(lane.lake, lane.dataset, lane.instance, "u", lane.generation, (token or self.token).owner),
             )
 
-    def accept(self, *identities: Identity | str, rows: int | None = None) -> list[Body]:
+    def accept(self, *identities: Identity | str, rows: int | None = None) -> list[UnrecordedBody]:
         """All of them new."""
         made = [self.body(identity, rows=rows) for identity in identities]
         assert all(isinstance(decision, New) for decision in self.record(*made))
@@ -109,7 +110,9 @@ class Receiving:
         return batch
 
     def publish_formed(self, batch: Batch, lo: int) -> None:
-        batches.settle(self.ledger, batch, span(lo, lo + batch.rows - 1))
+        rows = span(lo, lo + batch.rows - 1)
+        in_table(self.ledger, batch, rows)
+        batches.settle(self.ledger, batch, rows)
 
     def remove_files(self) -> int:
         with self.ledger.read() as connection:
@@ -129,6 +132,15 @@ class Receiving:
         except sa.exc.IntegrityError:
             return True
         return False
+
+
+def in_table(ledger: Ledger, batch: Batch, rows: SeqRange) -> None:
+    """What the ledger knows of a batch that the table has, unless it knows it already."""
+    with ledger.write() as connection:
+        if blocks.of_batch(connection, batch.dataset, batch.batch_id) is None:
+            assert restored_blocks.insert_published(
+                connection, batch.dataset, rows, kind=BlockKind.RECOVERED, batch_id=batch.batch_id
+            )
 
 
 def new_receiving(bench: Bench) -> Receiving:

@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from strandline.core.delivery_types import NOT_PARTITIONED, Lane, LaneId, SinkRecord
-from strandline.core.errors import MarkUnreadable
+from strandline.core.errors import WatermarkUnreadable
 from strandline.core.types import Dataset, Seq, SeqRange
 from strandline.ledger.deliver import lanes, losses, quarantine, sinks
 from strandline.ledger.deliver.delivery_report import Pace, ReportedIntent, UnderWay
@@ -129,7 +129,7 @@ def _lanes(
         return lanes.unchecked(connection, sink), "its dataset was dropped"
     try:
         return lanes.list_lanes(connection, sink, lake=lake, dataset=dataset.uuid), None
-    except MarkUnreadable as e:
+    except WatermarkUnreadable as e:
         return None, e.message
 
 

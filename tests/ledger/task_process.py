@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from strandline.core import failpoints
-from strandline.core.settings import CONFIG_NAME, load_config
+from strandline.core.settings.lake_config import CONFIG_NAME, load_config
 from strandline.jobs.tasks import Tasks
 from strandline.ledger.engine import Ledger
 

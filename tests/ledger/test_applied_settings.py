@@ -8,8 +8,8 @@ import pytest
 import sqlalchemy as sa
 
 from strandline.core.errors import RefusedError
-from strandline.core.settings import LakeConfig, Settings
-from strandline.core.settings_maintain import RetainSettings
+from strandline.core.settings.lake_config import LakeConfig, Settings
+from strandline.core.settings.maintain import RetainSettings
 from strandline.ledger import applied_settings
 from strandline.ledger.applied_settings import Applied, overlaid, rule_key, rule_text, schedule_key
 from strandline.ledger.deliver import sinks
@@ -46,7 +46,7 @@ def test_what_is_applied_is_read_back_changed_and_forgotten(bench: Bench) -> Non
 def test_a_value_that_somebody_else_changed_is_left_alone(bench: Bench) -> None:
     change(bench, schedule_key("retain"), None, NIGHTLY)
     for before in (None, "1 1 * * *"):
-        with pytest.raises(RefusedError, match="changed by somebody else"):
+        with pytest.raises(RefusedError, match="changed by another command"):
             change(bench, schedule_key("retain"), before, HOURLY)
     assert read(bench).schedules == {"retain": NIGHTLY}
 

@@ -9,18 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
-from strandline.core.arbiter import CellMoved, Member, Record
 from strandline.core.errors import ConfigError, StorageError
-from strandline.core.settings import LakeConfig, Settings
-from strandline.core.settings_replication import ReplicationSettings
-from strandline.replicate.arbiter.arbiter import Arbiter, Landed, Refused, Seen
+from strandline.core.settings.lake_config import LakeConfig, Settings
+from strandline.core.settings.replication import ReplicationSettings
+from strandline.core.sites.arbiter import Cell, CellMoved, LeaderRecord, Member, StoredRecord
+from strandline.ledger.replicate.arbiter_row import RowCell
+from strandline.replicate.arbiter.arbiter import Arbiter, PutLanded, PutRefused, Seen
 from strandline.replicate.arbiter.folder import FolderCell
 from strandline.replicate.arbiter.open_arbiter import open_arbiter
 from tests.servers import S3, Toxiproxy
 
 MEMBERS = frozenset({Member(1, "first"), Member(2, "second")})
-RECORD = Record("lake", 1, 0, "site-a", None, True, None, MEMBERS, 30.0)
+RECORD = LeaderRecord("lake", 1, 0, "site-a", None, True, None, MEMBERS, 30.0)
 CALL_SECONDS = 20.0  # a machine that stalls fails no test
 
 
@@ -53,7 +55,7 @@ def _opened(named: dict[str, Any], seconds: float = CALL_SECONDS, lake: str = "l
 
 
 def _landed(outcome: object) -> Seen:
-    assert isinstance(outcome, Landed), outcome
+    assert isinstance(outcome, PutLanded), outcome
     return outcome.now
 
 
@@ -73,9 +75,35 @@ def test_a_put_over_a_record_that_was_replaced_changes_nothing(named: dict[str, 
     mine, other = _opened(named), _opened(named)
     first = _landed(mine.put(RECORD, over=None))
     second = _landed(other.put(RECORD, over=first))
-    assert mine.put(replace(RECORD, term=17), over=first) == Refused(second)
-    assert mine.put(replace(RECORD, term=17), over=None) == Refused(second)
+    assert mine.put(replace(RECORD, term=17), over=first) == PutRefused(second)
+    assert mine.put(replace(RECORD, term=17), over=None) == PutRefused(second)
     assert other.read() == second
+
+
+@pytest.mark.parametrize("kind", ["folder", "row"])
+def test_a_put_over_a_version_that_only_counts_the_same_changes_nothing(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
+    """The arbiter was restored from an older copy, or its database fell back to a late replica. Then another site put a
+    record, and the leader names its own, which is gone, under the same count."""
+    cell: Cell = FolderCell(tmp_path, "lake")
+    if kind == "row":
+        cell = RowCell(request.getfixturevalue("postgres_database"), "lake", CALL_SECONDS)
+    first = cell.write(b"first", over=None)
+    second = cell.write(b"renewed", over=first)
+    if kind == "folder":
+        (tmp_path / "lake.2.json").unlink()
+    else:
+        assert isinstance(cell, RowCell)
+        with cell._engine.begin() as connection:
+            connection.execute(sa.text("UPDATE strandline_arbiter SET version = 1, body = 'first'"))
+    for _ in range(2):
+        with pytest.raises(CellMoved):
+            cell.write(b"renewed again", over=second)
+        if cell.read() == StoredRecord(b"first", first):
+            cell.write(b"claimed by another site", over=first)
+    found = cell.read()
+    assert found is not None and found.body == b"claimed by another site"
 
 
 def test_of_many_puts_at_the_same_time_one_lands(named: dict[str, Any]) -> None:
@@ -90,9 +118,9 @@ def test_of_many_puts_at_the_same_time_one_lands(named: dict[str, Any]) -> None:
                 return sites[n].put(replace(RECORD, site=n), over=over)
 
             outcomes = list(pool.map(put, range(len(sites))))
-            landed = [o.now for o in outcomes if isinstance(o, Landed)]
+            landed = [o.now for o in outcomes if isinstance(o, PutLanded)]
             assert len(landed) == 1, (round, outcomes)
-            assert all(o == Refused(landed[0]) for o in outcomes if not isinstance(o, Landed))
+            assert all(o == PutRefused(landed[0]) for o in outcomes if not isinstance(o, PutLanded))
             now = sites[0].read()
             assert now == landed[0]
 
@@ -143,7 +171,7 @@ def test_a_site_that_saw_the_folder_long_ago_replaces_nothing(tmp_path: Path) ->
 def test_a_bucket_or_database_that_hangs_ends_in_time_and_nobody_believes_that_a_put_failed(
     s3: S3, postgres_database: str, toxiproxy: Toxiproxy
 ) -> None:
-    from strandline.replicate.arbiter.arbiter import Unknown
+    from strandline.replicate.arbiter.arbiter import PutUnknown
 
     bucket = toxiproxy.proxy_to(s3.port)
     server, _, name = postgres_database.rpartition("/")
@@ -159,7 +187,7 @@ def test_a_bucket_or_database_that_hangs_ends_in_time_and_nobody_believes_that_a
         with pytest.raises(StorageError):
             arbiter.read()
         try:
-            assert isinstance(arbiter.put(RECORD, over=first), Unknown)
+            assert isinstance(arbiter.put(RECORD, over=first), PutUnknown)
         except StorageError:
             pass  # it was never sent
         way.heal()

@@ -8,13 +8,13 @@ import pytest
 import sqlalchemy as sa
 
 from strandline.core.actor import SCHEDULE, Actor, Trigger, acting_as, set_process_actor
-from strandline.core.audit_events import Event, events_named
-from strandline.core.reconcile_records import Asked, Outcome, StorageKind
+from strandline.core.records.audit_events import Event, events_named
+from strandline.core.records.reconcile_records import Asked, StorageKind, SweepOutcome
 from strandline.core.types import Lease
 from strandline.ledger import audit
 from strandline.ledger.engine import utc_now
 from strandline.ledger.maintain import runs
-from strandline.ledger.maintain.runs import Kind, NewRun
+from strandline.ledger.maintain.runs import MaintenanceKind, NewRun
 from strandline.ledger.reconcile import reconcile_runs
 from tests.ledger.conftest import Bench
 
@@ -85,15 +85,15 @@ def test_the_store_refuses_an_actor_without_a_trigger_and_a_trigger_that_is_not_
 
 def test_a_run_of_maintenance_and_one_of_the_reconciler_keep_who_began_them(bench: Bench) -> None:
     with bench.ledger.write() as connection, acting_as(ANN):
-        begun = runs.begin(connection, NewRun(bench.dataset.id, Kind.COMPACT, "node"), lease_seconds=60)
+        begun = runs.begin(connection, NewRun(bench.dataset.id, MaintenanceKind.COMPACT, "node"), lease_seconds=60)
         assert begun is not None
     lease = reconcile_runs.take_lease(bench.ledger, seconds=60)
     assert isinstance(lease, Lease)
     with bench.ledger.write() as connection, acting_as(SCHEDULE):
         swept = reconcile_runs.start(connection, Asked(), StorageKind.LOCAL)
     with bench.ledger.write() as connection, acting_as(BOB):  # whoever ends it did not begin it
-        runs.end(connection, begun, runs.Outcome.DONE, reason=None, result={})
-        reconcile_runs.complete(connection, swept, Outcome())
+        runs.end(connection, begun, runs.MaintenanceOutcome.DONE, reason=None, result={})
+        reconcile_runs.complete(connection, swept, SweepOutcome())
     with bench.ledger.read() as connection:
         assert runs.get(connection, begun).actor == ANN
         assert reconcile_runs.get(connection, swept).actor == SCHEDULE

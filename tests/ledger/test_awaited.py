@@ -7,14 +7,14 @@ from datetime import timedelta
 
 import pytest
 
-from strandline.core.errors import MarkMoved
-from strandline.core.replication import LaneDefinition, SinkDefinition
-from strandline.core.settings_maintain import RetainSettings
+from strandline.core.errors import WatermarkMoved
+from strandline.core.settings.maintain import RetainSettings
+from strandline.core.sites.replication import LaneDefinition, SinkDefinition
 from strandline.core.types import Seq
 from strandline.ledger.engine import utc_now
 from strandline.ledger.replicate import leader_sinks
 from strandline.maintain.awaited import Lacking, list_awaited, own_sinks, pass_over, record_holds
-from strandline.replicate.leader_sinks import LeaderSinks
+from strandline.replicate.follow.leader_sinks import LeaderSinks
 from tests.ledger.conftest import Bench
 from tests.ledger.delivery_bench import add_sink
 from tests.ledger.test_following import follower
@@ -80,7 +80,7 @@ def test_a_sink_that_is_told_of_while_rows_are_counted_keeps_them(follower: Benc
     with follower.ledger.write() as connection:
         pass_over(connection, follower.dataset, DROP, passed, Seq(50))
     LeaderSinks(follower.ledger).keep((sink(follower, "slow", 10), sink(follower, "reset", 20)), "v1")
-    with pytest.raises(MarkMoved, match="the leader's sink reset"), follower.ledger.write() as connection:
+    with pytest.raises(WatermarkMoved, match="the leader's sink reset"), follower.ledger.write() as connection:
         pass_over(connection, follower.dataset, DROP, passed, Seq(50))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from itertools import accumulate
 
@@ -14,20 +13,9 @@ from strandline.ledger.ingest import datasets
 from strandline.ledger.receive import batches, receive_report
 from strandline.ledger.receive.batches import Batch
 from tests.ledger.conftest import Bench
-from tests.ledger.delivery_bench import open_shared
-from tests.ledger.receive_bench import Receiving, at_once, by_range, new_receiving, span
+from tests.ledger.receive_bench import Receiving, at_once, by_range, in_table, new_receiving, span
 
 HOUR = timedelta(hours=1)
-
-
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def shared(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    yield from open_shared(request, request.param)
-
-
-@pytest.fixture
-def receiving(shared: Bench) -> Receiving:
-    return new_receiving(shared)
 
 
 def formed(receiving: Receiving, **given: int) -> Batch:
@@ -143,6 +131,9 @@ def test_settling_twice_is_settling_once_and_needs_no_lease(receiving: Receiving
     receiving.accept("a", "b")
     batch = formed(receiving)
     [taken] = receiving.take()
+    with pytest.raises(BlockLost):
+        batches.settle(receiving.ledger, taken, span(101, 120))
+    in_table(receiving.ledger, batch, span(101, 120))
     batches.settle(receiving.ledger, batch, span(101, 120))
     batches.settle(receiving.ledger, taken, span(101, 120))
     with pytest.raises(BlockLost):
@@ -174,7 +165,7 @@ def test_files_may_go_when_their_rows_are_published_and_not_before(receiving: Re
     receiving.accept("later")
     batch = formed(receiving, rows_max=20)
     assert to_remove(receiving) == []
-    batches.settle(receiving.ledger, batch, span(1, 20))
+    receiving.publish_formed(batch, 1)
     assert to_remove(receiving) == [b.spool for b in bodies]
     ids = [body.id for body in batch.bodies]
     assert (batches.removed(receiving.ledger, ids), batches.removed(receiving.ledger, ids)) == (2, 0)
@@ -220,7 +211,7 @@ def test_status_tells_what_waits_since_when_and_why(receiving: Receiving) -> Non
     assert [(b.batch_id, b.rows, b.tries, b.reason, b.retry_at) for b in told.batches] == [
         (first.batch_id, 20, 0, None, None)
     ]
-    batches.settle(receiving.ledger, first, span(1, 20))
+    receiving.publish_formed(first, 1)
     [told] = reports(receiving)
     assert (told.to_ingest.bodies, told.to_ingest.rows, told.batches) == (1, 10, ()), (
         "published rows wait no more, though the files are there"

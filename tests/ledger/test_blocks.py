@@ -14,7 +14,7 @@ from strandline.core.errors import BatchConflict, ResyncNeeded, WitnessUnreadabl
 from strandline.core.types import Abandoned, Published, Reserved, Seq, SeqRange, SnapshotId, Staged
 from strandline.ledger import postgres
 from strandline.ledger.engine import Ledger
-from strandline.ledger.ingest import blocks, reserve_sql, sequence
+from strandline.ledger.ingest import blocks, reserve_sql, restored_blocks, sequence
 from strandline.ledger.witness import LocalWitness
 from tests.ledger.conftest import Bench
 
@@ -47,11 +47,11 @@ def test_a_batch_id_belongs_to_its_dataset(bench: Bench) -> None:
 
 def test_a_dataset_whose_resync_was_postponed_gets_no_block(bench: Bench) -> None:
     with bench.ledger.write() as connection:
-        blocks.postpone(connection, bench.dataset.id, SeqRange(Seq(1000), Seq(2000)), "postponed")
+        restored_blocks.postpone(connection, bench.dataset.id, SeqRange(Seq(1000), Seq(2000)), "postponed")
     with pytest.raises(ResyncNeeded, match=r"default\.events"):
         bench.reserve("a")
-    [waiting] = bench.ledger.query(blocks.postponed)
-    bench.ledger.change(blocks.settle_postponed, waiting)
+    [waiting] = bench.ledger.query(restored_blocks.postponed)
+    bench.ledger.change(restored_blocks.settle_postponed, waiting)
     assert bench.reserve("a").head.rows.lo == 1, "a refusal takes no number"
 
 
@@ -71,7 +71,7 @@ def test_a_resync_that_is_postponed_while_a_writer_waits_for_the_counter_refuses
         waiting.start()
         if not held.is_sqlite:
             _until_someone_waits(connection)  # its statement has begun, and does not see what follows
-        blocks.postpone(connection, bench.dataset.id, SeqRange(Seq(1000), Seq(2000)), "postponed")
+        restored_blocks.postpone(connection, bench.dataset.id, SeqRange(Seq(1000), Seq(2000)), "postponed")
     waiting.join(60)
     held.close()
     assert len(refused) == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import count
 
 import pytest
@@ -12,31 +11,25 @@ from sqlalchemy.exc import DBAPIError
 from strandline.core import failpoints
 from strandline.core.errors import NoSuchRun
 from strandline.core.failpoints import FailpointError
-from strandline.core.reconcile_records import Asked, Outcome, RunId, StorageKind
+from strandline.core.records.reconcile_records import Asked, RunId, StorageKind, SweepOutcome
 from strandline.core.types import Lease
 from strandline.jobs.heartbeat import Heartbeat
 from strandline.lake import open_lake
 from strandline.ledger.engine import Ledger
 from strandline.ledger.maintain import runs
-from strandline.ledger.maintain.runs import Kind, NewRun
+from strandline.ledger.maintain.runs import MaintenanceKind, NewRun
 from strandline.ledger.reconcile import reconcile_runs
 from strandline.ledger.run_records import Renewed
 from strandline.reconcile.run_watch import Aborted, RunWatch
 from tests.ledger.conftest import Bench
-from tests.ledger.delivery_bench import open_shared
 
 _names = count(1)
-
-
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def shared(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    yield from open_shared(request, request.param)
 
 
 def begin(bench: Bench) -> runs.RunId:
     dataset = bench.add_dataset(f"default.called{next(_names)}")
     with bench.ledger.write() as connection:
-        run = runs.begin(connection, NewRun(dataset.id, Kind.COMPACT, "here:1"), lease_seconds=60)
+        run = runs.begin(connection, NewRun(dataset.id, MaintenanceKind.COMPACT, "here:1"), lease_seconds=60)
     assert run is not None
     return run
 
@@ -48,7 +41,7 @@ def test_a_run_of_maintenance_learns_with_its_next_sign_of_life_that_it_was_call
         assert runs.ask_to_stop(connection, run) and not runs.ask_to_stop(connection, run), "once"
         assert runs.get(connection, run).stop_asked_at is not None
         assert (runs.beat(connection, run), runs.beat(connection, other)) == (Renewed(True), Renewed(False))
-        runs.end(connection, run, runs.Outcome.SKIPPED, reason="it was called off", result=None)
+        runs.end(connection, run, runs.MaintenanceOutcome.SKIPPED, reason="it was called off", result=None)
         assert runs.beat(connection, run) is None and not runs.ask_to_stop(connection, run)
 
 
@@ -73,7 +66,7 @@ def sweep(bench: Bench) -> tuple[Lease, RunId]:
 
 def end_sweep(ledger: Ledger, run: RunId) -> None:
     with ledger.write() as connection:
-        assert reconcile_runs.complete(connection, run, Outcome())
+        assert reconcile_runs.complete(connection, run, SweepOutcome())
         reconcile_runs.leases.release_all(connection)
 
 

@@ -11,7 +11,7 @@ from strandline.core.clock import Moment
 from strandline.core.errors import Skipped
 from strandline.ledger import audit
 from strandline.ledger.maintain import clocks, runs
-from strandline.ledger.maintain.runs import Kind, NewRun, Outcome
+from strandline.ledger.maintain.runs import MaintenanceKind, MaintenanceOutcome, NewRun
 from strandline.ledger.schema.core import micros
 from strandline.maintain import clock
 from tests.ledger.conftest import Bench
@@ -29,9 +29,9 @@ def record_block(bench: Bench, at: timedelta) -> None:
         )
 
 
-def record_run(bench: Bench, at: timedelta, outcome: Outcome) -> None:
+def record_run(bench: Bench, at: timedelta, outcome: MaintenanceOutcome) -> None:
     with bench.ledger.write() as connection:
-        new = NewRun(bench.dataset.id, Kind.RETAIN, "here:1")
+        new = NewRun(bench.dataset.id, MaintenanceKind.RETAIN, "here:1")
         values = {"started_at": NOON + at, "heartbeat_at": NOON + at, "ended_at": NOON + at}
         runs._insert(connection, new, dry_run=False, outcome=outcome.value, reason="why", **values)
 
@@ -53,8 +53,8 @@ def test_the_longest_silence_is_found_among_all_that_anybody_recorded(bench: Ben
     assert seen(bench, None, DAY) == [3 * HOUR]
     assert seen(bench, timedelta(), 4 * HOUR) == [HOUR, 3 * HOUR]
     assert seen(bench, timedelta(), DAY) == [3 * HOUR], "the longest is the one that lasts"
-    record_run(bench, 10 * HOUR, Outcome.DONE)
-    record_run(bench, 20 * HOUR, Outcome.SKIPPED)
+    record_run(bench, 10 * HOUR, MaintenanceOutcome.DONE)
+    record_run(bench, 20 * HOUR, MaintenanceOutcome.SKIPPED)
     assert seen(bench, timedelta(), 11 * HOUR) == [3 * HOUR, 10 * HOUR]
     assert seen(bench, timedelta(), DAY) == [10 * HOUR], "a run that was skipped proves nothing"
     assert seen(bench, timedelta(), HOUR) == [timedelta(), 10 * HOUR], "what lies ahead of the clock is told as well"
@@ -65,7 +65,7 @@ def test_a_machine_that_comes_back_a_day_ahead_skips_a_run_though_rows_came_sinc
     check(bench, timedelta(minutes=5), "a")
     record_block(bench, timedelta(minutes=10))
     record_block(bench, DAY + timedelta(minutes=20))
-    with pytest.raises(Skipped, match=r"may have jumped: nothing was recorded for 24\.2 hours"):
+    with pytest.raises(Skipped, match=r"may have jumped: nothing was recorded for 1 d"):
         check(bench, DAY + timedelta(minutes=30), "b")
     check(bench, DAY + timedelta(minutes=40), "c")
 
@@ -77,18 +77,18 @@ def test_a_lake_that_is_touched_once_a_day_from_another_machine_each_time_is_not
     check(bench, HOUR, "a")
     with pytest.raises(Skipped):
         check(bench, HOUR + DAY, "b")
-    record_run(bench, HOUR + DAY, Outcome.SKIPPED)
+    record_run(bench, HOUR + DAY, MaintenanceOutcome.SKIPPED)
     check(bench, HOUR + 2 * DAY, "c")
-    record_run(bench, HOUR + 2 * DAY, Outcome.DONE)
+    record_run(bench, HOUR + 2 * DAY, MaintenanceOutcome.DONE)
     for week, boot in ((1, "d"), (2, "e")):
         with pytest.raises(Skipped):
             check(bench, HOUR + (2 + 7 * week) * DAY, boot)
-        record_run(bench, HOUR + (2 + 7 * week) * DAY, Outcome.SKIPPED)
+        record_run(bench, HOUR + (2 + 7 * week) * DAY, MaintenanceOutcome.SKIPPED)
     check(bench, HOUR + 23 * DAY, "f")
     with bench.ledger.read() as connection:
         said = next(e for e in audit.latest(connection) if e.event == "maintain.clock_jumped")
     assert (said.detail["believed"], said.detail["accepted"]) == (True, False)
-    record_run(bench, HOUR + 23 * DAY, Outcome.DONE)
+    record_run(bench, HOUR + 23 * DAY, MaintenanceOutcome.DONE)
     with pytest.raises(Skipped):
         check(bench, HOUR + 30 * DAY, "g")
 
@@ -98,5 +98,5 @@ def test_a_block_that_was_stamped_a_year_ahead_costs_one_run(bench: Bench) -> No
     record_block(bench, 365 * DAY)
     with pytest.raises(Skipped, match="behind of what was recorded"):
         check(bench, HOUR, "b")
-    record_run(bench, HOUR, Outcome.SKIPPED)
+    record_run(bench, HOUR, MaintenanceOutcome.SKIPPED)
     check(bench, 2 * HOUR, "c")

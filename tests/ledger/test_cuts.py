@@ -6,9 +6,9 @@ import pytest
 import sqlalchemy as sa
 
 from strandline.core import failpoints
-from strandline.core.audit_events import Event
-from strandline.core.cuts import NumberedCut
-from strandline.core.errors import MarkMoved, ResyncNeeded, TermPassed
+from strandline.core.errors import ResyncNeeded, TermPassed, WatermarkMoved
+from strandline.core.records.audit_events import Event
+from strandline.core.sites.takeover_cuts import NumberedCut
 from strandline.core.types import Abandoned, BlockId, Reserved, Seq, SnapshotId, Staged
 from strandline.ledger import audit
 from strandline.ledger.ingest import blocks, sequence
@@ -165,7 +165,7 @@ def test_a_purge_that_the_leader_has_not_is_named_until_the_leader_has_purged_th
 def test_a_cut_whose_epoch_others_have_reached_is_not_settled(cut_off: Bench) -> None:
     record(cut_off, offer(cut_off.dataset, 40, CUT, cut(CUT, 20), term=17))
     held, at = take(cut_off, CUT), open_cut(cut_off).at
-    with pytest.raises(MarkMoved):
+    with pytest.raises(WatermarkMoved):
         settle(cut_off, held, at, epoch=cut_off.ledger.query(sequence.read).epoch)
     assert sealed(cut_off) == 20
 
@@ -173,7 +173,7 @@ def test_a_cut_whose_epoch_others_have_reached_is_not_settled(cut_off: Bench) ->
 def test_who_lost_a_cut_cannot_settle_it(cut_off: Bench) -> None:
     record(cut_off, offer(cut_off.dataset, 40, CUT, cut(CUT, 20), term=17))
     held, at = take(cut_off, CUT), open_cut(cut_off).at
-    assert following.give_back(cut_off.ledger, held)
+    assert following.release_item(cut_off.ledger, held)
     again = take(cut_off, CUT)
     assert not settle(cut_off, held, at) and sealed(cut_off) == 20
     assert settle(cut_off, again, at)
@@ -210,9 +210,9 @@ def test_the_ledger_refuses_to_abandon_a_cut_or_what_no_cut_cut_out(cut_off: Ben
 def test_what_was_set_aside_is_on_record(follower: Bench) -> None:
     with follower.ledger.write() as connection:
         of = follower.dataset
-        cuts.record_set_aside(connection, of, number=Seq(CUT), place="/w/_strandline/cut/1", rows=4, files=1)
-        cuts.record_set_aside(connection, of, number=None, place="/w/_strandline/cut/2", rows=None, files=3)
-    found = follower.ledger.query(cuts.list_set_aside)
+        cuts.record_cut_folder(connection, of, number=Seq(CUT), place="/w/_strandline/cut/1", rows=4, files=1)
+        cuts.record_cut_folder(connection, of, number=None, place="/w/_strandline/cut/2", rows=None, files=3)
+    found = follower.ledger.query(cuts.list_cut_folders)
     assert [(f.dataset, f.number, f.rows, f.files) for f in found] == [
         (of.name, None, None, 3), (of.name, CUT, 4, 1),
     ]  # fmt: skip

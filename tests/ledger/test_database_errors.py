@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from strandline.core.errors import RefusedError, StorageError
-from strandline.core.settings import LakeConfig
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.core.types import ShardId
 from strandline.ledger.engine import Ledger
 from strandline.ledger.ingest import datasets

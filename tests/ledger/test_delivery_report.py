@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 import pytest
@@ -14,16 +13,11 @@ from strandline.ledger.deliver import delivery_report, sinks
 from strandline.ledger.deliver.delivery_report import Pace
 from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import datasets
-from strandline.status import documents
 from strandline.status import sinks as sink_status
+from strandline.status.documents import lake_documents
 from strandline.status.sinks import SinkStatus
 from tests.ledger.conftest import LAKE, Bench
-from tests.ledger.delivery_bench import Delivery, empty, landed, new_delivery, one_chunk, open_shared, planned
-
-
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def shared(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    yield from open_shared(request, request.param)
+from tests.ledger.delivery_bench import Delivery, empty, landed, new_delivery, one_chunk, planned
 
 
 def look(delivery: Delivery) -> dict[str | None, SinkStatus]:
@@ -41,13 +35,13 @@ def test_a_sink_without_partitions_counts_every_row_that_it_lacks(shared: Bench)
     first, second, third = stored[0].chunks
     assert delivery.acknowledge(landed(first, 35, withheld=5), empty(second, withheld=30))
     [half] = look(delivery).values()
-    assert documents.sink_status(half)["open_intent"] == {"from": 1, "to": 100, "chunks": 3, "landed": 2}
+    assert lake_documents.sink_status(half)["open_intent"] == {"from": 1, "to": 100, "chunks": 3, "landed": 2}
     assert (half.watermark, half.lag_rows, half.unplanned_rows) == (None, 30, 0)
     assert delivery.acknowledge(landed(third)) and delivery.close(stored)
     [done] = look(delivery).values()
     assert (done.watermark, done.lag_rows, done.lag_seconds, done.trend) == (100, 0, 0.0, "steady")
     assert (done.exported, done.withheld, done.open_intent) == (65, 35, None)
-    batch = documents.sink_status(done)["last_batch"]
+    batch = lake_documents.sink_status(done)["last_batch"]
     assert (batch["from"], batch["to"], batch["rows"]) == (1, 100, 65)
 
 
@@ -55,7 +49,7 @@ def test_a_password_in_what_was_promised_is_not_shown(shared: Bench) -> None:
     """Our own kinds of sinks refuse one; kinds that packages bring may not."""
     delivery = new_delivery(shared, partitioned=False)
     assert delivery.plan(100, one_chunk("", None, 100), dsn="postgresql://u:hunter22hunter22@h/d")
-    told = documents.sink_in_full(delivery.sink, list(look(delivery).values()), delivery.open())
+    told = lake_documents.sink_in_full(delivery.sink, list(look(delivery).values()), delivery.open())
     assert [i["options"] for i in told["open_intents"]] == [{"dsn": "postgresql://u:***@h/d"}]
 
 

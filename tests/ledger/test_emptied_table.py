@@ -16,7 +16,7 @@ from strandline.core.errors import RefusedError, SinkStopped
 from strandline.core.types import Seq, SeqRange
 from strandline.deliver.context import DeliverContext
 from strandline.deliver.recover_sink import SinkRecovered, recover_sink
-from strandline.deliver.sink import Landed, Parcel
+from strandline.deliver.sink import ChunkRows, Landed
 from strandline.deliver.sink_session import SinkRun
 from strandline.iceberg.schema.columns import Column, Primitive
 from strandline.ledger.deliver import sinks
@@ -65,7 +65,7 @@ class InTable:
         numbers = pa.array(range(lo, hi + 1), pa.int64())
         rows = pa.table({"_ingest_seq": numbers, "line": numbers.cast(pa.string())})
         sender = made.sink().sender(made.pass_token)
-        outcome = sender.send(Parcel(made.address(""), SeqRange(Seq(lo), Seq(hi)), rows))
+        outcome = sender.send(ChunkRows(made.address(""), SeqRange(Seq(lo), Seq(hi)), rows))
         assert isinstance(outcome, Landed) and not outcome.repeat, outcome
         sender.close()
         made.close()

@@ -4,7 +4,7 @@ that has ended never comes in."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -20,28 +20,17 @@ from strandline.core.types import Published, Reserved, SeqRange, SnapshotId, Sta
 from strandline.ledger import audit
 from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import blocks, datasets
-from strandline.ledger.receive import batch_receipts, batches, ended_batches, receive_report, received
+from strandline.ledger.receive import batch_receipts, batches, ended_batches, receive_report, received, spool_files
 from strandline.ledger.receive.batches import Batch
 from strandline.ledger.receive.ended_batches import FailedBatchFacts
 from strandline.ledger.receive.receipts import open_receipts
 from strandline.ledger.receive.received import Repeat
-from strandline.ledger.witness import Mark, Witness
-from strandline.receive.failed_batches import TRIES, TRIES_WITHOUT_PROOF, Failure, next_step
+from strandline.ledger.witness import Witness, WitnessRecord
+from strandline.receive.failed_batches import TRIES, TRIES_WITHOUT_PROOF, BatchFailure, next_step
 from strandline.receive.intake import Intake, IntakeContext
 from tests.campaign import scaled
 from tests.ledger.conftest import Bench
-from tests.ledger.delivery_bench import open_shared
 from tests.ledger.receive_bench import Receiving, at_once, by_range, new_receiving, span
-
-
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def shared(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    yield from open_shared(request, request.param)
-
-
-@pytest.fixture
-def receiving(shared: Bench) -> Receiving:
-    return new_receiving(shared)
 
 
 def reserve(bench: Bench, batch: Batch) -> Reserved:
@@ -66,7 +55,7 @@ def alone(receiving: Receiving, *names: str) -> list[Batch]:
 
 def listed(receiving: Receiving) -> list[ended_batches.AsideBody]:
     with receiving.ledger.read() as connection:
-        return ended_batches.aside(connection, receiving.dataset.name)
+        return ended_batches.list_set_aside(connection, receiving.dataset.name)
 
 
 # Divided.
@@ -118,29 +107,29 @@ def test_a_batch_that_a_block_has_is_neither_divided_nor_set_aside(shared: Bench
     batch = taken(receiving)
     held = reserve(shared, batch)
     assert ended_batches.divide(receiving.ledger, receiving.witness, batch) == []
-    assert not ended_batches.set_aside(receiving.ledger, receiving.witness, batch, "why")
+    assert not ended_batches.set_body_aside(receiving.ledger, receiving.witness, batch, "why")
     for ending in ("divided", "set_aside", "discarded", "replayed", "elsewhere"):
         assert receiving.is_refused(
             f"UPDATE receive_batch SET ending = '{ending}', ended_at = 1, reason = 'x', lease_token = NULL, "
             "lease_until = NULL WHERE dataset_id = :dataset"
         ), ending
     assert blocks.abandon(shared.ledger, shared.witness, held, "it failed")
-    assert ended_batches.set_aside(receiving.ledger, receiving.witness, batch, "why")
+    assert ended_batches.set_body_aside(receiving.ledger, receiving.witness, batch, "why")
 
 
 def test_a_ledger_that_is_behind_the_witness_ends_no_batch(receiving: Receiving) -> None:
     """It was restored: the table may have the batch. Nor does one whose dataset is still to be opened."""
 
     class Ahead:
-        def read(self) -> Mark:
-            return Mark("lake", 1 << 40)
+        def read(self) -> WitnessRecord:
+            return WitnessRecord("lake", 1 << 40)
 
     receiving.accept("a", "b")
     receiving.form()
     whole = taken(receiving)
     ahead = cast("Witness", Ahead())
     assert ended_batches.divide(receiving.ledger, ahead, whole) == []
-    assert not ended_batches.set_aside(receiving.ledger, ahead, replace(whole, bodies=whole.bodies[:1]), "why")
+    assert not ended_batches.set_body_aside(receiving.ledger, ahead, replace(whole, bodies=whole.bodies[:1]), "why")
     parts = ended_batches.divide(receiving.ledger, receiving.witness, whole)
     with receiving.ledger.read() as connection:
         ended = [batch_receipts.has_ended(connection, b.batch_id) for b in (whole, *parts)]
@@ -171,7 +160,7 @@ def test_of_a_reservation_and_a_division_at_once_only_one_happens(shared: Bench,
 def test_a_body_that_was_set_aside_is_still_held_and_its_repeat_is_answered(receiving: Receiving) -> None:
     [body] = receiving.accept(by_range(1, 10))
     receiving.form()
-    assert ended_batches.set_aside(receiving.ledger, receiving.witness, taken(receiving), "the name is too long")
+    assert ended_batches.set_body_aside(receiving.ledger, receiving.witness, taken(receiving), "the name is too long")
     assert isinstance(receiving.record(receiving.body(by_range(1, 10)))[0], Repeat)
     assert receiving.held() == [span(1, 10)]
     assert receiving.form() is None and receiving.take() == []
@@ -182,12 +171,12 @@ def test_a_body_that_was_set_aside_is_still_held_and_its_repeat_is_answered(rece
         [status] = [w for w in receive_report.report(connection) if w.dataset == receiving.dataset.id]
         assert (status.set_aside.bodies, status.set_aside.rows, status.to_ingest.bodies) == (1, 10, 0)
         assert batches.waiting(connection, receiving.dataset.id) == (0, 0)
-        assert received.spooled(connection, [told.spool]) == {told.spool}, "its file stays"
+        assert spool_files.spooled(connection, [told.spool]) == {told.spool}, "its file stays"
 
 
 def test_a_replayed_body_is_in_line_again_and_one_that_was_discarded_never(receiving: Receiving, shared: Bench) -> None:
     for batch in alone(receiving, "a", "b"):
-        assert ended_batches.set_aside(receiving.ledger, receiving.witness, batch, "why")
+        assert ended_batches.set_body_aside(receiving.ledger, receiving.witness, batch, "why")
     first, second = listed(receiving)
     assert ended_batches.replay(receiving.ledger, [first.id]) == [first]
     assert ended_batches.discard(receiving.ledger, [second.id]) == [second]
@@ -222,7 +211,7 @@ def test_a_replayed_body_is_in_line_again_and_one_that_was_discarded_never(recei
 )
 def test_the_store_itself_refuses_to_open_an_ended_batch_again(receiving: Receiving, change: str) -> None:
     [batch] = alone(receiving, "a")
-    assert ended_batches.set_aside(receiving.ledger, receiving.witness, batch, "why")
+    assert ended_batches.set_body_aside(receiving.ledger, receiving.witness, batch, "why")
     assert receiving.is_refused(f"UPDATE receive_batch SET {change} WHERE dataset_id = :dataset")
     for moved in ("batch = NULL, place = NULL", "place = 5", "spool_removed_at = 1"):
         assert receiving.is_refused(f"UPDATE received SET {moved} WHERE dataset_id = :dataset"), moved
@@ -239,7 +228,7 @@ def test_what_was_received_for_a_dropped_dataset_is_cleared_in_steps(
     receiving.form()
     reserve(shared, taken(receiving))  # by a writer that was under way
     [lone] = alone(receiving, "c")
-    assert ended_batches.set_aside(receiving.ledger, receiving.witness, lone, "why")
+    assert ended_batches.set_body_aside(receiving.ledger, receiving.witness, lone, "why")
     in_no_batch = receiving.accept("d", "e")
     name = receiving.dataset.name
     with pytest.raises(RefusedError, match="not dropped"):
@@ -259,7 +248,7 @@ def test_what_was_received_for_a_dropped_dataset_is_cleared_in_steps(
     assert receiving.remove_files() == 5
     with receiving.ledger.read() as connection:
         assert [w for w in receive_report.report(connection) if w.dataset == receiving.dataset.id] == []
-        assert not received.spooled(connection, [b.spool for b in in_no_batch if b.spool])
+        assert not spool_files.spooled(connection, [b.spool for b in in_no_batch if b.spool])
         events = [e.detail["bodies"] for e in audit.latest(connection) if e.event == "receive.spool_cleared"]
     assert sum(events[:3]) == 5
 
@@ -286,7 +275,9 @@ def test_what_came_in_since_a_batch_failed_is_told_by_numbers(receiving: Receivi
     [large] = [b for b in receiving.take() if len(b.bodies) == 2]
     assert standing(large).smaller_under_trial
     for batch in (second, third):
-        batches.settle(receiving.ledger, batch, span(1, 10))
+        block = receiving.ledger.query(blocks.of_batch, batch.dataset, batch.batch_id)
+        assert block is not None
+        batches.settle(receiving.ledger, batch, block.head.rows)
     [again] = [b for b in receiving.take() if b.id == first.id] or [first]
     with receiving.ledger.write() as connection:
         connection.exec_driver_sql(f"UPDATE receive_batch SET failures = 2 WHERE id = {again.id}")
@@ -300,7 +291,7 @@ def test_a_batch_is_divided_and_a_body_set_aside_only_with_reason(bodies: int, p
     standing = FailedBatchFacts(proof == "others", smaller)
 
     def step(times: int, *, while_appending: bool = True) -> str:
-        return next_step(Failure(bodies, times, while_appending, proof == "unfit"), standing)
+        return next_step(BatchFailure(bodies, times, while_appending, proof == "unfit"), standing)
 
     assert {step(n) for n in range(TRIES)} == {"wait"}
     assert step(100, while_appending=False) == "wait"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -20,12 +19,7 @@ from strandline.ledger.maintain import floors, retention_holds, skipped_rows
 from strandline.ledger.maintain.skipped_rows import LaneDrop
 from strandline.maintain.retain_plan import drop_point
 from tests.ledger.conftest import Bench
-from tests.ledger.delivery_bench import Delivery, add_sink, landed, new_delivery, one_chunk, open_shared, planned
-
-
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def shared(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    yield from open_shared(request, request.param)
+from tests.ledger.delivery_bench import Delivery, add_sink, landed, new_delivery, one_chunk, planned
 
 
 @pytest.fixture

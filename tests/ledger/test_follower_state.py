@@ -6,16 +6,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from strandline.core.settings_follow import FollowSettings
+from strandline.core.settings.follow import FollowSettings
 from strandline.core.types import DatasetUuid, Seq, ShardId
 from strandline.ledger.replicate import following, sites
-from strandline.ledger.replicate.followers import Told
-from strandline.replicate.context import FollowContext
-from strandline.replicate.follower import Follower
+from strandline.ledger.replicate.followers import Acknowledgement
+from strandline.replicate.follow.context import FollowContext
+from strandline.replicate.follow.follower import Follower
 from strandline.replicate.source import LeaderSite, Polled
 from tests.ledger.conftest import LAKE, Bench
 from tests.ledger.test_following import apply, offer, record, segment
@@ -25,12 +26,12 @@ from tests.ledger.test_following import apply, offer, record, segment
 class Leader:
     """It has nothing new, and notes what it is told."""
 
-    told: list[Told] = field(default_factory=list)
+    told: list[Acknowledgement] = field(default_factory=list)
 
     def poll(self, after: Mapping[DatasetUuid, Seq], **_: object) -> Polled:
         return Polled(LeaderSite(LAKE, 1), (), (), (), datasets=tuple(after))
 
-    def acknowledge(self, told: Told) -> None:
+    def acknowledge(self, told: Acknowledgement) -> None:
         self.told.append(told)
 
     def close(self) -> None:
@@ -50,10 +51,10 @@ class Site:
     leader: Leader = field(default_factory=Leader)
 
     def started(self) -> Follower:
-        bench, nothing = self.bench, cast(Any, None)
+        bench = self.bench
         context = FollowContext(
-            LAKE, bench.config, bench.ledger, bench.witness, cast(Any, self.leader), cast(Any, Settled()), nothing,
-            nothing, nothing,
+            LAKE, bench.config, bench.ledger, bench.witness, cast(Any, self.leader),
+            cast(Any, SimpleNamespace(ingestion=Settled())),
         )  # fmt: skip
         return Follower(context, FollowSettings(), self.checkpoint)
 

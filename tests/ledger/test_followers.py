@@ -8,33 +8,33 @@ from datetime import timedelta
 import pytest
 import sqlalchemy as sa
 
-from strandline.core.errors import MarkMoved, NoSuchFollower, RefusedError, StorageError, TermPassed, UsageError
-from strandline.core.replication import OnLag
+from strandline.core.errors import NoSuchFollower, RefusedError, StorageError, TermPassed, UsageError, WatermarkMoved
 from strandline.core.roles import Role
+from strandline.core.sites.replication import OnLag
 from strandline.core.types import BlockKind, DatasetUuid, Seq, SeqRange, ShardId
 from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
 from strandline.ledger.engine import utc_now
-from strandline.ledger.ingest import blocks, datasets
+from strandline.ledger.ingest import blocks, datasets, restored_blocks
 from strandline.ledger.receive import tokens
 from strandline.ledger.replicate import follower_report, followers
-from strandline.ledger.replicate.followers import Follower, NewFollower, Told
+from strandline.ledger.replicate.followers import Acknowledgement, NewFollower, RegisteredFollower
 from strandline.ledger.schema.core import block
 from strandline.ledger.schema.replicate import follower, site
-from strandline.replicate.manage_followers import Followers
+from strandline.replicate.lead.manage_followers import Followers
 from tests.ledger.conftest import Bench
 from tests.ledger.delivery_bench import new_delivery
 
 
-def add(bench: Bench, name: str = "east", **more: object) -> Follower:
+def add(bench: Bench, name: str = "east", **more: object) -> RegisteredFollower:
     with bench.ledger.write() as connection:
         token, _ = tokens.create(connection, f"follower-{name}", None, role=Role.REPLICATE)
         return followers.add(connection, NewFollower(name, token.id, **more))  # type: ignore[arg-type]
 
 
 def tell(
-    bench: Bench, found: Follower, seal: int | None = None, term: int = 1, instance: str = "a", **marks: int
-) -> Follower:
-    told = Told(
+    bench: Bench, found: RegisteredFollower, seal: int | None = None, term: int = 1, instance: str = "a", **marks: int
+) -> RegisteredFollower:
+    told = Acknowledgement(
         term,
         {} if seal is None else {bench.dataset.uuid: Seq(seal)},
         {ShardId(int(shard.removeprefix("s"))): Seq(mark) for shard, mark in marks.items()},
@@ -104,21 +104,21 @@ def test_a_seal_and_a_mark_only_rise_whatever_order_they_are_told_in(bench: Benc
     for seal in (30, 10, 50, 50, 20):
         tell(bench, made, seal, s0=seal)
     assert seal_of(bench) == 50
-    assert bench.ledger.query(followers.highest_mark, bench.dataset.id) == 50
+    assert bench.ledger.query(followers.highest_applied, bench.dataset.id) == 50
     tell(bench, made, s0=90)
-    assert (seal_of(bench), bench.ledger.query(followers.highest_mark, bench.dataset.id)) == (50, 90)
+    assert (seal_of(bench), bench.ledger.query(followers.highest_applied, bench.dataset.id)) == (50, 90)
 
 
 def test_what_a_follower_does_not_follow_is_ignored(bench: Bench) -> None:
     other = bench.add_dataset("default.other")
     bench.reserve("a", 10)
     made = add(bench, datasets=(other.uuid,))
-    told = Told(
+    told = Acknowledgement(
         1, {bench.dataset.uuid: Seq(5), DatasetUuid("nobody's"): Seq(5)}, {ShardId(0): Seq(5), ShardId(99): Seq(5)}, "a"
     )
     bench.ledger.change(followers.acknowledge, made, told)
     assert bench.ledger.query(followers.list_progress, bench.dataset) == []
-    assert bench.ledger.query(followers.highest_mark, bench.dataset.id) is None
+    assert bench.ledger.query(followers.highest_applied, bench.dataset.id) is None
     assert [p.number for p in bench.ledger.query(followers.list_progress, other)] == [None]
 
 
@@ -156,7 +156,7 @@ def test_a_site_that_is_made_again_has_told_nothing_and_is_no_member(bench: Benc
     assert (again.name, again.token, again.site_number) == (made.name, made.token, made.site_number)
     assert not again.member and seal_of(bench) == 10
     assert bench.ledger.query(followers.waits) == {bench.dataset.id: 10}
-    assert bench.ledger.query(followers.highest_mark, bench.dataset.id) == 10
+    assert bench.ledger.query(followers.highest_applied, bench.dataset.id) == 10
     assert [f.id for f in bench.ledger.query(followers.list_followers)] == [again.id] != [made.id]
 
 
@@ -176,7 +176,7 @@ def test_a_removed_follower_holds_nothing(bench: Bench) -> None:
     tell(bench, made, 40)
     bench.ledger.change(followers.remove, made)
     assert bench.ledger.query(followers.list_progress, bench.dataset) == []
-    assert bench.ledger.query(followers.highest_mark, bench.dataset.id) is None
+    assert bench.ledger.query(followers.highest_applied, bench.dataset.id) is None
 
 
 def test_sinks_that_wait_for_all_followers_wait_for_the_slowest(bench: Bench) -> None:
@@ -199,7 +199,7 @@ def test_a_plan_goes_no_further_than_a_follower_that_came_since_the_planner_look
     bench.reserve("numbers", 100)
     delivery.settle(1, 100)
     tell(replace(bench, dataset=delivery.dataset), add(bench), 60)
-    with pytest.raises(MarkMoved, match="up to 60 only, and the plan went up to 100"):
+    with pytest.raises(WatermarkMoved, match="up to 60 only, and the plan went up to 100"):
         delivery.plan(100, waits_upto=100)
     delivery.refresh()
     assert delivery.sink.planned is None
@@ -255,7 +255,22 @@ def test_dropped_datasets_are_followed_no_more(bench: Bench) -> None:
     with bench.ledger.write() as connection:
         assert datasets.mark_dropped(connection, bench.dataset.id)
     tell(bench, made, 5)
-    assert bench.ledger.query(followers.highest_mark, bench.dataset.id) is None
+    assert bench.ledger.query(followers.highest_applied, bench.dataset.id) is None
+
+
+def test_a_follower_of_some_datasets_holds_what_is_made_again_under_their_names(bench: Bench) -> None:
+    bench.add_dataset("default.other")
+    add(bench, datasets=(bench.dataset.uuid,))
+    with bench.ledger.write() as connection:
+        assert datasets.mark_dropped(connection, bench.dataset.id)
+        again = datasets.add(connection, name=bench.dataset.name, table_uuid="another-table")
+        assert followers.waits(connection) == {again.id: None}
+        assert [f.name for f in followers.of_name(connection, again.name)] == ["east"]
+        assert followers.of_name(connection, "default.other") == []
+        told = Acknowledgement(1, {again.uuid: Seq(0)}, {again.first_shard: Seq(0)}, "a")
+        found = followers.acknowledge(connection, followers.get(connection, "east"), told)
+    assert found.follows(again.uuid)
+    assert [p.follower.name for p in bench.ledger.query(followers.list_progress, again)] == ["east"]
 
 
 def test_what_a_follower_lacks_is_counted_by_shard_and_unknown_is_not_zero(bench: Bench) -> None:
@@ -275,10 +290,10 @@ def test_what_a_follower_lacks_is_counted_by_shard_and_unknown_is_not_zero(bench
             return [(x.shard, x.mark, x.segments, x.rows) for x in follower_report.read_lags(connection)]
 
     assert lags() == [(first, None, None, None), (second, None, None, None)]
-    told = Told(1, {wide.uuid: numbers[0].hi}, {first: numbers[0].hi, second: Seq(0)}, "a")
+    told = Acknowledgement(1, {wide.uuid: numbers[0].hi}, {first: numbers[0].hi, second: Seq(0)}, "a")
     bench.ledger.change(followers.acknowledge, made, told)
     assert lags() == [(first, numbers[0].hi, 1, 10), (second, 0, 1, 10)]
-    told = Told(1, {wide.uuid: numbers[2].hi}, {first: numbers[2].hi, second: numbers[1].hi}, "a")
+    told = Acknowledgement(1, {wide.uuid: numbers[2].hi}, {first: numbers[2].hi, second: numbers[1].hi}, "a")
     bench.ledger.change(followers.acknowledge, bench.ledger.query(followers.get, "east"), told)
     assert lags() == [(first, numbers[2].hi, 0, 0), (second, numbers[1].hi, 0, 0)]
     with bench.ledger.write() as connection:
@@ -295,7 +310,7 @@ def test_a_range_that_nobody_counted_makes_the_lag_in_rows_unknown(bench: Bench)
         connection.execute(
             block.update().where(block.c.batch_id == "a").values(state="abandoned", reason="lost", lease_until=None)
         )
-        blocks.insert_published(
+        restored_blocks.insert_published(
             connection, bench.dataset.id, SeqRange(Seq(1), Seq(10)), kind=BlockKind.RECOVERED, batch_id="recovered"
         )
     with bench.ledger.read_at_once() as connection:

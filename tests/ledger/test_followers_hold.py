@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.core.reconcile_records import Asked
+from strandline.core.records.reconcile_records import Asked
 from strandline.core.types import SEQ_MAX
 from strandline.deliver.sink_records import SinkInquiry
 from strandline.ledger.replicate import followers

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from strandline.core import failpoints
-from strandline.core.errors import MarkMoved, NotLeader, ResyncNeeded
-from strandline.core.replication import Cut, DatasetTerms, Item, Offer
+from strandline.core.errors import NotLeader, RefusedError, ResyncNeeded, WatermarkMoved
+from strandline.core.sites.replication import DatasetTerms, Item, Offer, TakeoverCut
 from strandline.core.types import (
     BlockKind,
     Dataset,
+    DatasetId,
     DatasetUuid,
     ItemKind,
     Reserved,
@@ -22,7 +26,9 @@ from strandline.core.types import (
     Staged,
 )
 from strandline.ledger.ingest import blocks, datasets, sequence
-from strandline.ledger.replicate import following, sites
+from strandline.ledger.replicate import following, leader_seals, sites
+from strandline.ledger.replicate.following import Followed
+from strandline.replicate.follow.follow_datasets import make_dataset
 from tests.ledger.conftest import LAKE, Bench
 
 
@@ -48,7 +54,7 @@ def purge(number: int, lo: int, hi: int) -> Item:
 
 def cut(number: int, above: int, *keeps: tuple[int, int], term: int = 17) -> Item:
     ranges = tuple(SeqRange(Seq(lo), Seq(hi)) for lo, hi in keeps)
-    what = Cut(term, Seq(above), ranges)
+    what = TakeoverCut(term, Seq(above), ranges)
     return Item(ItemKind.CUT, Seq(number), Seq(number), None, None, f"cut-{number}", None, cut=what)
 
 
@@ -144,7 +150,7 @@ def test_an_offer_without_items_moves_the_bound_and_needs_no_witness(follower: B
 
 
 def test_an_offer_of_another_lake_is_refused(follower: Bench) -> None:
-    with pytest.raises(MarkMoved):
+    with pytest.raises(WatermarkMoved):
         record(follower, offer(follower.dataset, 0, 10, segment(1, 10), lake="another"))
     assert bound(follower) == 0
 
@@ -176,7 +182,7 @@ def test_the_seal_waits_for_the_slowest_shard_and_each_shard_has_its_own_mark(fo
     record(follower, offer(other, 0, 20, *items))
 
     def marks() -> list[int]:
-        return [int(m) for m in follower.ledger.query(following.marks, [other]).values()]
+        return [int(m) for m in follower.ledger.query(following.applied_upto, [other]).values()]
 
     assert marks() == [0, 0] and follower.sealed(other) is None
     apply(follower, 1)
@@ -195,11 +201,11 @@ def test_the_seal_waits_for_the_slowest_shard_and_each_shard_has_its_own_mark(fo
 def test_who_lost_an_item_cannot_settle_it(follower: Bench) -> None:
     record(follower, offer(follower.dataset, 0, 10, segment(1, 10)))
     zombie = take(follower, 1)
-    assert following.give_back(follower.ledger, zombie)
+    assert following.release_item(follower.ledger, zombie)
     held = take(follower, 1)
     assert not following.settle_without_rows(follower.ledger, follower.witness, zombie, row_count=10)
     assert not blocks.mark_staged(follower.ledger, follower.witness, zombie, SnapshotId(7))
-    assert not following.give_back(follower.ledger, zombie)
+    assert not following.release_item(follower.ledger, zombie)
     assert following.settle_without_rows(follower.ledger, follower.witness, held, row_count=10)
 
 
@@ -344,6 +350,39 @@ def test_a_dropped_dataset_has_no_items(follower: Bench) -> None:
     follower.ledger.change(datasets.mark_dropped, follower.dataset.id)
     assert follower.ledger.query(following.open_items) == []
     assert follower.dataset.uuid not in [f.dataset.uuid for f in follower.ledger.query(following.list_followed)]
+
+
+def test_an_applier_whose_dataset_was_dropped_meanwhile_commits_nothing(follower: Bench) -> None:
+    record(follower, offer(follower.dataset, 0, 10, segment(1, 10)))
+    held = take(follower, 1)
+    follower.ledger.change(datasets.mark_dropped, follower.dataset.id)
+    assert not blocks.mark_staged(follower.ledger, follower.witness, held, SnapshotId(7))
+
+
+def test_another_dataset_of_the_same_name_is_not_followed_and_it_is_said(follower: Bench) -> None:
+    theirs = replace(offer(follower.dataset, 0, 0).dataset, id=DatasetUuid("another"))
+    context: Any = SimpleNamespace(ledger=follower.ledger)
+    with pytest.raises(RefusedError, match="another dataset of this name than this site"):
+        make_dataset(context, theirs, 1)
+
+
+def test_what_the_leader_has_sealed_is_known_also_while_it_offers_nothing_of_it(follower: Bench) -> None:
+    id = follower.dataset.id
+
+    def told(seals: dict[DatasetId, Seq | None], *untold: DatasetId) -> Followed:
+        follower.ledger.change(leader_seals.note, seals, dict.fromkeys(untold))
+        return next(f for f in follower.ledger.query(following.list_followed) if f.dataset.id == id)
+
+    [before, _] = follower.ledger.query(following.list_followed)
+    assert not before.is_told and leader_seals.is_news(before, None, is_told=True)
+    empty = told({id: None})
+    assert (empty.is_told, empty.leader_seal) == (True, None)
+    assert not leader_seals.is_news(empty, None, is_told=True) and leader_seals.is_news(empty, Seq(5), is_told=True)
+    assert told({id: Seq(5)}).leader_seal == 5
+    lower = told({id: Seq(3)})
+    assert lower.leader_seal == 5 and not leader_seals.is_news(lower, Seq(3), is_told=True)
+    gone = told({}, id)
+    assert not gone.is_told and leader_seals.is_news(lower, None, is_told=False)
 
 
 @pytest.mark.parametrize("point", ["follow.before_settle", "follow.after_settle"])

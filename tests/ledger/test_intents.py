@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import unicodedata
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 from sqlalchemy import event
 
 from strandline.core.delivery_types import ChunkId, ChunkPlan, ChunkState, LanePlan
-from strandline.core.errors import MarkMoved, MarkUnreadable
+from strandline.core.errors import WatermarkMoved, WatermarkUnreadable
 from strandline.core.read_token import Continuation
 from strandline.core.types import Seq, SeqRange
 from strandline.ledger.deliver import intents, lanes, sinks, splits
@@ -30,24 +29,8 @@ from tests.ledger.delivery_bench import (
     landed,
     new_delivery,
     one_chunk,
-    open_shared,
     planned,
 )
-
-
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def shared(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    yield from open_shared(request, request.param)
-
-
-@pytest.fixture(scope="module")
-def shared_sqlite(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    yield from open_shared(request, "sqlite")
-
-
-@pytest.fixture
-def delivery(shared: Bench) -> Delivery:
-    return new_delivery(shared)
 
 
 def test_a_plan_is_stored_as_it_was_cut_and_moves_the_lanes_that_have_nothing_new(delivery: Delivery) -> None:
@@ -142,7 +125,7 @@ def test_a_plan_made_from_an_old_look_at_the_sink_is_not_stored(delivery: Delive
     seen = delivery.sink
     delivery.plan(50, one_chunk("k=a", None, 50))
     delivery.sink = seen
-    with pytest.raises(MarkMoved):
+    with pytest.raises(WatermarkMoved):
         delivery.plan(100)
     delivery.refresh()
     assert delivery.sink.planned == 50
@@ -174,9 +157,9 @@ def test_an_acknowledgement_is_recorded_once_and_its_repeat_changes_nothing(deli
     assert [(c.state, c.count, c.withheld) for c in now] == [("landed", 25, 5), ("empty", 0, 3), ("landed", 40, 0)]
     assert (now[0].digest, now[0].size, now[1].digest) == ("of 1..30", 8, None)
     for other in (landed(first, 24, 5), empty(first), landed(second), replace(landed(third), digest="another")):
-        with pytest.raises(MarkMoved):
+        with pytest.raises(WatermarkMoved):
             delivery.acknowledge(other)
-    with pytest.raises(MarkMoved):
+    with pytest.raises(WatermarkMoved):
         delivery.acknowledge(replace(landed(first), chunk=ChunkId(10**9)))
     with pytest.raises(ValueError):
         delivery.acknowledge(replace(empty(first), state=ChunkState.PLANNED))
@@ -187,7 +170,7 @@ def test_a_chunk_of_another_sink_cannot_be_acknowledged(shared: Bench, delivery:
     other = new_delivery(shared)
     stored = other.plan(100, one_chunk("k=a", None, 100))
     assert stored is not None
-    with pytest.raises(MarkMoved):
+    with pytest.raises(WatermarkMoved):
         delivery.acknowledge(landed(stored[0].chunks[0]))
 
 
@@ -202,7 +185,7 @@ def test_closing_moves_the_mark_and_counts_what_was_exported_and_withheld(delive
     assert stored is not None
     chunks = stored[0].chunks
     assert [c.found for c in chunks] == [True, True, False, False, False]
-    with pytest.raises(MarkMoved):
+    with pytest.raises(WatermarkMoved):
         delivery.close(stored)  # two chunks are not settled
     assert delivery.acknowledge(landed(chunks[2], 15, 5), empty(chunks[3], 20), landed(chunks[0]))
     assert delivery.close(stored)
@@ -232,10 +215,10 @@ def test_an_intent_is_closed_only_from_exactly_the_mark_that_it_starts_from(deli
     assert stored is not None
     delivery.acknowledge(*(landed(i.chunks[0]) for i in stored))
     delivery.damage("UPDATE lane SET mark = 20, version = version + 1 WHERE sink_id = :sink AND partition = 'k=b'")
-    with pytest.raises(MarkMoved, match="k=b"):
+    with pytest.raises(WatermarkMoved, match="k=b"):
         delivery.close(stored)
     assert len(delivery.open()) == 2, "all or none"
-    with pytest.raises(MarkMoved):
+    with pytest.raises(WatermarkMoved):
         delivery.close([replace(stored[0], until=Seq(60))])
     assert delivery.close(stored[:1])
 
@@ -252,7 +235,7 @@ def test_after_a_reset_the_old_generation_moves_no_more_and_the_new_one_has_lane
     delivery.lease = delivery.take()
     delivery.acknowledge(landed(stored[0].chunks[0]))
     for sink in (old, delivery.sink):
-        with pytest.raises(MarkMoved):
+        with pytest.raises(WatermarkMoved):
             intents.close(delivery.ledger, delivery.lease, sink, stored, delivery.token)
     delivery.deliver(100, one_chunk("k=a", 20, 100))
     with delivery.ledger.read() as connection:
@@ -306,7 +289,7 @@ def test_a_mark_that_disagrees_with_itself_stops_and_says_where_and_what_to_do(d
         delivery.damage(
             f"UPDATE lane SET continuation = '{bad}', version = version + 1 WHERE sink_id = :sink AND partition = 'k=b'"
         )
-        with pytest.raises(MarkUnreadable, match=f"{delivery.sink.name}.*'k=b'") as refused:
+        with pytest.raises(WatermarkUnreadable, match=f"{delivery.sink.name}.*'k=b'") as refused:
             delivery.lanes()
         assert f"strandline sink recover {delivery.sink.name}" in (refused.value.hint or "")
         with delivery.ledger.read() as connection:
@@ -326,7 +309,7 @@ def test_recovery_raises_a_mark_but_never_lowers_it_and_leaves_an_open_intent_it
 
     delivery.deliver(30, one_chunk("k=a", None, 30))
     assert rebuild(40, SeqRange(31, 40)).last == SeqRange(31, 40)
-    with pytest.raises(MarkUnreadable) as refused:
+    with pytest.raises(WatermarkUnreadable) as refused:
         rebuild(39)
     assert "reset" in (refused.value.hint or "")
     stored = delivery.plan(100, one_chunk("k=a", 40, 100))
@@ -341,7 +324,7 @@ def test_recovery_raises_a_mark_but_never_lowers_it_and_leaves_an_open_intent_it
 def test_recovery_knows_the_highest_number_that_any_sink_of_a_dataset_has_passed(delivery: Delivery) -> None:
     def highest() -> int | None:
         with delivery.ledger.read() as connection:
-            return lanes.highest_mark(connection, delivery.dataset.id)
+            return lanes.highest_watermark(connection, delivery.dataset.id)
 
     assert highest() is None
     delivery.plan(60, one_chunk("k=a", None, 60))
@@ -551,7 +534,7 @@ def test_parts_are_split_on_until_rows_stand_alone_and_the_intent_closes_over_th
     [now] = delivery.open()
     assert [c.rows for c in now.chunks] == [SeqRange(n, n) for n in range(1, 9)]
     assert sum(c.expected for c in now.chunks) == 8
-    with pytest.raises(MarkMoved):
+    with pytest.raises(WatermarkMoved):
         delivery.acknowledge(landed(stored[0].chunks[0]))  # an answer that comes too late for the whole
     assert delivery.acknowledge(*(landed(c) for c in now.chunks[1:]), empty(now.chunks[0]))
     assert delivery.close([now])
@@ -567,7 +550,7 @@ def test_a_split_behind_a_lost_lease_changes_nothing(delivery: Delivery) -> None
     assert splits.split(delivery.ledger, lost, cut) is None
     assert planned_ranges(delivery) == [SeqRange(1, 100)]
     other = new_delivery(Bench(delivery.ledger.config, delivery.ledger, None, delivery.dataset))  # type: ignore[arg-type]
-    with pytest.raises(MarkMoved):
+    with pytest.raises(WatermarkMoved):
         splits.split(other.ledger, other.lease, cut)
     assert planned_ranges(delivery) == [SeqRange(1, 100)]
 
@@ -579,7 +562,7 @@ def test_only_a_planned_chunk_is_split_and_only_in_one_way_and_all_or_none(deliv
     first, second, third = stored[0].chunks
     delivery.acknowledge(landed(first))
     ledger, lease = delivery.ledger, delivery.lease
-    with pytest.raises(MarkMoved):
+    with pytest.raises(WatermarkMoved):
         splits.split(ledger, lease, [Split(second.id, Seq(60), 10), Split(first.id, Seq(20), 20)])
     for nonsense in (Split(second.id, Seq(50), 0), Split(second.id, Seq(90), 0), Split(second.id, Seq(60), 41)):
         with pytest.raises(ValueError):
@@ -588,7 +571,7 @@ def test_only_a_planned_chunk_is_split_and_only_in_one_way_and_all_or_none(deliv
         splits.split(ledger, lease, [Split(second.id, Seq(60), 10), Split(second.id, Seq(70), 20)])
     assert planned_ranges(delivery) == [SeqRange(51, 90), SeqRange(91, 100)], "nothing was split"
     assert splits.split(ledger, lease, [Split(second.id, Seq(60), 10)]) is not None
-    with pytest.raises(MarkMoved):
+    with pytest.raises(WatermarkMoved):
         splits.split(ledger, lease, [Split(second.id, Seq(70), 20)])
     assert planned_ranges(delivery) == [SeqRange(51, 60), SeqRange(61, 90), SeqRange(91, 100)]
 
@@ -598,7 +581,7 @@ def test_a_chunk_of_an_intent_that_was_abandoned_is_not_split(delivery: Delivery
     assert stored is not None
     delivery.reset()
     delivery.lease = delivery.take()
-    with pytest.raises(MarkMoved):
+    with pytest.raises(WatermarkMoved):
         splits.split(delivery.ledger, delivery.lease, [Split(stored[0].chunks[0].id, Seq(50), 50)])
 
 

@@ -19,7 +19,7 @@ from strandline.ledger.replicate.leader_contact import (
     after_pass,
     is_worth_noting,
 )
-from strandline.replicate.note_passes import PassNotes
+from strandline.replicate.follow.note_passes import PassNotes
 from tests.ledger.conftest import Bench
 from tests.ledger.test_following import apply, follower, offer, purge, record, segment, sharded
 
@@ -129,7 +129,7 @@ def test_each_shard_has_its_mark_and_what_is_open_in_it(follower: Bench) -> None
     assert (first.mark, first.open_items, first.open_rows, first.oldest) == (40, 0, 0, None)
     assert first.seal == 40
     with follower.ledger.read() as connection:
-        assert {s.shard: s.mark for s in (first, second)} == following.marks(connection, [of])
+        assert {s.shard: s.mark for s in (first, second)} == following.applied_upto(connection, [of])
 
 
 def test_a_purge_is_open_in_every_shard_and_an_uncounted_segment_makes_the_rows_unknown(follower: Bench) -> None:
@@ -139,7 +139,7 @@ def test_a_purge_is_open_in_every_shard_and_an_uncounted_segment_makes_the_rows_
     assert (first.open_items, first.open_rows) == (2, None)
     assert (second.open_items, second.open_rows, second.mark) == (1, 0, 0)
     with follower.ledger.read() as connection:
-        assert {s.shard: s.mark for s in (first, second)} == following.marks(connection, [of])
+        assert {s.shard: s.mark for s in (first, second)} == following.applied_upto(connection, [of])
 
 
 def test_a_leader_follows_nothing(bench: Bench) -> None:

@@ -13,18 +13,18 @@ import pytest
 import sqlalchemy as sa
 
 from strandline.core import failpoints
-from strandline.core.arbiter import Member
 from strandline.core.errors import LeaseOver, NotLeader, RefusedError, ResyncNeeded, StorageError
-from strandline.core.settings import LakeConfig
-from strandline.core.settings_replication import ReplicationSettings
+from strandline.core.settings.lake_config import LakeConfig
+from strandline.core.settings.replication import ReplicationSettings
+from strandline.core.sites.arbiter import Member
 from strandline.core.types import Published, Reserved, Seq, SnapshotId, Staged
 from strandline.ledger.ingest import blocks, sequence
 from strandline.ledger.replicate import followers, members, sites
 from strandline.ledger.witness import Witness
-from strandline.replicate.arbiter.arbiter import Arbiter, Landed, Seen
+from strandline.replicate.arbiter.arbiter import Arbiter, PutLanded, Seen
 from strandline.replicate.arbiter.folder import FolderCell
-from strandline.replicate.lease import SiteLease
-from strandline.replicate.manage_followers import Followers
+from strandline.replicate.lead.lease import SiteLease
+from strandline.replicate.lead.manage_followers import Followers
 from tests.ledger.conftest import LAKE, Bench
 from tests.ledger.delivery_bench import add_sink
 
@@ -106,7 +106,7 @@ def test_a_process_that_stood_still_at_its_commit_point_asks_before_it_commits(l
     held = led.bench.reserve("a")
     led.now += 10 * LEASE
     other = replace(led.seen().record, term=17, site=1, name="b", address="https://b", before=1)
-    assert isinstance(led.arbiter.put(other, over=led.seen()), Landed)
+    assert isinstance(led.arbiter.put(other, over=led.seen()), PutLanded)
     with pytest.raises(NotLeader, match="site b leads in term 17") as told:
         led.commit(held)
     assert "rejoin https://b" in (told.value.hint or "")
@@ -143,7 +143,7 @@ def test_a_batch_whose_process_stopped_before_the_transaction_of_its_commit_poin
 def test_a_claim_stops_the_leader_and_is_not_stored_before_that_site_leads(led: Led) -> None:
     held = led.bench.reserve("a")
     claim = replace(led.seen().record, term=17, site=1, name="b", leads=False, before=1)
-    assert isinstance(led.arbiter.put(claim, over=led.seen()), Landed)
+    assert isinstance(led.arbiter.put(claim, over=led.seen()), PutLanded)
     led.now += LEASE
     with pytest.raises(NotLeader, match="site b takes over in term 17"):
         led.commit(held)
@@ -191,13 +191,13 @@ def _no_catalog() -> NoReturn:
     raise StorageError("there is no catalog here")
 
 
-def _follower(led: Led, name: str, **options: object) -> followers.Follower:
+def _follower(led: Led, name: str, **options: object) -> followers.RegisteredFollower:
     made, _ = Followers(led.bench.ledger, led.bench.witness, _no_catalog, led.lease()).add(name, **options)  # type: ignore[arg-type]
     return made
 
 
-def _tell(led: Led, found: followers.Follower, seal: int, instance: str = "its site") -> None:
-    told = followers.Told(1, {led.bench.dataset.uuid: Seq(seal)}, {}, instance)
+def _tell(led: Led, found: followers.RegisteredFollower, seal: int, instance: str = "its site") -> None:
+    told = followers.Acknowledgement(1, {led.bench.dataset.uuid: Seq(seal)}, {}, instance)
     with led.bench.ledger.write() as connection:
         followers.acknowledge(connection, followers.get(connection, found.name), told)
 
@@ -351,11 +351,11 @@ def test_no_number_is_given_while_that_of_a_follower_is_unknown(led: Led) -> Non
     """Of a follower that is known from the tables only, because the ledger was lost."""
     led.bench.ledger.change(followers.add_forgotten, "b")
     for _ in range(2):
-        with pytest.raises(RefusedError, match="which number follower b has"):
+        with pytest.raises(RefusedError, match="the number of follower b is unknown"):
             _follower(led, "c")
         [found] = led.bench.ledger.query(followers.list_followers)
         found = _follower(led, "b") if found.token is None else found
-    led.bench.ledger.change(followers.acknowledge, found, followers.Told(1, {}, {}, "its site", 1))
+    led.bench.ledger.change(followers.acknowledge, found, followers.Acknowledgement(1, {}, {}, "its site", 1))
     assert _follower(led, "c").site_number == 2
 
 
@@ -390,6 +390,6 @@ def test_a_promoted_leader_gives_no_numbers_and_followers_bring_their_own(led: L
     found = _follower(led, "c")
     assert found.site_number is None
     for number, is_told in ((1, False), (2, True)):  # 1 is the leader's own
-        led.bench.ledger.change(followers.acknowledge, found, followers.Told(17, {}, {}, "its site", number))
+        led.bench.ledger.change(followers.acknowledge, found, followers.Acknowledgement(17, {}, {}, "its site", number))
         found = led.bench.ledger.query(followers.get, "c")
         assert found.site_number == (number if is_told else None)

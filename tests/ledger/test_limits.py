@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from strandline.core.errors import ConfigError, LedgerBusy, StorageError, StrandlineError, WitnessUnreadable
-from strandline.core.settings import LakeConfig
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.ledger.engine import Ledger
 from strandline.ledger.ingest import sequence
-from strandline.ledger.witness import LocalWitness, Mark, S3Witness, open_witness
+from strandline.ledger.witness import LocalWitness, S3Witness, WitnessRecord, open_witness
 from strandline.storage.s3_settings import witness_limits
 from tests.ledger.conftest import LAKE, Bench
 
@@ -163,7 +163,7 @@ def test_a_ledger_held_by_a_stopped_process_says_which_and_what_to_do(tmp_path: 
 
 @pytest.mark.skipif(not Path("/proc/locks").exists(), reason="only Linux tells who holds a lock")
 def test_a_witness_held_by_another_process_is_waited_for_a_while_and_not_for_ever(tmp_path: Path) -> None:
-    LocalWitness(tmp_path / "witness").create(Mark(LAKE, 0))
+    LocalWitness(tmp_path / "witness").create(WitnessRecord(LAKE, 0))
     with holding(HOLD_WITNESS, tmp_path / "witness") as other:
         with pytest.raises(LedgerBusy, match=f"held by process {other.pid}"):
             LocalWitness(tmp_path / "witness", lock_seconds_max=0.1).read()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from itertools import count
 
@@ -14,18 +13,12 @@ from strandline.core.errors import AlreadyRunning, NoSuchRun
 from strandline.core.types import Dataset
 from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.maintain import runs
-from strandline.ledger.maintain.runs import Kind, NewRun, Outcome, RunId
+from strandline.ledger.maintain.runs import MaintenanceKind, MaintenanceOutcome, NewRun, RunId
 from tests.ledger.conftest import Bench
-from tests.ledger.delivery_bench import open_shared
 from tests.ledger.receive_bench import at_once
 
 LEASE = 60
 _names = count(1)
-
-
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def shared(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    yield from open_shared(request, request.param)
 
 
 @pytest.fixture
@@ -36,7 +29,7 @@ def dataset(shared: Bench) -> Dataset:
 def begin(
     bench: Bench,
     dataset: Dataset,
-    kind: Kind = Kind.COMPACT,
+    kind: MaintenanceKind = MaintenanceKind.COMPACT,
     *,
     by_schedule: bool = False,
     after: RunId | None = None,
@@ -47,13 +40,15 @@ def begin(
         return runs.begin(connection, new, lease_seconds=lease_seconds, after=after)
 
 
-def end(bench: Bench, run: RunId | None, outcome: Outcome = Outcome.DONE, reason: str | None = None) -> bool:
+def end(
+    bench: Bench, run: RunId | None, outcome: MaintenanceOutcome = MaintenanceOutcome.DONE, reason: str | None = None
+) -> bool:
     assert run is not None
     with bench.ledger.write() as connection:
         return runs.end(connection, run, outcome, reason=reason, result={"rows": 7})
 
 
-def get(bench: Bench, run: RunId | None) -> runs.Run:
+def get(bench: Bench, run: RunId | None) -> runs.MaintenanceRun:
     assert run is not None
     with bench.ledger.read() as connection:
         return runs.get(connection, run)
@@ -69,7 +64,7 @@ def test_a_run_is_stored_with_its_result_and_found_again(shared: Bench, dataset:
     assert found.seconds is not None and found.seconds >= 0 and not found.dry_run and not found.by_schedule
     with shared.ledger.read() as connection:
         assert runs.latest(connection, datasets=[dataset.id]) == [found]
-        assert runs.latest(connection, datasets=[dataset.id], kind=Kind.EXPIRE) == []
+        assert runs.latest(connection, datasets=[dataset.id], kind=MaintenanceKind.EXPIRE) == []
         with pytest.raises(NoSuchRun, match="999999"):
             runs.get(connection, 999_999)
 
@@ -80,7 +75,7 @@ def test_the_same_kind_runs_once_on_a_dataset_and_others_beside_it(shared: Bench
         begin(shared, dataset)
     assert refused.value.retryable and "60 s" in str(refused.value.hint)
     assert begin(shared, dataset, by_schedule=True) is None
-    expiry = begin(shared, dataset, Kind.EXPIRE)
+    expiry = begin(shared, dataset, MaintenanceKind.EXPIRE)
     other = begin(shared, shared.add_dataset(f"{dataset.name}_b"))
     for each in (expiry, other, run):
         assert end(shared, each)
@@ -92,7 +87,7 @@ def test_the_store_itself_refuses_a_second_run_and_a_change_of_one_that_ended(sh
     with pytest.raises(DBAPIError), shared.ledger.write() as connection:
         runs._insert(
             connection,
-            NewRun(dataset.id, Kind.COMPACT, "there:2"),
+            NewRun(dataset.id, MaintenanceKind.COMPACT, "there:2"),
             dry_run=False,
             started_at=utc_now(),
             heartbeat_at=utc_now(),
@@ -100,7 +95,7 @@ def test_the_store_itself_refuses_a_second_run_and_a_change_of_one_that_ended(sh
     assert end(shared, run)
     with pytest.raises(DBAPIError), shared.ledger.write() as connection:
         connection.execute(sa.text("UPDATE maintenance_run SET reason = 'x' WHERE id = :id"), {"id": run})
-    assert not end(shared, run, Outcome.FAILED, "late")
+    assert not end(shared, run, MaintenanceOutcome.FAILED, "late")
     assert get(shared, run).outcome == "done"
 
 
@@ -111,7 +106,7 @@ def test_whoever_gives_no_sign_of_life_is_closed_as_dead_and_cannot_end_its_run(
     next_one = begin(shared, dataset, lease_seconds=-1)  # every sign of life is older than that
     assert next_one is not None and next_one != run
     dead = get(shared, run)
-    assert dead.outcome == "died" and dead.reason is not None and "no sign of life" in dead.reason
+    assert dead.outcome == "died" and dead.reason is not None and "stopped renewing its lease" in dead.reason
     assert run is not None
     with shared.ledger.write() as connection:
         assert not runs.beat(connection, run)
@@ -154,7 +149,7 @@ def test_a_turn_of_the_schedule_is_taken_once_however_many_daemons_see_it(shared
     def take(ledger: Ledger) -> RunId | None:
         with ledger.write() as connection:
             return runs.begin(
-                connection, NewRun(dataset.id, Kind.COMPACT, "here:1", by_schedule=True), lease_seconds=LEASE
+                connection, NewRun(dataset.id, MaintenanceKind.COMPACT, "here:1", by_schedule=True), lease_seconds=LEASE
             )
 
     taken = [r for r in at_once(shared, [take] * 4) if r is not None]
@@ -168,7 +163,7 @@ def test_a_turn_of_the_schedule_is_taken_once_however_many_daemons_see_it(shared
     by_hand = begin(shared, dataset)
     end(shared, by_hand)
     with shared.ledger.read() as connection:
-        last = runs.last_scheduled(connection, dataset.id, Kind.COMPACT)
+        last = runs.last_scheduled(connection, dataset.id, MaintenanceKind.COMPACT)
     assert last is not None and last.id == following, "what is done by hand takes no turn"
 
 
@@ -177,9 +172,9 @@ def test_a_dry_run_is_stored_and_stands_in_nobodys_way(shared: Bench, dataset: D
     with shared.ledger.write() as connection:
         dry = runs.record_rehearsal(
             connection,
-            NewRun(dataset.id, Kind.COMPACT, "here:1"),
+            NewRun(dataset.id, MaintenanceKind.COMPACT, "here:1"),
             started_at=utc_now() - timedelta(seconds=2),
-            outcome=Outcome.DONE,
+            outcome=MaintenanceOutcome.DONE,
             reason=None,
             result={"rows": 3},
         )
@@ -200,17 +195,17 @@ def test_old_runs_are_forgotten_but_never_the_turn_that_the_schedule_counts_from
         made.append(begin(shared, dataset))
         end(shared, made[-1])
     with shared.ledger.write() as connection:
-        assert runs.forget_old(connection, dataset.id, Kind.COMPACT, runs_kept=2) == 3
+        assert runs.forget_old(connection, dataset.id, MaintenanceKind.COMPACT, runs_kept=2) == 3
         left = [r.id for r in runs.latest(connection, datasets=[dataset.id])]
         assert left == [made[4], made[3], turn]
-        assert runs.forget_old(connection, dataset.id, Kind.COMPACT, runs_kept=2) == 0
+        assert runs.forget_old(connection, dataset.id, MaintenanceKind.COMPACT, runs_kept=2) == 0
 
 
 def test_the_oldest_job_under_way_says_which_files_belong_to_somebody(shared: Bench, dataset: Dataset) -> None:
     with shared.ledger.read() as connection:
         assert runs.oldest_running_since(connection) is None
     first = begin(shared, dataset)
-    second = begin(shared, dataset, Kind.EXPIRE)
+    second = begin(shared, dataset, MaintenanceKind.EXPIRE)
     with shared.ledger.read() as connection:
         assert runs.oldest_running_since(connection) == get(shared, first).started_at
     end(shared, first)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from strandline.core.audit_events import Event
+from strandline.core.records.audit_events import Event
 from strandline.ledger import audit, tasks
 from strandline.ledger.receive import receive_holds
 from strandline.ledger.schema import applied, maintain, receive, reconcile, serve  # noqa: F401  # all tables
@@ -21,7 +21,7 @@ def test_words_and_documents_are_stored_masked(sqlite_bench: Bench) -> None:
     with sqlite_bench.ledger.write() as connection:
         audit.record(connection, Event.SINK_UPDATED, sink="s", options={"dsn": SAID}, tries=[SAID, 3])
         task, lease = tasks.begin(connection, "tick", "s", "node-1", lease_seconds=60)
-        tasks.end(connection, lease, tasks.Outcome.FAILED, error={"message": SAID, "hint": None})
+        tasks.end(connection, lease, tasks.TaskOutcome.FAILED, error={"message": SAID, "hint": None})
         receive_holds.put(connection, sqlite_bench.dataset.id, SAID)
         stored = connection.execute(sa.text("SELECT detail FROM audit UNION SELECT error FROM task")).scalars().all()
         event = audit.newest(connection, Event.SINK_UPDATED)

@@ -7,17 +7,18 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from strandline.core.replication import Cut, Item, ItemKind
-from strandline.core.types import BlockKind, Dataset, DatasetUuid, Seq, SeqRange, merge_ranges
+from strandline.core.sites.replication import Item, TakeoverCut
+from strandline.core.types import BlockKind, Dataset, DatasetUuid, ItemKind, Seq, SeqRange, merge_ranges
 from strandline.ledger.engine import utc_now
-from strandline.ledger.ingest import blocks, datasets, sequence
+from strandline.ledger.ingest import blocks, dataset_report, datasets, restored_blocks, sequence
 from strandline.ledger.replicate import cuts, offers
 from strandline.ledger.schema.core import block
-from strandline.replicate.offer_plan import cut_items
+from strandline.replicate.lead.offer_plan import cut_items
 from tests.ledger.conftest import Bench
 
 
@@ -84,7 +85,7 @@ def test_a_lost_ledgers_range_gives_what_the_blocks_inside_of_it_leave_in_the_fi
     bench.publish(bench.reserve("b", 5))  # 11..15
     bench.reserve("other", 15, dataset=bench.add_dataset("default.other"))  # 16..30
     with bench.ledger.write() as connection:
-        blocks.insert_published(
+        restored_blocks.insert_published(
             connection, bench.dataset.id, SeqRange(Seq(9), Seq(30)), kind=BlockKind.RECOVERED, batch_id="recovered-2"
         )
     found = offered(bench)
@@ -99,7 +100,7 @@ def test_a_dataset_that_waits_for_its_resync_offers_only_what_lies_before_it(ben
     bench.publish(bench.reserve("a", 10))
     bench.reserve("b", 10)
     with bench.ledger.write() as connection:
-        blocks.postpone(connection, bench.dataset.id, SeqRange(Seq(11), Seq(20)), "recovered-2")
+        restored_blocks.postpone(connection, bench.dataset.id, SeqRange(Seq(11), Seq(20)), "recovered-2")
     assert spans(offered(bench)) == [(1, 10)]
 
 
@@ -116,7 +117,7 @@ def test_a_purge_is_an_item_of_every_shard_behind_the_rows_that_it_is_about(benc
 def test_a_cut_is_offered_with_what_it_leaves(bench: Bench) -> None:
     bench.publish(bench.reserve("a", 10))
     number = Seq(17 * 2**40)
-    cut = Cut(17, Seq(10), (SeqRange(Seq(14), Seq(15)), SeqRange(Seq(18), Seq(18))))
+    cut = TakeoverCut(17, Seq(10), (SeqRange(Seq(14), Seq(15)), SeqRange(Seq(18), Seq(18))), 3)
     with bench.ledger.write() as connection:
         cuts.insert(connection, bench.dataset.id, number, cut)
     assert offered(bench, after=10) == (
@@ -170,11 +171,11 @@ def test_offers_of_a_real_ledger_tile_what_is_settled(
         elif step == "lose":
             assert blocks.abandon(bench.ledger, bench.witness, reserved, "lost")
             with bench.ledger.write() as connection:
-                blocks.insert_published(
+                restored_blocks.insert_published(
                     connection, dataset.id, reserved.head.rows, kind=BlockKind.RECOVERED, batch_id=f"recovered-{name}"
                 )
     with bench.ledger.read() as connection:
-        page = blocks.page(connection, dataset.id, before=None, blocks_max=1000)
+        page = dataset_report.page(connection, dataset.id, before=None, blocks_max=1000)
     opened = [b.head.rows.lo for b in page if isinstance(b, blocks.Reserved | blocks.Staged)]
     below = min(opened, default=2**62)
     settled = [b.head.rows for b in page if isinstance(b, blocks.Published) and b.head.rows.hi < below]
@@ -223,6 +224,30 @@ def test_a_ledger_without_datasets_says_its_lake(bench: Bench) -> None:
 def test_a_dataset_that_waits_for_its_resync_has_no_seal_that_a_follower_could_go_by(bench: Bench) -> None:
     bench.publish(bench.reserve("a", 10))
     with bench.ledger.write() as connection:
-        blocks.postpone(connection, bench.dataset.id, SeqRange(Seq(11), Seq(20)), "recovered")
+        restored_blocks.postpone(connection, bench.dataset.id, SeqRange(Seq(11), Seq(20)), "recovered")
     with bench.ledger.read_at_once() as connection:
         assert offers.read_state(connection, {bench.dataset.uuid: Seq(10)}, items_max=10).seals == {}
+
+
+def test_an_answer_is_of_few_datasets_and_those_that_are_furthest_behind_come_first(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offers, "DATASETS_MAX", 2)
+    made = [bench.dataset, *(bench.add_dataset(f"default.more{n}") for n in range(3))]
+    for n, d in enumerate(made):
+        bench.publish(bench.reserve(f"b{n}", dataset=d))
+
+    def ask(after: dict[DatasetUuid, Seq]) -> offers.LeaderState:
+        with bench.ledger.read_at_once() as connection:
+            return offers.read_state(connection, after, items_max=10)
+
+    after: dict[DatasetUuid, Seq] = {}
+    for expected in (2, 4):
+        state = ask(after)
+        assert len(state.unknown) == len(state.news) == 2 and len(state.datasets) == 4
+        after |= {d.uuid: Seq(0) for d in state.unknown}
+        assert len(after) == expected
+    after |= {made[0].uuid: Seq(5), made[1].uuid: Seq(12)}
+    assert {n.dataset.uuid for n in ask(after).news} == {made[2].uuid, made[3].uuid}
+    after |= {made[2].uuid: Seq(30), made[3].uuid: Seq(40)}
+    assert {n.dataset.uuid for n in ask(after).news} == {made[0].uuid, made[1].uuid}

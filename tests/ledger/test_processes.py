@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from strandline.core.errors import ResyncNeeded
-from strandline.core.settings import CONFIG_NAME
+from strandline.core.settings.lake_config import CONFIG_NAME
 from strandline.core.types import SeqRange
 from tests.campaign import scaled
 from tests.ledger.conftest import Bench
@@ -24,7 +24,7 @@ RESERVER = """
 import json, os, sys
 from pathlib import Path
 from strandline.core import failpoints
-from strandline.core.settings import load_config
+from strandline.core.settings.lake_config import load_config
 from strandline.ledger.ingest import blocks
 from strandline.ledger.engine import Ledger
 from strandline.ledger.witness import open_witness

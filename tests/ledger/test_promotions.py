@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import pytest
 
 from strandline.core import failpoints
-from strandline.core.errors import BlockLost, LedgerUnreadable, MarkMoved, NotLeader, RefusedError, ResyncNeeded
-from strandline.core.replication import Cut, LaneDefinition, SinkDefinition, SiteRole
+from strandline.core.errors import (
+    BlockLost,
+    FailedError,
+    LedgerUnreadable,
+    NotLeader,
+    RefusedError,
+    ResyncNeeded,
+    WatermarkMoved,
+)
+from strandline.core.records.audit_events import Event
+from strandline.core.sites.arbiter import LeaderRecord, Member
+from strandline.core.sites.replication import LaneDefinition, SinkDefinition, SiteRole, TakeoverCut
 from strandline.core.types import (
     Abandoned,
     BlockId,
@@ -23,19 +34,23 @@ from strandline.core.types import (
     SeqRange,
     SnapshotId,
 )
+from strandline.ledger import audit
 from strandline.ledger.deliver import lanes, sinks
-from strandline.ledger.ingest import blocks, purge_items, sequence
-from strandline.ledger.replicate import cuts, following, offers, promotions, sites
+from strandline.ledger.ingest import blocks, datasets, purge_items, sequence
+from strandline.ledger.replicate import cuts, following, offers, promotion_claims, promotion_failures, promotions, sites
 from strandline.ledger.replicate.cuts import PreparedCut
-from strandline.ledger.replicate.promotions import Led
-from strandline.ledger.witness import Mark
-from strandline.replicate import carry_out_purge
-from strandline.replicate.leader_sinks import LeaderSinks, take_over_sinks
+from strandline.ledger.replicate.promotions import Lack, Led
+from strandline.ledger.witness import WitnessRecord
+from strandline.replicate.arbiter.arbiter import Arbiter, PutLanded
+from strandline.replicate.arbiter.folder import FolderCell
+from strandline.replicate.follow import carry_out_purge
+from strandline.replicate.follow.leader_sinks import LeaderSinks, take_over_sinks
+from strandline.replicate.take_over.promote import Promotion
 from tests.ledger.conftest import LAKE, Bench
 from tests.ledger.test_following import apply, cut, follower, offer, purge, record, segment, sharded, take
 
 if TYPE_CHECKING:
-    from strandline.replicate.context import FollowContext
+    from strandline.replicate.follow.context import FollowContext
 
 __all__ = ["follower"]
 
@@ -59,9 +74,13 @@ def behind_its_leader(follower: Bench) -> Bench:
 
 
 def claimed(bench: Bench) -> Bench:
-    promotions.begin(bench.ledger, 1)
-    promotions.claim(bench.ledger, TERM)
+    promotion_claims.claim(bench.ledger, TERM, of=promotion_claims.begin(bench.ledger, 1))
     return bench
+
+
+def claim_of(bench: Bench) -> str | None:
+    with bench.ledger.read_at_once() as connection:
+        return promotions.read(connection).claim
 
 
 def fences(bench: Bench) -> dict[DatasetId, int]:
@@ -103,14 +122,60 @@ def test_one_transaction_makes_the_site_the_leader_with_a_cut_for_each_dataset(b
         SiteRole.LEADER, TERM, None, None, None,
     )  # fmt: skip
     assert bench.ledger.query(sequence.read).last == FIRST + 1
-    assert bench.witness.read() == Mark(LAKE, FIRST + 1, SiteRole.LEADER, TERM)
+    assert bench.witness.read() == WitnessRecord(LAKE, FIRST + 1, SiteRole.LEADER, TERM)
     cuts = {name: (found.number, found.cut) for name, found in led.cuts}
     assert cuts == {
-        bench.dataset.name: (FIRST, Cut(TERM, Seq(10), ())),
-        other.name: (FIRST + 1, Cut(TERM, Seq(0), (SeqRange(Seq(31), Seq(40)),))),
+        bench.dataset.name: (FIRST, TakeoverCut(TERM, Seq(10), (), 1)),
+        other.name: (FIRST + 1, TakeoverCut(TERM, Seq(0), (SeqRange(Seq(31), Seq(40)),), 1)),
     }
     assert bench.sealed() == FIRST and bench.sealed(other) == FIRST + 1
     assert bench.ledger.query(following.list_followed) == []
+
+
+def test_a_dataset_of_the_new_leader_has_shards_that_no_leader_before_can_have_given(behind_its_leader: Bench) -> None:
+    """The old leader may have made a dataset that never came here. It still has it when it follows."""
+    bench = claimed(behind_its_leader)
+    with bench.ledger.read() as connection:
+        assert datasets.next_shard(connection) == 3
+    lead(bench)
+    assert [bench.add_dataset(name).first_shard for name in ("late", "later")] == [TERM << 20, (TERM << 20) + 1]
+
+
+def test_by_force_it_says_what_the_site_lacks_as_far_as_it_was_told(behind_its_leader: Bench) -> None:
+    bench = behind_its_leader
+    told = SinkDefinition(
+        bench.dataset.uuid, "archive", "files", "instance-1", 1, (("path", "out"),), "file:///out", None, Seq(15),
+        None, None, False, (LaneDefinition("", Seq(15), None),), Seq(15),
+    )  # fmt: skip
+    LeaderSinks(bench.ledger).keep((told,), "v1")
+    promotion_claims.claim(bench.ledger, TERM, of=promotion_claims.begin(bench.ledger, 1, by_force=True))
+    with bench.ledger.read_at_once() as connection:
+        standing = promotions.read(connection)
+    assert standing.by_force and standing.answered_at is None
+    lacks = {one.dataset: one for one in standing.lacks}
+    assert lacks[bench.dataset.name] == Lack(bench.dataset.name, Seq(10), Seq(21), (("archive", Seq(15)),))
+    led = lead(bench)
+    assert led.lacks == standing.lacks
+    with bench.ledger.read() as connection:
+        said = audit.newest(connection, Event.SITE_PROMOTED)
+    assert said is not None and said.detail["by_force"] and said.detail["lacks"][0]["sinks"] == {"archive": 15}
+
+
+def test_a_promotion_that_is_not_by_force_lacks_nothing_that_it_has_to_say(behind_its_leader: Bench) -> None:
+    assert lead(claimed(behind_its_leader)).lacks is None
+
+
+def test_numbers_of_a_leader_that_was_left_out_are_known_by_their_term(behind_its_leader: Bench) -> None:
+    """Term 17 led between: this site has never heard of it, and takes over by force."""
+    bench = behind_its_leader
+    promotion_claims.claim(bench.ledger, TERM, of=promotion_claims.begin(bench.ledger, 17, by_force=True))
+    lead(bench)
+
+    def left_out(*found: int) -> int | None:
+        return bench.ledger.query(cuts.left_out_term, bench.dataset.id, [Seq(n) for n in found])
+
+    assert left_out(1, 10, FIRST, FIRST + 5) is None
+    assert left_out(1, 17 * 2**40 + 5, FIRST) == 17
 
 
 def test_what_never_came_is_given_up_and_named(behind_its_leader: Bench) -> None:
@@ -131,10 +196,10 @@ def test_a_purge_is_given_up_only_when_whoever_carries_it_out_is_fenced_off(behi
     held, bench = take_purge(behind_its_leader), behind_its_leader
     assert record_purge(bench, held) == 1, "it goes on, with this epoch"
     claimed(bench)
-    with pytest.raises(MarkMoved, match="about to lead in term 18"):
+    with pytest.raises(WatermarkMoved, match="about to lead in term 18"):
         record_purge(bench, held)
     for fenced in ({}, {bench.dataset.id: 1}):
-        with pytest.raises(MarkMoved, match="the epoch was raised, or a purge was recorded, meanwhile"):
+        with pytest.raises(WatermarkMoved, match="the epoch was raised, or a purge was recorded, meanwhile"):
             promotions.lead(
                 bench.ledger, bench.witness, TERM, prepared=(), lost=(), fenced=fenced, take_over_sinks=lambda c: ()
             )
@@ -214,11 +279,11 @@ def test_a_batch_that_was_applied_is_known_and_one_that_was_given_up_is_not(behi
 def test_a_site_that_claims_a_term_records_and_commits_nothing_of_its_leader(behind_its_leader: Bench) -> None:
     held = take(behind_its_leader, 11)
     bench = claimed(behind_its_leader)
-    with pytest.raises(MarkMoved, match="about to lead in term 18"):
+    with pytest.raises(WatermarkMoved, match="about to lead in term 18"):
         blocks.mark_staged(bench.ledger, bench.witness, held, SnapshotId(7))
     with pytest.raises(RefusedError, match=r"being promoted \(term 18\)"):
         record(bench, offer(bench.dataset, 21, 30, segment(22, 30)))
-    promotions.end(bench.ledger, "another site was faster")
+    promotion_claims.end(bench.ledger, bench.witness, "another site was faster", of=claim_of(bench))
     assert blocks.mark_staged(bench.ledger, bench.witness, held, SnapshotId(7))
     record(bench, offer(bench.dataset, 21, 50, segment(41, 50)))
 
@@ -228,7 +293,7 @@ def test_a_block_that_was_staged_meanwhile_has_to_be_published_first(behind_its_
     assert blocks.mark_staged(behind_its_leader.ledger, behind_its_leader.witness, held, SnapshotId(7))
     bench = claimed(behind_its_leader)
     before = bench.witness.read()
-    with pytest.raises(MarkMoved, match="was staged"):
+    with pytest.raises(WatermarkMoved, match="was staged"):
         lead(bench)
     assert bench.ledger.query(sites.get).follows and bench.witness.read() == before
     led = lead(bench, lost=(held.head.id,))  # its branch is gone, and so are its rows
@@ -241,9 +306,8 @@ def test_recorded_cuts_are_settled_in_the_same_transaction(behind_its_leader: Be
     before = 17 * 2**40
     record(bench, offer(bench.dataset, 21, before, cut(before, 10), term=17))
     record(bench, offer(other, 40, before + 1, cut(before + 1, 0, (31, 40)), term=17))
-    promotions.begin(bench.ledger, 17)
-    promotions.claim(bench.ledger, TERM)
-    with pytest.raises(MarkMoved, match="a cut was recorded"):
+    promotion_claims.claim(bench.ledger, TERM, of=promotion_claims.begin(bench.ledger, 17))
+    with pytest.raises(WatermarkMoved, match="a cut was recorded"):
         lead(bench)
     with bench.ledger.read_at_once() as connection:
         standing = promotions.read(connection)
@@ -268,8 +332,7 @@ def test_what_is_staged_and_cut_out_is_not_published_and_does_not_keep_the_site_
         assert [b.head.id for _, b in promotions.read(connection).staged] == [held.head.id]
     record(bench, offer(bench.dataset, 21, before, cut(before, 10), term=17))
     record(bench, offer(other, 40, before + 1, cut(before + 1, 0, (31, 40)), term=17))
-    promotions.begin(bench.ledger, 17)
-    promotions.claim(bench.ledger, TERM)
+    promotion_claims.claim(bench.ledger, TERM, of=promotion_claims.begin(bench.ledger, 17))
     with bench.ledger.read_at_once() as connection:
         standing = promotions.read(connection)
     assert standing.staged == () and standing.claim
@@ -296,7 +359,7 @@ def test_a_dataset_whose_ledger_is_behind_has_no_seal_and_so_no_cut(behind_its_l
     bench = claimed(behind_its_leader)
     with bench.ledger.write() as connection:
         following.fall_behind(connection, bench.dataset.id, Seq(99))
-    with pytest.raises(MarkMoved, match="behind"):
+    with pytest.raises(WatermarkMoved, match="behind"):
         lead(bench)
 
 
@@ -310,18 +373,69 @@ def test_a_ledger_that_is_behind_its_witness_does_not_lead(behind_its_leader: Be
 
 def test_a_claim_that_was_given_up_does_not_lead(behind_its_leader: Bench) -> None:
     bench = claimed(behind_its_leader)
-    promotions.end(bench.ledger, "another site was faster")
-    with pytest.raises(MarkMoved, match="has abandoned the promotion to term 18"):
+    promotion_claims.end(bench.ledger, bench.witness, "another site was faster", of=claim_of(bench))
+    with pytest.raises(WatermarkMoved, match="has abandoned the promotion to term 18"):
         lead(bench)
     assert bench.ledger.query(sites.get).follows
 
 
 def test_a_site_that_followed_another_leader_meanwhile_takes_no_older_term(behind_its_leader: Bench) -> None:
-    promotions.begin(behind_its_leader.ledger, 1)
+    begun = promotion_claims.begin(behind_its_leader.ledger, 1)
     with behind_its_leader.ledger.write() as connection:
         sites.raise_term(connection, 33)
-    with pytest.raises(MarkMoved, match="another leader"):
-        promotions.claim(behind_its_leader.ledger, TERM)
+    with pytest.raises(WatermarkMoved, match="another leader"):
+        promotion_claims.claim(behind_its_leader.ledger, TERM, of=begun)
+
+
+def test_a_process_whose_promotion_was_ended_ends_begins_and_claims_no_other_one(behind_its_leader: Bench) -> None:
+    """It stood still meanwhile, and goes on with what it had seen."""
+    bench = behind_its_leader
+    old = promotion_claims.begin(bench.ledger, 1)
+    assert promotion_claims.begin(bench.ledger, 1) is None and claim_of(bench) == old, "two began at once: one counts"
+    promotion_claims.end(bench.ledger, bench.witness, "another site was faster", of=old)
+    new = promotion_claims.begin(bench.ledger, 1)
+    assert promotion_claims.begin(bench.ledger, 1, instead_of=old) is None
+    promotion_claims.end(bench.ledger, bench.witness, "another site was faster", of=old)
+    with pytest.raises(WatermarkMoved):
+        promotion_claims.claim(bench.ledger, TERM, of=old)
+    assert claim_of(bench) == new
+    promotion_claims.claim(bench.ledger, TERM, of=new)
+    promotion_claims.end(bench.ledger, bench.witness, "another site was faster", of=old)
+    assert lead(bench).term == TERM
+
+
+def test_a_promote_that_stood_still_replaces_no_leader_that_nobody_asked_to_replace(
+    behind_its_leader: Bench, tmp_path: Path
+) -> None:
+    """Its promotion was ended by another process. By now the site follows the winner and is its member, so a promotion
+    that began here again would wait for that leader's lease, and take over from it."""
+    bench = behind_its_leader
+    (tmp_path / "arbiter").mkdir()
+    arbiter = Arbiter(FolderCell(tmp_path / "arbiter", LAKE), LAKE, call_seconds_max=30)
+    members = frozenset({Member(2, bench.ledger.query(sites.get).own_instance)})
+    first = LeaderRecord(LAKE, 1, 0, "a", None, True, None, members, 10.0)
+    assert isinstance(arbiter.put(first, over=None), PutLanded)
+    now = [0.0]
+
+    def stands_still(seconds: float) -> None:
+        now[0] += seconds
+        if now[0] > seconds:
+            return
+        promotion_claims.end(bench.ledger, bench.witness, "site b leads in term 17", of=claim_of(bench))
+        arbiter.put(replace(first, term=17, site=1, name="b", before=1), over=arbiter.read())
+        for of, after in ((bench.dataset, 21), (sharded(bench), 40)):
+            cut_of_17 = offer(of, after, 17 * 2**40 + after, cut(17 * 2**40 + after, after), term=17)
+            record(bench, cut_of_17)
+
+    promotion = Promotion(
+        bench.config, bench.ledger, bench.witness, cast("Any", object()), arbiter,
+        clock=lambda: now[0], sleep=stands_still,
+    )  # fmt: skip
+    with pytest.raises(RefusedError, match="another process has ended this promotion meanwhile"):
+        promotion.run(leader_is_stopped=False)
+    seen = arbiter.read()
+    assert seen is not None and (seen.record.term, seen.record.name) == (17, "b")
+    assert claim_of(bench) is None
 
 
 @pytest.mark.parametrize("point", ["promote.before_witness", "promote.after_witness", "promote.after_commit"])
@@ -346,6 +460,42 @@ def test_a_promotion_that_dies_at_its_transaction_goes_on(behind_its_leader: Ben
     assert bench.witness.read().highest == bench.ledger.query(sequence.read).last == FIRST + 1
 
 
+def test_a_site_whose_promotion_died_at_its_transaction_follows_whoever_took_over_by_force(
+    behind_its_leader: Bench,
+) -> None:
+    """Its witness has said that it leads."""
+    bench = claimed(behind_its_leader)
+    failpoints.arm("promote.after_witness=fail")
+    with pytest.raises(failpoints.FailpointError):
+        lead(bench)
+    failpoints.arm("")
+    promotions.resume(bench.ledger, bench.witness)
+    promotion_claims.end(bench.ledger, bench.witness, "site c leads in term 19", of=claim_of(bench))
+    mark = bench.witness.read()
+    assert (mark.role, mark.term) == (SiteRole.FOLLOWER, 1)
+    mark.check_leads(True, None)  # as when the lake is opened
+    number = 19 * 2**40
+    record(bench, offer(bench.dataset, 21, number, cut(number, 21, term=19), term=19))
+    assert bench.witness.read().highest == bench.ledger.query(sequence.read).last == number
+
+
+def test_a_promotion_that_died_at_its_transaction_goes_on_also_if_a_dataset_was_dropped_since(
+    behind_its_leader: Bench,
+) -> None:
+    """Then it needs fewer numbers than its witness has."""
+    bench = claimed(behind_its_leader)
+    failpoints.arm("promote.after_witness=fail")
+    with pytest.raises(failpoints.FailpointError):
+        lead(bench)
+    failpoints.arm("")
+    with bench.ledger.write() as connection:
+        assert datasets.mark_dropped(connection, sharded(bench).id)
+    promotions.resume(bench.ledger, bench.witness)
+    assert [name for name, _ in lead(bench).cuts] == [bench.dataset.name]
+    assert bench.witness.read().highest == bench.ledger.query(sequence.read).last == FIRST + 1
+    assert bench.sealed() == FIRST
+
+
 @pytest.mark.parametrize("point", ["promote.after_begin", "promote.after_claim"])
 def test_a_promotion_that_dies_before_has_changed_nothing_but_that_it_began(follower: Bench, point: str) -> None:
     failpoints.arm(f"{point}=fail")
@@ -354,7 +504,7 @@ def test_a_promotion_that_dies_before_has_changed_nothing_but_that_it_began(foll
     failpoints.arm("")
     site = follower.ledger.query(sites.get)
     assert site.follows and site.promoting_term == 1 and site.claimed_term in (None, TERM)
-    promotions.end(follower.ledger, "it is over")
+    promotion_claims.end(follower.ledger, follower.witness, "it is over", of=claim_of(follower))
     assert follower.ledger.query(sites.get).promoting_term is None
 
 
@@ -368,9 +518,37 @@ def test_the_ledger_is_behind_only_if_no_promotion_explains_it(behind_its_leader
 
 
 def test_a_ledger_from_before_the_promotion_is_refused_and_one_that_is_about_to_lead_is_not() -> None:
-    mark = Mark(LAKE, FIRST, SiteRole.LEADER, TERM)
+    mark = WitnessRecord(LAKE, FIRST, SiteRole.LEADER, TERM)
     with pytest.raises(LedgerUnreadable, match="leads in term 18"):
         mark.check_leads(True, None)
     mark.check_leads(True, TERM)
     mark.check_leads(False, None)
-    Mark(LAKE, 5, SiteRole.FOLLOWER, 1).check_leads(True, None)
+    WitnessRecord(LAKE, 5, SiteRole.FOLLOWER, 1).check_leads(True, None)
+
+
+def test_why_a_promotion_failed_stays_in_the_audit_log(behind_its_leader: Bench) -> None:
+    bench = behind_its_leader
+
+    def failures() -> list[str]:
+        with bench.ledger.read() as connection:
+            return [e.detail["reason"] for e in audit.latest(connection, events=(Event.PROMOTION_FAILED,))]
+
+    class Unreadable:
+        @property
+        def work(self) -> NoReturn:
+            raise FailedError("default.events: the rows of block 1..10 cannot be read")
+
+    unreadable = cast("Any", Unreadable())
+
+    def promote() -> None:
+        Promotion(bench.config, bench.ledger, bench.witness, unreadable, None).run(leader_is_stopped=True)
+
+    with pytest.raises(RefusedError, match="leader is stopped"):
+        Promotion(bench.config, bench.ledger, bench.witness, unreadable, None).run(leader_is_stopped=False)
+    assert failures() == [], "none was under way"
+    for _ in range(2):
+        with pytest.raises(FailedError):
+            promote()
+        assert failures() == ["default.events: the rows of block 1..10 cannot be read"], "once for each reason"
+    promotion_failures.record(bench.ledger, "another reason")
+    assert failures()[0] == "another reason"

@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from strandline.core.delivery_types import ChunkState, Intent, LanePlan
-from strandline.core.errors import MarkMoved
+from strandline.core.errors import WatermarkMoved
 from strandline.core.types import Seq
 from strandline.ledger.deliver import quarantine, sinks
-from strandline.ledger.deliver.quarantine import NOT_DELIVERED, Quarantined, QuarantinedId, QuarantineState, SetAside
-from strandline.status import documents
+from strandline.ledger.deliver.quarantine import (
+    NOT_DELIVERED,
+    Quarantined,
+    QuarantinedId,
+    QuarantineState,
+    StoredRefusedRow,
+)
 from strandline.status import sinks as sink_status
+from strandline.status.documents import lake_documents
 from tests.ledger.conftest import LAKE, Bench
-from tests.ledger.delivery_bench import Delivery, landed, new_delivery, one_chunk, open_shared, planned
+from tests.ledger.delivery_bench import Delivery, landed, one_chunk, planned
 from tests.ledger.receive_bench import at_once
-
-
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def shared(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    yield from open_shared(request, request.param)
-
-
-@pytest.fixture
-def delivery(shared: Bench) -> Delivery:
-    return new_delivery(shared)
 
 
 def single_rows(delivery: Delivery, *rows: int, partition: str = "k=a") -> Intent:
@@ -39,11 +34,11 @@ def single_rows(delivery: Delivery, *rows: int, partition: str = "k=a") -> Inten
     return stored[0]
 
 
-def refused(intent: Intent, *rows: int, reason: str = "422: not a number") -> list[tuple[Any, SetAside]]:
+def refused(intent: Intent, *rows: int, reason: str = "422: not a number") -> list[tuple[Any, StoredRefusedRow]]:
     return [
         (
             c.id,
-            SetAside(
+            StoredRefusedRow(
                 intent.lane, c.rows.lo, reason, f"quarantine/{intent.lane}/{c.rows.lo}.arrow", 99, {"a": "b"}, "jsonl"
             ),
         )
@@ -54,7 +49,7 @@ def refused(intent: Intent, *rows: int, reason: str = "422: not a number") -> li
 
 def set_aside(delivery: Delivery, *rows: int, partition: str = "k=a") -> list[Quarantined]:
     intent = single_rows(delivery, *rows, partition=partition)
-    assert quarantine.set_aside(delivery.ledger, delivery.lease, refused(intent, *rows))
+    assert quarantine.quarantine_rows(delivery.ledger, delivery.lease, refused(intent, *rows))
     return look(delivery)
 
 
@@ -72,8 +67,10 @@ def counted(delivery: Delivery) -> int:
 def test_a_row_is_set_aside_together_with_its_chunk_and_the_lane_goes_on(delivery: Delivery) -> None:
     intent = single_rows(delivery, 7, 50)
     rows = refused(intent, 7, 50)
-    assert quarantine.set_aside(delivery.ledger, delivery.lease, rows)
-    assert quarantine.set_aside(delivery.ledger, delivery.lease, rows), "the answer to a commit may have been lost"
+    assert quarantine.quarantine_rows(delivery.ledger, delivery.lease, rows)
+    assert quarantine.quarantine_rows(delivery.ledger, delivery.lease, rows), (
+        "the answer to a commit may have been lost"
+    )
     first, second = look(delivery)
     assert (first.seq, first.reason, first.size, first.form) == (7, "422: not a number", 99, "jsonl")
     assert (first.lane, first.partition, first.generation, first.options) == (intent.lane, "k=a", 1, {"a": "b"})
@@ -95,11 +92,11 @@ def test_nothing_is_set_aside_behind_a_lost_lease_or_where_the_chunk_has_landed(
     intent = single_rows(delivery, 7, 8)
     seven = next(c for c in intent.chunks if c.rows.lo == 7)
     assert delivery.acknowledge(landed(seven))
-    with pytest.raises(MarkMoved):
-        quarantine.set_aside(delivery.ledger, delivery.lease, refused(intent, 7, 8))
+    with pytest.raises(WatermarkMoved):
+        quarantine.quarantine_rows(delivery.ledger, delivery.lease, refused(intent, 7, 8))
     lost = delivery.lease
     delivery.lease = delivery.lose()
-    assert not quarantine.set_aside(delivery.ledger, lost, refused(intent, 8))
+    assert not quarantine.quarantine_rows(delivery.ledger, lost, refused(intent, 8))
     assert look(delivery) == []
     assert sum(c.state is ChunkState.PLANNED for c in delivery.open()[0].chunks) == len(intent.chunks) - 1
 
@@ -214,11 +211,11 @@ def test_status_counts_what_was_set_aside_by_partition(delivery: Delivery) -> No
 
     def told() -> dict[str | None, int]:
         found = sink_status.load_sinks(delivery.ledger, LAKE, delivery.sink.name)
-        assert [documents.sink_status(s)["quarantined"] for s in found] == [s.quarantined for s in found]
+        assert [lake_documents.sink_status(s)["quarantined"] for s in found] == [s.quarantined for s in found]
         return {s.partition: s.quarantined for s in found}
 
     assert told() == {"k=a": 0, "k=b": 0}
-    assert quarantine.set_aside(delivery.ledger, delivery.lease, refused(stored[0], 7, 8))
+    assert quarantine.quarantine_rows(delivery.ledger, delivery.lease, refused(stored[0], 7, 8))
     assert told() == {"k=a": 2, "k=b": 0}
     quarantine.discard(delivery.ledger, look(delivery)[0].id)
     assert told() == {"k=a": 1, "k=b": 0}

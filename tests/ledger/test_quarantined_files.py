@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 import sqlalchemy as sa
 
-from strandline.core.reconcile_records import SweptState
+from strandline.core.records.reconcile_records import SweptState
 from strandline.ledger.engine import utc_now
 from strandline.ledger.reconcile import quarantined_files, reconcile_runs
 from tests.ledger.conftest import Bench

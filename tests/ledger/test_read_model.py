@@ -19,11 +19,11 @@ from strandline.core.types import Reserved, Seq, SnapshotId, TableCounts
 from strandline.iceberg.metadata.table_metadata import SnapshotView, TableView, WapId
 from strandline.ledger.deliver import losses, quarantine, sinks
 from strandline.ledger.deliver.losses import NewLoss
-from strandline.ledger.deliver.quarantine import SetAside
+from strandline.ledger.deliver.quarantine import StoredRefusedRow
 from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.ingest import blocks, dataset_report, datasets, published_blocks, table_states
 from strandline.ledger.maintain import floors, retention_holds, runs
-from strandline.ledger.maintain.runs import Kind, NewRun, Outcome
+from strandline.ledger.maintain.runs import MaintenanceKind, MaintenanceOutcome, NewRun
 from strandline.ledger.receive import tokens
 from strandline.ledger.replicate import followers
 from strandline.ledger.replicate.followers import NewFollower
@@ -32,16 +32,11 @@ from strandline.read import foreign_rows
 from strandline.status.maintenance import read_maintenance
 from strandline.status.report import load_status
 from strandline.status.sinks import SinkStatus, load_sinks
-from strandline.status.whole_sinks import SinkTotals, read_totals
+from strandline.status.whole_sinks import WholeSink, read_whole_sinks
 from tests.campaign import scaled
 from tests.ledger.conftest import LAKE, Bench
-from tests.ledger.delivery_bench import Delivery, landed, new_delivery, one_chunk, open_shared, planned
+from tests.ledger.delivery_bench import Delivery, landed, new_delivery, one_chunk, planned
 from tests.ledger.sink_by_sink import load_sinks_one_by_one
-
-
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def shared(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    yield from open_shared(request, request.param)
 
 
 @contextmanager
@@ -124,7 +119,7 @@ def _reset(delivery: Delivery, n: int) -> None:
 
 def _quarantine(delivery: Delivery, n: int) -> None:
     for lane in delivery.lanes().values():
-        row = SetAside(lane.id, Seq(n + 1), "too long", f"object-{lane.id}-{n}", 5, {}, "jsonl")
+        row = StoredRefusedRow(lane.id, Seq(n + 1), "too long", f"object-{lane.id}-{n}", 5, {}, "jsonl")
         with delivery.ledger.write() as connection:
             quarantine.add(connection, row)
 
@@ -182,17 +177,34 @@ def test_all_sinks_at_once_are_the_same_as_one_at_a_time(shared: Bench, lives: l
     names = sorted({s.name for s in at_once}, key=[s.name for s in at_once].index)
     assert at_once == tuple(s for name in names for s in load_sinks(shared.ledger, LAKE, name, now=now))
     with shared.ledger.read_at_once() as connection:
-        totals = read_totals(connection, LAKE, datasets.list_datasets(connection), now=now)
-    assert totals == tuple(_summed_up(list(lanes)) for _, lanes in groupby(at_once, key=lambda s: s.name))
+        whole = read_whole_sinks(connection, LAKE, datasets.list_datasets(connection), now=now)
+    assert list(map(_figures, whole)) == [_summed_up(list(g)) for _, g in groupby(at_once, key=lambda s: s.name)]
     with shared.ledger.write() as connection:  # the next example must not read these, too
         for delivery in made[1:]:
             sinks.remove(connection, delivery.sink.id)
 
 
-def _summed_up(lanes: list[SinkStatus]) -> SinkTotals:
+def _figures(one: WholeSink) -> tuple[object, ...]:
+    return (
+        one.sink.name,
+        one.dataset_name,
+        one.state,
+        one.sink.failures,
+        one.lag_rows,
+        one.lag_seconds,
+        one.exported_rows,
+        one.quarantined_rows,
+        one.held_rows,
+        one.held_since,
+        one.lost.rows,
+        one.lost.unknown,
+    )
+
+
+def _summed_up(lanes: list[SinkStatus]) -> tuple[object, ...]:
     one = lanes[0]
     exported = [lane.exported for lane in lanes]
-    return SinkTotals(
+    return (
         one.name,
         one.dataset,
         one.state,
@@ -230,14 +242,14 @@ def test_all_datasets_at_once_are_the_same_as_one_at_a_time(shared: Bench, data:
                 table_states.raise_settled(connection, dataset.id, blocks.Anchor(SnapshotId(7), 3))
             if data.draw(st.booleans()):
                 floors.rise(connection, dataset.id, Seq(5))
-            for kind in data.draw(st.lists(st.sampled_from(Kind))):
-                dry = {"started_at": utc_now(), "outcome": Outcome.DONE, "reason": None, "result": {}}
+            for kind in data.draw(st.lists(st.sampled_from(MaintenanceKind))):
+                dry = {"started_at": utc_now(), "outcome": MaintenanceOutcome.DONE, "reason": None, "result": {}}
                 if data.draw(st.booleans()):
                     runs.record_rehearsal(connection, NewRun(dataset.id, kind, "here:1"), **dry)
                 else:
                     run = runs.begin(connection, NewRun(dataset.id, kind, "here:1"), lease_seconds=60)
                     assert run is not None
-                    runs.end(connection, run, Outcome.DONE, reason=None, result=None)
+                    runs.end(connection, run, MaintenanceOutcome.DONE, reason=None, result=None)
     with shared.ledger.read() as connection:
         facts = {f.dataset.id: f for f in dataset_report.read_datasets(connection)}
         assert [f.dataset for f in facts.values()] == datasets.list_datasets(connection)
@@ -290,7 +302,7 @@ def test_the_status_of_a_larger_lake_costs_no_more_queries(shared: Bench) -> Non
         more.settle(101, 150)
         more.plan(150, *(one_chunk(f"k={n}", 100, 150) for n in range(30)))
         with shared.ledger.write() as connection:
-            run = runs.begin(connection, NewRun(more.dataset.id, Kind.COMPACT, "here:1"), lease_seconds=60)
+            run = runs.begin(connection, NewRun(more.dataset.id, MaintenanceKind.COMPACT, "here:1"), lease_seconds=60)
             assert run is not None
     assert queries() == before < 40
 

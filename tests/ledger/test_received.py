@@ -7,7 +7,6 @@ import random
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
@@ -21,36 +20,20 @@ from sqlalchemy import event
 
 from strandline.core.forward_protocol import KeyIdentity, LaneName
 from strandline.core.roles import Role
-from strandline.core.settings import CONFIG_NAME
+from strandline.core.settings.lake_config import CONFIG_NAME
 from strandline.core.types import Seq, SeqRange, merge_ranges
 from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.ingest import datasets
-from strandline.ledger.receive import batches, receive_report, received, senders, tokens
-from strandline.ledger.receive.received import Body, BodyGone, New, OtherBody, Overlaps, Repeat
+from strandline.ledger.receive import batches, receive_report, received, senders, spool_files, tokens
+from strandline.ledger.receive.received import BodyGone, New, OtherBody, Overlaps, Repeat, UnrecordedBody
 from strandline.ledger.receive.senders import NotClaimed, NotOwner, PlacedBody, SourceRecord
 from tests.campaign import scaled
 from tests.ledger.conftest import Bench
-from tests.ledger.delivery_bench import open_shared
 from tests.ledger.receive_bench import SENDER, Receiving, at_once, by_range, new_receiving, span
 
 LATER = timedelta(days=1)
 LONG = "k=" + random.Random(1).randbytes(4_000).hex()
 """Longer than what PostgreSQL indexes, also when it is compressed."""
-
-
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def shared(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    yield from open_shared(request, request.param)
-
-
-@pytest.fixture(scope="module")
-def shared_sqlite(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    yield from open_shared(request, "sqlite")
-
-
-@pytest.fixture
-def receiving(shared: Bench) -> Receiving:
-    return new_receiving(shared)
 
 
 # --- ranges ---
@@ -397,7 +380,7 @@ def test_of_many_ranges_that_overlap_and_come_at_once_those_that_are_held_are_di
 def test_groups_with_many_lanes_and_keys_in_any_order_never_wait_for_each_other(
     receiving: Receiving, shared: Bench
 ) -> None:
-    def group(order: int) -> list[Body]:
+    def group(order: int) -> list[UnrecordedBody]:
         bodies = [receiving.body(by_range(1, 5, replace(SENDER, partition=f"k={n}"))) for n in range(12)]
         bodies += [receiving.body(f"key {n}", digest="same") for n in range(12)]
         return bodies[::order]
@@ -410,10 +393,10 @@ def test_groups_with_many_lanes_and_keys_in_any_order_never_wait_for_each_other(
 RECORDER = """
 import json, sys
 from pathlib import Path
-from strandline.core.settings import load_config
+from strandline.core.settings.lake_config import load_config
 from strandline.ledger.receive import received
 from strandline.ledger.engine import Ledger
-from strandline.ledger.receive.received import Body, New
+from strandline.ledger.receive.received import UnrecordedBody, New
 from strandline.core.types import SeqRange
 from strandline.core.forward_protocol import KeyIdentity, LaneName, RangeIdentity
 
@@ -426,7 +409,7 @@ sys.stdin.readline()
 new = []
 for n in range(40):
     identities = [RangeIdentity(lane, SeqRange(10 * n + 1, 10 * n + 10)), KeyIdentity(f"key {n}")]
-    bodies = [Body(dataset, i, token, 5, "same", 9, f"{name}-{n}-{k}", 9) for k, i in enumerate(identities)]
+    bodies = [UnrecordedBody(dataset, i, token, 5, "same", 9, f"{name}-{n}-{k}", 9) for k, i in enumerate(identities)]
     new += [b.spool for b, d in zip(bodies, received.record(ledger, bodies)) if isinstance(d, New)]
 print(json.dumps(new))
 """
@@ -644,7 +627,7 @@ def test_bytes_on_the_disk_are_counted_until_the_files_are_gone(sqlite_bench: Be
 
     def waiting() -> int:
         with receiving.ledger.read() as connection:
-            return sum(received.waiting_bytes(connection).values())
+            return sum(spool_files.waiting_bytes(connection).values())
 
     assert waiting() == 0
     bodies = receiving.accept(by_range(1, 10), "a key")
@@ -654,11 +637,11 @@ def test_bytes_on_the_disk_are_counted_until_the_files_are_gone(sqlite_bench: Be
     assert waiting() == 200
     names = [b.spool for b in bodies if b.spool]
     with receiving.ledger.read() as connection:
-        assert received.spooled(connection, [*names, "left by a dead one"]) == set(names)
+        assert spool_files.spooled(connection, [*names, "left by a dead one"]) == set(names)
     receiving.remove_files()
     assert waiting() == 0
     with receiving.ledger.read() as connection:
-        assert received.spooled(connection, names) == set()
+        assert spool_files.spooled(connection, names) == set()
 
 
 def test_what_is_asked_often_looks_at_what_waits_and_not_at_all_that_ever_came(sqlite_bench: Bench) -> None:
@@ -670,7 +653,7 @@ def test_what_is_asked_often_looks_at_what_waits_and_not_at_all_that_ever_came(s
 
     event.listen(receiving.ledger.engine, "before_cursor_execute", note)
     with receiving.ledger.read() as connection:
-        received.waiting_bytes(connection)
+        spool_files.waiting_bytes(connection)
         batches.due(connection, rows_max=10, older_than=utc_now())
         batches.to_remove(connection)
         receive_report.report(connection)

@@ -9,24 +9,24 @@ import sqlalchemy as sa
 
 from strandline.core.delivery_types import SinkId
 from strandline.core.errors import UsageError
-from strandline.core.reconcile_records import (
+from strandline.core.records.reconcile_records import (
     AbortReason,
     Asked,
     Counts,
     Done,
     FindingKind,
-    Outcome,
     RunId,
     StorageKind,
+    SweepOutcome,
     SweptState,
 )
 from strandline.core.types import Seq, SeqRange
 from strandline.ledger import audit
 from strandline.ledger.deliver import lanes, losses, sinks
-from strandline.ledger.deliver.lanes import SinkMark
+from strandline.ledger.deliver.lanes import SinkWatermark
 from strandline.ledger.engine import utc_now
 from strandline.ledger.reconcile import dropped_entries, quarantined_files, reconcile_runs
-from strandline.ledger.reconcile.dropped_entries import GoneRows, NewBatch, SinkLoss, given_up
+from strandline.ledger.reconcile.dropped_entries import GoneRows, NewBatch, SinkLoss, losses_above_watermarks
 from strandline.ledger.reconcile.quarantined_files import NewSwept
 from strandline.ledger.schema.core import partition_hash
 from tests.ledger.conftest import Bench
@@ -46,7 +46,7 @@ def new_run(bench: Bench) -> RunId:
 def ended_run(bench: Bench, **outcome: object) -> RunId:
     run = new_run(bench)
     with bench.ledger.write() as connection:
-        assert reconcile_runs.complete(connection, run, Outcome(**outcome))  # type: ignore[arg-type]
+        assert reconcile_runs.complete(connection, run, SweepOutcome(**outcome))  # type: ignore[arg-type]
     return run
 
 
@@ -97,7 +97,7 @@ def test_the_fence_never_goes_back(bench: Bench) -> None:
 
 def test_a_run_is_read_back_as_it_was_written(bench: Bench) -> None:
     run = new_run(bench)
-    outcome = Outcome(
+    outcome = SweepOutcome(
         True, True, 7, 8, Counts(1, 2, 3, 4), Counts(1, 1, 1, 1), Done(1, 2, 3, 4, 5, 6, 7),
         {"young": 3}, {"uuid": 9}, ("a: no",), ({"kind": "orphan", "path": "/naïve\n"},), {"list": 0.5},
     )  # fmt: skip
@@ -115,8 +115,8 @@ def test_a_run_is_read_back_as_it_was_written(bench: Bench) -> None:
 def test_a_run_that_ended_does_not_change_and_only_one_is_under_way(bench: Bench) -> None:
     run = ended_run(bench)
     with bench.ledger.write() as connection:
-        assert not reconcile_runs.complete(connection, run, Outcome())
-        assert not reconcile_runs.abort(connection, run, Outcome(), AbortReason.UNKNOWN, "late")
+        assert not reconcile_runs.complete(connection, run, SweepOutcome())
+        assert not reconcile_runs.abort(connection, run, SweepOutcome(), AbortReason.UNKNOWN, "late")
     with pytest.raises(sa.exc.IntegrityError), bench.ledger.write() as connection:
         connection.exec_driver_sql("UPDATE reconcile_run SET why = 'other'")
     new_run(bench)
@@ -152,10 +152,10 @@ def test_a_run_without_the_lease_is_told_as_died_before_the_next_one_begins(benc
 
 
 def test_only_a_run_that_was_taken_for_dead_may_say_that_it_lost_its_lease(bench: Bench) -> None:
-    dead, own = new_run(bench), Outcome(done=Done(orphans=7))
+    dead, own = new_run(bench), SweepOutcome(done=Done(orphans=7))
     with bench.ledger.write() as connection:
         assert not reconcile_runs.outlived(connection, dead, own), "it is under way"
-        assert reconcile_runs.close_dead(connection, dead, Outcome())
+        assert reconcile_runs.close_dead(connection, dead, SweepOutcome())
         assert reconcile_runs.get(connection, dead).aborted is AbortReason.DIED
         assert reconcile_runs.outlived(connection, dead, own) and not reconcile_runs.outlived(connection, dead, own)
         found = reconcile_runs.get(connection, dead)
@@ -170,13 +170,13 @@ def test_only_a_run_that_was_taken_for_dead_may_say_that_it_lost_its_lease(bench
 def test_what_a_run_did_that_ended_early_may_be_corrected_but_not_why_it_ended(bench: Bench) -> None:
     failed = new_run(bench)
     with bench.ledger.write() as connection:
-        reconcile_runs.abort(connection, failed, Outcome(listed=3), AbortReason.COMMIT_FAILED, "no answer")
+        reconcile_runs.abort(connection, failed, SweepOutcome(listed=3), AbortReason.COMMIT_FAILED, "no answer")
     completed = ended_run(bench)
     with bench.ledger.write() as connection:
         assert reconcile_runs.correct(connection, failed, Done(missing=2))
         assert not reconcile_runs.correct(connection, completed, Done(missing=2))
         found = reconcile_runs.get(connection, failed)
-        assert found.outcome == Outcome(listed=3, done=Done(missing=2)) and found.why == "no answer"
+        assert found.outcome == SweepOutcome(listed=3, done=Done(missing=2)) and found.why == "no answer"
     for change in ("reason = 'lease_lost'", "state = 'completed', reason = NULL", "state = 'running', ended_at = NULL"):
         with pytest.raises(sa.exc.IntegrityError), bench.ledger.write() as connection:
             connection.exec_driver_sql(f"UPDATE reconcile_run SET {change} WHERE id = {failed}")
@@ -201,7 +201,7 @@ def test_a_run_is_not_forgotten_before_its_batches_of_entries_are_settled(bench:
     run = new_run(bench)
     with bench.ledger.write() as connection:
         batch = dropped_entries.begin(connection, run, NewBatch("t", "ns.t", 1, ["/a"]))
-        reconcile_runs.abort(connection, run, Outcome(), AbortReason.COMMIT_FAILED, "no answer")
+        reconcile_runs.abort(connection, run, SweepOutcome(), AbortReason.COMMIT_FAILED, "no answer")
     ended_run(bench)
     with bench.ledger.write() as connection:
         assert reconcile_runs.forget_old(connection, runs_max=1) == 0
@@ -266,8 +266,8 @@ def span(lo: int, hi: int) -> SeqRange:
 
 def test_what_a_sink_loses_is_what_lies_above_its_mark() -> None:
     def lost(mark: int | None, *gone: tuple[int, int, int]) -> list[tuple[int, int, int]]:
-        at = SinkMark(SinkId(1), "s", 2, None if mark is None else Seq(mark))
-        found = given_up([at], [GoneRows(span(lo, hi), count) for lo, hi, count in gone])
+        at = SinkWatermark(SinkId(1), "s", 2, None if mark is None else Seq(mark))
+        found = losses_above_watermarks([at], [GoneRows(span(lo, hi), count) for lo, hi, count in gone])
         assert all((x.sink, x.name, x.generation) == (1, "s", 2) for x in found)
         return [(x.rows.lo, x.rows.hi, x.count) for x in found]
 

@@ -7,29 +7,31 @@ import sqlite3
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import sqlalchemy as sa
 
 from strandline.core import failpoints
-from strandline.core.errors import LedgerUnreadable, NotLeader, ResyncNeeded, TermPassed
-from strandline.core.replication import SiteRole
-from strandline.core.types import Abandoned, Reserved, SnapshotId, Staged
-from strandline.ingest.resync import resync_ledger
+from strandline.core.errors import LedgerUnreadable, NotLeader, RefusedError, ResyncNeeded, TermPassed, WatermarkMoved
+from strandline.core.sites.replication import SiteRole
+from strandline.core.types import Abandoned, Reserved, ShardId, SnapshotId, Staged
+from strandline.ingest.resync.run import resync_ledger
 from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import blocks, datasets, sequence
 from strandline.ledger.receive import batches, ended_batches, tokens
-from strandline.ledger.replicate import cuts, followers, following, promotions, rejoining, sites
+from strandline.ledger.replicate import cuts, followers, following, promotion_claims, promotions, rejoining, sites
 from strandline.ledger.replicate.followers import NewFollower
 from strandline.ledger.replicate.rejoining import NewLeader
+from strandline.replicate.follow.follow_datasets import make_dataset
 from tests.ledger.conftest import Bench
 from tests.ledger.receive_bench import new_receiving
 from tests.ledger.test_cuts import CUT, carry_out, sealed
-from tests.ledger.test_following import cut, offer, record, segment
+from tests.ledger.test_following import apply, cut, offer, record, segment
 
 if TYPE_CHECKING:
     from strandline.ingest.context import IngestContext
+    from strandline.replicate.follow.context import FollowContext
 
 
 def new_leader(bench: Bench, term: int = 17, address: str = "https://new") -> NewLeader:
@@ -108,6 +110,45 @@ def test_a_dataset_that_the_new_leader_has_not_stays_and_is_not_followed(bench: 
     assert [f.dataset.name for f in bench.ledger.query(following.list_followed)] == [bench.dataset.name]
 
 
+def test_a_dataset_whose_shards_another_one_has_here_is_refused_in_words(bench: Bench) -> None:
+    """Leaders of an older version may have given two datasets the same ones."""
+    bench.add_dataset("default.other")
+    with bench.ledger.write() as connection, pytest.raises(RefusedError, match="from 1 on, are those of default"):
+        datasets.add(connection, name="default.new", table_uuid="uuid", first_shard=ShardId(1), shards=2)
+
+
+def test_only_what_the_leader_has_never_heard_of_is_only_here(bench: Bench) -> None:
+    other = bench.add_dataset("default.other")
+    assert not bench.ledger.query(sites.is_only_here, other.id), "a leader has its own datasets"
+    rejoining.become_follower(bench.ledger, bench.witness, new_leader(bench))
+    assert bench.ledger.query(sites.is_only_here, other.id)
+    assert not bench.ledger.query(sites.is_only_here, bench.dataset.id)
+
+
+def test_a_dataset_that_a_leader_between_did_not_have_is_followed_on_from_where_it_was(bench: Bench) -> None:
+    """Its items were recorded before: offered from the beginning, none could be recorded, of no dataset."""
+    with bench.ledger.write() as connection:
+        sites.follow(connection, leader="https://first", token=None, term=1)
+        following.follow_dataset(connection, bench.dataset.id)
+    record(bench, offer(bench.dataset, 0, 20, segment(1, 10), segment(11, 20)))
+    apply(bench, 1)
+    [known] = bench.ledger.query(following.list_followed)
+    bench.ledger.change(following.leave, known)
+    terms = offer(bench.dataset, 0, 0).dataset
+    view = SimpleNamespace(main=1, uuid=bench.dataset.table_uuid)
+    context = SimpleNamespace(
+        ledger=bench.ledger, witness=bench.witness,
+        parts=SimpleNamespace(catalog=SimpleNamespace(exists=lambda name: True)),
+        work=SimpleNamespace(tables=SimpleNamespace(view=lambda name: view)),
+    )  # fmt: skip
+    assert make_dataset(cast("FollowContext", context), terms, 32) == bench.dataset
+    [again] = bench.ledger.query(following.list_followed)
+    assert (again.bound, again.term) == (20, 1)
+    later = 32 * 2**40
+    record(bench, offer(bench.dataset, 20, later, cut(later, 20, term=32), term=32))
+    assert [i.head.rows.lo for i in bench.ledger.query(following.open_items)] == [11, later]
+
+
 def test_its_own_followers_hold_nothing_any_more(bench: Bench) -> None:
     with bench.ledger.write() as connection:
         token, _ = tokens.create(connection, "follower-west", None)
@@ -183,8 +224,7 @@ def test_a_running_process_does_not_follow_with_a_ledger_from_before_its_site_wa
 ) -> None:
     rejoining.become_follower(bench.ledger, bench.witness, new_leader(bench))
     backup = copied(bench, tmp_path)
-    promotions.begin(bench.ledger, 17)
-    promotions.claim(bench.ledger, 32)
+    promotion_claims.claim(bench.ledger, 32, of=promotion_claims.begin(bench.ledger, 17))
     promotions.lead(bench.ledger, bench.witness, 32, prepared=(), lost=(), fenced={}, take_over_sinks=lambda c: ())
     restore(bench, backup)
     assert bench.ledger.query(sites.get).follows
@@ -212,8 +252,7 @@ def test_a_site_that_led_twice_begins_at_its_counter_again(bench: Bench) -> None
     carry_out(bench)
     assert bench.ledger.query(cuts.open_cuts, bench.dataset.id) == []
     assert bench.ledger.query(sites.get).own_number == 0, "the first leader keeps its number, and can lead again"
-    promotions.begin(bench.ledger, 17)
-    promotions.claim(bench.ledger, 32)
+    promotion_claims.claim(bench.ledger, 32, of=promotion_claims.begin(bench.ledger, 17))
     promotions.lead(bench.ledger, bench.witness, 32, prepared=(), lost=(), fenced={}, take_over_sinks=lambda c: ())
     bench.publish(bench.reserve("x", 5))
     rejoining.become_follower(bench.ledger, bench.witness, new_leader(bench, 33))
@@ -237,14 +276,13 @@ def test_bodies_from_before_are_not_taken_in_when_the_site_leads_again(bench: Be
     bound = bench.ledger.query(sequence.read).last
     record(bench, offer(whole.dataset, bound, CUT, cut(CUT, 0), term=17))
     carry_out(whole)
-    promotions.begin(bench.ledger, 17)
-    promotions.claim(bench.ledger, 32)
+    promotion_claims.claim(bench.ledger, 32, of=promotion_claims.begin(bench.ledger, 17))
     led = promotions.lead(
         bench.ledger, bench.witness, 32, prepared=(), lost=(), fenced={}, take_over_sinks=lambda c: ()
     )
     assert led.bodies_aside == ((whole.dataset.name, 5),)
     with bench.ledger.read() as connection:
-        aside = ended_batches.aside(connection, whole.dataset.name)
+        aside = ended_batches.list_set_aside(connection, whole.dataset.name)
         assert [(b.key, b.reason) for b in aside] == [(key, promotions.ASIDE_REASON) for key in "abcde"]
         assert batches.due(connection, rows_max=1, older_than=utc_now()) == []
     assert receiving.form() is None and receiving.take() == []
@@ -269,3 +307,44 @@ def test_a_leader_that_hears_of_a_higher_term_takes_nothing_more_and_says_what_t
         sites.check_offers(connection)
     rejoining.become_follower(bench.ledger, bench.witness, new_leader(bench))
     assert bench.ledger.query(sites.get).superseded_term is None
+
+
+def test_what_was_staged_in_a_dataset_that_the_other_leader_never_had_is_published_before_the_site_leads_again(
+    bench: Bench,
+) -> None:
+    """`rejoin` leaves it as it is, and nobody follows that dataset."""
+    mine = bench.add_dataset("default.mine")
+    held = bench.reserve("m", 5, dataset=mine)
+    assert blocks.mark_staged(bench.ledger, bench.witness, held, SnapshotId(5))
+    rejoining.become_follower(bench.ledger, bench.witness, new_leader(bench))
+    promotion_claims.claim(bench.ledger, 32, of=promotion_claims.begin(bench.ledger, 17))
+    with bench.ledger.read_at_once() as connection:
+        [(dataset, staged)] = promotions.read(connection).staged
+    assert (dataset, staged.head) == (mine, held.head)
+    nothing: dict[str, Any] = {"prepared": (), "lost": (), "fenced": {}, "take_over_sinks": lambda c: ()}
+    with pytest.raises(WatermarkMoved, match="was staged meanwhile"):
+        promotions.lead(bench.ledger, bench.witness, 32, **nothing)
+    assert blocks.mark_published(bench.ledger, staged, row_count=5, snapshot=SnapshotId(5))
+    assert (
+        dict(promotions.lead(bench.ledger, bench.witness, 32, **nothing).cuts)["default.mine"].cut.above
+        == held.head.rows.hi
+    )
+
+
+def heard(bench: Bench) -> int:
+    with bench.ledger.read_at_once() as connection:
+        return promotions.read(connection).heard_term
+
+
+def test_the_highest_term_that_a_site_has_heard_of_stays_known(bench: Bench) -> None:
+    """Without an arbiter nothing else keeps it from leading in a lower one."""
+    assert heard(bench) == 1
+    with bench.ledger.write() as connection:
+        assert sites.supersede(connection, term=33, by=None)
+    assert heard(bench) == 33
+    rejoining.become_follower(bench.ledger, bench.witness, new_leader(bench, 17))
+    assert (bench.ledger.query(sites.get).term, heard(bench)) == (1, 33)
+    rejoining.follow_another(bench.ledger, new_leader(bench, 18, "https://another"))
+    assert heard(bench) == 33
+    rejoining.follow_another(bench.ledger, new_leader(bench, 49, "https://another"))
+    assert heard(bench) == 49, "the same place, and a later term"

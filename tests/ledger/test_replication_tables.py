@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from strandline.core.settings import LakeConfig
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.core.types import SeqRange, ShardId
 from strandline.ledger.engine import Ledger
-from strandline.ledger.ingest import blocks, datasets
+from strandline.ledger.ingest import blocks, datasets, restored_blocks
 from tests.ledger.conftest import Bench
 from tests.ledger.test_versions import create_at
 
@@ -75,7 +75,7 @@ def test_a_block_is_in_the_shard_that_was_asked_for_and_else_in_the_first(bench:
     with pytest.raises(sa.exc.IntegrityError, match="a_segment_has_a_shard_of_its_dataset"):
         _reserve_through_sqlalchemy(bench, beyond)
     with bench.ledger.write() as connection:
-        blocks.insert_published(
+        restored_blocks.insert_published(
             connection, wide.id, SeqRange(900, 910), kind=blocks.BlockKind.BATCH, batch_id="found", row_count=11
         )
         found = blocks.of_batch(connection, wide.id, "found")
@@ -145,7 +145,7 @@ def test_an_offered_recovered_range_is_no_postponed_resync(bench: Bench) -> None
     _accepted(bench, BLOCK.format("lease_until, shard, offered", 1, 5, "recovered", "reserved", "1, 0, TRUE"))
     assert isinstance(bench.reserve("a"), blocks.Reserved)
     with bench.ledger.read() as connection:
-        assert blocks.postponed(connection) == []
+        assert restored_blocks.postponed(connection) == []
         blocks.check_resynced(connection, bench.dataset.id)
 
 

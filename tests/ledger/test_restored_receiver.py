@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
 from strandline.core.forward_protocol import KeyIdentity
 from strandline.ledger.receive import batch_receipts, batches, receive_holds, received, tokens
-from strandline.ledger.receive.receipts import Note, Receipt, TokenMark, parse_receipt
+from strandline.ledger.receive.receipts import Note, Receipt, TokenFingerprint, parse_receipt
 from strandline.ledger.receive.received import BodyGone, New, OnHold, OtherBody, Repeat
 from tests.ledger.conftest import Bench
-from tests.ledger.delivery_bench import open_shared
 from tests.ledger.receive_bench import SENDER, Receiving, by_range, new_receiving, span
-
-
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def shared(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    yield from open_shared(request, request.param)
-
-
-@pytest.fixture
-def receiving(shared: Bench) -> Receiving:
-    return new_receiving(shared)
 
 
 @pytest.fixture
@@ -114,7 +102,7 @@ def test_a_token_that_was_forgotten_still_owns_its_keys_and_can_be_replaced(
 ) -> None:
     [body] = receiving.accept("one")
     made = receipt(receiving)
-    mark = TokenMark(f"lost-{receiving.token.id}", f"{receiving.token.id:016}")
+    mark = TokenFingerprint(f"lost-{receiving.token.id}", f"{receiving.token.id:016}")
     note = replace(made.bodies[0].note, owner=mark)
     assert take_back(restored, replace(made, bodies=(replace(made.bodies[0], note=note),))) is None
     assert isinstance(restored.record(restored.body("one"))[0], New), "another token's key is another key"
@@ -126,7 +114,7 @@ def test_a_token_that_was_forgotten_still_owns_its_keys_and_can_be_replaced(
 
 def test_a_body_found_in_the_spool_is_decided_as_if_it_came_in_now(receiving: Receiving) -> None:
     with receiving.ledger.write() as connection:
-        owner = tokens.mark_of(connection, receiving.token.owner)
+        owner = tokens.fingerprint_of(connection, receiving.token.owner)
 
     def find(identity: object, digest: str = "d", **other: object) -> received.Decision:
         note = replace(Note(KeyIdentity("k"), owner, 5, digest, 10), identity=identity, **other)  # type: ignore[arg-type]

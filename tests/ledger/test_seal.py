@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from strandline.core.errors import LedgerBusy, StrandlineError
-from strandline.core.settings import LakeConfig
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.core.types import Dataset, Reserved, Seq, SnapshotId, Staged
 from strandline.ledger.ingest import blocks
 from strandline.ledger.maintain import floors

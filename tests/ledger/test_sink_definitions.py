@@ -8,20 +8,20 @@ from dataclasses import asdict, replace
 import pytest
 
 from strandline.cli.render.promotion import what_it_left
-from strandline.core.audit_events import Event
-from strandline.core.replication import LaneDefinition
+from strandline.core.records.audit_events import Event
+from strandline.core.sites.replication import LaneDefinition
 from strandline.core.types import Seq
 from strandline.deliver import sink_definitions
 from strandline.deliver.sink_definitions import definitions_version, read_definitions, take_over
 from strandline.ledger import audit
 from strandline.ledger.deliver import intents, lanes, quarantine, sinks
-from strandline.ledger.deliver.quarantine import QuarantineState
+from strandline.ledger.deliver.quarantine import NOT_DELIVERED, QuarantineState
 from strandline.ledger.replicate import leader_sinks
 from strandline.ledger.replicate.promotions import Led
-from strandline.replicate.answer_document import sink_definition
-from strandline.replicate.leader_sinks import LeaderSinks, take_over_sinks
-from strandline.replicate.promote import Promoted
-from strandline.status import promotion_documents
+from strandline.replicate.follow.answer_document import sink_definition
+from strandline.replicate.follow.leader_sinks import LeaderSinks, take_over_sinks
+from strandline.replicate.take_over.promote import Promoted
+from strandline.status.documents import promotion_documents
 from tests.ledger.conftest import LAKE, Bench
 from tests.ledger.delivery_bench import new_delivery, one_chunk
 from tests.ledger.test_quarantine import set_aside
@@ -90,6 +90,34 @@ def test_nothing_was_told(bench: Bench) -> None:
         assert take_over_sinks(connection).names == ()
 
 
+def test_a_site_that_was_told_nothing_since_it_led_goes_on_with_its_own_sinks_and_asks_each_where_it_is(
+    bench: Bench,
+) -> None:
+    """Nothing told does not say that there are none: the leader between may have been lost before it was asked."""
+    made = new_delivery(bench, partitioned=False)
+    made.settle(1, 30)
+    made.deliver(10, one_chunk("", None, 10))
+    made.plan(20, one_chunk("", 10, 20))  # under way when the site was replaced
+    with bench.ledger.write() as connection:
+        taken = take_over_sinks(connection)
+    assert (taken.names, taken.removed) == ((made.sink.name,), ())
+    record = bench.ledger.query(sinks.get, made.sink.name)
+    assert (record.instance, record.generation) == (made.sink.instance, 1)
+    assert bench.ledger.query(intents.open_of, record) == []
+    assert [lane.mark for lane in bench.ledger.query(lanes.unchecked, record)] == [10], "the sink is asked first"
+
+
+def test_a_sink_that_the_leader_between_had_no_more_is_removed_and_named(bench: Bench) -> None:
+    made = new_delivery(bench, partitioned=False)
+    LeaderSinks(bench.ledger).keep((), "v1")
+    with bench.ledger.write() as connection:
+        taken = take_over_sinks(connection)
+    assert (taken.names, taken.removed) == ((), (made.sink.name,))
+    found = Promoted(18, already=False, led=Led(18, (), ()), sinks_removed=taken.removed)
+    assert made.sink.name in str(next(what_it_left(found)))
+    assert promotion_documents.promoted(found)["sinks_removed"] == [made.sink.name]
+
+
 def test_the_version_is_another_one_whenever_a_sink_was_added_changed_or_removed(bench: Bench) -> None:
     """A follower is told of it with its next poll: the leader may be lost right after."""
 
@@ -133,3 +161,29 @@ def test_rows_that_wait_in_quarantine_at_the_old_leader_are_counted_by_sink(benc
 
 
 _ADDED = (Event.SINK_ADDED,)
+
+
+def test_rows_that_a_sink_refused_when_the_site_led_before_wait_again_when_it_leads_again(bench: Bench) -> None:
+    """The leader between has delivered up to 100, and has not sent them: only this site has their content."""
+    made, reset = new_delivery(bench), new_delivery(bench)
+    held, given_up, sent = set_aside(made, 3, 7, 9)
+    assert quarantine.discard(bench.ledger, given_up.id) and quarantine.start_replay(bench.ledger, sent.id) == 1
+    set_aside(reset, 3)
+    between = {d.name: d for d in bench.ledger.query(read_definitions)}
+    moved = replace(between[made.sink.name], planned=Seq(100), lanes=(LaneDefinition("k=a", Seq(100), None),))
+    anew = replace(between[reset.sink.name], generation=2, lanes=())
+    LeaderSinks(bench.ledger).keep((moved, anew), "v1")
+    for _ in range(2):  # it may lead, follow and lead again
+        with bench.ledger.write() as connection:
+            take_over_sinks(connection)
+        record = bench.ledger.query(sinks.get, made.sink.name)
+        with bench.ledger.read() as connection:
+            found = quarantine.list_quarantined(connection, record, NOT_DELIVERED)
+        assert [(q.seq, q.reason, q.object, q.partition, q.state) for q in found] == [
+            (q.seq, q.reason, q.object, "k=a", QuarantineState.HELD) for q in (held, sent)
+        ]
+        assert [lane.mark for lane in bench.ledger.query(lanes.unchecked, record)] == [100]
+    with bench.ledger.read() as connection:
+        waiting = quarantine.count_waiting(connection)
+        assert waiting[record.id] == 2
+        assert bench.ledger.query(sinks.get, reset.sink.name).id not in waiting, "a new generation gets every row anew"

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
 from strandline.core.types import Seq
 from strandline.ledger.deliver import quarantine, sink_exposure, sinks
-from strandline.ledger.deliver.quarantine import NOT_DELIVERED, SetAside
+from strandline.ledger.deliver.quarantine import NOT_DELIVERED, StoredRefusedRow
 from strandline.ledger.deliver.sink_exposure import LanePast, SentSpan, SinkGeneration
 from strandline.ledger.ingest import reject_folders
 from strandline.ledger.ingest.reject_folders import RejectFolder
 from strandline.ledger.receive import batches
 from tests.ledger.conftest import Bench
-from tests.ledger.delivery_bench import Delivery, landed, new_delivery, one_chunk, open_shared
+from tests.ledger.delivery_bench import Delivery, landed, one_chunk
 from tests.ledger.receive_bench import new_receiving
-
-
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def shared(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    yield from open_shared(request, request.param)
-
-
-@pytest.fixture
-def delivery(shared: Bench) -> Delivery:
-    return new_delivery(shared)
 
 
 def of(delivery: Delivery) -> list[SinkGeneration]:
@@ -62,8 +48,8 @@ def test_rows_that_a_removed_sink_refused_are_found_by_their_dataset(delivery: D
     stored = delivery.plan(1, one_chunk("", None, 1))
     assert stored is not None
     [chunk] = stored[0].chunks
-    aside = SetAside(stored[0].lane, Seq(1), "no", "an object", 9, {}, "rows")
-    assert quarantine.set_aside(delivery.ledger, delivery.lease, [(chunk.id, aside)])
+    aside = StoredRefusedRow(stored[0].lane, Seq(1), "no", "an object", 9, {}, "rows")
+    assert quarantine.quarantine_rows(delivery.ledger, delivery.lease, [(chunk.id, aside)])
     with delivery.ledger.write() as connection:
         sinks.remove(connection, delivery.sink.id)
     with delivery.ledger.read() as connection:

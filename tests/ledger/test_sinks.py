@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -19,17 +18,7 @@ from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.ingest import blocks
 from strandline.status.sinks import load_sinks
 from tests.ledger.conftest import LAKE, Bench
-from tests.ledger.delivery_bench import Delivery, add_sink, new_delivery, one_chunk, open_shared
-
-
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def shared(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    yield from open_shared(request, request.param)
-
-
-@pytest.fixture
-def delivery(shared: Bench) -> Delivery:
-    return new_delivery(shared)
+from tests.ledger.delivery_bench import Delivery, add_sink, new_delivery, one_chunk
 
 
 def test_a_sink_is_found_as_it_was_given(shared: Bench) -> None:
@@ -118,16 +107,16 @@ def test_two_changes_at_the_same_time_do_not_undo_each_other(delivery: Delivery)
 def test_how_a_sink_fares_is_kept_and_why_it_stopped_is_not_overwritten(delivery: Delivery) -> None:
     id, later = delivery.sink.id, utc_now() + timedelta(minutes=1)
     with delivery.ledger.write() as connection:
-        assert not sinks.went_well(connection, id), "nothing was wrong"
+        assert not sinks.clear_failures(connection, id), "nothing was wrong"
         assert sinks.failed(connection, id, "no answer", later) and sinks.failed(connection, id, "slow", later)
     delivery.refresh()
     assert (delivery.sink.failures, delivery.sink.reason, delivery.sink.retry_at) == (2, "slow", later)
     assert delivery.sink.state is SinkState.ACTIVE
     with delivery.ledger.write() as connection:
-        assert sinks.went_well(connection, id)
+        assert sinks.clear_failures(connection, id)
         assert sinks.pause(connection, id) and not sinks.pause(connection, id)
         assert sinks.stop(connection, id, "it lacks what it had")
-        assert not sinks.failed(connection, id, "slow", later) and not sinks.went_well(connection, id)
+        assert not sinks.failed(connection, id, "slow", later) and not sinks.clear_failures(connection, id)
     delivery.refresh()
     assert (delivery.sink.state, delivery.sink.reason) == (SinkState.STOPPED, "it lacks what it had")
     with delivery.ledger.write() as connection:

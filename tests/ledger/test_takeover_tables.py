@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.core.settings import LakeConfig
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.ledger.engine import Ledger
 from tests.ledger.conftest import Bench
 from tests.ledger.test_replication_tables import BLOCK, _accepted, _refused

@@ -30,19 +30,13 @@ from strandline.jobs.heartbeat import beating
 from strandline.jobs.tasks import Tasks
 from strandline.ledger import tasks
 from strandline.ledger.engine import Ledger
-from strandline.ledger.tasks import Outcome, Task
+from strandline.ledger.tasks import Task, TaskOutcome
 from tests.fork_server import Forked
 from tests.ledger.conftest import Bench
-from tests.ledger.delivery_bench import open_shared
 from tests.ledger.receive_bench import at_once
 
 ANN = Actor("ann", Trigger.API)
 POINTS = ["task.after_begin", "task.before_end", "task.after_end"]
-
-
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def shared(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    yield from open_shared(request, request.param)
 
 
 @pytest.fixture
@@ -83,11 +77,11 @@ def test_a_task_says_who_began_it_and_ends_once(shared: Bench) -> None:
     assert begun.outcome is begun.ended_at is begun.result is begun.error is None
     with shared.ledger.write() as connection:
         assert tasks.renew(connection, lease, seconds=60) == tasks.Renewed(stop_asked=False)
-        assert tasks.end(connection, lease, Outcome.DONE, result={"rows": 3, "name": "\udcff"})
-        assert not tasks.end(connection, lease, Outcome.FAILED, error={"message": "no"}), "it has ended"
+        assert tasks.end(connection, lease, TaskOutcome.DONE, result={"rows": 3, "name": "\udcff"})
+        assert not tasks.end(connection, lease, TaskOutcome.FAILED, error={"message": "no"}), "it has ended"
         assert tasks.renew(connection, lease, seconds=60) is None
     found = get(shared, begun.id)
-    assert (found.outcome, found.result, found.error) == (Outcome.DONE, {"rows": 3, "name": "\udcff"}, None)
+    assert (found.outcome, found.result, found.error) == (TaskOutcome.DONE, {"rows": 3, "name": "\udcff"}, None)
     assert found.ended_at is not None and found.lease_until is None
     with pytest.raises(NoSuchRun, match="999999"):
         get(shared, 999_999)
@@ -100,7 +94,7 @@ def test_a_subject_has_one_task_of_a_kind_at_a_time(shared: Bench) -> None:
     begin(shared, "busy", kind="tick")
     begin(shared, "busy 2")
     with shared.ledger.write() as connection:
-        tasks.end(connection, lease, Outcome.CANCELLED)
+        tasks.end(connection, lease, TaskOutcome.CANCELLED)
     assert begin(shared, "busy")[0].id > begun.id
 
 
@@ -126,10 +120,10 @@ def test_a_task_whose_lease_has_run_out_or_is_from_another_time_has_died(shared:
         )
     begin(shared, f"dies {hours}")  # nobody has to close it first
     found = get(shared, begun.id)
-    assert found.outcome is Outcome.DIED and found.error is not None and found.error["retryable"]
+    assert found.outcome is TaskOutcome.DIED and found.error is not None and found.error["retryable"]
     with shared.ledger.write() as connection:
         assert tasks.renew(connection, lease, seconds=60) is None
-        assert not tasks.end(connection, lease, Outcome.DONE, result={}), "the dead stay dead"
+        assert not tasks.end(connection, lease, TaskOutcome.DONE, result={}), "the dead stay dead"
     assert get(shared, begun.id) == found
 
 
@@ -138,7 +132,7 @@ def test_tasks_are_listed_newest_first_in_pages_and_old_ones_are_forgotten(bench
     ids = [task.id for task, _ in made]
     with bench.ledger.write() as connection:
         for _, lease in made[1:]:
-            tasks.end(connection, lease, Outcome.DONE)
+            tasks.end(connection, lease, TaskOutcome.DONE)
         pages = [tasks.latest(connection, tasks_max=4)]
         pages.append(tasks.latest(connection, tasks_max=4, before=pages[0][-1].id))
         assert [task.id for page in pages for task in page] == ids[::-1]
@@ -160,7 +154,7 @@ def test_the_store_itself_refuses_to_change_a_task(shared: Bench, change: str) -
     with pytest.raises(sa.exc.IntegrityError), shared.ledger.write() as connection:
         connection.execute(sa.text("DELETE FROM task WHERE id = :id"), {"id": begun.id})
     with shared.ledger.write() as connection:
-        tasks.end(connection, lease, Outcome.DONE)
+        tasks.end(connection, lease, TaskOutcome.DONE)
     with pytest.raises(sa.exc.IntegrityError), shared.ledger.write() as connection:
         connection.execute(sa.text("UPDATE task SET outcome = 'failed' WHERE id = :id"), {"id": begun.id})
 
@@ -172,7 +166,7 @@ def test_whatever_happens_a_task_has_one_end_and_a_subject_one_task(bench: Bench
         def __init__(self) -> None:
             super().__init__()
             self.leases: list[Any] = []
-            self.ends: dict[int, Outcome] = {}
+            self.ends: dict[int, TaskOutcome] = {}
             self.all_die()
 
         @rule(subject=st.sampled_from(["a", "b"]))
@@ -188,8 +182,8 @@ def test_whatever_happens_a_task_has_one_end_and_a_subject_one_task(bench: Bench
                 assert free
 
         @precondition(lambda self: self.leases)
-        @rule(data=st.data(), outcome=st.sampled_from([Outcome.DONE, Outcome.CANCELLED]))
-        def end(self, data: st.DataObject, outcome: Outcome) -> None:
+        @rule(data=st.data(), outcome=st.sampled_from([TaskOutcome.DONE, TaskOutcome.CANCELLED]))
+        def end(self, data: st.DataObject, outcome: TaskOutcome) -> None:
             lease = data.draw(st.sampled_from(self.leases))
             with bench.ledger.write() as connection:
                 if tasks.end(connection, lease, outcome):
@@ -212,7 +206,7 @@ def test_whatever_happens_a_task_has_one_end_and_a_subject_one_task(bench: Bench
             with bench.ledger.write() as connection:
                 tasks.close_dead(connection)
             for lease in self.leases:
-                self.ends.setdefault(lease.row, Outcome.DIED)
+                self.ends.setdefault(lease.row, TaskOutcome.DIED)
 
         @invariant()
         def ends_stay(self) -> None:
@@ -234,20 +228,20 @@ def test_the_work_is_done_for_whoever_asked_and_its_result_is_on_record(here: Ta
     with acting_as(ANN):
         begun = here.start("verify", "works", work)
     found = ended(lambda: here.get(begun.id))
-    assert (found.outcome, found.actor, found.result) == (Outcome.DONE, ANN, {"by": "ann", "stopping": False})
+    assert (found.outcome, found.actor, found.result) == (TaskOutcome.DONE, ANN, {"by": "ann", "stopping": False})
 
 
 @pytest.mark.parametrize(
     ("error", "outcome"),
     [
-        (RefusedError("no", hint="ask"), Outcome.REFUSED),
-        (UsageError("wrong"), Outcome.REFUSED),
-        (StorageError("away"), Outcome.FAILED),
-        (CalledOff("called off"), Outcome.CANCELLED),
-        (ZeroDivisionError("zero"), Outcome.FAILED),
+        (RefusedError("no", hint="ask"), TaskOutcome.REFUSED),
+        (UsageError("wrong"), TaskOutcome.REFUSED),
+        (StorageError("away"), TaskOutcome.FAILED),
+        (CalledOff("called off"), TaskOutcome.CANCELLED),
+        (ZeroDivisionError("zero"), TaskOutcome.FAILED),
     ],
 )
-def test_how_work_ends_is_told_with_what_to_do(here: Tasks, error: Exception, outcome: Outcome) -> None:
+def test_how_work_ends_is_told_with_what_to_do(here: Tasks, error: Exception, outcome: TaskOutcome) -> None:
     def work(stopping: threading.Event) -> Mapping[str, Any]:
         raise error
 
@@ -264,9 +258,9 @@ def test_a_result_that_is_no_json_or_too_large_does_not_hide_the_end(
     monkeypatch.setattr(jobs, "RESULT_CHARS_MAX", 100)
     strange = here.start("verify", "strange", lambda stopping: {"what": object()})
     large = here.start("verify", "large", lambda stopping: {"what": "x" * 200})
-    assert ended(lambda: here.get(strange.id)).outcome is Outcome.FAILED
+    assert ended(lambda: here.get(strange.id)).outcome is TaskOutcome.FAILED
     found = ended(lambda: here.get(large.id))
-    assert found.outcome is Outcome.DONE and found.result is not None and "omitted" in found.result
+    assert found.outcome is TaskOutcome.DONE and found.result is not None and "omitted" in found.result
 
 
 def until_called_off(stopping: threading.Event) -> Mapping[str, Any]:
@@ -288,7 +282,7 @@ def test_a_task_is_called_off_from_this_process_and_from_any_other(shared: Bench
     assert first.cancel(far.id).outcome is None
     for task in (near, far):
         found = ended(lambda task=task: first.get(task.id))
-        assert found.outcome is Outcome.CANCELLED and found.stop_asked_at is not None
+        assert found.outcome is TaskOutcome.CANCELLED and found.stop_asked_at is not None
         assert first.cancel(task.id) == found, "calling it off again changes nothing"
     with pytest.raises(NoSuchRun):
         first.cancel(999_999)
@@ -306,7 +300,7 @@ def test_a_process_takes_so_many_tasks_and_none_when_it_ends(shared: Bench) -> N
     with pytest.raises(AlreadyRunning):
         busy_again(busy, "held elsewhere")
     last = busy_again(busy, "last")
-    assert busy.close(seconds_max=60) and busy.get(last.id).outcome is Outcome.CANCELLED
+    assert busy.close(seconds_max=60) and busy.get(last.id).outcome is TaskOutcome.CANCELLED
     with pytest.raises(TooManyTasks):
         busy.start("verify", "late", until_called_off)
 
@@ -350,7 +344,7 @@ def test_a_task_that_was_taken_for_dead_is_told_to_stop_and_stays_dead(shared: B
         connection.execute(sa.text("UPDATE task SET lease_until = 1 WHERE id = :id"), {"id": begun.id})
         assert tasks.close_dead(connection) >= 1
     assert stopped.wait(60) and short.close()
-    assert short.get(begun.id).outcome is Outcome.DIED
+    assert short.get(begun.id).outcome is TaskOutcome.DIED
 
 
 @pytest.mark.parametrize("point", POINTS)
@@ -367,13 +361,13 @@ def test_a_task_whose_process_is_killed_is_told_as_died_and_can_be_begun_again(b
     here = Tasks(bench.ledger, lease_seconds=60)
     [left] = here.latest()
     if point == "task.after_end":
-        assert (left.outcome, left.result) == (Outcome.DONE, {"rows": 7})
+        assert (left.outcome, left.result) == (TaskOutcome.DONE, {"rows": 7})
         return
     assert left.outcome is None, "nobody can know yet"
     with pytest.raises(AlreadyRunning):
         here.start("verify", "partner", lambda stopping: {})
     outlive_lease(bench)
-    assert [t.outcome for t in here.latest()] == [here.get(left.id).outcome] == [Outcome.DIED]
+    assert [t.outcome for t in here.latest()] == [here.get(left.id).outcome] == [TaskOutcome.DIED]
     again = here.start("verify", "partner", lambda stopping: {})
-    assert ended(lambda: here.get(again.id)).outcome is Outcome.DONE
+    assert ended(lambda: here.get(again.id)).outcome is TaskOutcome.DONE
     assert here.close()

@@ -22,14 +22,14 @@ from strandline.core.errors import RefusedError, StorageError
 from strandline.core.types import Seq, SeqRange
 from strandline.deliver.context import DeliverContext
 from strandline.deliver.recover_sink import recover_sink
-from strandline.deliver.sink import Address, Claim, Landed, Parcel, SinkContext
+from strandline.deliver.sink import Address, ChunkRows, Claim, Landed, SinkContext
 from strandline.deliver.sinks.postgres.sink import KIND
 from strandline.deliver.tick import Deliverer, TickReport
 from strandline.iceberg.schema.columns import Column, Primitive
 from strandline.ledger.deliver import sinks
 from strandline.ledger.engine import utc_now
 from strandline.status import sinks as sink_status
-from strandline.status.problems import find_sink_problems
+from strandline.status.problems.lake_problems import find_sink_problems
 from tests.ledger.conftest import LAKE, Bench
 from tests.ledger.delivery_bench import Delivery, new_delivery, open_shared
 from tests.servers import Postgres, free_port
@@ -128,7 +128,7 @@ def _fail_for_long(shared: Bench, bench: DeliverContext, port: int) -> None:
     assert did(Deliverer(bench).tick(name), delivery) == "waiting"
     assert delivery.sink.failing_since is not None and delivery.sink.failing_since >= now, "it counts from there"
     with shared.ledger.write() as connection:
-        assert sinks.went_well(connection, delivery.sink.id)
+        assert sinks.clear_failures(connection, delivery.sink.id)
         sinks.pause(connection, delivery.sink.id)
     delivery.refresh()
     assert delivery.sink.failing_since is None
@@ -151,7 +151,7 @@ def test_the_daemon_asks_an_idle_table_now_and_then_whether_it_was_emptied(
     address = Address(LAKE, delivery.sink.instance, 1, delivery.dataset.name, "")
     with closing(sink), closing(sink.sender("t")) as sender:
         rows = pa.table({"_ingest_seq": pa.array([1, 2], pa.int64()), "line": ["1", "2"]})
-        assert isinstance(sender.send(Parcel(address, SeqRange(Seq(1), Seq(2)), rows)), Landed)
+        assert isinstance(sender.send(ChunkRows(address, SeqRange(Seq(1), Seq(2)), rows)), Landed)
 
     now = [0.0]
     deliverer = Deliverer(bench, clock=lambda: now[0])

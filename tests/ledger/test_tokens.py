@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
@@ -13,13 +12,7 @@ from strandline.core.roles import Role
 from strandline.ledger.engine import Ledger
 from strandline.ledger.receive import tokens
 from tests.ledger.conftest import Bench
-from tests.ledger.delivery_bench import open_shared
 from tests.ledger.receive_bench import at_once
-
-
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def shared(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    yield from open_shared(request, request.param)
 
 
 def test_a_token_is_found_by_its_secret_and_by_nothing_else(shared: Bench) -> None:

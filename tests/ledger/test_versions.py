@@ -16,11 +16,11 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 
 import strandline.ledger.engine as engine_module
-from strandline.core.audit_events import Event
 from strandline.core.errors import LedgerMissing, LedgerTooNew, LedgerUnreadable, StorageError, StrandlineError
 from strandline.core.forward_protocol import LaneName
+from strandline.core.records.audit_events import Event
 from strandline.core.roles import Role
-from strandline.core.settings import LakeConfig
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.ledger import audit
 from strandline.ledger.backup import copy_ledger
 from strandline.ledger.deliver import (
@@ -35,6 +35,7 @@ from strandline.ledger.receive import (
 )
 from strandline.ledger.schema import (
     applied,  # noqa: F401  # all tables
+    consumers,  # noqa: F401  # all tables
     maintain,  # noqa: F401  # all tables
     receive,  # noqa: F401  # all tables
     reconcile,  # noqa: F401  # all tables
@@ -63,6 +64,9 @@ LANDED = {
     "0007_replication.sql": "aaa61c7eb615562d39ba21656f5b214edd6b90831466992073e5655b51fde2b4",
     "0008_takeover.sql": "a1c55c10e57e90c80dd48f4f4bb3cd43452cf0c2473e0d32c54e94406ec22160",
     "0009_cuts.sql": "ae931ed9cf4c7d08a0a1adbae299fd154af6ab3149125515199ccc00cb24a378",
+    "0010_told_bodies.sql": "74581b832e4d57228b089a8e6d6eac286ad4ad4565cf43ce4f0aae4d70856846",
+    "0011_consumers.sql": "16feea112658642136c644185489fb2eea2a8782fd9a49eca9702a9d7e747ebf",
+    "0012_last_published_blocks.sql": "9ceb5bc73ecf492584acdd1249c0d2de8db075a667040927f5cb0163e7575fbe",
 }
 
 
@@ -166,7 +170,7 @@ def test_events_and_tokens_of_the_first_release_get_their_new_names_and_roles(co
     assert [e.event for e in reversed(found)] == list(names.values())
     new_since = {Event.DATASET_CREATED, Event.SESSION_STARTED, Event.SESSION_ENDED, Event.SETTING_APPLIED}
     new_since |= {Event.MAINTENANCE_CALLED_OFF, Event.RUN_CALLED_OFF, Event.TASK_CALLED_OFF}
-    new_since |= {event for event in Event if event.startswith(("follow.", "follower."))}
+    new_since |= {event for event in Event if event.startswith(("follow.", "follower.", "consumer."))}
     assert {e.event for e in found} == set(Event) - new_since, "every name is one of the list, and none is forgotten"
     assert {e.actor for e in found} == {None} and tuple(run) == (None, None), "unknown, not made up"
     assert (token.role, token.expires_at) == (Role.WRITE, None)

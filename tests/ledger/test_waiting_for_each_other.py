@@ -15,12 +15,12 @@ from typing import Any, cast
 import pytest
 
 from strandline.core.errors import LeaseLost, NoSuchDataset, RefusedError
-from strandline.core.settings_maintain import RetainSettings
+from strandline.core.settings.maintain import RetainSettings
 from strandline.core.types import Dataset, Seq
 from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog, open_catalog
 from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.ingest.datasets import DatasetCare
-from strandline.ingest.resync_floor import take_floor
+from strandline.ingest.resync.floor import take_floor
 from strandline.ledger.deliver import losses, sinks
 from strandline.ledger.deliver.losses import NewLoss
 from strandline.ledger.engine import utc_now

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 import pytest
 import sqlalchemy as sa
 
 from strandline.core.actor import Actor, Trigger, acting_as
-from strandline.core.audit_events import Event
+from strandline.core.records.audit_events import Event
 from strandline.core.roles import Role
 from strandline.ledger import audit
 from strandline.ledger.receive import tokens
 from strandline.ledger.serve import web_sessions
 from tests.ledger.conftest import Bench
-from tests.ledger.delivery_bench import open_shared
 
 HOUR = timedelta(hours=1)
-
-
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def shared(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    yield from open_shared(request, request.param)
 
 
 def at(monkeypatch: pytest.MonkeyPatch, moment: datetime) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from strandline.core.errors import ResyncNeeded, StorageError, WitnessUnreadable
-from strandline.core.settings import LakeConfig
-from strandline.ledger.witness import LocalWitness, Mark, Witness, open_witness
+from strandline.core.settings.lake_config import LakeConfig
+from strandline.ledger.witness import LocalWitness, Witness, WitnessRecord, open_witness
 from tests.servers import S3
 
 
@@ -36,21 +36,21 @@ def witness(
 
 
 def test_it_reads_back_what_was_written(witness: Witness) -> None:
-    witness.create(Mark("lake", 0))
+    witness.create(WitnessRecord("lake", 0))
     witness.raise_to(10, expected=0)
     witness.raise_to(25, expected=10)
-    assert witness.read() == Mark("lake", 25)
+    assert witness.read() == WitnessRecord("lake", 25)
 
 
 def test_it_is_made_once(witness: Witness) -> None:
-    witness.create(Mark("lake", 0))
+    witness.create(WitnessRecord("lake", 0))
     with pytest.raises(StorageError):
-        witness.create(Mark("other", 0))
+        witness.create(WitnessRecord("other", 0))
     assert witness.read().lake == "lake"
 
 
 def test_it_moves_only_from_where_the_ledger_thinks_it_is(witness: Witness) -> None:
-    witness.create(Mark("lake", 10))
+    witness.create(WitnessRecord("lake", 10))
     for expected in (9, 11, 0):
         with pytest.raises(ResyncNeeded):
             witness.raise_to(50, expected=expected)
@@ -65,7 +65,7 @@ def test_a_missing_one_is_unreadable_and_not_zero(witness: Witness) -> None:
 
 
 def test_of_racing_ledgers_exactly_one_raises_it(witness: Witness) -> None:
-    witness.create(Mark("lake", 0))
+    witness.create(WitnessRecord("lake", 0))
     for at in range(5):
         won: list[int] = []
 
@@ -85,13 +85,13 @@ def test_of_racing_ledgers_exactly_one_raises_it(witness: Witness) -> None:
 
 
 def test_replacing_is_possible_when_a_person_asks_for_it(witness: Witness) -> None:
-    witness.replace(Mark("lake", 7))
-    assert witness.read() == Mark("lake", 7)
+    witness.replace(WitnessRecord("lake", 7))
+    assert witness.read() == WitnessRecord("lake", 7)
 
 
 def test_a_torn_write_leaves_the_value_before_it(tmp_path: Path) -> None:
     witness = LocalWitness(tmp_path / "witness")
-    witness.create(Mark("lake", 0))
+    witness.create(WitnessRecord("lake", 0))
     witness.raise_to(10, expected=0)
     witness.raise_to(20, expected=10)
     content = bytearray(witness.path.read_bytes())
@@ -106,7 +106,7 @@ def test_a_torn_write_leaves_the_value_before_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", [b"", b"\0" * 1024, b"garbage" * 200])
 def test_a_damaged_one_is_refused(tmp_path: Path, damage: bytes) -> None:
     witness = LocalWitness(tmp_path / "witness")
-    witness.create(Mark("lake", 5))
+    witness.create(WitnessRecord("lake", 5))
     witness.path.write_bytes(damage)
     with pytest.raises(WitnessUnreadable):
         witness.read()

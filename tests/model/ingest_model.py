@@ -1,8 +1,10 @@
-"""The ingest protocol as a small state machine, explored in full: every interleaving of two writers that offer the same
-batch, of recovery, of a sink that delivers what is sealed, and of a ledger that is copied and restored once, with every
-writer free to stop for ever. A resync may find that the table cannot be read, and postpone the dataset.
+"""The ingest protocol as a small state machine, explored in full: every interleaving of two writers that offer other
+rows under one batch id, of recovery, of a sink that delivers what is sealed, and of a ledger that is copied and
+restored once, with every writer free to stop for ever. A resync may find that the table cannot be read, and postpone
+the dataset.
 
-One state is a value; `steps` gives all that can happen next. Blocks have one row, so a block is its number.
+One state is a value; `steps` gives all that can happen next. Blocks have one row, so a block is its number. The digest
+of the rows is the writer's index; the ledger gets it when they are written.
 """
 
 from __future__ import annotations
@@ -12,8 +14,12 @@ from dataclasses import dataclass, replace
 
 from tests.model.explore import Explored, explore
 
-# (number, state, fence), sorted; states: reserved, staged, published, abandoned, recovered
-Blocks = tuple[tuple[int, str, int], ...]
+# (number, state, fence, digest), sorted; states: reserved, staged, published, abandoned, recovered
+Blocks = tuple[tuple[int, str, int, int | None], ...]
+
+
+def _order(block: tuple[int, str, int, int | None]) -> tuple[int, str]:
+    return block[:2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +29,19 @@ class Ledger:
     postponed: tuple[tuple[int, int], ...] = ()  # ranges over which the dataset is not opened yet
 
     def get(self, number: int) -> tuple[str, int] | None:
-        return next(((s, f) for n, s, f in self.blocks if n == number and s != "recovered"), None)
+        return next(((s, f) for n, s, f, _ in self.blocks if n == number and s != "recovered"), None)
 
-    def put(self, number: int, state: str, fence: int) -> Ledger:
+    def digest_of(self, number: int) -> int | None:
+        return next((d for n, s, _, d in self.blocks if n == number and s != "recovered"), None)
+
+    def put(self, number: int, state: str, fence: int, digest: int | None = None) -> Ledger:
+        """A digest that is known stays."""
+        known = self.digest_of(number)
         kept = tuple(b for b in self.blocks if b[0] != number or b[1] == "recovered")
-        return replace(self, blocks=tuple(sorted((*kept, (number, state, fence)))))
+        block = (number, state, fence, digest if known is None else known)
+        return replace(self, blocks=tuple(sorted((*kept, block), key=_order)))
 
-    def of_batch(self) -> tuple[int, str, int] | None:
+    def of_batch(self) -> tuple[int, str, int, int | None] | None:
         return next((b for b in self.blocks if b[1] in ("reserved", "staged", "published")), None)
 
 
@@ -40,6 +52,7 @@ class Process:
     at: str = "idle"
     number: int = 0
     fence: int = 0
+    digest: int = 0  # of the rows that it offers
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +61,18 @@ class State:
     witness: int = 0
     branches: frozenset[int] = frozenset()
     main: tuple[int, ...] = ()  # the batch's rows in main, by number, in the order they came
+    written: tuple[tuple[int, int], ...] = ()  # by number: the digest of the rows that were written under it
+    answered: bool = False  # a writer was told that its rows are in, and main has others
     processes: tuple[Process, ...] = (Process(), Process())
     copy: Ledger | None = None
     restored: bool = False
     reused: bool = False
     mark: int = 0  # how far a sink has delivered, by its own record, which no restore takes back
     late: bool = False  # a row came into main at or below the mark: the sink will never see it
+
+    def digest_of(self, number: int) -> int | None:
+        """Of the rows on a branch or in main, as the snapshot itself says."""
+        return dict(self.written).get(number)
 
     def with_process(self, index: int, process: Process, **changes: object) -> State:
         processes = (*self.processes[:index], process, *self.processes[index + 1 :])
@@ -68,6 +87,8 @@ class Rules:
     nothing_rolls_forward_below_a_mark: bool = True
     a_postponed_dataset_takes_nothing: bool = True
     a_postponed_dataset_holds_the_seal: bool = True
+    the_branch_names_the_digest: bool = True
+    a_repeat_is_compared_when_its_block_is_settled: bool = True
     numbers_max: int = 4
     fence_max: int = 3
 
@@ -85,9 +106,23 @@ def steps(state: State, rules: Rules) -> Iterator[State]:
         yield replace(state, ledger=state.copy, restored=True)
 
 
+def _named(state: State, number: int, rules: Rules) -> int | None:
+    return state.digest_of(number) if rules.the_branch_names_the_digest else None
+
+
+def _answer(state: State, index: int, process: Process, rules: Rules, /, **changes: object) -> State:
+    """The batch is published: the writer's rows are in, or it is refused because they are others."""
+    after = replace(state, **changes)  # type: ignore[arg-type]
+    known = after.ledger.digest_of(process.number)
+    if rules.a_repeat_is_compared_when_its_block_is_settled and known not in (None, process.digest):
+        return after.with_process(index, replace(process, at="refused"))
+    is_other = after.digest_of(process.number) not in (None, process.digest)
+    return after.with_process(index, replace(process, at="done"), answered=after.answered or is_other)
+
+
 def _settled(ledger: Ledger, rules: Rules) -> int:
     """As far as the seal can be, if other batches were published in between."""
-    is_open = [n - 1 for n, s, _ in ledger.blocks if s in ("reserved", "staged")]
+    is_open = [n - 1 for n, s, _, _ in ledger.blocks if s in ("reserved", "staged")]
     if rules.a_postponed_dataset_holds_the_seal:
         is_open += [lo - 1 for lo, _ in ledger.postponed]
     return min(is_open, default=ledger.counter)
@@ -107,13 +142,14 @@ def _process_steps(state: State, index: int, process: Process, rules: Rules) -> 
             yield from _offer(state, index, rules)
         case "reserved":
             staged = state.branches | {process.number}
-            yield state.with_process(index, replace(process, at="written"), branches=staged)
+            written = tuple(sorted({**dict(state.written), process.number: process.digest}.items()))
+            yield state.with_process(index, replace(process, at="written"), branches=staged, written=written)
         case "written":
             yield from _commit_point(state, index, process, rules)
         case "staged":
             yield _publish(state, index, process)
         case "published":
-            yield _settle(state, index, process)
+            yield _settle(state, index, process, rules)
         case "recovering":
             yield from _recover(state, index, process, rules)
 
@@ -125,14 +161,17 @@ def _offer(state: State, index: int, rules: Rules) -> Iterator[State]:
     ledger = state.ledger
     known = ledger.of_batch()
     if known is not None:
-        number, kind, fence = known
+        number, kind, fence, digest = known
+        mine = state.processes[index].digest
+        if not rules.a_repeat_is_compared_when_its_block_is_settled and digest not in (None, mine):
+            return  # it was compared once, with what the ledger knew when the batch was offered
         if kind == "staged":
-            yield state.with_process(index, Process("staged", number, fence))
+            yield state.with_process(index, Process("staged", number, fence, mine))
         elif kind == "reserved" and fence < rules.fence_max:  # its lease may have run out: take it over
             taken = ledger.put(number, "reserved", fence + 1)
-            yield state.with_process(index, Process("recovering", number, fence + 1), ledger=taken)
+            yield state.with_process(index, Process("recovering", number, fence + 1, mine), ledger=taken)
         elif kind == "published":
-            yield state.with_process(index, Process("done", number))
+            yield _answer(state, index, Process("done", number, 0, mine), rules)
         return
     if state.witness != ledger.counter:
         yield from _open(state, rules)
@@ -143,7 +182,8 @@ def _offer(state: State, index: int, rules: Rules) -> Iterator[State]:
     yield replace(state, witness=number)  # killed between witness and commit
     taken = replace(ledger, counter=number).put(number, "reserved", 1)
     reused = state.reused or number in state.main or number in state.branches
-    yield state.with_process(index, Process("reserved", number, 1), ledger=taken, witness=number, reused=reused)
+    mine = state.processes[index].digest
+    yield state.with_process(index, Process("reserved", number, 1, mine), ledger=taken, witness=number, reused=reused)
 
 
 def _commit_point(state: State, index: int, process: Process, rules: Rules) -> Iterator[State]:
@@ -154,16 +194,16 @@ def _commit_point(state: State, index: int, process: Process, rules: Rules) -> I
         return
     found = state.ledger.get(process.number)
     if found == ("reserved", process.fence):
-        marked = state.ledger.put(process.number, "staged", process.fence)
+        marked = state.ledger.put(process.number, "staged", process.fence, process.digest)
         yield state.with_process(index, replace(process, at="staged"), ledger=marked)
     elif found is not None and found[0] == "staged":
         yield state.with_process(index, replace(process, at="staged"))
     elif found is not None and found[0] == "published":
-        yield state.with_process(index, replace(process, at="done"))
+        yield _answer(state, index, process, rules)
     elif found is None or found[0] == "abandoned":
-        yield state.with_process(index, Process(), branches=state.branches - {process.number})
+        yield state.with_process(index, _idle(process), branches=state.branches - {process.number})
     else:
-        yield state.with_process(index, Process())  # another fence: leave everything
+        yield state.with_process(index, _idle(process))  # another fence: leave everything
 
 
 def _publish(state: State, index: int, process: Process) -> State:
@@ -177,12 +217,16 @@ def _publish(state: State, index: int, process: Process) -> State:
     return state.with_process(index, after, branches=state.branches - {number})
 
 
-def _settle(state: State, index: int, process: Process) -> State:
+def _idle(process: Process) -> Process:
+    return Process(digest=process.digest)
+
+
+def _settle(state: State, index: int, process: Process, rules: Rules) -> State:
     found = state.ledger.get(process.number)
     if found is None or found[0] != "staged" or process.number not in state.main:
-        return state.with_process(index, Process())
+        return state.with_process(index, _idle(process))
     marked = state.ledger.put(process.number, "published", found[1])
-    return state.with_process(index, replace(process, at="done"), ledger=marked)
+    return _answer(state, index, process, rules, ledger=marked)
 
 
 def _recover(state: State, index: int, process: Process, rules: Rules) -> Iterator[State]:
@@ -194,18 +238,18 @@ def _recover(state: State, index: int, process: Process, rules: Rules) -> Iterat
         return
     number, ledger = process.number, state.ledger
     if ledger.get(number) != ("reserved", process.fence):
-        yield state.with_process(index, Process())
+        yield state.with_process(index, _idle(process))
     elif number in state.main:
-        yield state.with_process(index, Process("done", number), ledger=ledger.put(number, "published", process.fence))
+        marked = ledger.put(number, "published", process.fence, _named(state, number, rules))
+        yield _answer(state, index, process, rules, ledger=marked)
     elif number in state.branches and not state.main and _may_roll_forward(state, number, rules):
-        yield state.with_process(
-            index, replace(process, at="staged"), ledger=ledger.put(number, "staged", process.fence)
-        )
+        marked = ledger.put(number, "staged", process.fence, _named(state, number, rules))
+        yield state.with_process(index, replace(process, at="staged"), ledger=marked)
     else:
         taken = state.witness + 1 if rules.abandoning_takes_a_number else state.witness
         if taken <= rules.numbers_max:
             given_up = replace(ledger, counter=taken).put(number, "abandoned", process.fence)
-            yield state.with_process(index, Process(), ledger=given_up, witness=taken)
+            yield state.with_process(index, _idle(process), ledger=given_up, witness=taken)
 
 
 def _may_roll_forward(state: State, number: int, rules: Rules) -> bool:
@@ -228,7 +272,7 @@ def _open(state: State, rules: Rules) -> Iterator[State]:
 
 
 def _fenced(blocks: Blocks) -> Blocks:
-    return tuple((n, s, f + 1 if s in ("reserved", "staged") else f) for n, s, f in blocks)
+    return tuple((n, s, f + 1 if s in ("reserved", "staged") else f, d) for n, s, f, d in blocks)
 
 
 def _complete(state: State, rules: Rules) -> State:
@@ -237,7 +281,7 @@ def _complete(state: State, rules: Rules) -> State:
     (lo, hi), *others = ledger.postponed
     gap = range(lo, hi + 1)
     candidates = sorted((n for n in state.branches if n in gap), reverse=True)
-    published = any(s == "published" for _, s, _ in ledger.blocks)
+    published = any(s == "published" for _, s, _, _ in ledger.blocks)
     for number in candidates[:1] if rules.one_batch_rolls_forward_once else candidates:
         if not _may_roll_forward(state, number, rules):
             continue
@@ -248,13 +292,14 @@ def _complete(state: State, rules: Rules) -> State:
         if known is not None and known[1] == "reserved":
             ledger = ledger.put(known[0], "abandoned", known[2])
         if ledger.of_batch() is None:
-            ledger = ledger.put(number, "published", 1)
-    blocks = tuple(sorted({*ledger.blocks, (lo, "recovered", 1)}))
+            ledger = ledger.put(number, "published", 1, _named(state, number, rules))
+    blocks = tuple(sorted({*ledger.blocks, (lo, "recovered", 1, None)}, key=_order))
     return replace(state, ledger=Ledger(ledger.counter, blocks, tuple(others)))
 
 
 def explored(rules: Rules) -> Explored[State]:
-    return explore(State(), lambda state: steps(state, rules), _broken)
+    offered = (Process(), Process(digest=1))
+    return explore(State(processes=offered), lambda state: steps(state, rules), _broken)
 
 
 def _broken(state: State) -> str:
@@ -262,4 +307,6 @@ def _broken(state: State) -> str:
         return "the batch is in main twice"
     if state.reused:
         return "a number was used again"
+    if state.answered:
+        return "other rows were taken for a repeat of the batch"
     return "a row came in below a mark" if state.late else ""

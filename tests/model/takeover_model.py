@@ -8,6 +8,7 @@ was acknowledged is gone without a file of it; and sites that follow have what t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 from tests.model.explore import Explored, explore
@@ -31,7 +32,7 @@ def explored(world: World, rules: Rules, states_max: int = 3_000_000) -> Explore
 def steps(state: State, world: World, rules: Rules) -> Iterator[State]:
     progress = [s for s in _progress(state, world, rules) if s != state]
     for after in (*progress, *_persons_and_clients(state, world, rules)):
-        yield after if after.fault else _noticed(after, world, rules)
+        yield after if after.fault else _noticed(after, world, rules)  # the same state comes from several others
     if not progress and world.arbiter and (fault := _stands_still(state)):
         yield state._replace(fault=fault)
 
@@ -52,13 +53,19 @@ def _with(state: State, n: int, site: Site) -> State:
 
 
 def seal(site: Site) -> int:
-    below = min((b.number for b in site.blocks if b.state in ("open", "staged")), default=site.bound + 1)
-    return max((b.number for b in site.blocks if b.state == "done" and b.number < below), default=0)
+    return _seal(site.blocks, site.bound)
+
+
+@lru_cache(100_000)
+def _seal(blocks: tuple[Block, ...], bound: int) -> int:
+    below = min((b.number for b in blocks if b.state in ("open", "staged")), default=bound + 1)
+    return max((b.number for b in blocks if b.state == "done" and b.number < below), default=0)
 
 
 # --- what must not be ---
 
 
+@lru_cache(100_000)
 def _noticed(state: State, world: World, rules: Rules) -> State:
     """Consumers read at once what is sealed, and leaders are told at once."""
     sites = list(state.sites)
@@ -157,6 +164,9 @@ def _lead(state: State, n: int, site: Site, world: World, rules: Rules) -> Itera
     if record.term > site.term:  # it hears of that, stops, and a person lets it rejoin
         yield _with(state, n, _rejoined(site))
     ours = record.term == site.term and record.site == n
+    if record.term < site.term and world.restored:  # the arbiter was restored
+        anew = Record(site.term, n, before=record.term, members=frozenset())
+        yield _with(state, n, site._replace(holds=True))._replace(record=anew)
     if ours and not (record.fresh and record.leads and site.holds):
         yield _with(state, n, site._replace(holds=True))._replace(record=record._replace(fresh=True, leads=True))
     fault = "a write passes after another site leads" if any(s.term > site.term for s in _leaders(state)) else ""
@@ -311,12 +321,15 @@ def _take_the_term(state: State, n: int, site: Site, world: World, rules: Rules)
     if record.fresh and rules.promote_waits_for_the_lease:
         return
     last = record.term if record.leads or not rules.a_claim_that_does_not_lead_can_be_replaced else record.before
-    if site.term != last and rules.promote_needs_the_cut_of_the_last_leader:
+    if site.term > last and rules.an_older_record_names_no_members:
+        yield _with(state, n, site._replace(asked=0))
+        return
+    if site.term < last and rules.promote_needs_the_cut_of_the_last_leader:
         blocked = not record.leads and site.term == record.before
         fault = "a claim that never led keeps everybody from leading" if blocked else ""
         yield _with(state, n, site._replace(asked=0))._replace(fault=fault)
         return
-    term = _next_term(record.term, n, rules)
+    term = _next_term(max(record.term, site.term), n, rules)
     taken = Record(term, n, leads=False, before=last, members=record.members)
     fault = "" if record.term == site.asked else "a leader was replaced that nobody asked to replace"
     yield _with(state, n, site._replace(claimed=term))._replace(record=taken, fault=fault)
@@ -375,6 +388,15 @@ def _persons_and_clients(state: State, world: World, rules: Rules) -> Iterator[S
             yield from _change_members(state, n, site, world, rules)
         if site.role == "follower" and n == WRITTEN_OFF and not site.claimed and state.lost < world.lost:
             yield _with(state, n, Site(instance=site.instance + 1))._replace(lost=state.lost + 1)
+    if state.restored < world.restored and _all_follow(state):
+        yield state._replace(record=Record(), restored=state.restored + 1)
+
+
+def _all_follow(state: State) -> bool:
+    """Whoever has not heard of the last leader cannot know that the record is older: a person must not restore it
+    before."""
+    leader = _leader(state)
+    return leader is not None and all(s.term == leader.term and not s.asked for s in state.sites)
 
 
 def _change_members(state: State, n: int, site: Site, world: World, rules: Rules) -> Iterator[State]:

@@ -94,10 +94,11 @@ class State(NamedTuple):
     promotes: int = 0
     changes: int = 0
     lost: int = 0
+    restored: int = 0
     fault: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class World:
     writes: int = 2
     promotes: int = 1
@@ -105,11 +106,13 @@ class World:
     """How often somebody begins to remove a follower, to wait for it again, or to write it as member."""
     lost: int = 0
     """How often that follower's disk is lost, and the site is made again."""
+    restored: int = 0
+    """How often the arbiter is restored from its first copy, when all sites have heard of the leader since."""
     candidates: tuple[int, ...] = (1, 2)
     arbiter: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Rules:
     # the arbiter
     promote_waits_for_the_lease: bool = True
@@ -117,6 +120,7 @@ class Rules:
     promote_replaces_the_term_that_was_asked: bool = True
     promote_needs_the_cut_of_the_last_leader: bool = True
     it_leads_in_the_record_before_it_leads: bool = True
+    an_older_record_names_no_members: bool = True
     a_claim_that_does_not_lead_can_be_replaced: bool = True
     a_lost_claim_ends: bool = True
     the_commit_point_asks_for_the_lease: bool = True

@@ -21,7 +21,9 @@ def test_no_interleaving_doubles_a_batch_reuses_a_number_or_slips_a_row_below_a_
         Rules(nothing_rolls_forward_below_a_mark=False),
         Rules(a_postponed_dataset_takes_nothing=False),
         Rules(a_postponed_dataset_holds_the_seal=False),
+        Rules(the_branch_names_the_digest=False),
+        Rules(a_repeat_is_compared_when_its_block_is_settled=False),
     ],
 )
-def test_without_this_rule_the_model_finds_a_way_to_double_a_batch_or_to_slip_it_below_a_mark(without: Rules) -> None:
+def test_without_this_rule_the_model_finds_a_batch_twice_or_below_a_mark_or_taken_for_another(without: Rules) -> None:
     assert explored(without).broken

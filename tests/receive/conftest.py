@@ -22,7 +22,7 @@ import uvicorn
 from strandline.core import failpoints, forward_protocol
 from strandline.core.errors import NoSuchDataset
 from strandline.core.forward_protocol import LaneName, RangeIdentity
-from strandline.core.settings import LakeConfig
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.core.types import Dataset, Seq, SeqRange
 from strandline.iceberg.schema.columns import Column
 from strandline.iceberg.schema.schema_file import parse_columns
@@ -33,7 +33,7 @@ from strandline.ledger.receive import senders, tokens
 from strandline.ledger.receive.receipts import open_receipts
 from strandline.ledger.receive.senders import SourceRecord
 from strandline.ledger.schema.receive import received
-from strandline.ledger.witness import Mark, open_witness
+from strandline.ledger.witness import WitnessRecord, open_witness
 from strandline.receive.context import ReceiverContext
 from strandline.receive.http.app import create_app
 from strandline.receive.spool import open_spool
@@ -62,9 +62,8 @@ class Bench:
             "spool": open_spool(self.config),
             "receipts": open_receipts(self.config),
             "witness": open_witness(self.config),
-            "schema_of": self.schema_of,
+            "tables": self,
             "read_lines": read_json_lines,
-            "inspect": self.inspect,
         }
         return ReceiverContext(**(known | other))
 
@@ -200,7 +199,7 @@ def open_bench(config: LakeConfig) -> Bench:
     folder = config.warehouse_folder
     assert folder is not None
     folder.mkdir(parents=True, exist_ok=True)
-    open_witness(config).create(Mark("lake-under-test", 0))
+    open_witness(config).create(WitnessRecord("lake-under-test", 0))
     with ledger.write() as connection:
         dataset = datasets.add(connection, name="default.events", table_uuid="uuid-of-events")
         token, secret = tokens.create(connection, "first", None)

@@ -26,7 +26,7 @@ from strandline.core.roles import Role
 from strandline.http.verified_callers import SharedQuestions
 from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.ledger.ingest import datasets
-from strandline.ledger.receive import received, tokens
+from strandline.ledger.receive import received, spool_files, tokens
 from strandline.receive.http import caches, questions
 from strandline.receive.http.request_handler import RequestHandler
 from tests.receive.conftest import LANE, Bench, Client, arrow, eventually, lines, numbered, some, span
@@ -619,7 +619,9 @@ def test_a_question_is_no_way_around_the_limit_of_a_body(client: Client) -> None
     _said(answer, 413, Answer.TOO_LARGE)
 
 
-def test_questions_are_small_and_what_asks_spark_is_not_queued_without_end(bench: Bench) -> None:
+def test_questions_are_small_and_what_asks_spark_is_not_queued_without_end(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sender = {"lake": LANE.lake, "instance": LANE.instance, "generation": 1, "dataset": LANE.dataset}
     go_on = threading.Event()
     waiting: list[int] = []
@@ -629,7 +631,8 @@ def test_questions_are_small_and_what_asks_spark_is_not_queued_without_end(bench
         assert go_on.wait(60)
         return {"ranges": []}
 
-    client = bench.serve(inspect=slowly)
+    monkeypatch.setattr(bench, "inspect", slowly)
+    client = bench.serve()
     _said(client.ask("held", **sender, lanes=[{"partition": ""}] * 1001), 400, Answer.BAD_REQUEST)
     many = [{"partition": "x" * 1000}] * 5000
     assert _said(client.ask("held", **sender, lanes=many), 413, Answer.TOO_LARGE)["limit"] == 4 << 20
@@ -649,7 +652,7 @@ def test_many_bodies_at_once_ask_the_ledger_once_how_much_waits(
 ) -> None:
     monkeypatch.setattr("strandline.http.verified_callers.VERIFIED_SECONDS", 3600)  # else their callers ask, too
     _said(client.send(some(1), "first"), 202, Answer.ACCEPTED)
-    waiting_bytes, ask = received.waiting_bytes, SharedQuestions.ask
+    waiting_bytes, ask = spool_files.waiting_bytes, SharedQuestions.ask
     asked: list[int] = []
     measured: list[int] = []
 
@@ -663,7 +666,7 @@ def test_many_bodies_at_once_ask_the_ledger_once_how_much_waits(
         return waiting_bytes(connection)
 
     monkeypatch.setattr(SharedQuestions, "ask", counted)
-    monkeypatch.setattr(received, "waiting_bytes", slowly)
+    monkeypatch.setattr(spool_files, "waiting_bytes", slowly)
     monkeypatch.setattr("strandline.receive.http.admission.GAUGE_SECONDS", -1)
     with ThreadPoolExecutor(8) as pool:
         for answer in pool.map(lambda n: client.send(some(1), f"k{n}"), range(8)):

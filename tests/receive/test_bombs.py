@@ -28,7 +28,7 @@ from strandline.core.forward_protocol import ARROW, JSON_LINES, KeyIdentity
 from strandline.iceberg.schema.columns import Column
 from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.ingest.sources.body import read_json_lines
-from strandline.ledger.receive.receipts import Note, TokenMark
+from strandline.ledger.receive.receipts import Note, TokenFingerprint
 from strandline.receive.body.decompress import TooLarge
 from strandline.receive.body.parse import Packed, read_body
 from strandline.receive.spool import Spool
@@ -71,7 +71,7 @@ def grown(do: Callable[[], object]) -> int:
 def take(body: bytes, columns: tuple[Column, ...], form: str, folder: Path, encoding: str = "identity") -> int:
     """Read, and spooled, as the receiver does it; how many rows."""
     rows = read_body(Packed(body, form, encoding, None), columns, BYTES_MAX, read_json_lines)
-    note = Note(KeyIdentity("k"), TokenMark("first", "0123456789abcdef"), rows.num_rows, "sha256:d", len(body))
+    note = Note(KeyIdentity("k"), TokenFingerprint("first", "0123456789abcdef"), rows.num_rows, "sha256:d", len(body))
     Spool(LocalObjects(folder)).write("table", rows, note)
     return rows.num_rows
 

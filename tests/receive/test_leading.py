@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from strandline.core import forward_protocol
-from strandline.core.settings import LakeConfig
-from strandline.core.settings_replication import ReplicationSettings
+from strandline.core.settings.lake_config import LakeConfig
+from strandline.core.settings.replication import ReplicationSettings
 from strandline.ledger.receive import received
 from strandline.ledger.receive.receipts import open_receipts
 from strandline.ledger.replicate import sites
@@ -22,7 +22,7 @@ from strandline.receive.intake import Intake, IntakeContext
 from strandline.receive.spool import open_spool
 from strandline.replicate.arbiter.arbiter import Arbiter
 from strandline.replicate.arbiter.folder import FolderCell
-from strandline.replicate.lease import SiteLease
+from strandline.replicate.lead.lease import SiteLease
 from tests.receive.conftest import Bench, Client, some, span
 
 LAKE, LEASE = "lake-under-test", 30.0

@@ -30,7 +30,7 @@ from strandline.ledger.receive import (
     tokens,
 )
 from strandline.ledger.receive.receipts import Note, Receipt, open_receipts
-from strandline.ledger.receive.received import Body
+from strandline.ledger.receive.received import UnrecordedBody
 from strandline.ledger.witness import open_witness
 from strandline.receive import ledger_watch
 from strandline.receive.committer import Committer
@@ -39,6 +39,7 @@ from strandline.receive.intake import Intake, IntakeContext
 from strandline.receive.record_found import FoundBodies, RecordedBodies
 from strandline.receive.spool import open_spool
 from strandline.receive.sqlite_lock import LedgerAccess
+from tests.ledger.receive_bench import in_table
 from tests.receive.conftest import LANE, Bench, Client, eventually, lines, some, span
 
 
@@ -142,7 +143,7 @@ def test_bodies_that_cannot_be_recorded_are_told_each_with_its_reason_and_once(
     assert _said(client.send(some(1), "k1")) == _said(client.send(some(2, 4), rows=span(1, 2))) == ACCEPTED
     bench.add_token("another")
     with bench.ledger.read() as connection:
-        marks = {t.name: tokens.mark_of(connection, t.owner) for t in tokens.list_tokens(connection)}
+        marks = {t.name: tokens.fingerprint_of(connection, t.owner) for t in tokens.list_tokens(connection)}
     mine, other = marks["first"], marks["another"]
     later = RangeIdentity(replace(LANE, generation=2), span(9, 9))
     reasons: dict[str, str] = {}
@@ -169,7 +170,7 @@ def test_bodies_that_cannot_be_recorded_are_told_each_with_its_reason_and_once(
     assert left.by_dataset == {"default.events": 5} and left.first == tuple(sorted(done.left, key=lambda f: f.name))
     young = _adoption(bench).run(older_than=utc_now() - timedelta(hours=1))
     assert young.left == [] and _receiver(bench).unrecorded() == left, "what is passed over is as it was"
-    gone = _receiver(bench).set_unrecorded_aside("events")
+    gone = _receiver(bench).move_unrecorded_aside("events")
     assert {f.name for f in gone} == set(reasons) and _receiver(bench).unrecorded().by_dataset == {}
     assert len([p for p in bench.files() if p.suffix == ".unsure"]) == 5
 
@@ -207,6 +208,7 @@ def test_receipts_of_a_dropped_dataset_go_and_others_stay(bench: Bench) -> None:
     with bench.ledger.read() as connection:
         receipts.write(bench.dataset.table_uuid, batch_receipts.receipt_of(connection, batch))
     receipts.write("of a table that the ledger does not know", Receipt(batch.batch_id, ()))
+    in_table(bench.ledger, batch, span(1, 3))
     batches.settle(bench.ledger, batch, span(1, 3))
     receiver.intake().tidy()
     assert receipts.tables() == {bench.dataset.table_uuid, "of a table that the ledger does not know"}
@@ -238,12 +240,12 @@ def test_a_file_that_another_receiver_has_in_hand_is_not_taken_from_it(bench: Be
     with bench.ledger.read() as connection:
         token = tokens.find(connection, bench.token)
         assert token is not None
-        note = Note(KeyIdentity("k"), tokens.mark_of(connection, token.owner), 2, "d", 1)
+        note = Note(KeyIdentity("k"), tokens.fingerprint_of(connection, token.owner), 2, "d", 1)
     rows = pa.table({"id": pa.array([1, 2], pa.int64()), "text": ["a", "b"]})
     name, size = spool.write(bench.dataset.table_uuid, rows, note)
     assert _adoption(bench).run() == RecordedBodies(1, 2, 0)
     committer = Committer(LedgerAccess(bench.ledger), spool)
-    body = Body(bench.dataset.id, KeyIdentity("k"), token.id, 2, "d", 1, name, size)
+    body = UnrecordedBody(bench.dataset.id, KeyIdentity("k"), token.id, 2, "d", 1, name, size)
     assert isinstance(committer.submit(body).result(60), received.Repeat)
     committer.close()
     assert [row["id"] for row in bench.rows()] == [1, 2]

@@ -13,9 +13,9 @@ import pytest
 
 from strandline.core.errors import StorageError
 from strandline.core.forward_protocol import KeyIdentity, LaneName, RangeIdentity
-from strandline.core.settings import LakeConfig
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.core.types import Seq, SeqRange
-from strandline.ledger.receive.receipts import Note, Receipt, ReceiptBody, TokenMark, open_receipts
+from strandline.ledger.receive.receipts import Note, Receipt, ReceiptBody, TokenFingerprint, open_receipts
 from strandline.receive.spool import FOLDER, Spool, open_spool
 from strandline.storage.objects import LocalObjects
 from tests.conftest import MakeHome
@@ -23,7 +23,7 @@ from tests.conftest import MakeHome
 ROWS = pa.table(
     {"id": [1, 2, 3], "text": ["a", None, "c" * 1000], "at": pa.array([1, 2, 3], pa.timestamp("us", "UTC"))}
 )
-NOTE = Note(KeyIdentity("k"), TokenMark("first", "0123456789abcdef"), 3, "sha256:d", 100)
+NOTE = Note(KeyIdentity("k"), TokenFingerprint("first", "0123456789abcdef"), 3, "sha256:d", 100)
 
 
 @pytest.fixture(params=["folder", "s3"])

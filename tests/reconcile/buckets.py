@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import obstore
 
-from strandline.core.settings import WarehouseSettings
+from strandline.core.settings.lake_config import WarehouseSettings
 from tests.servers import S3
 
 

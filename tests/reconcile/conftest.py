@@ -13,11 +13,12 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
-from strandline.core.settings import LakeConfig, Settings
+from strandline.core.settings.lake_config import LakeConfig, Settings
 from strandline.core.types import SEQ_COLUMN, Seq
 from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog, open_catalog
 from strandline.iceberg.schema.schema_file import parse_columns
-from strandline.reconcile.model import Finding, LedgerContext, Phase, Survey, TableSeal
+from strandline.reconcile.compare.compared import Survey
+from strandline.reconcile.model import Finding, LedgerContext, Phase, TableSeal
 from strandline.reconcile.storage.local_store import LocalStore
 from strandline.reconcile.survey import LakeSurveyor
 from tests.reconcile.whole_lakes import MakeLake, WholeLake

@@ -20,7 +20,7 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IntegerType, NestedField, StringType
 
-from strandline.core.reconcile_records import Run
+from strandline.core.records.reconcile_records import ReconcileRun
 from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
 from strandline.reconcile import survey
 from strandline.reconcile.storage.pool import Pool
@@ -79,7 +79,7 @@ class FlippedLake(WholeLake):
         assert after.aborted is None and after.outcome.done.orphans == 2, after
         self.put_back()
 
-    def flip_one(self, path: str, bit: int, strays: int = 0) -> Run:
+    def flip_one(self, path: str, bit: int, strays: int = 0) -> ReconcileRun:
         content = flip(path, bit)
         run = self.run(ACT)
         assert run.aborted is None, (path, bit, run.why)

@@ -1,7 +1,7 @@
 """Importing this makes a grace window of one hour one of none: a commit of a moment ago is old enough. The settings
 allow no such thing. Other windows are what they say."""
 
-from strandline.core.settings_reconcile import ReconcileSettings
+from strandline.core.settings.reconcile import ReconcileSettings
 
 NO_GRACE_HOURS = 1
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import strandline
 from strandline.core import failpoints
-from strandline.core.reconcile_records import Asked
+from strandline.core.records.reconcile_records import Asked
 from strandline.ledger.engine import Ledger
 from tests.reconcile import no_grace  # noqa: F401
 

@@ -17,7 +17,7 @@ import pytest
 from strandline.reconcile.on_spark.listing import FILE, FOLDER, LEVELS, Lister
 from strandline.reconcile.storage import object_inventory
 from strandline.reconcile.storage.object_inventory import list_level, list_prefixes
-from strandline.storage.s3_listing import Bucket
+from strandline.storage.s3_listing import ListedBucket
 from strandline.storage.s3_settings import S3Settings
 from tests.servers import S3
 
@@ -41,7 +41,7 @@ def test_every_object_is_listed_by_its_name_whatever_it_is_called(s3: S3) -> Non
     keys += [f"wh/{name}/data/deep/er/f" for name in ODD]
     expected = sorted(put_past_it(s3, bucket, key) for key in keys)
     put_past_it(s3, bucket, "wh2/f")
-    address = Bucket(bucket, S3Settings(s3.endpoint, s3.region, s3.access_key, s3.secret_key))
+    address = ListedBucket(bucket, S3Settings(s3.endpoint, s3.region, s3.access_key, s3.secret_key))
     listing = list_prefixes(address, [f"s3://{bucket}/wh"], timeout_seconds=60)
     assert paths_of(listing) == expected and not listing.failures
     assert all(all(folder.modified_ns or ()) and set(folder.sizes or ()) == {1} for folder in listing.folders.values())
@@ -86,7 +86,7 @@ class Store:
 
 
 @contextmanager
-def serving(store: Store) -> Iterator[Bucket]:
+def serving(store: Store) -> Iterator[ListedBucket]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             store.asked += 1
@@ -107,7 +107,7 @@ def serving(store: Store) -> Iterator[Bucket]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        yield Bucket("b", S3Settings(f"http://127.0.0.1:{server.server_port}", "us-east-1", "k", "s"))
+        yield ListedBucket("b", S3Settings(f"http://127.0.0.1:{server.server_port}", "us-east-1", "k", "s"))
         server.shutdown()
 
 
@@ -207,6 +207,6 @@ def test_what_a_store_refuses_is_told_without_the_request() -> None:
         listing = list_prefixes(bucket, ["s3://b/wh"], timeout_seconds=30)
     ((failure),) = listing.failures
     assert failure.why == "the store's answer is no listing" and failure.prefix == "s3://b/wh"
-    away = Bucket("b", S3Settings("http://127.0.0.1:9", "us-east-1", "k", "s"))
+    away = ListedBucket("b", S3Settings("http://127.0.0.1:9", "us-east-1", "k", "s"))
     ((failure),) = list_prefixes(away, ["s3://b/wh"], timeout_seconds=30).failures
     assert "ConnectError" in failure.why and "Signature" not in failure.why

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from strandline.core import failpoints
-from strandline.core.reconcile_records import AbortReason, Asked, SweptState
+from strandline.core.records.reconcile_records import AbortReason, Asked, SweptState
 from strandline.ledger.deliver import losses, sinks
 from strandline.reconcile import settle
 from tests.fork_server import Forked
@@ -91,14 +91,14 @@ def killed_at(lake: WholeLake, point: str, *arguments: str) -> None:
 def assert_record_is_right(lake: WholeLake, run: int) -> None:
     """Every file of the run is where the ledger says that it is."""
     for file in lake.swept(run):
-        at_path, at_kept = there([file.path, file.kept_at])
+        at_path, at_quarantine = there([file.path, file.kept_at])
         expected = {
             SweptState.HELD: (False, True),
             SweptState.LEFT: (True, False),
             SweptState.RESTORED: (True, False),
             SweptState.PURGED: (False, False),
         }
-        assert (at_path, at_kept) == expected[file.state], file
+        assert (at_path, at_quarantine) == expected[file.state], file
 
 
 def audited(lake: WholeLake, event: str, run: int, what: str = "files") -> int:

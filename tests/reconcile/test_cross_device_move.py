@@ -152,7 +152,7 @@ def test_bringing_back_from_another_file_system_never_replaces_a_file(
 
 def test_half_a_file_is_never_under_its_name(file: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk fills up in the middle of the copy, there and back."""
-    from strandline.reconcile.storage import cross_device_move as across
+    from strandline.storage import cross_device_move as across
 
     def full(source: Any, target: Any, size: int) -> None:
         target.write(source.read(3))
@@ -195,7 +195,7 @@ def test_what_a_killed_move_left_hidden_is_put_right(
 def test_the_copy_is_on_the_disk_under_its_name_before_the_original_goes(
     file: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from strandline.reconcile.storage import cross_device_move as across
+    from strandline.storage import cross_device_move as across
     from strandline.storage import durable
 
     steps: list[str] = []

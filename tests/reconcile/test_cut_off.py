@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from strandline.reconcile.model import Protection
-from strandline.reconcile.references.collect import entries_said
+from strandline.reconcile.references.collect import entries_of_summary
 from strandline.reconcile.references.manifest_workers import ListedManifest, ManifestReading
 from strandline.reconcile.storage.pool import Pool
 from tests.reconcile.conftest import SomeLake, acted_on, by_path
@@ -72,7 +72,7 @@ def test_what_a_snapshot_says_of_itself_is_believed_as_far_as_it_goes(
 ) -> None:
     properties = None if summary is None else SimpleNamespace(additional_properties=summary)
     snapshot: Any = SimpleNamespace(summary=properties)
-    assert entries_said(snapshot) == said
+    assert entries_of_summary(snapshot) == said
 
 
 def test_a_manifest_that_is_shorter_than_its_list_says_is_not_believed(some_lake: SomeLake) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from strandline.cli.main import run as cli
 from strandline.reconcile.compare.findings import Spill, gathered, in_memory, orphan_finding, partition_of
-from strandline.reconcile.model import Content, FindingKind, Protection
+from strandline.reconcile.model import FileContent, FindingKind, Protection
 from strandline.reconcile.rendering import document
 from tests.reconcile.whole_lakes import WholeLake
 
@@ -32,9 +32,9 @@ def test_a_partition_is_what_the_folders_say_that_a_file_lies_in(path: str, part
 def test_an_orphan_is_told_with_its_partition_wherever_findings_are_kept() -> None:
     kind, escaped = FindingKind.ORPHAN, "p=a%2Fb+c"
     judged = [
-        (kind, f"/wh/t/data/{escaped}/f.parquet", "t", 1, 7, None, Content.DATA),
-        (kind, "/wh/t/metadata/p=1/f.avro", "t", 1, 7, None, Content.METADATA),
-        (FindingKind.FOREIGN, "/wh/x/p=1/f", None, 1, 7, Protection.LAYOUT, Content.UNKNOWN),
+        (kind, f"/wh/t/data/{escaped}/f.parquet", "t", 1, 7, None, FileContent.DATA),
+        (kind, "/wh/t/metadata/p=1/f.avro", "t", 1, 7, None, FileContent.METADATA),
+        (FindingKind.FOREIGN, "/wh/x/p=1/f", None, 1, 7, Protection.LAYOUT, FileContent.UNKNOWN),
     ]
     for store in (in_memory, Spill):
         drift = gathered([], judged, list, 3, store)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from strandline.core.types import Seq, SeqRange
 from strandline.reconcile.compare import guard
-from strandline.reconcile.model import Content, LedgerContext, Protection, TableSeal
+from strandline.reconcile.model import FileContent, LedgerContext, Protection, TableSeal
 from strandline.reconcile.references.missing_entries import Entry
 from strandline.reconcile.storage.discovery import discover
 
@@ -68,14 +68,14 @@ def test_a_range_is_delivered_where_the_mark_is_at_its_end() -> None:
 
 
 def test_only_entries_of_data_files_are_dropped() -> None:
-    assert guard.by_content(Content.DATA) is None
-    others = [content for content in Content if content is not Content.DATA]
+    assert guard.by_content(FileContent.DATA) is None
+    others = [content for content in FileContent if content is not FileContent.DATA]
     assert {guard.by_content(content) for content in others} == {Protection.NOT_DATA}
 
 
 def missing(**values: Any) -> Protection | None:
     given: dict[str, Any] = {
-        "table": "t", "stopped": None, "content": Content.DATA, "rows": SeqRange(Seq(1), Seq(2)), "added_ns": 1,
+        "table": "t", "stopped": None, "content": FileContent.DATA, "rows": SeqRange(Seq(1), Seq(2)), "added_ns": 1,
         "in_main": True, "shared": False,
     }  # fmt: skip
     about = values.pop("context", context(seals={"t": TableSeal("t", Seq(2))}))
@@ -87,7 +87,7 @@ def missing(**values: Any) -> Protection | None:
 def test_an_entry_is_dropped_only_if_no_guard_says_no() -> None:
     assert missing() is None
     assert missing(stopped=Protection.OVERLAP) is Protection.OVERLAP
-    assert missing(content=Content.DELETION_VECTOR) is Protection.NOT_DATA
+    assert missing(content=FileContent.DELETION_VECTOR) is Protection.NOT_DATA
     assert missing(in_main=False) is Protection.NOT_IN_MAIN
     assert missing(shared=True) is Protection.SHARED_FILE
     assert missing(added_ns=None) is Protection.NO_TIME

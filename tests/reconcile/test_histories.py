@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from strandline.core.errors import StorageError
-from strandline.core.reconcile_records import Asked, SweptState
-from strandline.core.settings import LakeConfig, Settings
-from strandline.core.settings_reconcile import ReconcileSettings
+from strandline.core.records.reconcile_records import Asked, SweptState
+from strandline.core.settings.lake_config import LakeConfig, Settings
+from strandline.core.settings.reconcile import ReconcileSettings
 from strandline.ledger.engine import Ledger
 from strandline.ledger.reconcile import quarantined_files, reconcile_runs, suspect_files
 from strandline.reconcile import quarantine
@@ -22,7 +22,8 @@ from strandline.reconcile.model import Finding
 from strandline.reconcile.sweep import sweep
 from tests.campaign import scaled
 from tests.reconcile.live_files import Ended, assert_no_live_file_is_touched
-from tests.reconcile.world import HOUR_NS, Killed, ModelCatalog, ModelStorage, ModelSurveyor, World
+from tests.reconcile.world import HOUR_NS, Killed, World
+from tests.reconcile.world_ports import ModelCatalog, ModelStorage, ModelSurveyor
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -59,6 +60,22 @@ def ledgers() -> Iterator[Ledgers]:
         yield Ledgers(Path(home))
 
 
+class ModelLoader:
+    """A ledger that is the newest, and has no spool."""
+
+    def __init__(self, world: World) -> None:
+        self.ledger_context = world.context
+
+    def gate(self, tables: object, unread: object) -> None:
+        return None
+
+    def spooled(self, paths: object) -> set[str]:
+        return set()
+
+    def pointers(self, tables: object) -> tuple[str, ...]:
+        return ()
+
+
 def bench_of(ledger: Ledger, world: World) -> SweepContext:
     storage, catalog = ModelStorage(world), ModelCatalog(world)
     return SweepContext(
@@ -67,10 +84,8 @@ def bench_of(ledger: Ledger, world: World) -> SweepContext:
         storage,
         catalog,
         ModelSurveyor(world, storage, catalog),
-        world.context,
-        lambda tables, unread: None,
+        ModelLoader(world),
         world.root,
-        lambda paths: set(),
     )
 
 
@@ -194,7 +209,7 @@ def test_the_histories_would_notice_a_sweep_that_does_not_look_again(
     ledgers: Ledgers, first_look: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same histories, without the look at references after a move, and without the one before it, too."""
-    from strandline.reconcile.act import Actor
+    from strandline.reconcile.act import DriftRemover
     from strandline.reconcile.sweep import _Sweep
 
     def blind(self: Any, some: Any, stats: Any, *rest: Any) -> Any:
@@ -202,7 +217,7 @@ def test_the_histories_would_notice_a_sweep_that_does_not_look_again(
 
     if not first_look:
         monkeypatch.setattr(_Sweep, "_still_orphans", blind)
-    monkeypatch.setattr(Actor, "_needed", lambda self, *rest: [])
+    monkeypatch.setattr(DriftRemover, "_needed", lambda self, *rest: [])
     for seed in range(300):
         try:
             live_through(ledgers, seed, monkeypatch)

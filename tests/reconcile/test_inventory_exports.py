@@ -14,7 +14,7 @@ import pytest
 
 from strandline.core.errors import InputError
 from strandline.reconcile.on_spark.listing import FILE, InventoryLister
-from strandline.reconcile.storage.inventory_file import inventory_pieces, inventory_rows, read_inventory
+from strandline.reconcile.storage.inventory_file import count_parts, inventory_rows, read_inventory
 
 BASE = "s3://b/wh"
 AT, AT_NS = "2023-11-14T22:13:20.123Z", 1_700_000_000_123_000_000
@@ -74,11 +74,11 @@ def test_a_manifest_leads_to_all_of_its_files(tmp_path: Path, place: str) -> Non
     file = manifest(folder, key, files)
     expected = {f"{BASE}/t/now\nor never", f"{BASE}/t/0012"}
     assert {path for path, _, _ in inventory_rows(file, BASE)} == expected
-    assert inventory_pieces(file) == 3
+    assert count_parts(file) == 3
     assert [len(list(inventory_rows(file, BASE, piece))) for piece in range(3)] == [1, 1, 0]
     assert len(read_inventory(file, BASE)) == 2
     # As tasks on executors read it.
-    ids = pa.RecordBatch.from_pydict({"id": list(range(inventory_pieces(file)))})
+    ids = pa.RecordBatch.from_pydict({"id": list(range(count_parts(file)))})
     rows = [row for batch in InventoryLister(file, BASE).run([ids]) for row in batch.to_pylist()]
     assert {row["path"].decode() for row in rows} == expected and {row["kind"] for row in rows} == {FILE}
 
@@ -95,7 +95,7 @@ def test_a_manifest_of_parquet_files_is_read_and_nothing_in_them_is_unescaped(tm
     assert [path for path, _, _ in inventory_rows(file, BASE)] == [
         f"{BASE}/t/a%20b+0", f"{BASE}/t/0", f"{BASE}/t/a%20b+1", f"{BASE}/t/1",
     ]  # fmt: skip
-    assert inventory_pieces(file) == 2
+    assert count_parts(file) == 2
 
 
 def test_an_export_that_is_not_whole_or_not_understood_is_refused(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from strandline.core.settings import LakeConfig, Settings
+from strandline.core.settings.lake_config import LakeConfig, Settings
 from strandline.reconcile.compare import guard
 from strandline.reconcile.ledger_context import LedgerContextLoader
 from strandline.reconcile.model import LedgerContext, Protection

@@ -196,7 +196,9 @@ def test_a_folder_with_two_names_is_one(tmp_path: Path) -> None:
     assert Places(spellings=other_spellings([one, inside])).overlapping({"a": [one], "b": [inside]}) == {"a", "b"}
     apart = str(tmp_path / "third")
     assert Places(spellings=other_spellings([one, apart])).overlapping({"a": [one], "b": [apart]}) == set()
-    assert Places(strangers={"x": [other]}, spellings=other_spellings([one, other])).overlapping({"a": [one]}) == {"a"}
+    assert Places(other_tables={"x": [other]}, spellings=other_spellings([one, other])).overlapping({"a": [one]}) == {
+        "a"
+    }
 
 
 def test_files_that_storage_shows_under_another_name_stop_their_table_and_no_other(some_lake: SomeLake) -> None:

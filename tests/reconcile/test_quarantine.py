@@ -14,7 +14,7 @@ from pyiceberg.table import Table
 
 import strandline
 from strandline.core.errors import LeaseLost, RefusedError, StorageError
-from strandline.core.reconcile_records import FindingKind, RunId, Swept, SweptId, SweptState
+from strandline.core.records.reconcile_records import FindingKind, RunId, Swept, SweptId, SweptState
 from strandline.ledger.engine import utc_now
 from strandline.ledger.reconcile import reconcile_runs
 from strandline.reconcile.ledger_context import LedgerContextLoader
@@ -226,8 +226,8 @@ def swept(state: SweptState) -> Swept:
 @pytest.mark.parametrize("state", [S.HELD, S.LEFT, S.PURGING])
 @pytest.mark.parametrize("is_live", [True, False])
 def test_only_what_is_certain_goes(state: SweptState, is_live: bool) -> None:
-    def of(at_path: Stat | StorageError | None, at_kept: Stat | StorageError | None) -> Fate:
-        return fate(SweptFile(swept(state), at_path, at_kept), is_live=is_live)
+    def of(at_path: Stat | StorageError | None, at_quarantine: Stat | StorageError | None) -> Fate:
+        return fate(SweptFile(swept(state), at_path, at_quarantine), is_live=is_live)
 
     assert of(UNTOLD, HERE) is of(HERE, UNTOLD) is of(NOWHERE, UNTOLD) is of(UNTOLD, NOWHERE) is Fate.WAITS
     assert of(NOWHERE, HERE) is (Fate.NEEDED if is_live else Fate.GOES)

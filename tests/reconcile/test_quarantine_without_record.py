@@ -9,7 +9,7 @@ import pytest
 from strandline.core.errors import StorageError
 from strandline.reconcile.context import QUARANTINE_FOLDER
 from strandline.reconcile.paths import canonical
-from strandline.reconcile.quarantine_lookup import kept_without_record
+from strandline.reconcile.quarantine_lookup import find_unrecorded
 from strandline.reconcile.storage.local_store import LocalStore
 from strandline.reconcile.storage.s3_store import S3Store
 from tests.reconcile.buckets import put_object, settings_of
@@ -23,7 +23,7 @@ def lake(make_lake: MakeLake) -> WholeLake:
 
 
 def asked(lake: WholeLake, *paths: str) -> dict[str, str]:
-    return kept_without_record(LocalStore(), canonical(lake.lake.config.warehouse_url), paths)
+    return find_unrecorded(LocalStore(), canonical(lake.lake.config.warehouse_url), paths)
 
 
 def test_a_file_that_a_run_has_set_aside_is_found_without_the_ledger(lake: WholeLake) -> None:
@@ -78,7 +78,7 @@ def test_a_bucket_is_asked_page_by_page(s3: S3) -> None:
         (folder / f"{n:05}.parquet").write_bytes(b"x")
     put_object(s3, bucket, f"lake/{QUARANTINE_FOLDER}/4-cd/_outside/other/t/data/x", b"x")
     paths = [f"s3a://{bucket}/lake/ns/t/data/{n:05}.parquet" for n in (0, 1_004, 1_005)]
-    found = kept_without_record(store, f"s3://{bucket}/lake", [*paths, "s3://other/t/data/x"])
+    found = find_unrecorded(store, f"s3://{bucket}/lake", [*paths, "s3://other/t/data/x"])
     assert set(found) == {paths[0], paths[1], "s3://other/t/data/x"}
     with pytest.raises(StorageError):
-        kept_without_record(store, f"s3://{bucket}-none/lake", paths)
+        find_unrecorded(store, f"s3://{bucket}-none/lake", paths)

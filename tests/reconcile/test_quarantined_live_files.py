@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from strandline.core.errors import StorageError
-from strandline.core.reconcile_records import AbortReason, SweptState
+from strandline.core.records.reconcile_records import AbortReason, SweptState
 from strandline.reconcile import quarantine_lookup as kept_module
 from strandline.reconcile.storage.local_store import LocalStore
 from tests.reconcile.whole_lakes import ACT, REPORT, MakeLake, WholeLake, there
@@ -111,7 +111,7 @@ def test_nothing_is_dropped_where_the_quarantine_cannot_be_searched(
         raise StorageError("the quarantine cannot be listed: no answer")
 
     with monkeypatch.context() as patch:
-        patch.setattr(kept_module, "kept_without_record", denied)
+        patch.setattr(kept_module, "find_unrecorded", denied)
         run = lake.run(ACT)
     assert run.outcome.done.missing == 0 and run.outcome.partial and len(lake.data_files()) == 4
     assert lake.run(ACT).outcome.done.missing == 1

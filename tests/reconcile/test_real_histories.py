@@ -13,7 +13,7 @@ import pytest
 
 from strandline.core import failpoints
 from strandline.core.errors import RefusedError, StorageError
-from strandline.core.reconcile_records import Asked
+from strandline.core.records.reconcile_records import Asked
 from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
 from strandline.ledger.engine import Ledger
 from strandline.ledger.ingest import datasets

@@ -21,7 +21,7 @@ import pytest
 from strandline.cli.main import run as cli
 from strandline.cli.render import reconcile
 from strandline.core.errors import StorageError
-from strandline.core.reconcile_records import AbortReason, RunId
+from strandline.core.records.reconcile_records import AbortReason, RunId
 from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
 from strandline.reconcile.quarantine import PurgedFiles, Restored
 from tests.reconcile.whole_lakes import ACT, WholeLake, there

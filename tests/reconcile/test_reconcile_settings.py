@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,24 @@ from pydantic import AfterValidator, ValidationError
 import strandline
 from strandline.core.actor import SCHEDULE
 from strandline.core.errors import LedgerBusy, StrandlineError
-from strandline.core.reconcile_records import AbortReason, Asked, Run
-from strandline.core.settings_reconcile import Bounds, ReconcileSettings
+from strandline.core.records.reconcile_records import AbortReason, Asked, ReconcileRun
+from strandline.core.settings.reconcile import AllowedNumbers, ReconcileSettings
 from strandline.jobs.loop import LoopControl
 from strandline.jobs.schedule import start_delay
 from strandline.ledger.reconcile import reconcile_runs
 from strandline.reconcile.facade import Reconciler
 from tests.reconcile.whole_lakes import WholeLake
+
+
+def unheard(_: object) -> None: ...
+
+
+@dataclass
+class Listener:
+    sweeping: Callable[[Asked], None] = unheard
+    swept: Callable[[ReconcileRun], None] = unheard
+    sweep_busy: Callable[[Asked], None] = unheard
+    sweep_scheduled: Callable[[ReconcileSettings], None] = unheard
 
 
 def test_the_defaults_report_only_and_are_off() -> None:
@@ -62,7 +74,7 @@ def test_numbers_outside_their_bounds_are_taken_for_the_bound(name: str, given: 
 @pytest.mark.parametrize("name", [n for n, f in ReconcileSettings.model_fields.items() if f.annotation in (int, float)])
 def test_every_number_has_its_bounds(name: str) -> None:
     after = [v.func for v in ReconcileSettings.model_fields[name].metadata if isinstance(v, AfterValidator)]
-    [(least, most)] = [(b.least, b.most) for b in after if isinstance(b, Bounds)]
+    [(least, most)] = [(b.least, b.most) for b in after if isinstance(b, AllowedNumbers)]
     wide = [getattr(ReconcileSettings.model_validate({name: value}), name) for value in (most, most + 1, least)]
     assert wide == [most, most, least]
     below = getattr(ReconcileSettings.model_validate({name: least - 1}), name)
@@ -99,10 +111,10 @@ def test_a_run_by_schedule_acts_only_where_the_settings_say_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dry_run: bool, acts: bool
 ) -> None:
     lake = WholeLake(tmp_path / "lake", enabled=True, dry_run=dry_run)
-    assert lake.lake.reconciler.run_if_due() is None  # from now on it is watched
+    assert lake.lake.reconciler.run_if_due(Listener()) is None  # from now on it is watched
     tomorrow = datetime.now(UTC) + timedelta(days=1)
     monkeypatch.setattr("strandline.reconcile.facade.utc_now", lambda: tomorrow)
-    run = lake.lake.reconciler.run_if_due()
+    run = lake.lake.reconciler.run_if_due(Listener())
     assert run is not None and run.actor == SCHEDULE
     assert run is not None and run.asked == Asked(act=acts)
     lake.lake.close()
@@ -118,7 +130,7 @@ def test_a_run_by_schedule_begins_as_long_after_its_time_as_the_settings_let_thi
     assert delay > second
     for now, runs in ((due - second, 0), (due + delay - second, 0), (due + delay + second, 1)):
         monkeypatch.setattr("strandline.reconcile.facade.utc_now", lambda now=now: now)
-        lake.lake.reconciler.run_if_due()
+        lake.lake.reconciler.run_if_due(Listener())
         assert len(lake.lake.reconciler.runs()) == runs, now
     lake.lake.close()
 
@@ -129,13 +141,13 @@ def test_a_daemon_that_is_restarted_across_its_moment_makes_the_run_up_once(
     lake = WholeLake(tmp_path / "lake", enabled=True)
     start = datetime.now(UTC)
     monkeypatch.setattr("strandline.reconcile.facade.utc_now", lambda: start)
-    assert lake.lake.reconciler.run_if_due() is None
+    assert lake.lake.reconciler.run_if_due(Listener()) is None
     for day in (1, 4):
         monkeypatch.setattr("strandline.reconcile.facade.utc_now", lambda day=day: start + timedelta(days=day))
         # The run itself is stamped by the real clock; this is when it was.
         with strandline.open(lake.home) as restarted:
-            assert restarted.reconciler.run_if_due() is not None
-            assert restarted.reconciler.run_if_due() is None
+            assert restarted.reconciler.run_if_due(Listener()) is not None
+            assert restarted.reconciler.run_if_due(Listener()) is None
     lake.lake.close()
 
 
@@ -145,15 +157,15 @@ def test_a_run_that_is_due_waits_for_another_that_is_under_way_and_is_not_left_o
     lake = WholeLake(tmp_path / "lake", enabled=True, dry_run=False)
     lake.append()
     (orphan,) = lake.puts(1)
-    assert lake.lake.reconciler.run_if_due() is None  # not yet
+    assert lake.lake.reconciler.run_if_due(Listener()) is None  # not yet
     tomorrow = datetime.now(UTC) + timedelta(days=1)
     monkeypatch.setattr("strandline.reconcile.facade.utc_now", lambda: tomorrow)
     lease = reconcile_runs.take_lease(lake.lake.ledger, seconds=60)
     assert lease is not None
     begun, busy = list[Asked](), list[Asked]()
 
-    def poll() -> Run | None:
-        return lake.lake.reconciler.run_if_due(on_begin=begun.append, on_busy=busy.append)
+    def poll() -> ReconcileRun | None:
+        return lake.lake.reconciler.run_if_due(Listener(sweeping=begun.append, sweep_busy=busy.append))
 
     assert poll() is None and poll() is None
     assert (begun, busy) == ([], [Asked(act=True)]), "it is said once"
@@ -174,7 +186,7 @@ def two_daemons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tup
     with closing(lake.lake), strandline.open(lake.home) as other:
         one, two = lake.lake.reconciler, other.reconciler
         monkeypatch.setattr("strandline.reconcile.facade.utc_now", lambda: now - timedelta(days=1, seconds=1))
-        assert one.run_if_due() is None and two.run_if_due() is None
+        assert one.run_if_due(Listener()) is None and two.run_if_due(Listener()) is None
         monkeypatch.setattr("strandline.reconcile.facade.utc_now", lambda: datetime.now(UTC))
         yield one, two
 
@@ -182,7 +194,7 @@ def two_daemons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tup
 def test_of_two_daemons_one_takes_the_turn(two_daemons: tuple[Reconciler, Reconciler]) -> None:
     one, two = two_daemons
     one.run(Asked())  # a report is not what is due
-    assert one.run_if_due() is not None and two.run_if_due() is None
+    assert one.run_if_due(Listener()) is not None and two.run_if_due(Listener()) is None
     assert len(one.runs()) == 2
 
 
@@ -193,13 +205,13 @@ def test_a_turn_that_another_daemon_has_taken_before_the_lease_is_free_is_not_ta
     context = two._context
 
     def slower(*arguments: Any) -> Any:  # it has seen that a run is due, and has no lease yet
-        assert one.run_if_due() is not None
+        assert one.run_if_due(Listener()) is not None
         return context(*arguments)
 
     monkeypatch.setattr(two, "_context", slower)
-    assert two.run_if_due() is None
+    assert two.run_if_due(Listener()) is None
     monkeypatch.setattr(two, "_context", context)
-    assert two.run_if_due() is None and len(one.runs()) == 1
+    assert two.run_if_due(Listener()) is None and len(one.runs()) == 1
 
 
 def test_the_daemons_loop_outlives_a_failure_and_calls_its_run_off_when_it_is_to_end(
@@ -209,7 +221,7 @@ def test_the_daemons_loop_outlives_a_failure_and_calls_its_run_off_when_it_is_to
     lake = WholeLake(tmp_path / "lake", enabled=True, schedule="* * * * * *", dry_run=False)
     lake.append()
     (orphan,) = lake.puts(1)
-    stopping, told, ended = threading.Event(), list[StrandlineError](), list[Run]()
+    stopping, told, ended = threading.Event(), list[StrandlineError](), list[ReconcileRun]()
     context = lake.lake.reconciler._context
 
     def busy_once(*_: object) -> Any:
@@ -223,7 +235,7 @@ def test_the_daemons_loop_outlives_a_failure_and_calls_its_run_off_when_it_is_to
     monkeypatch.setattr(lake.lake.reconciler, "_context", busy_once)
     with ThreadPoolExecutor(1) as pool:
         control = LoopControl(stopping, told.append)
-        loop = pool.submit(lake.lake.reconciler.run_on_schedule, control, begin, ended.append)
+        loop = pool.submit(lake.lake.reconciler.run_on_schedule, control, Listener(sweeping=begin, swept=ended.append))
         loop.result(120)
     assert [e.message for e in told] == ["the ledger is busy"]
     assert [run.aborted for run in ended] == [AbortReason.CANCELLED] and Path(orphan).exists()

@@ -17,12 +17,12 @@ import pytest
 import strandline
 from strandline.core.errors import RefusedError, RuntimeMissing, StorageError, SweepRunning
 from strandline.core.forward_protocol import KeyIdentity
-from strandline.core.reconcile_records import AbortReason, Asked, SweptState
+from strandline.core.records.reconcile_records import AbortReason, Asked, SweptState
 from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import sequence
 from strandline.ledger.maintain import runs
-from strandline.ledger.maintain.runs import Kind, NewRun, Outcome, RunId
-from strandline.ledger.receive.receipts import Note, TokenMark
+from strandline.ledger.maintain.runs import MaintenanceKind, MaintenanceOutcome, NewRun, RunId
+from strandline.ledger.receive.receipts import Note, TokenFingerprint
 from strandline.ledger.reconcile import reconcile_runs
 from strandline.receive.spool import FOLDER, open_spool
 from strandline.reconcile import survey as survey_module
@@ -178,7 +178,7 @@ def test_what_a_maintenance_job_under_way_has_written_is_spared_until_it_ends_or
 ) -> None:
     def begin() -> RunId:
         with lake.lake.ledger.write() as connection:
-            new = NewRun(lake.dataset.id, Kind.COMPACT, "elsewhere:1")
+            new = NewRun(lake.dataset.id, MaintenanceKind.COMPACT, "elsewhere:1")
             run = runs.begin(connection, new, lease_seconds=600)
         assert run is not None
         return run
@@ -187,7 +187,7 @@ def test_what_a_maintenance_job_under_way_has_written_is_spared_until_it_ends_or
     run = lake.run(ACT)
     assert run.outcome.protected == {"open_job": 1} and there([older, younger]) == [False, True]
     with lake.lake.ledger.write() as connection:
-        assert runs.end(connection, job, Outcome.DONE, reason=None, result=None)
+        assert runs.end(connection, job, MaintenanceOutcome.DONE, reason=None, result=None)
     assert lake.run(ACT).outcome.done.orphans == 1 and not Path(younger).exists()
 
     dead, left = begin(), lake.put("left.parquet", days_old=0)
@@ -199,7 +199,7 @@ def test_what_a_maintenance_job_under_way_has_written_is_spared_until_it_ends_or
         assert runs.get(connection, dead).outcome is None
     assert lake.run(ACT).outcome.protected == {"open_job": 1} and Path(left).exists()
     with lake.lake.ledger.read() as connection:
-        assert runs.get(connection, dead).outcome is Outcome.DIED
+        assert runs.get(connection, dead).outcome is MaintenanceOutcome.DIED
     monkeypatch.setattr("strandline.reconcile.ledger_context.utc_now", lambda: later + runs.DIED_SPARED)
     assert lake.run(ACT).outcome.done.orphans == 1 and not Path(left).exists()
 
@@ -341,7 +341,7 @@ def test_a_body_that_nobody_knows_is_left_alone_and_one_without_a_note_is_never_
     lake = WholeLake(tmp_path / "lake")
     lake.append()
     spool = open_spool(lake.lake.config)
-    note = Note(KeyIdentity("k"), TokenMark("t", "f"), 3, "d", 1)
+    note = Note(KeyIdentity("k"), TokenFingerprint("t", "f"), 3, "d", 1)
     names = [spool.write(lake.dataset.table_uuid, pa.table({"id": [1, 2, 3]}), note)[0] for _ in range(3)]
     body, left, in_hand = (lake.warehouse / FOLDER / name for name in names)
     left, in_hand = (file.rename(str(file).replace(".body", "")) for file in (left, in_hand))  # by an older version

@@ -17,7 +17,7 @@ from pyiceberg.catalog import load_catalog
 import strandline
 from strandline.cli.main import run as cli
 from strandline.core.errors import ConfigError, RefusedError, StorageError
-from strandline.core.reconcile_records import AbortReason, SweptState
+from strandline.core.records.reconcile_records import AbortReason, SweptState
 from strandline.iceberg.schema.alteration import AddColumn
 from strandline.iceberg.schema.columns import Primitive
 from strandline.iceberg.schema.schema_file import parse_columns

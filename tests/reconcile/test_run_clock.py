@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from strandline.core.clock import Moment
-from strandline.core.reconcile_records import AbortReason
+from strandline.core.records.reconcile_records import AbortReason
 from strandline.ledger.maintain import clocks, runs
-from strandline.ledger.maintain.runs import Kind, NewRun
+from strandline.ledger.maintain.runs import MaintenanceKind, NewRun
 from strandline.reconcile import run_clock
 from strandline.reconcile.run_clock import RunClock
 from tests.reconcile.whole_lakes import ACT, REPORT, MakeLake, WholeLake
@@ -34,7 +34,7 @@ def test_a_clock_that_was_set_forward_makes_nothing_old_and_nobody_dead(
 ) -> None:
     lake.run(REPORT)
     with lake.lake.ledger.write() as connection:
-        job = runs.begin(connection, NewRun(lake.dataset.id, Kind.EXPIRE, "elsewhere:1"), lease_seconds=600)
+        job = runs.begin(connection, NewRun(lake.dataset.id, MaintenanceKind.EXPIRE, "elsewhere:1"), lease_seconds=600)
         assert job is not None
     with monkeypatch.context() as patch:
         ahead(patch, 3 * DAY_NS)
@@ -43,7 +43,7 @@ def test_a_clock_that_was_set_forward_makes_nothing_old_and_nobody_dead(
         minutes_old = lake.put("just-written.parquet", days_old=0.01)
         assert lake.run(REPORT).aborted is None  # a report says so, and leaves the doubt to who is to act
         run = lake.run(ACT)
-        assert run.aborted is AbortReason.GUARD and "the clock was set 3.0 days ahead" in (run.why or "")
+        assert run.aborted is AbortReason.GUARD and "the clock was set 3 d ahead" in (run.why or "")
         assert Path(minutes_old).exists()
     with lake.lake.ledger.read() as connection:
         assert runs.get(connection, job).outcome is None
@@ -60,8 +60,8 @@ def test_a_clock_that_is_right_is_believed_the_next_time(lake: WholeLake, monkey
 def test_after_a_boot_a_long_silence_is_doubted_and_a_lake_at_work_is_not(
     lake: WholeLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = run_clock.here
-    monkeypatch.setattr(run_clock, "here", lambda wall: Moment(wall, str(wall), here(wall).up))
+    here = run_clock.current_moment
+    monkeypatch.setattr(run_clock, "current_moment", lambda wall: Moment(wall, str(wall), here(wall).up))
     for _ in range(2):
         lake.puts(1)
         assert lake.run(ACT).outcome.done.orphans == 1

@@ -14,7 +14,7 @@ from sqlalchemy.exc import OperationalError
 
 from strandline.core import failpoints
 from strandline.core.errors import CommitUnknown, FailedError, LeaseLost, StorageError, StrandlineError
-from strandline.core.reconcile_records import AbortReason, Asked, FindingKind, RunId, SweptState
+from strandline.core.records.reconcile_records import AbortReason, Asked, FindingKind, RunId, SweptState
 from strandline.core.types import Seq, SeqRange
 from strandline.iceberg.metadata.table_metadata import VOID_PREFIX
 from strandline.ledger.deliver import losses, sinks

@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from strandline.core.errors import CommitUnknown, StorageError
-from strandline.core.settings import WarehouseSettings
+from strandline.core.settings.lake_config import WarehouseSettings
 from strandline.iceberg.pyiceberg import drop_entries
 from strandline.reconcile.model import Move, Stat, Storage
 from strandline.reconcile.storage import s3_copy
@@ -23,8 +23,8 @@ from strandline.reconcile.storage.listing import Listing
 from strandline.reconcile.storage.local_store import LocalStore
 from strandline.reconcile.storage.object_inventory import list_prefixes
 from strandline.reconcile.storage.s3_store import S3Store
-from strandline.storage.s3_client import Failure, RequestFailed, S3Client
-from strandline.storage.s3_listing import Bucket
+from strandline.storage.s3_client import RequestFailed, RequestFailure, S3Client
+from strandline.storage.s3_listing import ListedBucket
 from strandline.storage.s3_settings import S3Settings
 from tests.reconcile.buckets import put_object, settings_of
 from tests.reconcile.whole_lakes import WholeLake
@@ -176,7 +176,7 @@ def _without_conditions(status: int) -> Answer:
 
     def answer(operation: str, asked: dict[str, Any], call: Callable[..., Any]) -> Any:
         if operation == "copy_object" and "CopySourceIfMatch" in asked:
-            raise RequestFailed(Failure.OTHER, "no", status=status)
+            raise RequestFailed(RequestFailure.OTHER, "no", status=status)
         return call(operation, **asked)
 
     return answer
@@ -285,7 +285,7 @@ def test_a_link_is_not_a_file(tmp_path: Path) -> None:
 def _drop(lake: WholeLake, paths: list[str], token: str, before: Callable[[], None] = lambda: None) -> int:
     spelled = {f"file://{path}" for path in paths}
     return drop_entries.drop_data_files(
-        lake.lake.catalog, "default.events", spelled, lambda p: p, token=token, summary={}, attempts_max=3,
+        lake.lake.catalog, "default.events", spelled, lambda p: p, token=token, summary={},
         before_commit=before,
     )  # fmt: skip
 
@@ -333,7 +333,7 @@ def test_a_page_of_a_listing_that_is_cut_short_is_a_failure_of_its_prefix(s3: S3
             (folder / f"{n:05}.parquet").write_bytes(b"x")
 
     def listed(port: int) -> Listing:
-        address = Bucket(bucket, S3Settings(f"http://127.0.0.1:{port}", s3.region, s3.access_key, s3.secret_key))
+        address = ListedBucket(bucket, S3Settings(f"http://127.0.0.1:{port}", s3.region, s3.access_key, s3.secret_key))
         roots = [f"s3://{bucket}/wh/ns/{table}" for table in ("a", "b")]
         return list_prefixes(address, roots, timeout_seconds=60)
 
@@ -379,7 +379,7 @@ class _Forgetful(BaseHTTPRequestHandler):
 def test_a_page_that_has_more_and_does_not_say_where_is_a_failure_of_its_prefix(root: str, failed: str) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), _Forgetful) as server:
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        bucket = Bucket("b", S3Settings(f"http://127.0.0.1:{server.server_port}", "us-east-1", "k", "s"))
+        bucket = ListedBucket("b", S3Settings(f"http://127.0.0.1:{server.server_port}", "us-east-1", "k", "s"))
         listing = list_prefixes(bucket, [f"s3://b/{root}"], timeout_seconds=30)
         server.shutdown()
     assert [failure.prefix for failure in listing.failures] == [f"s3://b/{failed}"]

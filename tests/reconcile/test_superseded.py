@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from strandline.core.reconcile_records import SweptState
+from strandline.core.records.reconcile_records import SweptState
 from strandline.iceberg.schema.alteration import AddColumn
 from strandline.iceberg.schema.columns import Primitive
 from strandline.reconcile.compare.judge import is_superseded

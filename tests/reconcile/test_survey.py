@@ -18,7 +18,7 @@ from pyiceberg.typedef import Record
 
 from strandline.core.errors import ReferencesTooMany, StorageError
 from strandline.core.types import Seq, SeqRange
-from strandline.reconcile.model import Content, FindingKind, Protection, TableSeal
+from strandline.reconcile.model import FileContent, FindingKind, Protection, TableSeal
 from tests.reconcile.conftest import DAY_NS, SomeLake, Watching, acted_on, by_path, data_files
 
 
@@ -126,7 +126,7 @@ def test_a_missing_data_file_is_told_with_size_partition_range_and_sinks(some_la
     (finding,) = some_lake.survey(context).drift.missing()
     assert (finding.kind, finding.path, finding.table) == (FindingKind.MISSING, path, "ns.t")
     assert (finding.size, finding.partition, finding.row_count) == (size, "p=8", 4)
-    assert finding.rows == SeqRange(Seq(6), Seq(9)) and finding.content is Content.DATA
+    assert finding.rows == SeqRange(Seq(6), Seq(9)) and finding.content is FileContent.DATA
     assert finding.delivered_to == ("fast",) and finding.undelivered_to == ("new", "slow")
     assert finding.protected is Protection.UNDELIVERED
     accepting = some_lake.context(seals={"ns.t": seal}, now_ns=context.now_ns, accept_loss=True)
@@ -178,7 +178,7 @@ def test_a_missing_manifest_is_told_and_stops_acting_on_its_table_only(some_lake
     stray, other = some_lake.put("ns/t/data/stray.parquet"), some_lake.put("ns/other/data/stray.parquet")
     survey = some_lake.survey()
     missing = by_path(survey.drift.missing())
-    assert missing[manifest].content is Content.MANIFEST and missing[manifest].protected is Protection.TABLE_UNREAD
+    assert missing[manifest].content is FileContent.MANIFEST and missing[manifest].protected is Protection.TABLE_UNREAD
     assert acted_on(survey.drift.orphans()) == [other]
     assert by_path(survey.drift.orphans())[stray].protected is Protection.TABLE_UNREAD
     assert "ns.t" in survey.references.unread
@@ -445,7 +445,7 @@ def test_the_lakes_own_folders_are_never_candidates_but_for_spool_files_without_
     found = by_path(some_lake.survey(context).drift.orphans())
     assert set(found) == {stray, young, since, other, body}
     assert found[body].protected is Protection.ACKNOWLEDGED, "the ledger may have forgotten it; its sender was answered"
-    assert found[stray].content is Content.SPOOL and found[stray].protected is None
+    assert found[stray].content is FileContent.SPOOL and found[stray].protected is None
     assert found[young].protected is found[since].protected is Protection.YOUNG
     assert found[other].protected is Protection.NOT_A_DATASET
 
@@ -626,7 +626,7 @@ def test_current_metadata_that_is_gone_is_a_missing_file(some_lake: SomeLake) ->
     path.unlink()
     survey = some_lake.survey()
     (finding,) = survey.drift.missing()
-    assert (finding.path, finding.table, finding.content) == (str(path), "ns.t", Content.METADATA)
+    assert (finding.path, finding.table, finding.content) == (str(path), "ns.t", FileContent.METADATA)
     assert finding.protected is Protection.TABLE_UNREAD and survey.drift.found.missing == 1
 
 

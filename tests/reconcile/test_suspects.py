@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from strandline.core.reconcile_records import Doubt
+from strandline.core.records.reconcile_records import Doubt
 from strandline.core.types import SEQ_COLUMN, Seq, SeqRange
 from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.reconcile.compare import guard

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from strandline.cli.commands.reconcile import _PHASES
-from strandline.core.reconcile_records import AbortReason, Asked, SweptState
+from strandline.core.records.reconcile_records import AbortReason, Asked, SweptState
 from strandline.core.types import SEQ_COLUMN, Seq, SeqRange
 from strandline.ledger.deliver import losses, sinks
 from strandline.reconcile import run_watch as watch_module

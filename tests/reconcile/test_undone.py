@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from strandline.core.errors import LedgerBusy, NoSuchDataset, ReferencesTooMany, StorageError
-from strandline.core.reconcile_records import AbortReason, Asked, SweptState
+from strandline.core.records.reconcile_records import AbortReason, Asked, SweptState
+from strandline.core.retry import RetryPolicy
 from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.ledger.engine import Ledger
 from strandline.reconcile.fallback import FallbackSurveyor
@@ -104,7 +105,7 @@ def test_the_files_go_back_also_where_it_is_the_ledger_that_does_not_answer(
     with monkeypatch.context() as patch:
         after_moving(patch, nothing_answers)
         patch.setattr("strandline.ledger.reconcile.reconcile_runs.leases.release", lambda ledger, lease: True)
-        patch.setattr("strandline.jobs.store_end._SECONDS_MAX", 0.0)  # and nobody waits until it does
+        patch.setattr("strandline.jobs.store_end._LEDGER_AWAY", RetryPolicy(0.0, attempts_max=1))
         with pytest.raises(LedgerBusy):
             lake.run(ACT)
     assert all(there(orphans))

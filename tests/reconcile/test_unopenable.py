@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from strandline.core.errors import TableUnfit
-from strandline.core.settings import LakeConfig, Settings
+from strandline.core.settings.lake_config import LakeConfig, Settings
 from strandline.iceberg.metadata.identifier import full_name, name_of, parse_identifier
 from strandline.iceberg.pyiceberg import catalog as light
 from tests.reconcile.conftest import SomeLake, acted_on

@@ -14,17 +14,17 @@ from pathlib import Path
 import pytest
 
 from strandline.cli.main import run as cli
-from strandline.core.audit_events import Event
-from strandline.core.reconcile_records import AbortReason, Asked, SweptState
+from strandline.core.records.audit_events import Event
+from strandline.core.records.reconcile_records import AbortReason, Asked, SweptState
 from strandline.core.types import Seq
 from strandline.ledger.deliver import losses, sinks
 from strandline.ledger.maintain import runs
-from strandline.ledger.maintain.runs import Kind, NewRun, Outcome
+from strandline.ledger.maintain.runs import MaintenanceKind, MaintenanceOutcome, NewRun
 from strandline.ledger.reconcile import reconcile_runs
 from strandline.ledger.replicate import followers
 from strandline.reconcile import quarantine
 from strandline.reconcile.storage.object_inventory import list_prefixes
-from strandline.storage.s3_listing import Bucket
+from strandline.storage.s3_listing import ListedBucket
 from tests.reconcile.buckets import put_object, settings_of
 from tests.reconcile.whole_lakes import ACT, REPORT, WholeLake, there
 from tests.servers import S3
@@ -72,12 +72,12 @@ def test_what_an_expiry_under_way_has_let_go_of_it_may_still_read(lake: WholeLak
     manifest.write_bytes(b"x")
     os.utime(manifest, (1e9, 1e9))
     with lake.lake.ledger.write() as connection:
-        job = runs.begin(connection, NewRun(lake.dataset.id, Kind.EXPIRE, "elsewhere:1"), lease_seconds=600)
+        job = runs.begin(connection, NewRun(lake.dataset.id, MaintenanceKind.EXPIRE, "elsewhere:1"), lease_seconds=600)
         assert job is not None
     run = lake.run(ACT)
     assert (run.outcome.done.orphans, run.outcome.done.skipped_recheck) == (1, 1) and manifest.exists()
     with lake.lake.ledger.write() as connection:
-        runs.end(connection, job, Outcome.DONE, reason=None, result=None)
+        runs.end(connection, job, MaintenanceOutcome.DONE, reason=None, result=None)
     assert lake.run(ACT).outcome.done.orphans == 1 and not manifest.exists()
 
 
@@ -218,7 +218,7 @@ def test_a_run_can_act_by_an_inventory(tmp_path: Path, s3: S3, monkeypatch: pyte
     told, untold = (
         put_object(s3, bucket, f"lake/default/events/data/{name}.parquet", b"x") for name in ("told", "untold")
     )
-    found = list_prefixes(Bucket.of(lake.lake.config), [f"s3://{bucket}/lake"], timeout_seconds=60)
+    found = list_prefixes(ListedBucket.of(lake.lake.config), [f"s3://{bucket}/lake"], timeout_seconds=60)
     rows = [
         [bucket, f"{folder.removeprefix(f's3://{bucket}/')}/{name}", files.sizes[n], _as_s3_says(files.modified_ns[n])]
         for folder, files in found.folders.items()

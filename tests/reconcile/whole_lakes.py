@@ -14,8 +14,8 @@ from pyiceberg.table import Table
 
 import strandline
 from strandline.core.errors import StorageError
-from strandline.core.reconcile_records import Asked, Run, Swept, SweptState
-from strandline.core.settings import CONFIG_NAME
+from strandline.core.records.reconcile_records import Asked, ReconcileRun, Swept, SweptState
+from strandline.core.settings.lake_config import CONFIG_NAME
 from strandline.core.types import SEQ_COLUMN, Reserved, SeqRange, SnapshotId, Staged
 from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.ledger import audit
@@ -104,7 +104,7 @@ class WholeLake:
 
     # Runs.
 
-    def run(self, asked: Asked = ACT, **options: Any) -> Run:
+    def run(self, asked: Asked = ACT, **options: Any) -> ReconcileRun:
         return self.lake.reconciler.run(asked, **options)
 
     def swept(self, run: int) -> list[Swept]:

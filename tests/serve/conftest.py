@@ -26,7 +26,6 @@ from strandline.reconcile.fallback import FallbackSurveyor
 from strandline.replicate.segment_stream import MEDIA_TYPE
 from strandline.serve.app import create_app, describe
 from strandline.serve.server import serve_lake
-from tests.quick_ledger import quick_ledgers
 
 COLUMNS = [{"name": "id", "type": "long", "required": True}, {"name": "text", "type": "string"}]
 API = "/api/v1"
@@ -146,12 +145,6 @@ def serving(lake: Lake, **options: Any) -> Iterator[str]:
         stopping.set()
         thread.join(60)
         assert not thread.is_alive()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick() -> Iterator[None]:
-    with quick_ledgers():
-        yield
 
 
 @pytest.fixture

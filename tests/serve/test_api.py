@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from strandline.core.errors import LedgerBusy, NoSuchSink, NotLeader
 from strandline.core.roles import Role
 from strandline.core.types import Seq, SeqRange
-from strandline.ledger.ingest import blocks
+from strandline.ledger.ingest import blocks, restored_blocks
 from strandline.ledger.replicate import sites
 from strandline.serve import health
 from strandline.serve.app import describe
@@ -50,7 +50,7 @@ def test_blocks_and_the_seal_of_a_dataset(served: Served, admin: httpx.Client, d
     with served.lake.ledger.write() as connection:
         for lo in (1, 11, 21):
             rows = SeqRange(Seq(lo), Seq(lo + 9))
-            blocks.insert_published(
+            restored_blocks.insert_published(
                 connection, target.id, rows, kind=blocks.BlockKind.BATCH, batch_id=f"b{lo}", row_count=10, snapshot=None
             )
     assert admin.get(f"{API}/datasets/events/seal").json()["sealed"] == 30

@@ -22,7 +22,7 @@ from strandline.cli.daemon_log import DaemonLog
 from strandline.cli.log_lines import log_lines
 from strandline.cli.loops import open_log
 from strandline.core.errors import StorageError
-from strandline.core.masking import note_secret
+from strandline.core.text.masking import note_secret
 from strandline.jobs.loop import LoopStates
 from strandline.lake import Lake
 from strandline.lake_admin import init_lake
@@ -38,7 +38,7 @@ def hang(*_):
     print('{"event": "hangs"}', flush=True)
     threading.Event().wait()
 
-Maintenance.take_turns = hang
+Maintenance.run_what_is_due = hang
 """
 
 
@@ -127,7 +127,7 @@ def test_a_process_whose_log_nobody_reads_ends_all_the_same(home: Path, tmp_path
 def test_what_is_logged_is_json_and_has_no_secret(home: Path) -> None:
     program = """
 import logging
-from strandline.core.masking import note_secret
+from strandline.core.text.masking import note_secret
 from strandline.maintain.facade import Maintenance
 
 def speak(*_):
@@ -137,7 +137,7 @@ def speak(*_):
     except ValueError:
         logging.getLogger("any.library").error('it said c4n4ry "quoted"', exc_info=True)
 
-Maintenance.take_turns = speak
+Maintenance.run_what_is_due = speak
 """
     with running(home, program=program + PROGRAM) as process:
         assert process.stderr is not None

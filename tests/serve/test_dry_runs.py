@@ -12,12 +12,12 @@ import pytest
 
 from strandline.core.delivery_types import ChunkPlan, Intent, LanePlan
 from strandline.core.read_token import Continuation
-from strandline.core.reconcile_records import Asked, FindingKind, StorageKind, SweptState
+from strandline.core.records.reconcile_records import Asked, FindingKind, StorageKind, SweptState
 from strandline.core.types import BlockKind, Lease, Seq, SeqRange
 from strandline.lake import Lake
 from strandline.ledger.deliver import intents, quarantine, sinks
-from strandline.ledger.deliver.quarantine import SetAside
-from strandline.ledger.ingest import blocks
+from strandline.ledger.deliver.quarantine import StoredRefusedRow
+from strandline.ledger.ingest import restored_blocks
 from strandline.ledger.reconcile import quarantined_files, reconcile_runs
 from strandline.ledger.reconcile.quarantined_files import NewSwept
 from tests.serve.conftest import API, Served, eventually
@@ -134,7 +134,7 @@ def planned(lake: Lake, until: int, lanes: Sequence[LanePlan]) -> Iterator[tuple
     """The dataset has so many rows, and the sink an open intent in each of these lanes; with the sink's lease."""
     record, dataset = lake.delivery.get("partner"), lake.dataset("events")
     with lake.ledger.write() as connection:
-        blocks.insert_published(
+        restored_blocks.insert_published(
             connection, dataset.id, SeqRange(Seq(1), Seq(until)), kind=BlockKind.RECOVERED, batch_id="rows"
         )
     lease = sinks.leases.take(lake.ledger, record.id, seconds=600)
@@ -153,11 +153,11 @@ def refuse_rows(lake: Lake, *numbers: int) -> None:
     until = max(numbers)
     with planned(lake, until, [LanePlan("", None, Seq(until), one_by_one(until))]) as (lease, [intent]):
         refused = [
-            (c.id, SetAside(intent.lane, c.rows.lo, "422: no", f"quarantine/{c.rows.lo}", 9, {}, "jsonl"))
+            (c.id, StoredRefusedRow(intent.lane, c.rows.lo, "422: no", f"quarantine/{c.rows.lo}", 9, {}, "jsonl"))
             for c in intent.chunks
             if c.rows.lo in numbers
         ]
-        assert quarantine.set_aside(lake.ledger, lease, refused)
+        assert quarantine.quarantine_rows(lake.ledger, lease, refused)
 
 
 def test_quarantined_rows(served: Served, admin: httpx.Client, dataset: str, tmp_path: Path) -> None:

@@ -12,11 +12,11 @@ import httpx
 import pytest
 
 from strandline.core.errors import StorageError
-from strandline.core.replication import DatasetTerms, Item, ItemKind, Offer
 from strandline.core.roles import Role
-from strandline.core.types import Dataset, Seq
+from strandline.core.sites.replication import DatasetTerms, Item, Offer
+from strandline.core.types import Dataset, ItemKind, Seq
 from strandline.ledger.engine import utc_now
-from strandline.ledger.replicate import following, leader_contact, sites
+from strandline.ledger.replicate import following, leader_contact, leader_seals, sites
 from strandline.ledger.replicate.leader_contact import FollowFailure, FollowStep, LeaderContact
 from tests.serve.conftest import API, Served
 from tests.serve.test_pages import browser
@@ -129,6 +129,10 @@ def test_a_follower_says_how_far_it_is_and_that_it_does_not_know_while_its_leade
         assert (shard["lag_segments"], shard["lag_rows"]) == (2, 20) and shard["lag_seconds"] >= 0
         [same] = reader.get(f"{AT}/shards").json()["shards"]
         assert same | {"lag_seconds": 0} == shard | {"lag_seconds": 0}
+        for seals, untold in (({dataset.id: Seq(30)}, {}), ({}, {dataset.id: None})):  # more, or nobody knows
+            served.lake.ledger.change(leader_seals.note, seals, untold)
+            [shard] = reader.get(f"{AT}/shards").json()["shards"]
+            assert [shard[n] for n in ("lag_segments", "lag_rows", "lag_seconds")] == [None] * 3
     away = StorageError("no route to https://leader.example")
     contact = LeaderContact(utc_now(), FollowFailure(utc_now(), FollowStep.ASK, away.message, "Look there."))
     leader_contact.note(served.lake.ledger, LeaderContact(), contact)
@@ -174,7 +178,7 @@ def test_the_page_of_a_follower_names_its_leader_and_the_next_step(served: Serve
         page = browser.get("/replication").text
     assert "https://leader.example" in page and "No route." in page
     assert "at least 2" in page and "unknown" in page and "Add a follower" not in page
-    assert "has not reached its leader for 60 min" in page
+    assert "has not reached its leader for 1 h" in page
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ import httpx
 import pytest
 
 from strandline.core.delivery_types import ChunkPlan, LanePlan
-from strandline.core.reconcile_records import Asked, FindingKind, StorageKind
+from strandline.core.records.reconcile_records import Asked, FindingKind, StorageKind
 from strandline.core.roles import Role
 from strandline.core.types import BlockKind, Seq, SeqRange
 from strandline.lake import Lake
-from strandline.ledger.ingest import blocks
+from strandline.ledger.ingest import restored_blocks
 from strandline.ledger.reconcile import quarantined_files, reconcile_runs
 from strandline.ledger.reconcile.quarantined_files import NewSwept
 from strandline.serve.describe import INNER_MAX
@@ -52,9 +52,9 @@ def test_open_blocks_of_a_dataset(served: Served, admin: httpx.Client, dataset: 
     known = served.lake.dataset(dataset).id
     with served.lake.ledger.write() as connection:
         first = SeqRange(Seq(1), Seq(5))
-        blocks.insert_published(connection, known, first, kind=BlockKind.RECOVERED, batch_id="published")
+        restored_blocks.insert_published(connection, known, first, kind=BlockKind.RECOVERED, batch_id="published")
         for n in range(MANY):
-            blocks.postpone(connection, known, SeqRange(Seq(10 * n + 10), Seq(10 * n + 19)), f"open {n}")
+            restored_blocks.postpone(connection, known, SeqRange(Seq(10 * n + 10), Seq(10 * n + 19)), f"open {n}")
     seal = admin.get(f"{API}/datasets/events/seal").json()
     assert (len(seal["open_blocks"]), seal["open_blocks_total"]) == (INNER_MAX, MANY)
     assert seal["open_blocks"][0]["lo"] == 10, "those that hold the seal back the most"

@@ -14,7 +14,7 @@ import pytest
 
 from strandline.core.actor import Actor, Trigger, acting_as
 from strandline.core.errors import DestinationTaken
-from strandline.core.reconcile_records import AbortReason, Asked, Counts, Done, Outcome, StorageKind
+from strandline.core.records.reconcile_records import AbortReason, Asked, Counts, Done, StorageKind, SweepOutcome
 from strandline.core.roles import Role
 from strandline.deliver.facade import Delivery
 from strandline.ledger import tasks
@@ -24,7 +24,7 @@ from strandline.ledger.reconcile import reconcile_runs
 from strandline.serve.auth.needs import Needs
 from strandline.serve.pages import live
 from strandline.serve.snapshot import only_of
-from strandline.status.receive import ReceiveStatus, SetAside
+from strandline.status.receive import ReceiveStatus, WaitingBodies
 from tests.serve.conftest import API, COLUMNS, Served
 from tests.serve.test_api import add_sink
 from tests.serve.test_roles import routes
@@ -50,7 +50,7 @@ def whole(answer: httpx.Response, name: str) -> tuple[int, dict[str, str], str]:
 
 
 def hidden_run_and_task(served: Served) -> tuple[str, str]:
-    new = runs.NewRun(served.lake.dataset("other").id, runs.Kind.COMPACT, "node-1")
+    new = runs.NewRun(served.lake.dataset("other").id, runs.MaintenanceKind.COMPACT, "node-1")
     with served.lake.ledger.write() as connection:
         run = runs.begin(connection, new, lease_seconds=60)
         return str(run), str(tasks.begin(connection, "tick", HIDDEN, "node-1", lease_seconds=60)[0].id)
@@ -69,6 +69,7 @@ BODIES: dict[str, dict[str, object]] = {
     "POST /quarantined-rows/discard": {"sink": SINK, "all": True},
     **{f"POST /maintenance/{kind}": {"dataset": DATASET} for kind in ("compact", "retain", "expire")},
     "POST /maintenance/purge": {"dataset": DATASET, "where": "true"},
+    "POST /replication/bodies": {"dataset": DATASET, "batch_id": "x"},
 }
 QUERIES = {
     "GET /maintenance/runs": f"dataset={DATASET}",
@@ -163,7 +164,7 @@ def test_a_task_that_failed_does_not_name_hidden_sinks_either(served: Served, li
     error = {"type": "NoSuchSink", "message": "there is no sink x", "hint": f"Sinks: {HIDDEN}.", "retryable": False}
     with acting_as(Actor("limited", Trigger.API)), served.lake.ledger.write() as connection:
         task, lease = tasks.begin(connection, "tick", "x", "node-1", lease_seconds=60)
-        tasks.end(connection, lease, tasks.Outcome.REFUSED, error=error)
+        tasks.end(connection, lease, tasks.TaskOutcome.REFUSED, error=error)
     for place in (f"tasks/{task.id}", "tasks"):
         assert "there is no sink x" in (shown := limited.get(f"{API}/{place}").text) and HIDDEN not in shown
 
@@ -181,7 +182,7 @@ def test_a_token_does_not_see_the_tasks_of_a_revoked_one_of_the_same_name(
         assert later.get(f"{API}/tasks").json()["tasks"] == []
 
 
-FOUND = Outcome(
+FOUND = SweepOutcome(
     partial=True,
     listed=4711,
     referenced=4712,
@@ -323,6 +324,6 @@ def test_the_stream_of_events_does_not_tell_a_limited_token_that_others_change(
 
 
 def test_the_status_does_not_say_whether_others_received_anything(served: Served, limited: httpx.Client) -> None:
-    spooled = ReceiveStatus("default.other", 1, 2, 3, None, (), SetAside(0, 0, 0), dropped=False)
+    spooled = ReceiveStatus("default.other", 1, 2, 3, None, (), WaitingBodies(0, 0, 0), dropped=False)
     nothing, something = (replace(served.lake.status(), receive=r) for r in (None, (spooled,)))
     assert only_of(nothing, ("default.mine",)) == only_of(something, ("default.mine",))

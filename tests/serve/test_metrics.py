@@ -18,16 +18,16 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from scripts.metrics_reference import TARGET, text
-from strandline.core.activity import Activity, ActivityKind, Stopwatch, tell
+from strandline.core.activity import Activity, ActivityKind, Stopwatch, report_activity
 from strandline.core.delivery_types import SinkId
 from strandline.core.roles import Role
 from strandline.core.types import BlockKind, Seq, SeqRange, TableCounts
-from strandline.ledger.ingest import blocks, datasets, table_states
+from strandline.ledger.ingest import datasets, restored_blocks, table_states
 from strandline.ledger.maintain.retention_holds import Hold
 from strandline.ledger.receive import receive_holds
 from strandline.serve.process_metrics import ProcessMetrics
 from strandline.status.maintenance import DatasetMaintenance, MaintenanceStatus
-from strandline.status.metrics import HELP, LABELS, PREFIX, Sample, exposition, samples
+from strandline.status.metrics import HELP, LABELS, PREFIX, MetricSample, exposition, samples
 from strandline.status.reconcile import ReconcileStatus
 from tests.serve.conftest import API, COLUMNS, Served
 from tests.servers import ServerMissing, find_program
@@ -82,8 +82,8 @@ def test_what_holds_a_dataset_up_can_be_alerted_on(served: Served, admin: httpx.
     assert not absent & quiet.keys(), "what nobody knows is left out"
     with lake.ledger.write() as connection:
         rows = SeqRange(Seq(1), Seq(7))
-        blocks.insert_published(connection, known, rows, kind=BlockKind.RECOVERED, batch_id="published")
-        blocks.postpone(connection, known, SeqRange(Seq(10), Seq(19)), "open")
+        restored_blocks.insert_published(connection, known, rows, kind=BlockKind.RECOVERED, batch_id="published")
+        restored_blocks.postpone(connection, known, SeqRange(Seq(10), Seq(19)), "open")
         datasets.set_counts(connection, {known: TableCounts(None, 5, 6, AT, twice=1, twice_first=Seq(3))})
         table_states.record_doubt(connection, known, "it was rolled back")
         receive_holds.put(connection, known, "it was restored")
@@ -118,13 +118,13 @@ def test_a_token_for_some_datasets_gets_no_metrics_of_the_others(served: Served,
 
 def test_work_is_counted_by_outcome_with_its_rows_and_time() -> None:
     with closing(ProcessMetrics()) as counted:
-        tell(Activity(ActivityKind.TICK, "partner", "delivered", 0.2, rows=7))
-        tell(Activity(ActivityKind.TICK, "partner", "waiting", 3))
-        tell(Activity(ActivityKind.BATCH, "default.events", "published", 2, rows=5))
-        tell(Activity(ActivityKind.RUN, "compact", "failed", 40))
+        report_activity(Activity(ActivityKind.TICK, "partner", "delivered", 0.2, rows=7))
+        report_activity(Activity(ActivityKind.TICK, "partner", "waiting", 3))
+        report_activity(Activity(ActivityKind.BATCH, "default.events", "published", 2, rows=5))
+        report_activity(Activity(ActivityKind.RUN, "compact", "failed", 40))
         Stopwatch(ActivityKind.RUN, "reconcile").tell("done")
         body = counted.text().decode()
-    tell(Activity(ActivityKind.TICK, "partner", "delivered", 0.2, rows=7))
+    report_activity(Activity(ActivityKind.TICK, "partner", "delivered", 0.2, rows=7))
     assert counted.text().decode().count('strandline_delivered_rows_total{sink="partner"} 7.0') == 1, "it is closed"
     assert value(body, "strandline_ticks_total", sink="partner", outcome="delivered") == 1
     assert value(body, "strandline_delivered_rows_total", sink="partner") == 7
@@ -142,7 +142,7 @@ def test_an_observer_that_fails_does_not_harm_the_work(caplog: pytest.LogCapture
         raise RuntimeError("no")
 
     with observing(broken):
-        tell(Activity(ActivityKind.TICK, "partner", "delivered", 0.2))
+        report_activity(Activity(ActivityKind.TICK, "partner", "delivered", 0.2))
     assert "could not be counted" in caplog.text
 
 
@@ -156,6 +156,8 @@ def test_every_gauge_of_the_lake_has_a_rule_or_tells_nothing_that_is_wrong() -> 
         "reconcile_last_run_ended_timestamp_seconds", "reconcile_last_run_aborted", "reconcile_last_run_doubts",
         "reconcile_orphan_files", "follower_lag_segments", "follower_lag_rows", "site_term",
         "following_lag_segments", "following_lag_rows", "following_applied",
+        # How far a consumer is behind says nothing of what it should be: some read once a day.
+        "consumer_watermark", "consumer_lag_rows", "consumer_lag_seconds", "consumer_heard_of_timestamp_seconds",
     }  # fmt: skip
     assert set(HELP) - asked == only_shown
 
@@ -171,9 +173,9 @@ def test_held_rows_that_nobody_counted_are_left_out_and_are_not_zero() -> None:
 
 
 def test_the_text_is_what_the_client_library_reads_back() -> None:
-    found = [Sample(PREFIX + name, {label: f'a"b\\c\n{label}' for label in LABELS[name]}, 3.5) for name in HELP]
+    found = [MetricSample(PREFIX + name, {label: f'a"b\\c\n{label}' for label in LABELS[name]}, 3.5) for name in HELP]
     back = families(exposition(found))
-    assert [Sample(s.name, s.labels, s.value) for f in back.values() for s in f.samples] == found
+    assert [MetricSample(s.name, s.labels, s.value) for f in back.values() for s in f.samples] == found
     assert {f.type for f in back.values()} == {"gauge"}
 
 
@@ -234,6 +236,8 @@ SERIES = {
     'follower_heard_of_timestamp_seconds{follower="f",dataset="d",shard="0"}': ("0", "0+60x5760"),
     'follower_held_since_timestamp_seconds{follower="f",dataset="d",shard="0"}': ("0", "345000"),
     'follower_dropped_upto{follower="f",dataset="d",shard="0"}': ("0+1x5760", "7"),
+    'consumer_held_since_timestamp_seconds{consumer="c",dataset="d"}': ("0", "345000"),
+    'consumer_dropped_upto{consumer="c",dataset="d"}': ("0+1x5760", "7"),
     'leader_answered_timestamp_seconds{instance="i"}': ("0", "0+60x5760"),
     'leader_failing_since_timestamp_seconds{instance="i",step="ask"}': ("0", "stale"),
     'following_lag_seconds{instance="i",dataset="d",shard="0"}': ("901", "900"),

@@ -9,7 +9,7 @@ from datetime import timedelta
 import httpx
 import pytest
 
-from strandline.core.reconcile_records import Asked, FindingKind, Outcome, StorageKind
+from strandline.core.records.reconcile_records import Asked, FindingKind, StorageKind, SweepOutcome
 from strandline.core.roles import Role
 from strandline.deliver.quarantine import rows
 from strandline.iceberg.schema.schema_file import parse_columns
@@ -20,7 +20,7 @@ from strandline.ledger.maintain import runs
 from strandline.ledger.reconcile import quarantined_files, reconcile_runs
 from strandline.ledger.reconcile.quarantined_files import NewSwept
 from strandline.serve.app import create_app
-from strandline.serve.pages.history import APART_SECONDS_MIN, SAMPLES_MAX, Sample, SinkKey
+from strandline.serve.pages.history import APART_SECONDS_MIN, SAMPLES_MAX, HistorySample, SinkKey
 from strandline.serve.pages.overview import SINKS_MAX
 from strandline.serve.pages.sinks import PAGE
 from strandline.serve.pages.static_files import _files
@@ -77,15 +77,15 @@ def fill(lake: Lake, found: LakeStatus, monkeypatch: pytest.MonkeyPatch) -> None
     swept = [NewSwept(FindingKind.ORPHAN, NAME, f"data/{NAME}/{n}", f"aside/{n}", 7, None) for n in range(500)]
     lease = reconcile_runs.take_lease(lake.ledger, seconds=60)
     with lake.ledger.write() as connection:
-        new = runs.NewRun(lake.dataset("events").id, runs.Kind.COMPACT, "node-1")
+        new = runs.NewRun(lake.dataset("events").id, runs.MaintenanceKind.COMPACT, "node-1")
         begun = runs.begin(connection, new, lease_seconds=60)
         assert lease is not None and begun is not None
-        runs.end(connection, begun, runs.Outcome.DONE, reason=None, result=result)
+        runs.end(connection, begun, runs.MaintenanceOutcome.DONE, reason=None, result=result)
         _, held = tasks.begin(connection, "verify", "partner", "node-1", lease_seconds=60)
-        tasks.end(connection, held, tasks.Outcome.DONE, result=result)
+        tasks.end(connection, held, tasks.TaskOutcome.DONE, result=result)
         run = reconcile_runs.start(connection, Asked(act=True), StorageKind.LOCAL)
         quarantined_files.begin(connection, run, swept)
-        assert reconcile_runs.complete(connection, run, Outcome(samples=(sample,) * 30, failures=(NAME,) * 100))
+        assert reconcile_runs.complete(connection, run, SweepOutcome(samples=(sample,) * 30, failures=(NAME,) * 100))
 
 
 def test_a_page_of_a_large_lake_weighs_at_most_100_kilobytes(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +101,7 @@ def test_a_page_of_a_large_lake_weighs_at_most_100_kilobytes(lake: Lake, monkeyp
     for n in range(SAMPLES_MAX):
         at = start + timedelta(seconds=n * APART_SECONDS_MIN)
         lag = dict.fromkeys(keys, 10**6 * (n * n % 977))
-        history.add(Sample(at, n**3, lag, lag, dict.fromkeys(keys, n * n)))
+        history.add(HistorySample(at, n**3, lag, lag, dict.fromkeys(keys, n * n)))
 
     async def weigh() -> dict[str, int]:
         transport, headers = httpx.ASGITransport(app), {"Authorization": f"Bearer {secret}"}

@@ -19,7 +19,7 @@ from fastapi import Request
 from starlette.types import Message
 
 from strandline.core.delivery_types import SinkId
-from strandline.core.reconcile_records import Asked, FindingKind, StorageKind, SweptState
+from strandline.core.records.reconcile_records import Asked, FindingKind, StorageKind, SweptState
 from strandline.core.roles import Role
 from strandline.core.types import Seq
 from strandline.deliver.facade import Delivery
@@ -32,19 +32,19 @@ from strandline.ledger.reconcile import quarantined_files, reconcile_runs
 from strandline.ledger.reconcile.quarantined_files import NewSwept
 from strandline.serve.app import create_app
 from strandline.serve.auth.caller import Caller
-from strandline.serve.auth.needs import Needs
+from strandline.serve.auth.needs import Access, Needs
 from strandline.serve.auth.sessions import COOKIE
 from strandline.serve.pages import actions, live, spelling
 from strandline.serve.pages.charts import Line, Point, line_chart, share_bar, sparkline, thinned
-from strandline.serve.pages.history import APART_SECONDS_MIN, GAP_SECONDS, History, Sample, SinkKey
+from strandline.serve.pages.history import APART_SECONDS_MIN, GAP_SECONDS, FigureHistory, HistorySample, SinkKey
 from strandline.serve.pages.login import _own_path
 from strandline.serve.pages.render import _environment
 from strandline.serve.pages.views import held_views, place_of
 from strandline.serve.problems import Problem
 from strandline.serve.server import serve_lake
-from strandline.status import documents
+from strandline.status.documents import lake_documents
 from strandline.status.maintenance import DatasetMaintenance, MaintenanceStatus
-from strandline.status.status_problem import Severity, StatusProblem, Subject
+from strandline.status.problems.status_problem import Severity, StatusProblem, Subject
 from tests.browser.shown_lake import fill
 from tests.serve.conftest import API, TRUST, Served, eventually, serving
 from tests.serve.test_dry_runs import add_sink
@@ -243,12 +243,13 @@ def test_a_log_in_leads_only_to_our_own_pages(given: str, leads_to: str) -> None
 # Buttons.
 
 
-def every_action() -> list[actions.Action]:
+def every_action() -> list[actions.PageAction]:
     return [
         *actions.sink_actions("x", "active"), *actions.sink_actions("x", "paused"), *actions.dataset_actions("x"),
         *actions.quarantined_row_actions("x"), *actions.quarantined_file_actions(), *actions.reconcile_actions(),
         actions.add_sink(["x"], ["files"]), actions.create_dataset(),
         actions.create_token([]), actions.revoke_token("x"), actions.add_follower([]), actions.remove_follower("x"),
+        actions.remove_consumer("x", "x"),
         actions.call_off("tasks/x"), actions.call_off("maintenance/runs/x"), actions.call_off("reconciliation/runs/x"),
     ]  # fmt: skip
 
@@ -260,12 +261,13 @@ def much_to_do(served: Served, tmp_path: Path) -> list[str]:
     fill(lake, tmp_path / "shown")
     with served.as_role() as admin:
         assert admin.post(f"{API}/replication/followers", json={"name": "site"}).status_code == 201
+    lake.consumers.begin(lake.dataset("orders"), "billing", None)
     swept = [NewSwept(FindingKind.ORPHAN, None, "data/1", "aside/1", 5, None)]
     assert reconcile_runs.take_lease(lake.ledger, seconds=600) is not None
     with lake.ledger.write() as connection:
         again = reconcile_runs.start(connection, Asked(act=True), StorageKind.LOCAL)
         quarantined_files.move(connection, quarantined_files.begin(connection, again, swept), SweptState.HELD)
-        new = runs.NewRun(lake.dataset("orders").id, runs.Kind.COMPACT, "node-1")
+        new = runs.NewRun(lake.dataset("orders").id, runs.MaintenanceKind.COMPACT, "node-1")
         run = runs.begin(connection, new, lease_seconds=600)
         task = tasks.begin(connection, "tick", "warehouse", "node-1", lease_seconds=600)[0].id
     under_way = [f"/drift/runs/{again}", f"/runs/maintenance/{run}", f"/runs/tasks/{task}"]
@@ -375,7 +377,7 @@ def test_a_result_that_is_too_large_to_be_stored_still_says_what_is_bad_in_it(
     assert (found["outcome"], found["attention"]) == ("done", said)
     assert "omitted" in found["result"] and found["result"]["replayed"] == 0, "its numbers are stored"
     assert "needs a look" in browser.get(f"/runs/tasks/{begun['task']}").text
-    assert documents.task(served.lake.tasks.get(begun["task"]))["attention"] == said
+    assert lake_documents.task(served.lake.tasks.get(begun["task"]))["attention"] == said
 
 
 # Files and events.
@@ -446,7 +448,7 @@ def test_pages_that_are_opened_at_the_same_moment_count_each_other(lake: Lake, m
     monkeypatch.setattr(live, "STREAMS_OF_TOKEN_MAX", 1)
     app = create_app(lake)
     caller = Caller(lake.receiver.create_token("reader", role=Role.READ)[0])
-    request = Request({"type": "http", "app": app, "headers": []})
+    access = Access(Request({"type": "http", "app": app, "headers": []}), app.state.context, caller)
 
     async def gone() -> Message:
         return {"type": "http.disconnect"}
@@ -455,11 +457,11 @@ def test_pages_that_are_opened_at_the_same_moment_count_each_other(lake: Lake, m
         pass
 
     async def open_pages() -> None:
-        first = await live.live(request, caller)  # nothing is sent yet
+        first = await live.live(access)  # nothing is sent yet
         with pytest.raises(Problem):
-            await live.live(request, caller)
+            await live.live(access)
         await first({"type": "http"}, gone, nobody)
-        await live.live(request, caller)
+        await live.live(access)
 
     asyncio.run(open_pages())
     app.state.context.close()
@@ -489,13 +491,13 @@ def test_a_server_that_stops_does_not_wait_for_open_pages(lake: Lake) -> None:
 # The parts that only compute.
 
 
-def sample(second: float, sequence: int = 0, **delivered: int | None) -> Sample:
+def sample(second: float, sequence: int = 0, **delivered: int | None) -> HistorySample:
     by_sink = {SinkKey("d", name): rows for name, rows in delivered.items()}
-    return Sample(AT + timedelta(seconds=second), sequence, {OWN: sequence}, {OWN: 1.0}, by_sink)
+    return HistorySample(AT + timedelta(seconds=second), sequence, {OWN: sequence}, {OWN: 1.0}, by_sink)
 
 
 def test_rates_come_from_neighbouring_samples_and_a_gap_has_none() -> None:
-    history = History()
+    history = FigureHistory()
     for second, rows, out in ((0, 0, 0), (10, 100, 50), (20, 300, 20), (20 + GAP_SECONDS + 1, 900, 900)):
         history.add(sample(second, rows, s=out))
     assert [p.value for p in history.rows_in()] == [10.0, 20.0, None]
@@ -507,7 +509,7 @@ def test_rates_come_from_neighbouring_samples_and_a_gap_has_none() -> None:
 
 
 def test_samples_are_bounded_and_not_too_close() -> None:
-    history = History(samples_max=3)
+    history = FigureHistory(samples_max=3)
     for n in range(10):
         history.add(sample(n * APART_SECONDS_MIN, n))
         history.add(sample(n * APART_SECONDS_MIN + 0.1, n))
@@ -531,14 +533,6 @@ def test_a_long_history_is_thinned_to_its_peaks_and_keeps_its_gaps() -> None:
     assert thinned(points, 100) == points
 
 
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [(0, "0 s"), (59.9, "59 s"), (90, "1 min 30 s"), (3600, "1 h"), (7500, "2 h 5 min"), (90_000, "1 d 1 h")],
-)
-def test_seconds_are_told_in_their_two_largest_units(value: float, said: str) -> None:
-    assert spelling.seconds(value) == said
-
-
 def test_figures_are_short_and_moments_relative() -> None:
     assert [spelling.short_number(v) for v in (0, 7, 999, 1234, 5_000_000, 0.25)] == [
         "0",
@@ -548,7 +542,6 @@ def test_figures_are_short_and_moments_relative() -> None:
         "5 M",
         "0.25",
     ]
-    assert [spelling.size(v) for v in (0, 1023, 1536, 5 << 30)] == ["0 B", "1,023 B", "1.5 KiB", "5 GiB"]
     assert spelling.ago(AT - timedelta(seconds=61), AT) == "1 min 1 s ago"
     assert spelling.ago("2026-03-01T14:00:00Z", AT) == "in 2 h"
 

@@ -20,7 +20,7 @@ from strandline.core.roles import Role
 from strandline.core.types import SEQ_COLUMN, Dataset, Published, Reserved, SnapshotId, Staged
 from strandline.http import connections
 from strandline.ledger.ingest import blocks
-from strandline.ledger.replicate import followers
+from strandline.ledger.replicate import followers, sites
 from strandline.replicate.segment_stream import MEDIA_TYPE, SegmentReader, request_name
 from strandline.serve.api import replication
 from tests.serve.conftest import API, COLUMNS, Served, eventually
@@ -199,6 +199,21 @@ def test_another_term_is_refused(served: Served, follower: httpx.Client) -> None
     made(served)
     answer = follower.post(f"{API}/replication/acknowledge", json=TOLD | {"term": 2})
     assert answer.status_code == 409 and answer.json()["type"].endswith("term-passed")
+
+
+def test_a_leader_that_was_replaced_sends_no_rows_and_no_bodies(served: Served, follower: httpx.Client) -> None:
+    dataset = made(served)
+    add_rows(served, dataset, "b", 10)
+    place = {"dataset": dataset.uuid, "lo": 2, "hi": 11}
+    batch = {"dataset": dataset.uuid, "batch_id": "b"}
+    assert fetch(follower, dataset, 2, 11)[0] == list(range(2, 12))
+    assert follower.post(f"{API}/replication/bodies", json=batch).status_code == 200
+    served.lake.ledger.change(sites.supersede, term=17, by="https://new")
+    for answer in (
+        follower.get(f"{API}/replication/segment", params=place),
+        follower.post(f"{API}/replication/bodies", json=batch),
+    ):
+        assert answer.status_code == 409 and answer.json()["type"].endswith("not-leader"), answer.text
 
 
 def test_a_removed_follower_is_refused_with_every_token_of_its_line(served: Served, follower: httpx.Client) -> None:

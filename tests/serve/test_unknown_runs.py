@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from strandline.core.reconcile_records import AbortReason, Asked, Counts, Done, Outcome, StorageKind
+from strandline.core.records.reconcile_records import AbortReason, Asked, Counts, Done, StorageKind, SweepOutcome
 from strandline.core.roles import Role
 from strandline.ledger.reconcile import reconcile_runs
 from tests.serve.conftest import API, Gate, Served, eventually
@@ -70,7 +70,7 @@ def test_a_dry_run_under_way_is_known_to_do_nothing(served: Served, browser: htt
 
 def test_what_a_run_under_way_has_found_so_far_is_a_lower_bound(served: Served, browser: httpx.Client) -> None:
     run = start(served)
-    so_far = Outcome(listed=9, referenced=8, found=Counts(missing=1, orphans=3))
+    so_far = SweepOutcome(listed=9, referenced=8, found=Counts(missing=1, orphans=3))
     with served.lake.ledger.write() as connection:
         assert reconcile_runs.progress(connection, run, so_far)  # type: ignore[arg-type]
     line = cells(browser.get("/drift").text, run)
@@ -81,7 +81,7 @@ def test_what_a_run_under_way_has_found_so_far_is_a_lower_bound(served: Served, 
 def test_a_run_that_ended_before_it_compared(served: Served, admin: httpx.Client, browser: httpx.Client) -> None:
     run = start(served)
     with served.lake.ledger.write() as connection:
-        reconcile_runs.abort(connection, run, Outcome(), AbortReason.GUARD, "the clock is wrong")  # type: ignore[arg-type]
+        reconcile_runs.abort(connection, run, SweepOutcome(), AbortReason.GUARD, "the clock is wrong")  # type: ignore[arg-type]
     shown = admin.get(f"{RUNS}/{run}").json()
     assert {name: shown[name] for name in FOUND} == dict.fromkeys(FOUND) and shown["done"]["orphans"] == 0
     line = cells(browser.get("/drift").text, run)
@@ -107,5 +107,5 @@ def test_what_a_run_that_died_has_done_is_known_when_somebody_has_settled_it(
 def test_everything_that_a_run_has_acted_on_counts(served: Served, browser: httpx.Client) -> None:
     run = start(served)
     with served.lake.ledger.write() as connection:
-        reconcile_runs.complete(connection, run, Outcome(listed=40, referenced=9, done=ACTED))  # type: ignore[arg-type]
+        reconcile_runs.complete(connection, run, SweepOutcome(listed=40, referenced=9, done=ACTED))  # type: ignore[arg-type]
     assert cells(browser.get("/drift").text, run)["Acted on"] == "31"

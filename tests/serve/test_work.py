@@ -13,13 +13,13 @@ import httpx
 import pytest
 
 from strandline.core.errors import AlreadyRunning, RefusedError, TooManyTasks
-from strandline.core.reconcile_records import Asked, StorageKind
+from strandline.core.records.reconcile_records import Asked, StorageKind
 from strandline.core.roles import Role
 from strandline.deliver.facade import Delivery
 from strandline.jobs.tasks import Tasks
 from strandline.lake import Lake, open_lake
 from strandline.ledger.maintain import runs
-from strandline.ledger.maintain.runs import Kind, NewRun
+from strandline.ledger.maintain.runs import MaintenanceKind, NewRun
 from strandline.ledger.reconcile import reconcile_runs
 from strandline.reconcile import sweep
 from strandline.serve.server import check_loopback, serve_lake
@@ -260,7 +260,7 @@ def test_a_run_of_maintenance_whose_process_died_is_told_without_another_run(
     served: Served, admin: httpx.Client, dataset: str
 ) -> None:
     with served.lake.ledger.write() as connection:
-        new = NewRun(served.lake.dataset(dataset).id, Kind.COMPACT, "gone:1")
+        new = NewRun(served.lake.dataset(dataset).id, MaintenanceKind.COMPACT, "gone:1")
         run = runs.begin(connection, new, lease_seconds=60)
         connection.exec_driver_sql("UPDATE maintenance_run SET heartbeat_at = heartbeat_at - 172800000000")
     found = admin.get(f"{API}/maintenance/runs/{run}").json()

@@ -21,7 +21,7 @@ from strandline.core.errors import RefusedError
 from strandline.core.partition import encode_partition
 from strandline.core.types import SEQ_COLUMN, Seq, SeqRange
 from strandline.deliver.send.digests import bare
-from strandline.deliver.sink import Address, Claim, Claimed, Conflict, Landed, Parcel, Sender, Sink, TryLater
+from strandline.deliver.sink import Address, ChunkRows, Claim, Claimed, Conflict, Landed, Sender, Sink, TryLater
 from strandline.iceberg.schema.columns import Column, Primitive
 
 LAKE = "0f8e0b6c-lake"
@@ -60,7 +60,7 @@ def ready(
 
 def parcel(
     form: str, address: Address, lo: int, hi: int, numbers: Sequence[int] | None = None, word: str = "row"
-) -> Parcel:
+) -> ChunkRows:
     """The rows of a range, in the sink's own form; by default every number of it is there."""
     chosen = list(range(lo, hi + 1) if numbers is None else numbers)
     seq = pa.array(chosen, pa.int64())
@@ -73,10 +73,10 @@ def parcel(
             table = pa.table({SEQ_COLUMN: seq, "line": [f'{n},"{word} {n}"' for n in chosen]})
         case _:
             table = pa.table({SEQ_COLUMN: seq, "line": [f"{n}\t{word} {n}" for n in chosen]})
-    return Parcel(address, seqs(lo, hi), table)
+    return ChunkRows(address, seqs(lo, hi), table)
 
 
-def landed(sender: Sender, offered: Parcel) -> Landed:
+def landed(sender: Sender, offered: ChunkRows) -> Landed:
     outcome = sender.send(offered)
     assert isinstance(outcome, Landed), outcome
     return outcome
@@ -146,7 +146,7 @@ class SinkContract:
         sender = sink.sender(TOKEN)
         for lo in (1, 11, 21, 31):
             landed(sender, parcel(sink.form, ADDRESS, lo, lo + 9))
-        sink.mark([(ADDRESS, Seq(20))])
+        sink.set_watermarks([(ADDRESS, Seq(20))])
         beyond = sink.held([(ADDRESS, Seq(20))])[0]
         assert {seqs(21, 30), seqs(31, 40)} <= {h.rows for h in beyond.ranges}
         everything = sink.held([(ADDRESS, None)])[0]
@@ -164,7 +164,7 @@ class SinkContract:
         sink = ready(made)
         landed(sink.sender(TOKEN), parcel(sink.form, ADDRESS, 1, 10))
         for mark in (10, 3, 10, 7):
-            sink.mark([(ADDRESS, Seq(mark))])
+            sink.set_watermarks([(ADDRESS, Seq(mark))])
             held = sink.held([(ADDRESS, None)])[0]
             assert held.mark == 10 or (held.mark is None and made.take_away is None)
             assert landed(sink.sender(TOKEN), parcel(sink.form, ADDRESS, 1, 10)).repeat
@@ -174,7 +174,7 @@ class SinkContract:
         lanes = [replace(ADDRESS, partition=f"k={n}") for n in range(20)]
         for n, lane in enumerate(lanes):
             landed(sink.sender(TOKEN), parcel(sink.form, lane, 1 + 10 * n, 10 + 10 * n))
-        sink.mark([(lane, Seq(10 + 10 * n)) for n, lane in enumerate(lanes)])
+        sink.set_watermarks([(lane, Seq(10 + 10 * n)) for n, lane in enumerate(lanes)])
         for n, held in enumerate(sink.held([(lane, None) for lane in lanes])):
             assert [h.rows for h in held.ranges] == [seqs(1 + 10 * n, 10 + 10 * n)]
             assert held.mark in (None, 10 + 10 * n)
@@ -184,7 +184,7 @@ class SinkContract:
             pytest.skip("what this kind of sink holds cannot be taken away")
         sink = ready(made)
         landed(sink.sender(TOKEN), parcel(sink.form, ADDRESS, 1, 10))
-        sink.mark([(ADDRESS, Seq(10))])
+        sink.set_watermarks([(ADDRESS, Seq(10))])
         made.take_away(sink, ADDRESS, seqs(1, 10))
         again = landed(ready(made, token="b" * 32).sender("b" * 32), parcel(sink.form, ADDRESS, 1, 10))
         assert again.repeat
@@ -199,7 +199,7 @@ class SinkContract:
         landed(stopped, parcel(sink.form, ADDRESS, 1, 10))
         following = ready(made, token="b" * 32)
         landed(following.sender("b" * 32), parcel(sink.form, ADDRESS, 11, 20))
-        following.mark([(ADDRESS, Seq(20))])
+        following.set_watermarks([(ADDRESS, Seq(20))])
         made.take_away(sink, ADDRESS, seqs(11, 20))
         outcome = stopped.send(parcel(sink.form, ADDRESS, 11, 20))
         assert isinstance(outcome, TryLater) or (isinstance(outcome, Landed) and outcome.repeat), outcome

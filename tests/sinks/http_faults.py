@@ -79,78 +79,88 @@ class FaultyStore:
         self.fired = 0
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, store: FaultyStore, upstream_port: int) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.store = store
+        self.upstream_port = upstream_port
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    protocol_version = "HTTP/1.1"
+
+    def _pass(self) -> None:
+        store = self.server.store
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        fault = store.take(self.command, self.path)
+        if fault == Cut(after=False):
+            return self._cut()
+        if isinstance(fault, Answer) and not fault.after:
+            return self._answer(fault)
+        if store.before is not None:
+            store.before(self.command, self.path)
+        if fault == Twice():
+            self._ask(body)
+        answer, payload = self._ask(body)
+        if fault == Cut(after=True):
+            return self._cut()
+        if isinstance(fault, Answer):
+            return self._answer(fault)
+        self.send_response_only(answer.status)
+        for name, value in answer.getheaders():
+            if name.lower() not in ("content-length", "transfer-encoding", "connection"):
+                self.send_header(name, value)
+        if self.command == "HEAD":
+            self.send_header("Content-Length", answer.getheader("Content-Length") or "0")
+        else:
+            self.send_header("Content-Length", str(len(payload)))
+        self.end_headers()
+        self.wfile.write(payload)
+        return None
+
+    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _pass
+
+    def _ask(self, body: bytes) -> tuple[http.client.HTTPResponse, bytes]:
+        upstream = http.client.HTTPConnection("127.0.0.1", self.server.upstream_port, timeout=60)
+        try:
+            upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+            for name, value in self.headers.items():
+                if name.lower() not in ("expect", "connection"):
+                    upstream.putheader(name, value)
+            upstream.endheaders(body)
+            answer = upstream.getresponse()
+            return answer, answer.read()
+        finally:
+            upstream.close()
+
+    def _cut(self) -> None:
+        self.close_connection = True
+        self.connection.shutdown(socket.SHUT_RDWR)
+
+    def _answer(self, answer: Answer) -> None:
+        text = f"<?xml version='1.0'?><Error><Code>{answer.code}</Code><Message>no</Message></Error>".encode()
+        self.send_response_only(answer.status)
+        for name, value in (
+            *answer.headers,
+            ("Content-Type", "application/xml"),
+            ("Content-Length", str(len(text))),
+        ):
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(text)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
 @contextmanager
 def faulty_store(upstream_port: int) -> Iterator[FaultyStore]:
     store = FaultyStore(0)
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def _pass(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            fault = store.take(self.command, self.path)
-            if fault == Cut(after=False):
-                return self._cut()
-            if isinstance(fault, Answer) and not fault.after:
-                return self._answer(fault)
-            if store.before is not None:
-                store.before(self.command, self.path)
-            if fault == Twice():
-                self._ask(body)
-            answer, payload = self._ask(body)
-            if fault == Cut(after=True):
-                return self._cut()
-            if isinstance(fault, Answer):
-                return self._answer(fault)
-            self.send_response_only(answer.status)
-            for name, value in answer.getheaders():
-                if name.lower() not in ("content-length", "transfer-encoding", "connection"):
-                    self.send_header(name, value)
-            if self.command == "HEAD":
-                self.send_header("Content-Length", answer.getheader("Content-Length") or "0")
-            else:
-                self.send_header("Content-Length", str(len(payload)))
-            self.end_headers()
-            self.wfile.write(payload)
-            return None
-
-        do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _pass
-
-        def _ask(self, body: bytes) -> tuple[http.client.HTTPResponse, bytes]:
-            upstream = http.client.HTTPConnection("127.0.0.1", upstream_port, timeout=60)
-            try:
-                upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
-                for name, value in self.headers.items():
-                    if name.lower() not in ("expect", "connection"):
-                        upstream.putheader(name, value)
-                upstream.endheaders(body)
-                answer = upstream.getresponse()
-                return answer, answer.read()
-            finally:
-                upstream.close()
-
-        def _cut(self) -> None:
-            self.close_connection = True
-            self.connection.shutdown(socket.SHUT_RDWR)
-
-        def _answer(self, answer: Answer) -> None:
-            text = f"<?xml version='1.0'?><Error><Code>{answer.code}</Code><Message>no</Message></Error>".encode()
-            self.send_response_only(answer.status)
-            for name, value in (
-                *answer.headers,
-                ("Content-Type", "application/xml"),
-                ("Content-Length", str(len(text))),
-            ):
-                self.send_header(name, value)
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(text)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    server = _Server(store, upstream_port)
     store.port = server.server_address[1]
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""A real HTTP server that answers as it is told: late, in pieces, wrongly, or not at all.
+"""A real HTTP server that answers as its script says: late, in pieces, wrongly, or not at all.
 
 Left alone it is a decent server: it stores a body under its key, once. With `receiver=True` it also says that it is a
 receiver of Strandline's and tells what it holds; for anything that a receiver really does, use the real one.
@@ -143,105 +143,113 @@ _PORTS: set[int] = set()
 """Ports that servers of this process had; none has the same one twice."""
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, host: str, script: Misbehaving, tls: ssl.SSLContext | None) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, 0), _Handler)
+        self.script = script
+        self.tls = tls
+        self.sni: dict[int, str | None] = {}
+        if tls is not None:
+            tls.sni_callback = lambda connection, name, _: self.sni.__setitem__(id(connection), name)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        connection, address = super().get_request()
+        if self.tls is None:
+            return connection, address
+        return self.tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False), address
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        pass  # a client that hangs up is no error of the server
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    protocol_version = "HTTP/1.1"
+    number = 0
+
+    def setup(self) -> None:
+        super().setup()
+        self.server.script.connections += 1
+        self.number = self.server.script.connections
+
+    def _serve(self) -> None:
+        script = self.server.script
+        length = int(self.headers.get("Content-Length") or 0)
+        body = b""
+        early = next((a for on, a in script._acts if self.path.endswith(on)), None)
+        if early is None or early.read:
+            body = self.rfile.read(length)
+            if len(body) < length:
+                self.close_connection = True
+                return
+        seen = Seen(
+            self.number,
+            self.command,
+            self.path,
+            {k.lower(): v for k, v in self.headers.items()},
+            body,
+            self.connection.getsockname()[0],
+            self.server.sni.get(id(self.connection)),
+        )
+        act = script.take(seen) or script.decent(seen)
+        if act.commit:
+            script.store(seen)
+        if act.delay_seconds:
+            time.sleep(act.delay_seconds)
+        self._do(act)
+
+    do_GET = do_POST = do_HEAD = _serve
+
+    def _do(self, act: Act) -> None:
+        self.close_connection = act.end != "keep" or not act.read
+        if act.end == "reset":
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.connection.close()
+            return
+        if act.end == "silent":
+            return
+        lines = [f"HTTP/1.1 {act.status} As told"]
+        lines += [f"{name}: {value}" for name, value in act.headers]
+        lines.append(f"Content-Length: {len(act.body) + (10 if act.end == 'cut' else 0)}")
+        answer = "\r\n".join([*lines, "", ""]).encode() + (b"" if self.command == "HEAD" else act.body)
+        try:
+            if not act.trickle_seconds:
+                self.wfile.write(answer)
+                return
+            for byte in answer:
+                self.wfile.write(bytes([byte]))
+                time.sleep(act.trickle_seconds)
+        except OSError:
+            self.close_connection = True  # the client has had enough
+
+    def finish(self) -> None:
+        try:
+            super().finish()
+        except OSError:
+            pass
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
 @contextmanager
 def misbehaving(
     host: str = "127.0.0.1", *, receiver: bool = False, tls: ssl.SSLContext | None = None
 ) -> Iterator[Misbehaving]:
-    told = Misbehaving(receiver=receiver, scheme="http" if tls is None else "https")
-    names: dict[int, str | None] = {}
-    if tls is not None:
-        tls.sni_callback = lambda connection, name, _: names.__setitem__(id(connection), name)
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        number = 0
-
-        def setup(self) -> None:
-            super().setup()
-            told.connections += 1
-            self.number = told.connections
-
-        def _serve(self) -> None:
-            length = int(self.headers.get("Content-Length") or 0)
-            body = b""
-            early = next((a for on, a in told._acts if self.path.endswith(on)), None)
-            if early is None or early.read:
-                body = self.rfile.read(length)
-                if len(body) < length:
-                    self.close_connection = True
-                    return
-            seen = Seen(
-                self.number,
-                self.command,
-                self.path,
-                {k.lower(): v for k, v in self.headers.items()},
-                body,
-                self.connection.getsockname()[0],
-                names.get(id(self.connection)),
-            )
-            act = told.take(seen) or told.decent(seen)
-            if act.commit:
-                told.store(seen)
-            if act.delay_seconds:
-                time.sleep(act.delay_seconds)
-            self._do(act)
-
-        do_GET = do_POST = do_HEAD = _serve
-
-        def _do(self, act: Act) -> None:
-            self.close_connection = act.end != "keep" or not act.read
-            if act.end == "reset":
-                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                self.connection.close()
-                return
-            if act.end == "silent":
-                return
-            lines = [f"HTTP/1.1 {act.status} As told"]
-            lines += [f"{name}: {value}" for name, value in act.headers]
-            lines.append(f"Content-Length: {len(act.body) + (10 if act.end == 'cut' else 0)}")
-            answer = "\r\n".join([*lines, "", ""]).encode() + (b"" if self.command == "HEAD" else act.body)
-            try:
-                if not act.trickle_seconds:
-                    self.wfile.write(answer)
-                    return
-                for byte in answer:
-                    self.wfile.write(bytes([byte]))
-                    time.sleep(act.trickle_seconds)
-            except OSError:
-                self.close_connection = True  # the client has had enough
-
-        def finish(self) -> None:
-            try:
-                super().finish()
-            except OSError:
-                pass
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    class Server(ThreadingHTTPServer):
-        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        daemon_threads = True
-        block_on_close = False
-
-        def get_request(self) -> tuple[socket.socket, Any]:
-            connection, address = super().get_request()
-            if tls is None:
-                return connection, address
-            return tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False), address
-
-        def handle_error(self, request: Any, client_address: Any) -> None:
-            pass  # a client that hangs up is nothing to tell of
-
-    server = Server((host, 0), Handler)
+    script = Misbehaving(receiver=receiver, scheme="http" if tls is None else "https")
+    server = _Server(host, script, tls)
     while server.server_address[1] in _PORTS:  # a shared ledger may know a sink that delivered there
         server.server_close()
-        server = Server((host, 0), Handler)
-    told.port = server.server_address[1]
-    _PORTS.add(told.port)
+        server = _Server(host, script, tls)
+    script.port = server.server_address[1]
+    _PORTS.add(script.port)
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
-        yield told
+        yield script
     finally:
         server.shutdown()
         server.server_close()

@@ -43,12 +43,12 @@ def test_a_consumer_of_files_reads_up_to_the_mark_and_each_object_once(tmp_path:
     landed(sender, parcel(sink.form, ADDRESS, 6, 10))
     assert names["new_objects"](lane, 0) == [], "a lower one may still come"
     landed(sender, parcel(sink.form, ADDRESS, 1, 5))
-    sink.mark([(ADDRESS, Seq(10))])
+    sink.set_watermarks([(ADDRESS, Seq(10))])
     found = names["new_objects"](lane, 0)
     assert [(lo, hi) for lo, hi, _ in found] == [(1, 5), (6, 10)]
     found[0][2].unlink()
     landed(sender, parcel(sink.form, ADDRESS, 11, 12))
-    sink.mark([(ADDRESS, Seq(12))])
+    sink.set_watermarks([(ADDRESS, Seq(12))])
     assert [(lo, hi) for lo, hi, _ in names["new_objects"](lane, 10)] == [(11, 12)]
 
 

@@ -87,8 +87,8 @@ class TestSqlite(RefusesLowerTerms, SinkContract):
         landed(sink.sender(TOKEN), parcel(sink.form, ADDRESS, 6, 10))
         assert lines(sink, "SELECT * FROM settled") == []
         landed(sink.sender(TOKEN), parcel(sink.form, ADDRESS, 1, 5))
-        sink.mark([(ADDRESS, Seq(10))])
-        sink.mark([(ADDRESS, Seq(7))])
+        sink.set_watermarks([(ADDRESS, Seq(10))])
+        sink.set_watermarks([(ADDRESS, Seq(7))])
         assert [n for (n,) in lines(sink, "SELECT _ingest_seq FROM settled ORDER BY 1")] == list(range(1, 11))
         ready(made, generation=2)
         assert lines(sink, "SELECT * FROM settled") == []

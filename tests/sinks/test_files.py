@@ -169,12 +169,12 @@ def test_without_hard_links_nothing_is_replaced_either(made: Made, monkeypatch: 
         outcome = sink.sender(TOKEN).send(parcel(sink.form, ADDRESS, 1, 10))
         assert isinstance(outcome, TryLater) and "neither hard links" in outcome.why
         with pytest.raises(StorageError, match="neither hard links"):
-            sink.mark([(ADDRESS, Seq(10))])
+            sink.set_watermarks([(ADDRESS, Seq(10))])
         assert objects(sink) == []
         return
     first = landed(sink.sender(TOKEN), parcel(sink.form, ADDRESS, 1, 10))
     name = objects(sink)[0]
-    taken = folder_module.give_name(_file(name.with_name("other")), name)
+    taken = folder_module.rename_into_place(_file(name.with_name("other")), name)
     assert not taken
     (name.with_name("other")).unlink()
     again = landed(sink.sender(TOKEN), parcel(sink.form, ADDRESS, 1, 10, word="other"))
@@ -223,7 +223,7 @@ def test_a_record_that_cannot_be_read_is_refused(made: Made) -> None:
 def test_anything_else_that_lies_in_a_lane_is_ignored(made: Made) -> None:
     sink = ready(made)
     landed(sink.sender(TOKEN), parcel(sink.form, ADDRESS, 1, 10))
-    sink.mark([(ADDRESS, Seq(10))])
+    sink.set_watermarks([(ADDRESS, Seq(10))])
     lane = lane_path(sink, ADDRESS)
     for name in ("readme.txt", "1-5.parquet", f"{20:019d}-{10:019d}.parquet", f"{11:019d}-{20:019d}.parquet.tmp",
                  f"{11:019d}-{20:019d}.orc", f"{0:019d}-{20:019d}.parquet", "_marks/99.json", f"_marks/{99:019d}.tmp",
@@ -236,15 +236,15 @@ def test_anything_else_that_lies_in_a_lane_is_ignored(made: Made) -> None:
 def test_a_mark_is_written_before_lower_ones_are_removed(made: Made) -> None:
     sink = ready(made)
     landed(sink.sender(TOKEN), parcel(sink.form, ADDRESS, 1, 10))
-    sink.mark([(ADDRESS, Seq(5))])
+    sink.set_watermarks([(ADDRESS, Seq(5))])
     marks = lane_path(sink, ADDRESS) / "_marks"
     for point, expected in (("sink.before_mark", [5]), ("sink.after_mark", [5, 10])):
         failpoints.arm(f"{point}=fail")
         with pytest.raises(failpoints.FailpointError):
-            sink.mark([(ADDRESS, Seq(10))])
+            sink.set_watermarks([(ADDRESS, Seq(10))])
         assert sorted(int(m.stem) for m in marks.iterdir()) == expected
     failpoints.arm("")
-    sink.mark([(ADDRESS, Seq(10))])
+    sink.set_watermarks([(ADDRESS, Seq(10))])
     assert [m.name for m in marks.iterdir()] == [f"{10:019d}.json"]
     assert json.loads((marks / f"{10:019d}.json").read_text())["mark"] == 10
 
@@ -333,7 +333,7 @@ def test_a_lane_is_listed_once_whatever_the_number_of_senders_and_only_what_can_
     sender = sink.sender(TOKEN)
     for lo in (1, 11, 21, 31):
         landed(sender, parcel(sink.form, ADDRESS, lo, lo + 9))
-    sink.mark([(ADDRESS, Seq(30))])
+    sink.set_watermarks([(ADDRESS, Seq(30))])
     listed: list[str] = []
     parsed: list[str] = []
     listing, parsing = os.listdir, names.object_range

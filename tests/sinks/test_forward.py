@@ -22,11 +22,12 @@ import zstandard
 from strandline.core import failpoints, forward_protocol
 from strandline.core.delivery_types import PeerKind
 from strandline.core.errors import RefusedError, StorageError
-from strandline.core.settings import ForwardSettings
+from strandline.core.settings.lake_config import ForwardSettings
 from strandline.core.types import Seq, SeqRange
 from strandline.deliver.send.digests import same_bytes
 from strandline.deliver.sink import (
     Address,
+    ChunkRows,
     Claim,
     Claimed,
     Conflict,
@@ -35,7 +36,6 @@ from strandline.deliver.sink import (
     Inspected,
     Landed,
     Outcome,
-    Parcel,
     Provable,
     Refused,
     SinkContext,
@@ -103,10 +103,10 @@ def rng(lo: int, hi: int) -> SeqRange:
     return SeqRange(Seq(lo), Seq(hi))
 
 
-def parcel(lo: int = 1, hi: int = 5, *, address: Address = ADDRESS, width: int = 0) -> Parcel:
+def parcel(lo: int = 1, hi: int = 5, *, address: Address = ADDRESS, width: int = 0) -> ChunkRows:
     numbers = list(range(lo, hi + 1))
     lines = [f'{{"_ingest_seq":{n},"name":"row {n}{"x" * width}"}}' for n in numbers]
-    return Parcel(address, rng(lo, hi), pa.table({"_ingest_seq": pa.array(numbers, pa.int64()), "line": lines}))
+    return ChunkRows(address, rng(lo, hi), pa.table({"_ingest_seq": pa.array(numbers, pa.int64()), "line": lines}))
 
 
 def same(requests: Sequence[Seen]) -> bool:
@@ -153,7 +153,7 @@ def test_a_chunk_is_one_request_that_says_what_it_is(server: Misbehaving, monkey
 
 
 def test_arrow_and_other_compressions_are_declared(server: Misbehaving) -> None:
-    rows = Parcel(ADDRESS, rng(1, 2), pa.table({"_ingest_seq": [1, 2], "name": ["a", None]}))
+    rows = ChunkRows(ADDRESS, rng(1, 2), pa.table({"_ingest_seq": [1, 2], "name": ["a", None]}))
     assert isinstance(sender(server.url(), format="arrow", compression="none").send(rows), Landed)
     assert isinstance(sender(server.url(), compression="gzip").send(parcel(3, 4)), Landed)
     arrow, gzipped = server.posts()

@@ -11,14 +11,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from strandline.core.errors import StorageError
 from strandline.core.forward_protocol import LaneName
-from strandline.core.settings import ForwardSettings
+from strandline.core.settings.lake_config import ForwardSettings
 from strandline.core.types import SEQ_MAX, Seq
 from strandline.deliver.sink import Address, Claim, Claimed, Landed, Refused, Sink, SinkContext, TryLater
 from strandline.deliver.sink_kinds import find_kind, resolve
@@ -27,6 +26,7 @@ from strandline.jobs.loop import LoopControl
 from strandline.lake import Lake
 from strandline.lake_admin import init_lake
 from strandline.ledger.receive import senders
+from tests.receiver_journal import ReceiverJournal
 from tests.sinks.contract import (
     ADDRESS,
     DATASET,
@@ -42,22 +42,6 @@ from tests.sinks.contract import (
 )
 
 PLACES = ("one", "two")
-
-
-@dataclass
-class Heard:
-    """Where the receiver listens."""
-
-    up: threading.Event = field(default_factory=threading.Event)
-    url: str = ""
-
-    def listening(self, url: str, datasets: list[str]) -> None:
-        self.url = url
-        self.up.set()
-
-    def batch(self, report: Any) -> None: ...
-    def trouble(self, error: Any) -> None: ...
-    def well(self) -> None: ...
 
 
 @dataclass
@@ -103,13 +87,13 @@ class Receiving:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lake, str]]:
     """One receiver for all tests here."""
     lake = init_lake(tmp_path_factory.mktemp("receiving") / "lake")
-    heard, stopping = Heard(), threading.Event()
+    journal, stopping = ReceiverJournal(), threading.Event()
     with ThreadPoolExecutor(1) as pool:
-        serving = pool.submit(lake.receiver.serve, LoopControl(stopping), heard, port=0, ingest=False)
-        while not heard.up.wait(0.05):
+        serving = pool.submit(lake.receiver.serve, LoopControl(stopping), journal, port=0, ingest=False)
+        while not journal.up.wait(0.05):
             assert not serving.done(), serving.exception()
         try:
-            yield lake, heard.url
+            yield lake, journal.url
         finally:
             stopping.set()
             serving.result()

@@ -19,11 +19,11 @@ from strandline.core.errors import DestinationTaken, RefusedError, SchemaError, 
 from strandline.core.types import PARTITION_COLUMN, SEQ_COLUMN
 from strandline.deliver.sink import (
     Address,
+    ChunkRows,
     Claim,
     Conflict,
     Landed,
     OlderRows,
-    Parcel,
     Refused,
     Sink,
     SinkContext,
@@ -33,7 +33,7 @@ from strandline.deliver.sink import (
 from strandline.deliver.sink_kinds import check_options, find_kind, resolve
 from strandline.deliver.sinks.iceberg import send as sending
 from strandline.deliver.sinks.iceberg.content_digest import content_digest
-from strandline.deliver.sinks.iceberg.record import LANE_PREFIX, Record
+from strandline.deliver.sinks.iceberg.record import LANE_PREFIX, TableRecord
 from strandline.deliver.sinks.iceberg.sink import IcebergSink
 from strandline.iceberg.metadata.table_metadata import LAKE_PROPERTY
 from strandline.iceberg.pyiceberg.other_table import Committed, NotCommitted, OtherTable
@@ -195,16 +195,16 @@ def test_every_type_comes_back_as_it_was_sent(
     sent = as_table(values)
     numbers = pa.array(range(lo, lo + len(values)), pa.int64())
     sent = sent.set_column(0, SEQ_COLUMN, numbers)
-    given_parcel = Parcel(ADDRESS, seqs(lo, lo + len(values) - 1), sent)
+    given_parcel = ChunkRows(ADDRESS, seqs(lo, lo + len(values) - 1), sent)
     done = landed(whole_sink.sender(TOKEN), given_parcel)
     assert done.digest == content_digest(sent)
     found = whole_sink.inspector().inspect(ADDRESS, given_parcel.range)
     assert (found.count, found.digest, found.problem) == (len(values), done.digest, None)
-    from strandline.iceberg.pyiceberg.other_rows import RowReader
+    from strandline.iceberg.pyiceberg.other_rows import OtherTableReader
 
     loaded = whole_sink._table.load()
     assert loaded is not None
-    read = RowReader(loaded).rows(given_parcel.range, None)
+    read = OtherTableReader(loaded).rows(given_parcel.range, None)
     assert read is not None
     assert is_read_back(read.select(sent.column_names).cast(sent.schema), values), values
 
@@ -269,7 +269,7 @@ def test_a_uuid_that_is_none_is_refused_and_the_table_stays_as_it_was(catalog: C
     sink.claim(Claim(LAKE, ADDRESS.instance, DATASET, "table-uuid"), 1)
     for text in ("nonsense", "12345678-1234-1234-1234-12345678ABCX", "12345678x1234-1234-1234-12345678abcd"):
         table = pa.table({SEQ_COLUMN: pa.array([1], pa.int64()), "id": [text]})
-        outcome = sink.sender(TOKEN).send(Parcel(ADDRESS, seqs(1, 1), table))
+        outcome = sink.sender(TOKEN).send(ChunkRows(ADDRESS, seqs(1, 1), table))
         assert isinstance(outcome, Refused) and "UUID" in outcome.why, outcome
     assert sink.held([(ADDRESS, None)])[0].ranges == ()
 
@@ -341,7 +341,7 @@ def test_a_commit_decided_on_an_older_table_is_refused_whoever_moved_main(catalo
     before = zombie.load()
     assert before is not None
     landed(sink.sender(TOKEN), parcel("rows", ADDRESS, 1, 5))
-    stale = {LANE_PREFIX + Record(before.properties).lane(ADDRESS).key: "nothing is held"}
+    stale = {LANE_PREFIX + TableRecord(before.properties).lane(ADDRESS).key: "nothing is held"}
     assert isinstance(zombie.commit(before, None, lambda head: stale, {}), NotCommitted)
     now = zombie.load()
     assert now is not None
@@ -691,7 +691,7 @@ def test_new_columns_are_added_if_the_sink_creates_them(catalog: Catalog) -> Non
         catalog.open("one", has_lanes=False, create="false").prepare(wider)
     sink.prepare(wider)
     rows = parcel("rows", ADDRESS, 6, 6).rows.append_column("tags", pa.array([["a"]]))
-    landed(sink.sender(TOKEN), Parcel(ADDRESS, seqs(6, 6), rows))
+    landed(sink.sender(TOKEN), ChunkRows(ADDRESS, seqs(6, 6), rows))
     assert sorted(r["tags"] or [] for r in table_of(sink).scan().to_arrow().to_pylist()) == [[]] * 5 + [["a"]]
 
 

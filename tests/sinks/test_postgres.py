@@ -21,16 +21,17 @@ import pytest
 
 from strandline.core import failpoints
 from strandline.core.errors import RefusedError, SchemaError, StorageError, UsageError
+from strandline.core.retry import RetryPolicy
 from strandline.core.types import SEQ_MAX, Seq, SeqRange
 from strandline.deliver.sink import (
     Address,
+    ChunkRows,
     Claim,
     Conflict,
     HeldRange,
     Inspected,
     Landed,
     Outcome,
-    Parcel,
     Refused,
     Sink,
     SinkContext,
@@ -43,7 +44,7 @@ from strandline.deliver.sinks.postgres import send
 from strandline.deliver.sinks.postgres.columns import TYPE_RULES, TableName, pg_type
 from strandline.deliver.sinks.postgres.connect import check_dsn, parse_server
 from strandline.deliver.sinks.postgres.inspect_ranges import PostgresInspector
-from strandline.deliver.sinks.postgres.record import Record, pack_numbers
+from strandline.deliver.sinks.postgres.record import RecordTables, pack_numbers
 from strandline.deliver.sinks.postgres.send import PostgresSender, load
 from strandline.deliver.sinks.postgres.sink import KIND, PostgresSink
 from strandline.deliver.sinks.postgres.table_identity import has_rows, holds_only
@@ -158,11 +159,11 @@ def parcel(
     numbers: Sequence[int] | None = None,
     address: Address = ADDRESS,
     row: Callable[[int], Sequence[str | None]] = lambda n: (f"name {n}", str(n % 1000)),
-) -> Parcel:
+) -> ChunkRows:
     held = list(range(lo, hi + 1) if numbers is None else numbers)
     lines = ["\t".join([str(n), *map(field, row(n))]) for n in held]
     table = pa.table({"_ingest_seq": pa.array(held, pa.int64()), "line": pa.array(lines, pa.string())})
-    return Parcel(address, rng(lo, hi), table)
+    return ChunkRows(address, rng(lo, hi), table)
 
 
 def held(bench: Bench, address: Address = ADDRESS) -> list[SeqRange]:
@@ -207,8 +208,8 @@ def test_the_digest_does_not_depend_on_how_the_rows_are_chunked() -> None:
     wide = whole.rows.set_column(1, "line", whole.rows.column("line").cast(pa.large_string()))
     assert (
         load(whole).held
-        == load(Parcel(ADDRESS, whole.range, pieces)).held
-        == load(Parcel(ADDRESS, whole.range, wide)).held
+        == load(ChunkRows(ADDRESS, whole.range, pieces)).held
+        == load(ChunkRows(ADDRESS, whole.range, wide)).held
     )
 
 
@@ -312,7 +313,7 @@ def test_a_chunk_that_is_not_what_its_range_says_never_leaves(bench: Bench, numb
 # --- two at once -----------------------------------------------------------------------------------------------------
 
 
-def _race(bench: Bench, offers: Sequence[Parcel]) -> list[Outcome]:
+def _race(bench: Bench, offers: Sequence[ChunkRows]) -> list[Outcome]:
     sink = bench.sink()
     senders = [pickle.loads(pickle.dumps(sink.sender("t1"))) for _ in offers]
     ready = threading.Barrier(len(offers))
@@ -421,8 +422,7 @@ def test_a_connection_lost_at_the_commit_is_settled_by_asking(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(failpoints, "hit", cut_at_commit)
         patch.setattr(PostgresSender, "_ask", asked)
-        patch.setattr(send, "ASKS_MAX", 100)
-        patch.setattr(send, "PAUSE_SECONDS_MAX", 2.0)
+        patch.setattr(send, "_AWAY", RetryPolicy(1.0, 1.0, attempts_max=100))
         outcome = sender.send(parcel(6, 9))
     assert isinstance(outcome, Landed if lands else TryLater)
     assert held(bench) == ([rng(1, 5), rng(6, 9)] if lands else [rng(1, 5)])
@@ -434,7 +434,7 @@ def test_a_commit_that_nobody_can_be_asked_about_is_unknown(
     bench: Bench, cuttable: tuple[str, Proxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, proxy = cuttable
-    monkeypatch.setattr(send, "PAUSE_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(send, "_AWAY", RetryPolicy(0.01, 0.05, attempts_max=3))
     sender = bench.sender(bench.sink(url=url))
     sender.send(parcel(1, 5))
     monkeypatch.setattr(failpoints, "hit", lambda name: proxy.enable(False) if name.endswith("before_commit") else None)
@@ -533,7 +533,7 @@ def test_a_deadlock_is_tried_again_and_lands(bench: Bench, monkeypatch: pytest.M
 
 def test_a_lock_that_is_held_is_waited_for_within_bounds(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(send, "BEGIN", postgres_connect.BEGIN.replace("'5s'", "'100ms'"))
-    monkeypatch.setattr(send, "PAUSE_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(send, "_BUSY", RetryPolicy(0.01, 0.05, attempts_max=4))
     sender = bench.sender()
     with psycopg.connect(bench.url) as other:
         other.execute("LOCK TABLE events IN ACCESS EXCLUSIVE MODE")
@@ -765,7 +765,7 @@ def raising(bench: Bench, condition: str, when: str = "BEFORE INSERT ON events",
     bench.ask(f"CREATE {kind} act {when} FOR EACH ROW EXECUTE FUNCTION act()")
 
 
-def split_down(sender: PostgresSender, sent: Parcel) -> list[int]:
+def split_down(sender: PostgresSender, sent: ChunkRows) -> list[int]:
     """As a deliverer does: what is refused is split until it stands alone. The numbers that are refused."""
     outcome = sender.send(sent)
     if isinstance(outcome, Landed):
@@ -969,7 +969,7 @@ def test_a_chunk_looks_for_the_row_beside_it_through_the_index(bench: Bench) -> 
     bench.ask("DELETE FROM events WHERE _ingest_seq < 20000")
     bench.ask("INSERT INTO events SELECT n, 'x', 1 FROM generate_series(20001, 20010) n")
     read = "SELECT seq_scan, idx_scan, idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'events'"
-    record, chunk = Record(TableName("public", "events")), HeldRange(rng(20001, 20010), 10)
+    record, chunk = RecordTables(TableName("public", "events")), HeldRange(rng(20001, 20010), 10)
     with bench.person.transaction():
         (before,) = bench.ask(read)
         assert not holds_only(bench.person, record, 1, chunk, 1, indexed=True)
@@ -1314,4 +1314,4 @@ def _wait_until(true: Callable[[], bool]) -> None:
 def test_a_name_too_long_for_the_server_is_refused(bench: Bench) -> None:
     with pytest.raises(SchemaError, match="63"):
         bench.sink((NUMBER, Column("x" * 64, Primitive("int"))))
-    assert Record(TableName("a", "b")).key(ADDRESS) != Record(TableName("a", "c")).key(ADDRESS)
+    assert RecordTables(TableName("a", "b")).key(ADDRESS) != RecordTables(TableName("a", "c")).key(ADDRESS)

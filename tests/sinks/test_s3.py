@@ -16,7 +16,7 @@ import pytest
 from strandline.core import failpoints
 from strandline.core.errors import RefusedError, StorageError
 from strandline.core.types import SEQ_COLUMN, Seq, SeqRange
-from strandline.deliver.sink import Address, Conflict, Landed, Parcel, Pinning, Sink, SinkContext, TryLater, Unknown
+from strandline.deliver.sink import Address, ChunkRows, Conflict, Landed, Pinning, Sink, SinkContext, TryLater, Unknown
 from strandline.deliver.sink import Cut as PinnedCut
 from strandline.deliver.sink_kinds import find_kind, resolve
 from strandline.deliver.sinks.blobs import names
@@ -93,7 +93,7 @@ def test_a_cut_is_kept_by_whoever_plans_from_the_same_mark(s3: S3) -> None:
     assert isinstance(first, Pinning) and isinstance(second, Pinning)
     assert first.pin([(ADDRESS, None, ours)]) == [ours]
     assert second.pin([(ADDRESS, None, theirs)]) == [ours]
-    second.mark([(ADDRESS, Seq(50))])
+    second.set_watermarks([(ADDRESS, Seq(50))])
     assert not [k for k in store.keys("") if "_cuts" in k]  # below a mark nobody plans any more
     with pytest.raises(StorageError, match="moved the watermark"):
         first.pin([(ADDRESS, None, ours)])
@@ -140,11 +140,13 @@ def behind(s3: S3, faulty: FaultyStore) -> Store:
     return Store(s3, faulty.endpoint)
 
 
-def large(address: Address, lo: int, hi: int) -> Parcel:
+def large(address: Address, lo: int, hi: int) -> ChunkRows:
     """More than 11 MiB that do not compress."""
     count = hi - lo + 1
     blobs = pa.array([os.urandom(12 * MIB // count) for _ in range(count)])
-    return Parcel(address, seqs(lo, hi), pa.table({SEQ_COLUMN: pa.array(range(lo, hi + 1), pa.int64()), "blob": blobs}))
+    return ChunkRows(
+        address, seqs(lo, hi), pa.table({SEQ_COLUMN: pa.array(range(lo, hi + 1), pa.int64()), "blob": blobs})
+    )
 
 
 SMALL_PARTS = {"multipart_bytes": str(5 * MIB), "compression": "none"}
@@ -333,9 +335,9 @@ def zombie_put(store: Store, faulty: FaultyStore, meanwhile: Callable[[Sink], No
 def test_a_stopped_put_that_comes_after_the_consumer_is_removed(behind: Store, faulty: FaultyStore) -> None:
     def delivered_and_consumed(other: Sink) -> None:
         landed(other.sender("b" * 32), parcel(other.form, ADDRESS, 1, 10))
-        other.mark([(ADDRESS, Seq(10))])
+        other.set_watermarks([(ADDRESS, Seq(10))])
         behind.take_away(other, ADDRESS, seqs(1, 10))
-        mark = f"{behind.lane(other, ADDRESS)}/_marks/{names.mark_name(Seq(10))}"
+        mark = f"{behind.lane(other, ADDRESS)}/_marks/{names.watermark_name(Seq(10))}"
         path = behind.s3.server.folder / "data" / behind.bucket / mark
         os.utime(path, (time.time() - 60, time.time() - 60))
 
@@ -354,7 +356,7 @@ def test_a_put_that_another_deliverer_found_and_marked_stays(behind: Store, faul
             marking.append(True)
             other = ready(behind.made, token="b" * 32)
             assert [h.rows for h in other.held([(ADDRESS, None)])[0].ranges] == [seqs(1, 10)]
-            other.mark([(ADDRESS, Seq(10))])
+            other.set_watermarks([(ADDRESS, Seq(10))])
 
     faulty.before = marked_just_after_the_put
     landed(sink.sender(TOKEN), parcel(sink.form, ADDRESS, 1, 10))
@@ -417,7 +419,7 @@ def test_a_listing_begins_at_the_mark(behind: Store, faulty: FaultyStore) -> Non
     sink = ready(behind.made)
     for lo in (1, 11):
         landed(sink.sender(TOKEN), parcel(sink.form, ADDRESS, lo, lo + 9))
-    sink.mark([(ADDRESS, Seq(20))])
+    sink.set_watermarks([(ADDRESS, Seq(20))])
     faulty.seen.clear()
     held = sink.held([(ADDRESS, Seq(20))])[0]
     assert (held.mark, held.ranges) == (20, ())

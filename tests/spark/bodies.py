@@ -14,7 +14,7 @@ from strandline.core.forward_protocol import Identity, KeyIdentity, LaneName, Ra
 from strandline.core.types import Seq, SeqRange
 from strandline.ledger.receive import received, senders, tokens
 from strandline.ledger.receive.receipts import Note
-from strandline.ledger.receive.received import Body, New
+from strandline.ledger.receive.received import New, UnrecordedBody
 from strandline.ledger.receive.senders import SourceRecord
 from strandline.receive.spool import FOLDER, open_spool
 
@@ -45,9 +45,9 @@ class Sender:
         key = identity or KeyIdentity(f"key-{self.sent}")
         digest = hashlib.sha256(f"{self.sent}".encode()).hexdigest()
         with self.lake.ledger.read() as connection:
-            note = Note(key, tokens.mark_of(connection, self.token.owner), table.num_rows, digest, 100)
+            note = Note(key, tokens.fingerprint_of(connection, self.token.owner), table.num_rows, digest, 100)
         name, size = self.spool.write(self.dataset.table_uuid, table, note) if table.num_rows else (None, 0)
-        body = Body(self.dataset.id, key, self.token.id, table.num_rows, digest, 100, name, size)
+        body = UnrecordedBody(self.dataset.id, key, self.token.id, table.num_rows, digest, 100, name, size)
         [decided] = received.record(self.lake.ledger, [body])
         assert isinstance(decided, New)
         return name

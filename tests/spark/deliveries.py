@@ -296,7 +296,12 @@ def dies_at(to: Delivered, sink: str, point: str, monkeypatch: pytest.MonkeyPatc
     """A tick that ends as if its process had: its lease stays taken, and nothing more gets into the ledger."""
     name, _, nth = point.partition("@")
     with monkeypatch.context() as dead, armed(dead, f"{name}=fail@{nth or 1}"):
-        for room, last_word in ((sinks.leases, "release"), (sinks, "failed"), (sinks, "stop"), (sinks, "went_well")):
+        for room, last_word in (
+            (sinks.leases, "release"),
+            (sinks, "failed"),
+            (sinks, "stop"),
+            (sinks, "clear_failures"),
+        ):
             dead.setattr(room, last_word, lambda *_, **__: False)
         try:
             [report] = to.lake.tick(sink).sinks

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from strandline.core.types import SEQ_COLUMN
-from strandline.deliver.sink import Outcome, Parcel, Refused, Sender, Sink, SinkContext, SinkKind, TryLater, Unknown
+from strandline.deliver.sink import ChunkRows, Outcome, Refused, Sender, Sink, SinkContext, SinkKind, TryLater, Unknown
 from strandline.deliver.sinks.files import sink as files
 
 TROUBLE = "trouble"
@@ -25,7 +25,7 @@ class FlakySender:
     inner: Sender
     folder: Path
 
-    def send(self, parcel: Parcel) -> Outcome:
+    def send(self, parcel: ChunkRows) -> Outcome:
         with (self.folder.parent / "offered").open("a") as log:
             log.write(f"{parcel.address.partition}/{parcel.range.lo}-{parcel.range.hi}\n")
         trouble = self.folder.parent / TROUBLE
@@ -45,7 +45,7 @@ class FlakySender:
             return Unknown("told to")
         return self.inner.send(parcel)
 
-    def _refuses(self, parcel: Parcel) -> Refused | None:
+    def _refuses(self, parcel: ChunkRows) -> Refused | None:
         rule = self.folder.parent / REFUSES
         kind, *given = rule.read_text().split() if rule.exists() else [""]
         numbers = parcel.rows[SEQ_COLUMN].to_pylist()

@@ -10,7 +10,7 @@ from typing import Any
 from strandline import Lake
 from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.lake_admin import follow_lake, init_lake
-from strandline.replicate.follower import Follower, FollowReport
+from strandline.replicate.follow.follower import Follower, FollowReport
 from tests.conftest import MakeHome
 from tests.spark.protocol import COLUMNS, frame
 
@@ -109,7 +109,7 @@ def assert_same(leader: Lake, follower: Lake, name: str = "events") -> None:
 
 def take_over(lake: Lake, term: int) -> None:
     """As `strandline promote --leader-is-stopped`, at a site whose number gives it this term."""
-    from strandline.core.terms import SITES_MAX
+    from strandline.core.sites.terms import SITES_MAX
     from strandline.ledger.replicate import sites
 
     lake.ledger.change(sites.take_number, term % SITES_MAX)
@@ -121,7 +121,7 @@ def take_over(lake: Lake, term: int) -> None:
 
 def follow_another(lake: Lake, leader: Lake) -> None:
     """A follower is pointed to the site that has taken over."""
-    from strandline.core.settings import CONFIG_NAME
+    from strandline.core.settings.lake_config import CONFIG_NAME
     from strandline.ledger.replicate import sites
 
     term = lake.replication.site.term

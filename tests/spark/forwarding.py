@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import strandline
 from strandline.jobs.loop import LoopControl
+from tests.receiver_journal import ReceiverJournal
 from tests.spark import bodies
 from tests.spark.lakes import create, in_order, numbers, sql
 from tests.spark.relay import Relay, relaying
@@ -30,20 +31,6 @@ SETTINGS = {
 _START_SECONDS_MAX = 120
 
 
-@dataclass
-class _Heard:
-    up: threading.Event = field(default_factory=threading.Event)
-    url: str = ""
-
-    def listening(self, url: str, datasets: list[str]) -> None:
-        self.url = url
-        self.up.set()
-
-    def batch(self, report: Any) -> None: ...
-    def trouble(self, error: Any) -> None: ...
-    def well(self) -> None: ...
-
-
 class Receiving:
     """A lake's receiver, which can be stopped and started again at its port. Rows wait in the spool until a test lets
     them in."""
@@ -56,14 +43,14 @@ class Receiving:
         self.start()
 
     def start(self) -> None:
-        heard, self._stopping = _Heard(), threading.Event()
+        journal, self._stopping = ReceiverJournal(), threading.Event()
         options = {"port": self.port, "ingest": False}
         self._thread = threading.Thread(
-            target=self.lake.receiver.serve, args=(LoopControl(self._stopping), heard), kwargs=options, daemon=True
+            target=self.lake.receiver.serve, args=(LoopControl(self._stopping), journal), kwargs=options, daemon=True
         )
         self._thread.start()
-        assert heard.up.wait(_START_SECONDS_MAX)
-        self.port = int(heard.url.rpartition(":")[2])
+        assert journal.up.wait(_START_SECONDS_MAX)
+        self.port = int(journal.url.rpartition(":")[2])
 
     def stop(self) -> None:
         self._stopping.set()

@@ -10,7 +10,7 @@ from typing import Any
 
 import strandline
 from strandline.core import failpoints
-from strandline.core.settings import LakeConfig
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.core.types import Abandoned, Block, Published, Reserved, Staged
 from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.ledger.ingest import blocks, published_blocks

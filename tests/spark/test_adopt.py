@@ -19,8 +19,10 @@ from strandline.core.errors import (
     Superseded,
     TableUnfit,
 )
-from strandline.core.types import SEQ_COLUMN, BlockKind, History, Reserved
+from strandline.core.types import PARTITION_COLUMN, SEQ_COLUMN, BlockKind, History, Reserved
+from strandline.iceberg.metadata.table_metadata import NUMBERED_SINCE_PROPERTY
 from strandline.iceberg.spark import rewrite
+from strandline.iceberg.spark.prepare import add_sequence_column
 from strandline.iceberg.spark.tables import SparkTables
 from strandline.ingest import adopt, stamp
 from strandline.lake import Lake
@@ -217,7 +219,35 @@ def test_what_cannot_be_adopted_is_refused_and_left_as_it_was(lake: Lake) -> Non
     legacy(lake, "expiring", files=0, properties="'history.expire.max-ref-age-ms'='1'")
     with pytest.raises(TableUnfit):
         lake.adopt_dataset("expiring")
-    assert {d.name for d in lake.datasets()}.isdisjoint({"default.odd", "default.other_lake", "default.expiring"})
+    legacy(lake, "elsewhere", files=0)
+    with pytest.raises(SchemaError, match="no such column"):
+        lake.adopt_dataset("elsewhere", deliver_by=["nope"])
+    sql(lake, "ALTER TABLE lake.default.elsewhere SET TBLPROPERTIES ('strandline.epoch'='9')")
+    with pytest.raises(Superseded):
+        lake.adopt_dataset("elsewhere")
+    refused = {"default.odd", "default.other_lake", "default.expiring", "default.elsewhere"}
+    assert {d.name for d in lake.datasets()}.isdisjoint(refused)
+    assert all(SEQ_COLUMN not in columns_of(lake, name) for name in refused - {"default.odd"})
+
+
+def columns_of(lake: Lake, name: str) -> list[str]:
+    return [field["name"] for field in lake.tables().view(name).schema["fields"]]
+
+
+def test_our_columns_come_first_in_one_commit_and_what_is_missing_later_is_added(lake: Lake) -> None:
+    legacy(lake, "prepared", files=1)
+    before = lake.tables().view("default.prepared")
+    first = add_sequence_column(lake.tables(), "default.prepared", lake_id=lake.id, epoch=1)
+    assert len(first.metadata_log) == len(before.metadata_log) + 1
+    assert columns_of(lake, "default.prepared") == [SEQ_COLUMN, "n", "text"]
+    assert not any(field["required"] for field in first.schema["fields"])
+    assert add_sequence_column(lake.tables(), "default.prepared", lake_id=lake.id, epoch=1) == first, "nothing changed"
+    add(lake, "prepared", 7, 8)
+    add_sequence_column(lake.tables(), "default.prepared", lake_id=lake.id, epoch=1, deliver_by=["text"])
+    later = lake.tables().view("default.prepared")
+    assert columns_of(lake, "default.prepared") == [SEQ_COLUMN, PARTITION_COLUMN, "n", "text"]
+    since = first.properties[NUMBERED_SINCE_PROPERTY]
+    assert later.properties[NUMBERED_SINCE_PROPERTY] == since == str(before.sequence)
 
 
 # ---- broken off ------------------------------------------------------------------------------------------------------
@@ -286,7 +316,7 @@ def prepare(lake: Lake, name: str) -> Prepared:
     group = rewrite.unnumbered_group(work.tables, dataset.name, rows_max=1000)
     assert group is not None
     with rewrite.reading(work.tables, group) as df:
-        pinned = stamp.pin(work.tables.spark, df.where(f"{SEQ_COLUMN} IS NULL"), digest=True)
+        pinned = stamp.pin(work.tables.spark, df.where(f"{SEQ_COLUMN} IS NULL"), always=True)
         counted = stamp.count(pinned, ["n", "text"], digest=False)
         wanted = blocks.NewBlock(dataset.id, counted.rows, "adopt-zombie", None, BlockKind.ADOPTED, group.paths)
         held, _ = blocks.reserve(lake.ledger, lake.witness, wanted, lease_seconds=0)

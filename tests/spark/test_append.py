@@ -5,20 +5,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pyspark.sql import functions as F
 
 from strandline import Lake
 from strandline.core.errors import BatchConflict, FailedError, SchemaError, StampMismatch, TableRolledBack, TableUnfit
-from strandline.core.settings import LakeConfig
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.core.types import SnapshotId
 from strandline.iceberg.schema.alteration import AddColumn, WidenColumn
 from strandline.iceberg.schema.columns import Primitive
 from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.ledger.ingest import blocks
 from tests.spark.protocol import assert_sound, branches, expire_everything, frame, ids, new_lake, rows, states
-from tests.spark.test_recover import staged_by_hand
+from tests.spark.writer_by_hand import staged_by_hand
 
 
 @pytest.fixture
@@ -48,6 +49,44 @@ def test_the_same_batch_id_with_other_rows_is_refused(lake: Lake) -> None:
         lake.append("events", frame(lake, 1), batch_id="a")
     with pytest.raises(BatchConflict):
         lake.append("events", frame(lake, 0).withColumn("text", F.lit("x")), batch_id="a")
+    assert_sound(lake, list(range(10)))
+
+
+def test_a_repeat_of_a_batch_that_is_in_writes_no_file(lake: Lake, tmp_path: Path) -> None:
+    lake.append("events", frame(lake, 0), batch_id="a")
+    before = sorted(tmp_path.rglob("*.parquet"))
+    assert lake.append("events", frame(lake, 0), batch_id="a").duplicate
+    with pytest.raises(BatchConflict):
+        lake.append("events", frame(lake, 1), batch_id="a")
+    assert before and sorted(tmp_path.rglob("*.parquet")) == before
+
+
+@pytest.mark.parametrize("start", [0, 1], ids=["same rows", "other rows"])
+def test_a_batch_that_is_offered_again_while_it_is_written_is_compared_when_it_is_in(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, start: int
+) -> None:
+    """The ledger has no digest of the first one yet when the second one reserves."""
+    waits, found = threading.Event(), list[object]()
+
+    def wait(seconds: float) -> None:
+        waits.set()
+        second_waits.wait(seconds)
+
+    def again() -> None:
+        try:
+            found.append(lake.append("events", frame(lake, start), batch_id="a").duplicate)
+        except BatchConflict:
+            found.append("refused")
+
+    def meet() -> None:
+        second.start()
+        assert waits.wait(120)
+
+    second, second_waits = threading.Thread(target=again), threading.Event()
+    monkeypatch.setattr("strandline.ingest.append.time", SimpleNamespace(sleep=wait))
+    lake.ingestion.append("events", frame(lake, 0), "a", last_check=meet)
+    second.join()
+    assert found == [True if start == 0 else "refused"]
     assert_sound(lake, list(range(10)))
 
 

@@ -12,13 +12,13 @@ import pytest
 
 from strandline.core.calling_off import called_off_by
 from strandline.core.errors import CalledOff, RefusedError, UsageError
-from strandline.core.reconcile_records import Asked
+from strandline.core.records.reconcile_records import Asked
 from strandline.core.roles import Role
 from strandline.iceberg.session.job_watch import cancel_when_called_off, watched
 from strandline.ingest.facade import Ingestion
 from strandline.jobs.loop import LoopControl
 from strandline.lake import Lake
-from strandline.ledger.ingest import blocks, table_states
+from strandline.ledger.ingest import restored_blocks, table_states
 from tests.conftest import MakeHome
 from tests.serve.conftest import API, Served, eventually, serving
 from tests.spark.lakes import create, new_lake, numbers
@@ -106,7 +106,7 @@ def unsettled(lake: Lake, monkeypatch: pytest.MonkeyPatch, step: str, stuck: Stu
 
 
 RECOVER = "strandline.ingest.recover._is_at_rest"
-RESYNC = "strandline.ingest.resync.resync_ledger"
+RESYNC = "strandline.ingest.resync.run.resync_ledger"
 
 
 @pytest.mark.parametrize("step", [RECOVER, RESYNC])
@@ -135,7 +135,7 @@ def test_settling_ends_with_the_work_that_it_is_for(
         assert table_states.get(connection, lake.dataset("events").id).trouble is None, (
             "nothing is wrong with the table"
         )
-        assert not blocks.postponed(connection)
+        assert not restored_blocks.postponed(connection)
     monkeypatch.undo()
     assert lake.recover().troubled == [], "the next one need not wait, and settles everything"
 

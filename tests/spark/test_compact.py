@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from strandline import Lake
 from strandline.core import failpoints
 from strandline.core.errors import FailedError
-from strandline.core.settings import LakeConfig
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.iceberg.spark import maintenance
 from strandline.maintain.compact import Compacted, compact

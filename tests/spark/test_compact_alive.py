@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from strandline.core.errors import LeaseLost
-from strandline.core.settings import LakeConfig
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.iceberg.spark import maintenance as upkeep
 from strandline.iceberg.spark.number_bounds import NewFile
 from strandline.ledger.engine import utc_now

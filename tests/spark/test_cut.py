@@ -20,7 +20,7 @@ from strandline.lake_admin import rejoin_lake
 from strandline.ledger.ingest import blocks
 from strandline.ledger.replicate import cuts, following
 from strandline.ledger.replicate import sites as ledger_sites
-from strandline.replicate import carry_out_cut as carrying_out
+from strandline.replicate.take_over import carry_out_cut as carrying_out
 from tests.campaign import in_torture
 from tests.conftest import MakeHome
 from tests.spark.bodies import Sender
@@ -56,7 +56,7 @@ def numbers(lake: Lake) -> list[int]:
 def set_aside(lake: Lake) -> list[tuple[int, str]]:
     """Of every folder that the ledger names: number and batch id of each row, once."""
     found = set()
-    for one in (s for s in lake.ledger.query(cuts.list_set_aside) if s.number is not None):
+    for one in (s for s in lake.ledger.query(cuts.list_cut_folders) if s.number is not None):
         folder = Path(one.place)
         manifest = json.loads((folder / "manifest.json").read_text())
         files = {p.name for p in folder.glob("*.parquet")}
@@ -171,7 +171,7 @@ def test_what_the_new_leader_keeps_above_its_seal_stays_everywhere(tmp_path: Pat
             follow(other)
             crash_at(new, "record.after_commit", lambda: follow(new))
             [_, fast] = new.ledger.query(following.open_items)
-            from strandline.replicate.apply_item import apply_item
+            from strandline.replicate.follow.apply_item import apply_item
 
             [followed] = new.ledger.query(following.list_followed)
             assert apply_item(restarted(new).context, followed, fast)
@@ -216,7 +216,7 @@ def test_an_old_leader_rejoins_and_has_what_the_new_one_has(sites: Sites, point:
     crash_at(old, point, lambda: rejoin_lake(old.config, str(new.config.home)))
     done = rejoin_lake(old.config, str(new.config.home))
     assert (done.term, done.led, done.bodies) == (17, None, ())
-    [kept] = [s for s in old.ledger.query(cuts.list_set_aside) if s.number is None]
+    [kept] = [s for s in old.ledger.query(cuts.list_cut_folders) if s.number is None]
     assert (Path(kept.place) / Path(body).name).exists() and (kept.rows, kept.files) == (1, 1)
     with pytest.raises(NotLeader, match="follows"):
         old.append("events", frame(old, 40, 1), batch_id="e")
@@ -262,11 +262,11 @@ def test_many_ranges_are_cut_out_by_one_commit(sites: Sites, monkeypatch: pytest
     take_over(new, 17)
     with new.ledger.write() as connection:  # as if it had every second one
         connection.exec_driver_sql("DELETE FROM block WHERE item = 'cut'")
-        from strandline.core.replication import Cut
+        from strandline.core.sites.replication import TakeoverCut
         from strandline.core.types import Seq, SeqRange
 
         keeps = tuple(SeqRange(Seq(n), Seq(n)) for n in (12, 14, 16))
-        cuts.insert(connection, dataset.id, Seq(FIRST), Cut(17, Seq(10), keeps))
+        cuts.insert(connection, dataset.id, Seq(FIRST), TakeoverCut(17, Seq(10), keeps))
     monkeypatch.setattr(carrying_out, "RANGES_MAX", 1)
     follow_another(other, new)
     before = len(other.work.tables.view("default.events").snapshots)

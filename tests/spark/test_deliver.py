@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,6 @@ from pyspark.sql import functions as F
 from strandline.core import failpoints
 from strandline.core.errors import UsageError
 from strandline.core.types import Seq, SeqRange
-from strandline.deliver import sink_kinds
 from strandline.deliver.send import build_spark
 from strandline.deliver.send.build_spark import Shipment
 from strandline.deliver.sink import Address
@@ -32,21 +30,7 @@ if TYPE_CHECKING:
     from tests.conftest import MakeHome
 
 
-@pytest.fixture(autouse=True)
-def _flaky(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sink_kinds._BUILT_IN, "flaky", "tests.spark.flaky:KIND")
-
-
-@pytest.fixture
-def lake(tmp_path: Path, make_home: MakeHome) -> Iterator[Lake]:
-    with new_lake(tmp_path / "lake", make_home) as lake:
-        create(lake, "events", {"n": "long"})
-        yield lake
-
-
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "out"
+pytestmark = pytest.mark.usefixtures("flaky_kind")
 
 
 def add(lake: Lake, out: Path, name: str = "out", kind: str = "files", **options: str) -> None:
@@ -296,7 +280,7 @@ UNSTABLE = {
     "string(n) = current_user()": "time or the session",
     "date_add(date'2020-01-01', int(n)) < date 'today'": "another time",
     "timestamp_seconds(n) < cast('now' AS timestamp)": "another time",
-    "a_function(n)": "somebody registered",
+    "a_function(n)": "user-defined function",
     "n < a_variable": "not a value of the row",
     "n IN (SELECT id FROM range(3))": "other tables",
     "_file LIKE '%a%'": "where the row is stored",

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as F
 
-from strandline.deliver import sink_kinds
 from strandline.jobs.loop import LoopControl
 from tests.spark.flaky import TROUBLE
 from tests.spark.lakes import create, new_lake, numbers, sql
@@ -23,16 +22,7 @@ if TYPE_CHECKING:
     from tests.conftest import MakeHome
 
 
-@pytest.fixture(autouse=True)
-def _flaky(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sink_kinds._BUILT_IN, "flaky", "tests.spark.flaky:KIND")
-
-
-@pytest.fixture
-def lake(tmp_path: Path, make_home: MakeHome) -> Iterator[Lake]:
-    with new_lake(tmp_path / "lake", make_home) as lake:
-        create(lake, "events", {"n": "long"})
-        yield lake
+pytestmark = pytest.mark.usefixtures("flaky_kind")
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import pytest
 
 import strandline
 from strandline import Lake
-from strandline.core.settings import LakeConfig
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.lake_admin import rebuild_ledger
 from tests.servers import S3

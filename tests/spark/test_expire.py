@@ -11,7 +11,7 @@ import pytest
 
 from strandline import Lake
 from strandline.core.errors import TableUnfit, UsageError
-from strandline.core.settings import LakeConfig
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.maintain.compact import compact
 from strandline.maintain.expire import Expired, expire
 from strandline.maintain.expire_plan import ExpireOptions

@@ -10,7 +10,7 @@ import pytest
 
 from strandline import Lake
 from strandline.core.errors import InputError
-from strandline.core.settings import LakeConfig
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.iceberg.schema.schema_file import parse_columns
 from tests.spark.protocol import assert_sound, new_lake, rows, states
 

@@ -12,13 +12,18 @@ import pytest
 
 from strandline import Lake
 from strandline.core.errors import FailedError, NotLeader, RefusedError
-from strandline.core.types import DatasetUuid, SeqRange
+from strandline.core.sites.terms import numbers_of
+from strandline.core.types import DatasetUuid, Seq, SeqRange
 from strandline.iceberg.schema.alteration import AddColumn, DropColumn, RenameColumn, WidenColumn
 from strandline.iceberg.schema.columns import Primitive
 from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.iceberg.spark.tables import SparkTables
+from strandline.ingest import stage as stage_rows
 from strandline.lake import open_lake
 from strandline.replicate.facade import CHECKPOINT_NAME
+from strandline.replicate.follow.compare_with_leader import widened
+from strandline.replicate.lead import leader as leading
+from strandline.replicate.lead.offer_plan import cut_items
 from tests.conftest import MakeHome
 from tests.spark.followed import assert_same, follow, new_follower, new_leader, restarted, table
 from tests.spark.protocol import (
@@ -146,19 +151,19 @@ def test_an_applier_that_was_taken_for_dead_commits_nothing(leader: Lake, follow
     follow(follower)
     leader.append("events", frame(leader, 0), batch_id="a")
     zombie, other = restarted(follower), open_lake(follower.config.home)
-    stage = SparkTables.stage
+    stage = stage_rows.stage
     overtaken = []
 
-    def slowly(self: SparkTables, *args: Any, **options: Any) -> None:
+    def slowly(*args: Any) -> None:
         if not overtaken:
             overtaken.append(True)
             outlive_lease(follower)
             follow(other)
             assert_same(leader, other)
-        stage(self, *args, **options)
+        stage(*args)
 
     with pytest.MonkeyPatch.context() as patch, other:
-        patch.setattr(SparkTables, "stage", slowly)
+        patch.setattr(stage_rows, "stage", slowly)
         assert zombie.tick().failed == []
     assert overtaken
     follower.recover()
@@ -210,3 +215,27 @@ def test_an_item_that_fails_is_tried_again_and_does_not_hold_up_the_others(leade
     assert follower.sealed("events") is None and len(table(follower)) == 6
     follow(follower)
     assert_same(leader, follower)
+
+
+def test_a_batch_that_was_never_offered_is_missing_for_verify(
+    leader: Lake, follower: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n, batch in enumerate("ab"):
+        leader.append("events", frame(leader, n * 10), batch_id=batch)
+    with monkeypatch.context() as broken:
+        broken.setattr(leading, "cut_items", lambda found, items_max: cut_items(found, items_max=items_max)[1:])
+        follow(follower)
+    assert len(table(follower)) == 10 and follower.sealed("events") == leader.sealed("events")
+    [verdict] = follower.replication.verify()
+    assert (verdict.ok, verdict.rows, verdict.missing, verdict.first) == (False, 10, 10, 1)
+
+
+def test_verify_begins_where_the_leader_has_its_first_rows() -> None:
+    def spans(*pairs: tuple[int, int]) -> tuple[SeqRange, ...]:
+        return tuple(SeqRange(Seq(lo), Seq(hi)) for lo, hi in pairs)
+
+    second = numbers_of(17).lo
+    mine = spans((11, 20), (second + 5, second + 9))
+    assert widened(mine, *spans((11, 15))) == mine
+    assert widened(mine, *spans((3, 10))) == spans((3, 20), (second + 5, second + 9))
+    assert widened(mine[1:], *spans((3, 10))) == (*spans((3, 10)), mine[1])

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from strandline import Lake
 from strandline.core.errors import FailedError
-from strandline.replicate.source import Content, LeaderSource
+from strandline.replicate.source import LeaderSource, RangeContent
 from tests.conftest import MakeHome
 from tests.spark.followed import Pair, assert_same, follow, new_pair, restarted, table
 from tests.spark.lakes import sql
@@ -45,7 +45,7 @@ def content_as(source: LeaderSource, *changes: Callable[[DataFrame], DataFrame])
     real, left, reads = source.content, list(changes), list[int]()
 
     @contextmanager
-    def content(*args: Any) -> Iterator[Content]:
+    def content(*args: Any) -> Iterator[RangeContent]:
         reads.append(1)
         change = left.pop(0) if left else (lambda rows: rows)
         with real(*args) as found:

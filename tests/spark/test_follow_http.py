@@ -68,6 +68,9 @@ def test_a_follower_over_http_has_the_leaders_rows_and_says_how_far_it_is(
             follower.spark.sql("UPDATE lake.default.events SET more = 'x' WHERE id = 22")
             [verdict] = follower.replication.verify()
             assert (verdict.ok, verdict.different, verdict.first) == (False, 1, 24)
+            follower.spark.sql("INSERT INTO lake.default.events SELECT * FROM lake.default.events WHERE id = 3")
+            [verdict] = follower.replication.verify()
+            assert (verdict.ok, verdict.different, verdict.doubled, verdict.first) == (False, 1, 1, 5)
         with leader.ledger.read() as connection:
             assert connection.exec_driver_sql("SELECT seal FROM follower_seal").scalars().all() == [26]
     with pytest.raises(StorageError, match="does not answer"):

@@ -10,12 +10,16 @@ import pytest
 
 from strandline import Lake
 from strandline.core.types import Dataset, Published, Reserved, Seq, SeqRange, Staged
+from strandline.iceberg.schema.alteration import AddColumn, RenameColumn
+from strandline.iceberg.schema.columns import Primitive
 from strandline.iceberg.spark import floor as table_floor
 from strandline.ingest.settle_offered import publish_offered
 from strandline.ledger.ingest import blocks, sequence
 from strandline.ledger.replicate import following
 from strandline.ledger.replicate.following import Followed, OpenItem
-from strandline.replicate.apply_item import apply_item
+from strandline.replicate.follow import apply_item as applying
+from strandline.replicate.follow.apply_item import apply_item
+from strandline.replicate.follow.follow_schema import follow_schema
 from tests.spark.followed import Pair, assert_same, follow, restarted, table
 from tests.spark.protocol import (
     branches,
@@ -190,7 +194,7 @@ def test_a_late_applier_does_not_touch_what_another_one_has_staged(pair: Pair) -
     held = only_open(follower).block
     assert isinstance(late, Reserved) and isinstance(held, Reserved)
     assert branches(follower) == [held.branch] and held.branch != late.branch
-    from strandline.replicate import apply_item as module
+    from strandline.replicate.follow import apply_item as module
 
     began = module._begin_branch(restarted(follower).context, dataset(follower), late)
     assert held.branch in began.refs
@@ -199,3 +203,27 @@ def test_a_late_applier_does_not_touch_what_another_one_has_staged(pair: Pair) -
     assert_same(leader, follower)
     found: Any = follower.ledger.query(blocks.of_number, dataset(follower).id, held.head.rows.lo)
     assert isinstance(found, Published)
+
+
+def test_columns_that_exchange_their_names_while_rows_are_staged_keep_their_values(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader, follower = pair
+    leader.alter_dataset("events", [AddColumn(name, Primitive("long")) for name in ("one", "two")])
+    leader.append("events", leader.spark.range(3).selectExpr("id", "id AS one", "-id AS two"), batch_id="exchanged")
+    began, context = applying._begin_branch, restarted(follower).context
+
+    def begin(*args: Any) -> Any:
+        """Another applier follows what the leader did just now."""
+        monkeypatch.setattr(applying, "_begin_branch", began)
+        for name, new in (("one", "three"), ("two", "one"), ("three", "two")):
+            leader.alter_dataset("events", [RenameColumn(name, new)])
+        with context.source.content(context.work.tables, dataset(follower).uuid, SeqRange(Seq(1), Seq(1))) as content:
+            follow_schema(context, dataset(follower), content.fields, 1)
+        return began(*args)
+
+    monkeypatch.setattr(applying, "_begin_branch", begin)
+    [failed] = follower.replication.follow_once().failed
+    assert "were changed while rows were staged" in failed.message
+    follow(follower)
+    assert_same(leader, follower)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from strandline.iceberg.session.spark_internals import has_class, jvm_of
+from strandline.iceberg.session.spark_internals import NARROW, PUSHED_THROUGH_UNIONS, has_class, jvm_of
 from strandline.iceberg.spark import java
 
 OF_ICEBERG = {
@@ -25,7 +25,12 @@ OF_ICEBERG = {
     "org.apache.iceberg.spark.SparkCatalog": ("icebergCatalog",),
     "org.apache.iceberg.spark.SparkTableCache": ("add", "get", "remove"),
     "org.apache.iceberg.spark.SparkTableUtil": ("loadMetadataTable",),
-    "org.apache.iceberg.spark.actions.SparkActions": ("expireSnapshots", "get", "rewriteManifests"),
+    "org.apache.iceberg.spark.actions.SparkActions": (
+        "expireSnapshots",
+        "get",
+        "removeDanglingDeleteFiles",
+        "rewriteManifests",
+    ),
     "org.apache.iceberg.types.Conversions": ("fromByteBuffer",),
     "org.apache.iceberg.types.Types$LongType": ("get",),
     "org.apache.iceberg.types.Types$StringType": ("get",),
@@ -38,10 +43,12 @@ OF_SPARK = {
     "org.apache.spark.sql.catalyst.analysis.NoSuchTableException": (),
     "org.apache.spark.sql.catalyst.optimizer.SpecialDatetimeValues": ("apply",),
     "org.apache.spark.sql.catalyst.trees.TreePattern": ("CURRENT_LIKE", "PLAN_EXPRESSION"),
+    **dict.fromkeys((*NARROW, PUSHED_THROUGH_UNIONS), ()),
     "org.apache.spark.sql.classic.Dataset": ("ofRows",),
     "org.apache.spark.sql.classic.SparkSession": ("internalCreateDataFrame", "sessionState"),
     "org.apache.spark.sql.connector.catalog.CatalogManager": ("catalog",),
     "org.apache.spark.sql.execution.QueryExecution": ("analyzed", "executedPlan", "toRdd"),
+    "org.apache.spark.sql.internal.SessionState": ("catalogManager", "sqlParser"),
 }
 ERRORS = java.NO_SUCH_TABLE | java.NOT_LANDED | java.LOST_OR_UNKNOWN | java.REST_AWAY | java.REST_DENIED
 
@@ -57,7 +64,7 @@ def jvm(spark_started: Any) -> Any:
     ("name", "used", "home"),
     [
         *((name, used, "iceberg/spark/java.py") for name, used in OF_ICEBERG.items()),
-        *((name, used, "iceberg/session/spark_internals.py") for name, used in OF_SPARK.items()),
+        *((name, used, "iceberg/session/spark_internals.py") for name, used in sorted(OF_SPARK.items())),
     ],
 )
 def test_a_java_class_still_has_what_we_call(jvm: Any, name: str, used: tuple[str, ...], home: str) -> None:

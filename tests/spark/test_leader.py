@@ -12,13 +12,13 @@ import pytest
 
 import strandline
 from strandline.core.errors import RefusedError, TableRolledBack
-from strandline.core.replication import OnLag
-from strandline.core.settings_maintain import RetainSettings
+from strandline.core.settings.maintain import RetainSettings
+from strandline.core.sites.replication import OnLag
 from strandline.core.types import SEQ_COLUMN, Seq, SeqRange, ShardId
 from strandline.deliver.plan import planner
 from strandline.ingest import recover
 from strandline.ledger.replicate import followers
-from strandline.ledger.replicate.followers import Told
+from strandline.ledger.replicate.followers import Acknowledgement
 from strandline.maintain.retain import retain
 from strandline.maintain.retain_result import Retained
 from strandline.replicate.segment_stream import SegmentReader, encode
@@ -56,7 +56,7 @@ def content(lake: Lake, lo: int, hi: int, **more: Any) -> list[tuple[int, int]]:
 
 def tell(lake: Lake, seal: int, name: str = "east") -> None:
     dataset = lake.dataset("events")
-    told = Told(1, {dataset.uuid: Seq(seal)}, {ShardId(dataset.first_shard): Seq(seal)}, name)
+    told = Acknowledgement(1, {dataset.uuid: Seq(seal)}, {ShardId(dataset.first_shard): Seq(seal)}, name)
     lake.ledger.change(followers.acknowledge, lake.followers.get(name), told)
 
 

@@ -8,30 +8,35 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import types as T
 
 from strandline import Lake
 from strandline.core.errors import RefusedError, StrandlineError, WrongLake
-from strandline.core.replication import Item, ItemKind
+from strandline.core.forward_protocol import KeyIdentity, RangeIdentity
 from strandline.core.roles import Role
-from strandline.core.settings_maintain import RetainSettings
-from strandline.core.types import SEQ_COLUMN, Dataset, DatasetUuid, Seq, SeqRange, ShardId
+from strandline.core.settings.maintain import RetainSettings
+from strandline.core.sites.replication import Item
+from strandline.core.types import SEQ_COLUMN, Dataset, DatasetUuid, ItemKind, Seq, SeqRange, ShardId
 from strandline.iceberg.metadata.table_metadata import METRICS_PROPERTY
 from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
 from strandline.iceberg.schema.alteration import AddColumn, RenameColumn, WidenColumn
 from strandline.iceberg.schema.columns import Primitive
 from strandline.iceberg.spark.java_errors import explaining
 from strandline.lake_admin import follow_lake, init_lake
-from strandline.ledger.engine import Ledger
+from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.ingest import blocks
 from strandline.ledger.replicate import followers, following, sites
-from strandline.ledger.replicate.followers import Told
+from strandline.ledger.replicate.followers import Acknowledgement
 from strandline.maintain.retain import retain
+from strandline.receive.intake import Intake
 from strandline.replicate.facade import open_source
 from strandline.replicate.source import LeaderSite, LeaderSource, Polled
+from strandline.replicate.transports.http import HttpSource
 from tests.conftest import MakeHome
 from tests.serve.conftest import serving
+from tests.spark.bodies import LANE, Sender
 from tests.spark.followed import SETTINGS, restarted
 from tests.spark.lakes import create, in_main, numbers, snapshots, sql
 from tests.spark.protocol import crash_at, outlive_lease
@@ -129,7 +134,7 @@ class Asked:
         """In the leader's term, unless another one is named."""
         shard = ShardId(self.dataset.first_shard)
         named = self.lake.replication.site.term if term is None else term
-        self.source.acknowledge(Told(named, {self.dataset.uuid: Seq(seal)}, {shard: Seq(seal)}, "its site"))
+        self.source.acknowledge(Acknowledgement(named, {self.dataset.uuid: Seq(seal)}, {shard: Seq(seal)}, "its site"))
 
     def progress(self) -> int | None:
         found = self.lake.ledger.query(followers.list_progress, self.dataset)
@@ -307,6 +312,35 @@ def test_a_table_that_lost_what_the_protocol_needs_is_not_read(asked: Asked) -> 
     for read in (asked.rows, asked.numbers):
         with pytest.raises(StrandlineError, match="is not fit for Strandline"):
             read(first)
+
+
+# --- bodies that a receiver took ---------------------------------------------------------------------------------
+
+
+def test_the_bodies_of_a_received_batch_are_told_and_of_no_other(
+    asked: Asked, transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Intake, "_older_than", lambda self: utc_now())
+    sender = Sender(asked.lake, asked.name)
+    rows = pa.table({"n": pa.array([1, 2], pa.int64()), "at": pa.array([None, None], pa.timestamp("us", "UTC"))})
+    sender.bring(rows)
+    sender.bring(rows, RangeIdentity(LANE, span(5, 6)))
+    [report] = sender.ingest()
+    told = asked.source.bodies(asked.dataset.uuid, report.batch_id)
+    assert told is not None and told.numbers == report.numbers
+    first, second = (body.note for body in told.receipt.bodies)
+    assert (first.identity, first.rows, second.identity) == (KeyIdentity("key-1"), 2, RangeIdentity(LANE, span(5, 6)))
+    assert first.owner is not None and first.owner.name == sender.token.name
+    [claim] = told.claims
+    assert (claim.lake, claim.dataset, claim.generation, claim.owner) == (LANE.lake, LANE.dataset, 1, first.owner)
+    asked.append(2, "another")
+    for other in ("another", "received-unknown"):
+        assert asked.source.bodies(asked.dataset.uuid, other) is None
+    with pytest.raises(StrandlineError, match="there is no dataset with the id"):
+        asked.source.bodies(DatasetUuid("unknown"), report.batch_id)
+    if transport == "http":
+        assert isinstance(asked.source, HttpSource)
+        assert asked.source._post("no-such-path", {}, may_lack=True) is None, "as a leader of an older version"
 
 
 # --- what the follower says ------------------------------------------------------------------------------------------

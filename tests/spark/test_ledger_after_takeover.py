@@ -11,8 +11,8 @@ import pytest
 import strandline
 from strandline import Lake
 from strandline.core.errors import RefusedError
-from strandline.core.replication import SiteRole
-from strandline.core.terms import numbers_of
+from strandline.core.sites.replication import SiteRole
+from strandline.core.sites.terms import numbers_of
 from strandline.core.types import BlockKind
 from strandline.lake_admin import rebuild_ledger
 from strandline.ledger.replicate import cuts
@@ -93,7 +93,7 @@ def test_a_promoted_leader_whose_ledger_is_made_anew_still_tells_what_its_take_o
             assert again.append("events", frame(again, 100, 3), batch_id="n").duplicate
             follow_another(other, again)
             follow(other)
-            assert [s.rows for s in other.ledger.query(cuts.list_set_aside)] == [5], "the new leader never had them"
+            assert [s.rows for s in other.ledger.query(cuts.list_cut_folders)] == [5], "the new leader never had them"
             restarted(third)
             follow(third)
             for site in (other, third):

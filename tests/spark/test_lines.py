@@ -24,7 +24,7 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from strandline.core.types import Seq, SeqRange
-from strandline.deliver.sink import Address, Landed, Parcel, Refused, SinkContext
+from strandline.deliver.sink import Address, ChunkRows, Landed, Refused, SinkContext
 from strandline.deliver.sinks.blobs.encode import Format, encode
 from strandline.deliver.sinks.postgres.sink import KIND, PostgresSink
 from strandline.iceberg.schema.columns import Column, ColumnType, ListOf, MapOf, Primitive, Struct
@@ -358,7 +358,7 @@ def test_postgres_holds_every_value_that_it_knows_and_refuses_the_others(
     for row, text in zip(values, lines, strict=True):
         n = Seq(row[0])
         sent = pa.table({"_ingest_seq": pa.array([n], pa.int64()), "line": [text]})
-        outcome = sender.send(Parcel(address, SeqRange(n, n), sent))
+        outcome = sender.send(ChunkRows(address, SeqRange(n, n), sent))
         assert isinstance(outcome, Landed if in_range(row) else Refused), (row, text, outcome)
     sender.close()
     # In two parts: of a number of 19 digits `extract` rounds the last ones.

@@ -12,15 +12,15 @@ import pytest
 from strandline import Lake
 from strandline.core import failpoints
 from strandline.core.errors import NotLeader, RefusedError, StorageError
-from strandline.core.terms import numbers_of
+from strandline.core.sites.terms import numbers_of
 from strandline.core.types import Seq
 from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.lake_admin import follow_lake, init_lake, rejoin_lake
 from strandline.ledger.ingest import blocks
 from strandline.ledger.replicate import followers, sites
 from strandline.replicate.arbiter.arbiter import Seen
-from strandline.replicate.promote import Promoted, Promotion
-from strandline.replicate.promote_plan import Begin, Refuse
+from strandline.replicate.take_over.promote import Promoted, Promotion
+from strandline.replicate.take_over.promote_plan import Begin, Refuse
 from tests.campaign import in_torture
 from tests.conftest import MakeHome
 from tests.spark.followed import SETTINGS, assert_same, follow, new_follower, restarted, table
@@ -48,10 +48,10 @@ class Sites:
         made._clock, made._sleep = lambda: self.clock.now, self.clock.sleep
         return made
 
-    def promote(self, lake: Lake) -> Promoted:
+    def promote(self, lake: Lake, *, force: bool = False) -> Promoted:
         if lake.replication.site.follows and lake.replication.site.claimed_term is None:
             restarted(lake)
-        return self.promotion(lake).run(leader_is_stopped=True)
+        return self.promotion(lake).run(leader_is_stopped=True, force=force)
 
     def record(self) -> Seen:
         found = self.leader.replication.arbiter

@@ -15,6 +15,7 @@ import pytest
 
 from strandline.core.errors import FailedError, StorageError, TableUnfit, UsageError
 from strandline.core.failpoints import FailpointError
+from strandline.core.retry import RetryPolicy
 from strandline.core.types import Seq, SeqRange
 from strandline.deliver import sink_kinds
 from strandline.iceberg.spark import floor as table_floor
@@ -170,7 +171,7 @@ def test_every_sink_that_was_ever_sent_such_rows_is_named_also_removed_and_reset
     [rejected] = (tmp_path / "aside" / "default.events").glob("*.jsonl")
     busy = sinks.leases.take(lake.ledger, lake.delivery.get("picky").id, seconds=600)
     assert busy is not None, "somebody delivers, and goes on"
-    monkeypatch.setattr(maintain_context, "_WAIT_FOR_DELIVERER_SECONDS", 0.5)
+    monkeypatch.setattr(maintain_context, "_WAIT_FOR_DELIVERER", RetryPolicy(0.1, 0.1, seconds_max=0.5))
     add("erratic")
     with lake.ledger.write() as connection:  # an older version accepted such conditions
         erratic = sinks.get(connection, "erratic")
@@ -223,7 +224,7 @@ def test_a_sink_that_is_added_meanwhile_is_counted_or_named(
     monkeypatch.setattr(SinkSearch, "find_exposed", add_first("before_it_is_recorded", look))
     monkeypatch.setattr(table_floor, "delete", add_first("while_rows_go", delete))
     monkeypatch.setattr(maintain_context.sinks.leases, "release", _storage_fails)
-    monkeypatch.setattr(maintain_context, "_WAIT_FOR_DELIVERER_SECONDS", 0.1)
+    monkeypatch.setattr(maintain_context, "_WAIT_FOR_DELIVERER", RetryPolicy(0.1, 0.1, seconds_max=0.1))
     done = purge(lake)
     assert [(x.sink, x.rows) for x in done.undelivered] == [("before_a_run_died", 2), ("before_it_is_recorded", 2)]
     assert [(x.sink, x.rows, x.why) for x in done.may_hold] == [("while_rows_go", None, (MEANWHILE,))]

@@ -14,7 +14,7 @@ from strandline.core.errors import StrandlineError, Superseded
 from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.iceberg.spark import floor, row_delete
 from strandline.ledger.replicate import sites
-from strandline.replicate.promote import Promoted
+from strandline.replicate.take_over.promote import Promoted
 from tests.conftest import MakeHome
 from tests.spark.followed import assert_same, follow, follow_another, new_follower, new_leader
 from tests.spark.protocol import COLUMNS, frame, ids

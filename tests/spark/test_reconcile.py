@@ -14,13 +14,13 @@ import pytest
 
 import strandline
 from strandline import Lake
-from strandline.core.reconcile_records import Asked, FindingKind
-from strandline.core.settings import LakeConfig
+from strandline.core.records.reconcile_records import Asked, FindingKind
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.core.types import SEQ_COLUMN, SeqRange
 from strandline.iceberg.pyiceberg import drop_entries
 from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.iceberg.spark import drop_entries as spark_drop
-from strandline.reconcile.model import Content, Finding, Protection
+from strandline.reconcile.model import FileContent, Finding, Protection
 from strandline.reconcile.paths import canonical, key
 from tests.campaign import scaled, seed
 from tests.reconcile.flipping import FlippedLake, quick_runs
@@ -103,7 +103,7 @@ def test_entries_of_a_partitioned_table_with_delete_files_are_dropped_without_a_
     for path in (gone, *null_one):
         os.unlink(canonical(path))
     dropped = drop_entries.drop_data_files(
-        lake.catalog, "default.parts", wanted, key, token="t", summary={"why": "gone"}, attempts_max=3,
+        lake.catalog, "default.parts", wanted, key, token="t", summary={"why": "gone"},
         before_commit=lambda: None,
     )  # fmt: skip
     assert dropped == 1 + len(null_one)
@@ -193,7 +193,7 @@ def test_of_a_table_of_version_3_data_entries_are_dropped_and_deletion_vectors_o
     told: list[Finding] = []
     run = lake.reconciler.run(Asked(act=True), on_finding=told.append)
     by_path = {f.path: f for f in told}
-    assert by_path[canonical(vector)].content is Content.DELETION_VECTOR
+    assert by_path[canonical(vector)].content is FileContent.DELETION_VECTOR
     assert by_path[canonical(vector)].protected is Protection.NOT_DATA
     assert by_path[canonical(gone)].protected is None
     assert run.outcome.done.missing == 1 and files(lake, "events", "content = 1") == [vector]

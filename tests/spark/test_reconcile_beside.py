@@ -11,8 +11,8 @@ from pathlib import Path
 
 import strandline
 from strandline import Lake
-from strandline.core.reconcile_records import Run
-from strandline.core.settings import LakeConfig
+from strandline.core.records.reconcile_records import ReconcileRun
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.iceberg.schema.schema_file import parse_columns
 from tests.reconcile.no_grace import NO_GRACE_HOURS
 from tests.spark.protocol import COLUMNS, frame, ids
@@ -56,7 +56,7 @@ def test_no_row_is_lost_beside_runs_that_act_and_every_stray_file_is_found(
 
         writer = threading.Thread(target=write, name="writer")
         writer.start()
-        runs: list[Run] = []
+        runs: list[ReconcileRun] = []
         while writer.is_alive():
             runs.append(lake.reconcile(act=True))
         writer.join()

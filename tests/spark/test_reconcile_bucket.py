@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from strandline.core.reconcile_records import AbortReason, Asked, Run
+from strandline.core.records.reconcile_records import AbortReason, Asked, ReconcileRun
 from strandline.reconcile.model import Finding
 from tests.reconcile.buckets import put_object
 from tests.reconcile.whole_lakes import ACT, REPORT, WholeLake
@@ -16,7 +16,7 @@ NAMES = ("a b.parquet", "100%.parquet", "p=ü/x.parquet", "p=1/q=2/deep.parquet"
 SETTINGS: dict[str, Any] = {"deletes_max_share": 1.0, "batch_size": 2}
 
 
-def found_by(lake: WholeLake, asked: Asked) -> tuple[Run, list[Finding]]:
+def found_by(lake: WholeLake, asked: Asked) -> tuple[ReconcileRun, list[Finding]]:
     found: list[Finding] = []
     run = lake.run(asked, on_finding=found.append)
     while run.aborted is AbortReason.COMMIT_FAILED and "parsing the HTTP request" in (run.why or ""):

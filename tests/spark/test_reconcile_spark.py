@@ -13,12 +13,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql.classic.dataframe import DataFrame
 
-from strandline.core.reconcile_records import AbortReason
+from strandline.core.records.reconcile_records import AbortReason
 from strandline.core.types import SEQ_COLUMN
 from strandline.iceberg.session.lake_session import open_session
 from strandline.reconcile.compare import findings
-from strandline.reconcile.model import LedgerContext, Protection, Survey
+from strandline.reconcile.compare.compared import Survey
+from strandline.reconcile.model import LedgerContext, Protection
 from strandline.reconcile.on_spark import compare as spark_compare
 from strandline.reconcile.on_spark import listing as spark_listing
 from strandline.reconcile.on_spark import references as spark_references
@@ -244,8 +246,15 @@ def test_a_manifest_that_names_a_file_twice_stops_its_table_and_one_that_others_
 
 
 def test_a_run_above_references_max_acts_through_spark_spares_what_is_registered_meanwhile_and_can_be_undone(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    persist, persisted = DataFrame.persist, list[DataFrame]()
+
+    def noted(frame: DataFrame, *args: Any) -> DataFrame:
+        persisted.append(persist(frame, *args))
+        return persisted[-1]
+
+    monkeypatch.setattr(DataFrame, "persist", noted)
     lake = WholeLake(tmp_path, references_max=1, batch_size=2, share_floor_files=1_000)
     for _ in range(3):
         lake.append()
@@ -271,7 +280,7 @@ def test_a_run_above_references_max_acts_through_spark_spares_what_is_registered
     assert (run.outcome.found.orphans, run.outcome.done.missing, run.outcome.done.orphans) == (3, 0, 2)
     assert not any(Path(path).exists() for path in strays)
     assert Path(registered).exists() and lake.count() == 9 and all(path.exists() for path in live)
-    assert not lake.lake.spark.sparkContext._jsc.getPersistentRDDs()  # type: ignore[attr-defined]
+    assert persisted and not any(f.storageLevel.useDisk or f.storageLevel.useMemory for f in persisted)
     lake.lake.reconciler.restore(run.id)
     assert all(Path(path).exists() for path in strays)
     lake.lake.close()

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from strandline import Lake
-from strandline.core.errors import BlockHeld, BlockLost, RefusedError, StorageError
-from strandline.core.settings import LakeConfig
+from strandline.core.errors import BatchConflict, BlockHeld, BlockLost, FailedError, RefusedError, StorageError
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.core.types import Reserved, Staged
 from strandline.iceberg.metadata.table_metadata import SETTLED_TAG
 from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.iceberg.spark.tables import SparkTables
-from strandline.ingest import recover, settle, stamp
+from strandline.ingest import recover, settle
 from strandline.lake import open_lake
 from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import blocks
@@ -33,6 +33,7 @@ from tests.spark.protocol import (
     outlive_lease,
     states,
 )
+from tests.spark.writer_by_hand import WriterByHand, staged_by_hand
 
 
 @pytest.fixture
@@ -74,6 +75,28 @@ def test_a_writer_that_died_is_settled_and_its_batch_goes_in_once(lake: Lake, po
     again = lake.append("events", frame(lake, 0), batch_id="a")
     assert again.duplicate == (FATES[point] == "published")
     assert_sound(lake, BEFORE + BATCH)
+
+
+def test_a_batch_that_recovery_rolled_forward_is_compared_with_what_its_writer_staged(lake: Lake) -> None:
+    crash_at(lake, "stage.before_mark", lambda: lake.append("events", frame(lake, 0), batch_id="a"))
+    open_block = lake.ledger.query(blocks.of_batch, lake.dataset("events").id, "a")
+    assert open_block is not None and open_block.head.digest is None, "the ledger learns it at the commit point"
+    outlive_lease(lake)
+    lake.recover()
+    with pytest.raises(BatchConflict):
+        lake.append("events", frame(lake, 1), batch_id="a")
+    assert lake.append("events", frame(lake, 0), batch_id="a").duplicate
+    assert_sound(lake, BEFORE + BATCH)
+
+
+def test_a_writer_whose_branch_was_removed_stages_nothing(lake: Lake) -> None:
+    writer = WriterByHand.of(lake, 0)
+    held = writer.reserve("a")
+    writer.make_branch(held)
+    lake.recover()
+    with pytest.raises(FailedError, match="given up"):
+        writer.stage(held)
+    assert branches(lake) == [] and states(lake)[-1] == "abandoned"
 
 
 @pytest.mark.parametrize("point", ["reserve.before_witness", "reserve.after_witness"])
@@ -129,66 +152,26 @@ def test_a_live_writer_is_left_alone(lake: Lake) -> None:
     assert report.waiting == [held.head.rows] and branches(lake) == [held.head.branch]
 
 
-def staged_by_hand(lake: Lake, batch: str, start: int) -> tuple[Reserved, int]:
-    """A writer up to the moment before its commit point."""
-    work, dataset = lake.work, lake.dataset("events")
-    pinned = stamp.pin(work.tables.spark, frame(lake, start), digest=True)
-    counted = stamp.count(pinned, ["id", "text"], digest=True)
-    held, _ = blocks.reserve(
-        lake.ledger, lake.witness, blocks.NewBlock(dataset.id, counted.rows, batch, counted.digest), lease_seconds=0.5
-    )
-    assert isinstance(held, Reserved)
-    work.tables.create_branch(dataset.name, held.head.branch)
-    work.tables.stage(
-        stamp.stamp(pinned, ["id", "text"], held.head.rows, counted, ()),
-        dataset.name,
-        held.head.branch,
-        work.wap(held.head),
-    )
-    snapshot = work.tables.own_head(dataset.name, held.head.branch, work.wap(held.head))
-    assert snapshot is not None
-    return held, snapshot
-
-
 def test_a_zombie_that_staged_after_it_was_declared_dead_is_fenced_and_nothing_of_it_is_visible(lake: Lake) -> None:
-    work, dataset = lake.work, lake.dataset("events")
-    pinned = stamp.pin(work.tables.spark, frame(lake, 0), digest=True)
-    counted = stamp.count(pinned, ["id", "text"], digest=True)
-    held, _ = blocks.reserve(
-        lake.ledger, lake.witness, blocks.NewBlock(dataset.id, 10, "a", counted.digest), lease_seconds=0
-    )
-    assert isinstance(held, Reserved)
-    work.tables.create_branch(dataset.name, held.head.branch)
+    zombie = WriterByHand.of(lake, 0)
+    held = zombie.reserve("a")
+    zombie.make_branch(held)
     assert lake.recover().abandoned == [held.head.rows]
-    # The zombie goes on as if nothing had happened: Iceberg lets it make its branch again.
-    work.tables.create_branch(dataset.name, held.head.branch)
-    work.tables.stage(
-        stamp.stamp(pinned, ["id", "text"], held.head.rows, counted, ()),
-        dataset.name,
-        held.head.branch,
-        work.wap(held.head),
-    )
-    snapshot = work.tables.own_head(dataset.name, held.head.branch, work.wap(held.head))
-    assert snapshot is not None
+    # The zombie continues as if nothing had happened: Iceberg lets it make its branch again.
+    zombie.make_branch(held)
+    snapshot = zombie.stage(held)
     assert not blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)
     with pytest.raises(BlockLost):
-        settle.after_lost_mark(work, dataset, held.head)
+        settle.after_failed_commit(lake.work, lake.dataset("events"), held.head)
     assert_sound(lake, BEFORE)
 
 
 def test_a_zombie_that_died_after_staging_leaves_a_stray_branch_that_recovery_removes(lake: Lake) -> None:
-    work, dataset = lake.work, lake.dataset("events")
-    held, _ = blocks.reserve(lake.ledger, lake.witness, blocks.NewBlock(dataset.id, 10, "a", None), lease_seconds=0)
+    zombie = WriterByHand.of(lake, 0)
+    held = zombie.reserve("a")
     assert lake.recover().abandoned == [held.head.rows]
-    pinned = stamp.pin(work.tables.spark, frame(lake, 0), digest=True)
-    counted = stamp.count(pinned, ["id", "text"], digest=False)
-    work.tables.create_branch(dataset.name, held.head.branch)
-    work.tables.stage(
-        stamp.stamp(pinned, ["id", "text"], held.head.rows, counted, ()),
-        dataset.name,
-        held.head.branch,
-        work.wap(held.head),
-    )
+    zombie.make_branch(held)
+    zombie.stage(held)
     assert lake.recover().branches_removed == 1
     assert_sound(lake, BEFORE)
 
@@ -197,16 +180,16 @@ def test_a_writer_that_was_away_after_staging_finds_its_batch_published_by_recov
     held, snapshot = staged_by_hand(lake, "a", 0)
     outlive_lease(lake)
     assert lake.recover().published == [held.head.rows]
-    assert not blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)  # type: ignore[arg-type]
-    published = settle.after_lost_mark(lake.work, lake.dataset("events"), held.head)
+    assert not blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)
+    published = settle.after_failed_commit(lake.work, lake.dataset("events"), held.head)
     assert published.row_count == 10
     assert_sound(lake, BEFORE + BATCH)
 
 
 def test_publishing_twice_or_ten_times_publishes_once(lake: Lake) -> None:
     held, snapshot = staged_by_hand(lake, "a", 0)
-    blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)  # type: ignore[arg-type]
-    staged = Staged(held.head, held.fence, snapshot, utc_now())  # type: ignore[arg-type]
+    blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)
+    staged = Staged(held.head, held.fence, snapshot, utc_now())
     for _ in range(4):
         settle.publish_staged(lake.work, lake.dataset("events"), staged)
     assert_sound(lake, BEFORE + BATCH)
@@ -219,7 +202,7 @@ def test_a_person_who_fast_forwards_our_branch_by_hand_does_no_harm(lake: Lake) 
     lake.recover()
     assert_sound(lake, BEFORE + BATCH)
     held, snapshot = staged_by_hand(lake, "b", 20)
-    blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)  # type: ignore[arg-type]
+    blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)
     lake.spark.sql(f"CALL lake.system.fast_forward('default.events', 'main', '{held.head.branch}')")
     lake.recover()
     assert_sound(lake, BEFORE + BATCH + list(range(20, 30)))
@@ -227,7 +210,7 @@ def test_a_person_who_fast_forwards_our_branch_by_hand_does_no_harm(lake: Lake) 
 
 def test_a_person_who_cherry_picks_our_snapshot_by_hand_does_no_harm(lake: Lake) -> None:
     held, snapshot = staged_by_hand(lake, "a", 0)
-    blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)  # type: ignore[arg-type]
+    blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)
     lake.append("events", frame(lake, 50), batch_id="between")
     lake.spark.sql(f"CALL lake.system.cherrypick_snapshot('default.events', {snapshot})")
     lake.recover()
@@ -236,7 +219,7 @@ def test_a_person_who_cherry_picks_our_snapshot_by_hand_does_no_harm(lake: Lake)
 
 def test_rows_that_came_by_hand_and_whose_history_is_gone_are_found_by_counting_them(lake: Lake) -> None:
     held, snapshot = staged_by_hand(lake, "a", 0)
-    blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)  # type: ignore[arg-type]
+    blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)
     lake.spark.sql(f"CALL lake.system.fast_forward('default.events', 'main', '{held.head.branch}')")
     compact_everything(lake)
     expire_everything(lake)
@@ -246,7 +229,7 @@ def test_rows_that_came_by_hand_and_whose_history_is_gone_are_found_by_counting_
 
 def test_a_staged_block_whose_branch_was_dropped_by_hand_is_held_said_and_voided_by_a_person(lake: Lake) -> None:
     held, snapshot = staged_by_hand(lake, "a", 0)
-    blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)  # type: ignore[arg-type]
+    blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)
     lake.spark.sql(f"ALTER TABLE lake.default.events DROP BRANCH {held.head.branch}")
     assert "cannot be published" in lake.recover().held[0]
     assert lake.sealed("events") == 10 and lake.status().datasets[0].open_blocks == 1
@@ -268,7 +251,7 @@ def test_a_reserved_block_whose_branch_was_dropped_by_hand_is_abandoned(lake: La
 def test_expiry_by_someone_else_at_any_moment_does_not_touch_a_staged_block(lake: Lake) -> None:
     held, snapshot = staged_by_hand(lake, "a", 0)
     expire_everything(lake)
-    blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)  # type: ignore[arg-type]
+    blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)
     lake.append("events", frame(lake, 50), batch_id="between")
     expire_everything(lake)
     lake.recover()
@@ -291,7 +274,7 @@ def test_a_batch_that_was_published_whose_history_expired_and_whose_mark_was_los
 
 def test_a_branch_that_someone_wrote_to_is_held_and_not_lost(lake: Lake) -> None:
     held, snapshot = staged_by_hand(lake, "a", 0)
-    blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)  # type: ignore[arg-type]
+    blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)
     lake.spark.sql(f"INSERT INTO lake.default.events.branch_{held.head.branch} VALUES (99, 99, 'stranger')")
     assert "moved by someone else" in lake.recover().held[0]
     assert ids(lake) == sorted(BEFORE) and branches(lake) == [held.head.branch]
@@ -299,7 +282,7 @@ def test_a_branch_that_someone_wrote_to_is_held_and_not_lost(lake: Lake) -> None
 
 def test_a_foreign_commit_between_staging_and_publishing_is_not_lost(lake: Lake) -> None:
     held, snapshot = staged_by_hand(lake, "a", 0)
-    blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)  # type: ignore[arg-type]
+    blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)
     lake.spark.sql("DELETE FROM lake.default.events WHERE id = 1000")
     lake.recover()
     assert ids(lake) == sorted([*BEFORE[1:], *BATCH])
@@ -307,17 +290,12 @@ def test_a_foreign_commit_between_staging_and_publishing_is_not_lost(lake: Lake)
 
 def test_a_staged_copy_with_a_missing_row_is_not_rolled_forward(lake: Lake) -> None:
     """A writer that died between its staged commit and its own check of it."""
-    work, dataset = lake.work, lake.dataset("events")
-    pinned = stamp.pin(work.tables.spark, frame(lake, 0, 9), digest=True)
-    counted = stamp.count(pinned, ["id", "text"], digest=False)
-    held, _ = blocks.reserve(lake.ledger, lake.witness, blocks.NewBlock(dataset.id, 10, "a", None), lease_seconds=0)
-    work.tables.create_branch(dataset.name, held.head.branch)
-    work.tables.stage(
-        stamp.stamp(pinned, ["id", "text"], held.head.rows, counted, ()),
-        dataset.name,
-        held.head.branch,
-        work.wap(held.head),
-    )
+    block = blocks.NewBlock(lake.dataset("events").id, 10, "a", None)
+    held, _ = blocks.reserve(lake.ledger, lake.witness, block, lease_seconds=0)
+    assert isinstance(held, Reserved)
+    writer = WriterByHand.of(lake, 0, 9)
+    writer.make_branch(held)
+    writer.stage(held)
     assert lake.recover().abandoned == [held.head.rows]
     assert_sound(lake, BEFORE)
 
@@ -333,7 +311,7 @@ def test_a_dataset_whose_table_is_gone_does_not_stop_the_recovery_of_the_others(
 
 def test_a_block_that_can_be_published_is_published_and_not_voided(lake: Lake) -> None:
     held, snapshot = staged_by_hand(lake, "a", 0)
-    blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)  # type: ignore[arg-type]
+    blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)
     with pytest.raises(RefusedError, match="could be published"):
         lake.ingestion.void_block(held.head.rows.lo, "by mistake")
     assert_sound(lake, BEFORE + BATCH)
@@ -341,11 +319,11 @@ def test_a_block_that_can_be_published_is_published_and_not_voided(lake: Lake) -
 
 def test_a_publisher_on_its_way_cannot_publish_a_block_that_was_voided_meanwhile(lake: Lake) -> None:
     held, snapshot = staged_by_hand(lake, "a", 0)
-    blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)  # type: ignore[arg-type]
+    blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)
     lake.spark.sql(f"INSERT INTO lake.default.events.branch_{held.head.branch} VALUES (99, 99, 'stranger')")
     lake.ingestion.void_block(held.head.rows.lo, "someone wrote to its branch")
     with pytest.raises(BlockHeld):
-        settle.publish_staged(lake.work, lake.dataset("events"), Staged(held.head, held.fence, snapshot, utc_now()))  # type: ignore[arg-type]
+        settle.publish_staged(lake.work, lake.dataset("events"), Staged(held.head, held.fence, snapshot, utc_now()))
     lake.append("events", frame(lake, 0), batch_id="a")
     assert_sound(lake, BEFORE + BATCH)
 
@@ -362,7 +340,7 @@ def test_rows_of_an_abandoned_block_that_someone_fast_forwards_are_foreign_and_n
 
 def test_a_made_up_number_in_the_range_of_a_staged_block_does_not_pass_for_its_publication(lake: Lake) -> None:
     held, snapshot = staged_by_hand(lake, "a", 0)
-    blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)  # type: ignore[arg-type]
+    blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)
     lake.spark.sql(f"INSERT INTO lake.default.events VALUES ({held.head.rows.lo}, 77, 'made up')")
     lake.spark.sql(f"ALTER TABLE lake.default.events DROP TAG `{SETTLED_TAG}`")  # with it, history tells
     expire_everything(lake)

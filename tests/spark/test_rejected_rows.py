@@ -14,10 +14,9 @@ import pytest
 from pyspark.sql import functions as F
 
 from strandline.core.errors import RefusedError, UsageError
-from strandline.deliver import sink_kinds
 from strandline.ledger import audit
 from strandline.ledger.deliver import intents, lanes, sinks
-from strandline.status import documents
+from strandline.status.documents import lake_documents
 from tests.spark.flaky import REFUSES, TROUBLE
 from tests.spark.lakes import create, new_lake, numbers
 from tests.spark.sinks import armed, names, rows, tick
@@ -27,21 +26,7 @@ if TYPE_CHECKING:
     from tests.conftest import MakeHome
 
 
-@pytest.fixture(autouse=True)
-def _flaky(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sink_kinds._BUILT_IN, "flaky", "tests.spark.flaky:KIND")
-
-
-@pytest.fixture
-def lake(tmp_path: Path, make_home: MakeHome) -> Iterator[Lake]:
-    with new_lake(tmp_path / "lake", make_home) as lake:
-        create(lake, "events", {"n": "long"})
-        yield lake
-
-
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "out"
+pytestmark = pytest.mark.usefixtures("flaky_kind")
 
 
 def add(lake: Lake, out: Path, **options: str) -> None:
@@ -98,7 +83,7 @@ def test_the_bad_rows_stand_alone_in_quarantine_and_the_rest_flows(lake: Lake, o
     assert [(int(q.row.seq), q.content) for q in found] == [(n, {"_ingest_seq": n, "n": n}) for n in (17, 60, 61)]
     assert all(q.row.reason == "not to its taste (400)" and Path(q.place).is_file() for q in found)
     [status] = [s for s in lake.status().sinks if s.name == "out"]
-    assert documents.sink_status(status)["quarantined"] == 3
+    assert lake_documents.sink_status(status)["quarantined"] == 3
     lake.append("events", numbers(lake, 101, 110))
     assert tick(lake, "out").rows == 10
     proof = verdict(lake)

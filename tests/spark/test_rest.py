@@ -15,7 +15,8 @@ import strandline
 from strandline import Lake
 from strandline.core.errors import CommitUnknown, FailedError, RefusedError, StorageError, StrandlineError, Superseded
 from strandline.core.types import BRANCH_PREFIX
-from strandline.iceberg.spark import floor, maintenance
+from strandline.iceberg.spark import floor, maintenance, row_delete
+from strandline.read.read_files import RowsOfFiles
 from tests.conftest import MakeHome
 from tests.reconcile.buckets import put_object
 from tests.reconcile.no_grace import NO_GRACE_HOURS
@@ -51,6 +52,9 @@ def test_a_lake_in_a_bucket_with_its_ledger_in_postgresql_goes_the_whole_way(
         some = lake.read_since("events", limit=12)
         assert [row["n"] for row, _ in some] == list(range(1, 13))
         assert values(lake, "events", some.continuation) == list(range(13, 31))
+        few = lake.read_lines("events", limit=12)
+        assert isinstance(few, RowsOfFiles)  # without Spark
+        assert (list(few.lines()), few.continuation) == (list(some.lines()), some.continuation)
         shore.deliver()
         shore.compact()
         shore.ingest(5)
@@ -212,6 +216,37 @@ def test_a_purge_of_which_every_commit_arrives_twice_takes_its_rows_and_no_live_
     assert between.way.fired >= 2 and done.deleted_rows == 1
     between.way.heal()
     between.rows[name] = 18
+    between.is_sound(name)
+
+
+def test_a_delete_whose_epoch_is_over_before_its_commit_arrives_deletes_nothing(between: Between) -> None:
+    """As a purge that a promotion gave up, by a process that stood still. The catalog compares main alone."""
+    name, tables = between.create(), between.lake.tables()
+    between.append(name)
+    epoch = tables.view(f"default.{name}").epoch
+    done = between.meanwhile(name, 0, lambda: tables.raise_epoch(f"default.{name}", epoch + 1))
+    with pytest.raises(Superseded, match=f"epoch {epoch + 1}, ours is {epoch}"):
+        row_delete.delete(tables, f"default.{name}", "n IN (3, 7)", epoch=epoch)
+    assert len(done) == 1
+    between.is_sound(name)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [Twice(), Cut(after=True), Cut(after=False), Answer(503, "busy", (("Retry-After", "1"),), after=True)],
+    ids=["twice", "cut after", "cut before", "503 after, come again"],
+)
+def test_a_delete_of_its_epoch_takes_its_rows_and_no_live_file_whatever_becomes_of_its_commit(
+    between: Between, fault: Fault
+) -> None:
+    """Its own success that comes back as a conflict is read back, and is no other ledger's."""
+    name, tables = between.create(), between.lake.tables()
+    between.append(name)
+    between.append(name)
+    between.fail(fault, name)
+    row_delete.delete(tables, f"default.{name}", "n = 20", epoch=tables.view(f"default.{name}").epoch)
+    assert between.way.fired == 1
+    between.rows[name] = 19
     between.is_sound(name)
 
 

@@ -20,15 +20,16 @@ from strandline.core.errors import (
     Superseded,
     WitnessUnreadable,
 )
-from strandline.core.settings import LakeConfig
-from strandline.core.types import Reserved, SnapshotId, Staged
+from strandline.core.settings.lake_config import LakeConfig
+from strandline.core.types import SnapshotId, Staged
 from strandline.iceberg.metadata.metadata_peek import read_pointer
 from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.iceberg.spark import rewrite
 from strandline.iceberg.spark.java import IcebergJava
-from strandline.ingest import resync, settle, stamp, table_peek
+from strandline.ingest import settle, table_peek
+from strandline.ingest.resync import run
 from strandline.lake_admin import rebuild_ledger
-from strandline.ledger.ingest import blocks
+from strandline.ledger.ingest import blocks, restored_blocks
 from tests.spark.protocol import (
     COLUMNS,
     assert_sound,
@@ -45,7 +46,7 @@ from tests.spark.protocol import (
     states,
     unreadable,
 )
-from tests.spark.test_recover import staged_by_hand
+from tests.spark.writer_by_hand import WriterByHand, staged_by_hand
 
 
 @pytest.fixture
@@ -135,34 +136,22 @@ def test_a_writer_whose_ledger_was_restored_under_it_loses_its_block_and_nothing
     lake.work.tables.remove_branch("default.events", held.head.branch)
     restore_ledger(lake, copy)
     lake.recover()
-    assert not blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)  # type: ignore[arg-type]
+    assert not blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)
     with pytest.raises(BlockLost):
-        settle.after_lost_mark(lake.work, lake.dataset("events"), held.head)
+        settle.after_failed_commit(lake.work, lake.dataset("events"), held.head)
     assert_sound(lake, BEFORE)
 
 
 def test_a_restore_that_undoes_an_abandonment_does_not_revive_the_zombie(lake: Lake) -> None:
-    work, dataset = lake.work, lake.dataset("events")
-    pinned = stamp.pin(work.tables.spark, frame(lake, 0), digest=True)
-    counted = stamp.count(pinned, ["id", "text"], digest=True)
-    zombie, _ = blocks.reserve(
-        lake.ledger, lake.witness, blocks.NewBlock(dataset.id, 10, "a", counted.digest), lease_seconds=0
-    )
-    assert isinstance(zombie, Reserved)
+    zombie = WriterByHand.of(lake, 0)
+    held = zombie.reserve("a")
     copy = copy_ledger(lake, "copy.db")
-    assert lake.recover().abandoned == [zombie.head.rows]
+    assert lake.recover().abandoned == [held.head.rows]
     restore_ledger(lake, copy)  # the zombie's block is reserved again, with its own fence
-    work.tables.create_branch(dataset.name, zombie.head.branch)
-    work.tables.stage(
-        stamp.stamp(pinned, ["id", "text"], zombie.head.rows, counted, ()),
-        dataset.name,
-        zombie.head.branch,
-        work.wap(zombie.head),
-    )
-    snapshot = work.tables.own_head(dataset.name, zombie.head.branch, work.wap(zombie.head))
-    assert snapshot is not None
+    zombie.make_branch(held)
+    snapshot = zombie.stage(held)
     with pytest.raises(errors.ResyncNeeded):
-        blocks.mark_staged(lake.ledger, lake.witness, zombie, snapshot)
+        blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)
     lake.append("events", frame(lake, 0), batch_id="a")
     assert_sound(lake, BEFORE + list(range(10)))
 
@@ -181,7 +170,13 @@ def test_a_batch_that_came_again_after_the_copy_is_not_doubled_by_its_revived_fi
 
 @pytest.mark.parametrize(
     "point",
-    ["open.before_epoch", "open.after_epoch", "open.after_roll_forward", "open.before_commit", "open.after_commit"],
+    [
+        "resync.before_epoch",
+        "resync.after_epoch",
+        "resync.after_roll_forward",
+        "resync.before_commit",
+        "resync.after_commit",
+    ],
 )
 def test_a_crash_in_the_middle_of_the_opening_is_gone_on_from(lake: Lake, point: str) -> None:
     copy = copy_ledger(lake, "copy.db")
@@ -222,7 +217,7 @@ def test_numbers_lost_between_witness_and_commit_are_never_given_out(lake: Lake)
 
 def test_two_live_copies_of_a_ledger_cannot_both_publish(lake: Lake, tmp_path: Path) -> None:
     held, snapshot = staged_by_hand(lake, "a", 0)
-    blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)  # type: ignore[arg-type]
+    blocks.mark_staged(lake.ledger, lake.witness, held, snapshot)
     old_home = tmp_path / "old"
     old_home.mkdir()
     settings = (lake.config.home / "strandline.toml").read_text("utf-8")
@@ -364,7 +359,7 @@ def test_a_writer_whose_branch_the_opening_rolled_forward_is_told_that_it_is_pub
     restore_ledger(lake, copy)
     lake.recover()  # inserts the blocks it finds under other rows of the ledger
     assert not blocks.mark_staged(lake.ledger, lake.witness, held, SnapshotId(snapshot))
-    assert settle.after_lost_mark(lake.work, lake.dataset("events"), held.head).row_count == 10
+    assert settle.after_failed_commit(lake.work, lake.dataset("events"), held.head).row_count == 10
     assert_sound(lake, BEFORE + list(range(10)) + list(range(50, 60)))
 
 
@@ -395,7 +390,7 @@ def test_a_crash_in_the_middle_of_a_rebuild_is_gone_on_from(lake: Lake) -> None:
     lake.append("events", frame(lake, 0), batch_id="a")
     assert lake.ledger.path is not None
     lake.ledger.path.unlink()
-    crash_at(lake, "open.after_epoch", lambda: rebuild_ledger(lake.config))
+    crash_at(lake, "resync.after_epoch", lambda: rebuild_ledger(lake.config))
     with strandline.open(lake.config.home) as again:
         assert again.append("events", frame(again, 0), batch_id="a").duplicate
         assert_sound(again, BEFORE + list(range(10)))
@@ -405,7 +400,7 @@ def test_a_crash_while_a_lost_witness_is_made_again_is_gone_on_from(lake: Lake) 
     folder = lake.config.warehouse_folder
     assert folder is not None
     (folder / "_strandline" / "witness").unlink()
-    crash_at(lake, "open.after_epoch", lambda: rebuild_ledger(lake.config, lost_witness=True))
+    crash_at(lake, "resync.after_epoch", lambda: rebuild_ledger(lake.config, lost_witness=True))
     lake.append("events", frame(lake, 0), batch_id="a")
     assert_sound(lake, BEFORE + list(range(10)))
 
@@ -441,7 +436,7 @@ def test_a_dataset_that_cannot_be_read_is_opened_later_and_keeps_no_other_waitin
         assert broken.problem is not None
     with lake.ledger.read() as connection:
         dataset = lake.dataset("broken").id
-        sealed, waiting = blocks.sealed(connection, dataset), blocks.postponed(connection, dataset)
+        sealed, waiting = blocks.sealed(connection, dataset), restored_blocks.postponed(connection, dataset)
     assert len(waiting) == 1 and sealed is not None and sealed < waiting[0].head.rows.lo
     with pytest.raises(errors.ResyncNeeded), lake.ledger.read() as connection:
         blocks.check_resynced(connection, dataset)
@@ -477,7 +472,7 @@ def test_iceberg_is_never_asked_to_load_a_table_whose_metadata_is_cut_off(
     loaded: list[str] = []
     locked: list[str] = []  # tables that were read while the counter was locked
     is_locked = False
-    real, real_peek, real_open = IcebergJava.load_table, table_peek.peek, resync._open
+    real, real_peek, real_open = IcebergJava.load_table, table_peek.peek, run._resync_locked
 
     def load(java: IcebergJava, name: str) -> Any:
         loaded.append(name)
@@ -498,7 +493,7 @@ def test_iceberg_is_never_asked_to_load_a_table_whose_metadata_is_cut_off(
     with monkeypatch.context() as counting:
         counting.setattr(IcebergJava, "load_table", load)
         counting.setattr(table_peek, "peek", peek)
-        counting.setattr(resync, "_open", open_under_the_lock)
+        counting.setattr(run, "_resync_locked", open_under_the_lock)
         outlive_lease(lake)
         report = lake.recover()  # a block of it is staged
         assert report.troubled == ["default.broken"] and "cannot be read" in report.held[0]

@@ -12,7 +12,7 @@ import pytest
 
 from strandline.core.errors import FailedError, RefusedError, SchemaError, Skipped
 from strandline.core.failpoints import FailpointError
-from strandline.core.settings_maintain import RetainSettings
+from strandline.core.settings.maintain import RetainSettings
 from strandline.core.types import Reserved
 from strandline.deliver.verify.ranges import Fault
 from strandline.iceberg.spark import row_delete

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from strandline import Lake
-from strandline.core.settings_maintain import RetainSettings
+from strandline.core.settings.maintain import RetainSettings
 from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.ledger.deliver import losses
 from strandline.ledger.deliver import sinks as sink_records
-from strandline.ledger.deliver.losses import Loss, Reason
+from strandline.ledger.deliver.losses import Reason, RecordedLoss
 from strandline.maintain.retain import retain
 from strandline.maintain.retain_result import Retained
 from tests.conftest import MakeHome
@@ -47,7 +47,7 @@ def run(lake: Lake, days: float = 31, **rule: Any) -> Retained:
     return retain(lake.maintenance.context, lake.dataset("events"), rule_of, now=now, accept_clock=True)
 
 
-def lost(lake: Lake) -> list[Loss]:
+def lost(lake: Lake) -> list[RecordedLoss]:
     return lake.ledger.query(losses.of_sink, lake.ledger.query(sink_records.get, "out"))
 
 

@@ -4,15 +4,19 @@ anyone delete, rewrite and expire."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from strandline.core.errors import RefusedError, TableRolledBack, TableUnfit
-from strandline.core.types import SnapshotId
+from strandline.core.types import Seq, SeqRange, SnapshotId
 from strandline.iceberg.metadata.table_metadata import METRICS_PROPERTY, SETTLED_TAG
 from strandline.lake import Lake
+from strandline.ledger.ingest import blocks, datasets
+from strandline.read.source.options import parse
+from strandline.read.source.settled_source import SettledSource
 from tests.conftest import MakeHome
 from tests.spark.lakes import create, new_lake, numbers, snapshots, sql, status, values
 from tests.spark.protocol import crash_at
@@ -66,8 +70,16 @@ def goes_on(lake: Lake, name: str, expected: list[int]) -> None:
     assert status(lake, name).problem is None
 
 
+def plan_for_spark_source(lake: Lake, name: str, until: Seq) -> object:
+    with closing(SettledSource(parse({"lake": str(lake.config.home), "dataset": name}))) as source:
+        return source.plan(None, until, None, [])
+
+
 def refuses(lake: Lake, name: str, error: type[RefusedError] = TableRolledBack) -> str:
     """Everything that reads the table or changes it says the same."""
+    dataset = lake.ledger.query(datasets.get, f"default.{name}")
+    sealed = lake.ledger.query(blocks.sealed, dataset.id)
+    assert sealed is not None
     work: list[Callable[[], object]] = [
         lambda: lake.read_since(name),
         lambda: lake.append(name, numbers(lake, 101, 105)),
@@ -75,6 +87,9 @@ def refuses(lake: Lake, name: str, error: type[RefusedError] = TableRolledBack) 
         lambda: lake.maintenance.expire(name, older_than=timedelta(0), keep_min=1),
         lambda: lake.maintenance.purge(name, "n = 1"),
         lambda: lake.maintenance.retain(name, older_than=timedelta(0)),
+        lambda: lake.read_lines(name, limit=1),
+        lambda: lake.leader.rows(dataset, SeqRange(sealed, sealed)),
+        lambda: plan_for_spark_source(lake, name, sealed),
     ]
     said = set()
     for step in work:

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from strandline.core.errors import ConfigError
-from strandline.core.settings import LakeConfig
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.iceberg.metadata.identifier import CATALOG
 from strandline.iceberg.session.lake_session import open_session
 from tests.conftest import QUICK_SPARK
@@ -181,7 +181,7 @@ OPEN = f"""
     QUICK = {QUICK_SPARK | {"spark.ui.enabled": "false"}!r}
     import sys
     from pathlib import Path
-    from strandline.core.settings import load_config
+    from strandline.core.settings.lake_config import load_config
     from strandline.core.errors import StrandlineError
     from strandline.iceberg.session.lake_session import open_session, stop_spark
     config = load_config(Path(sys.argv[1]))
@@ -278,7 +278,7 @@ def test_a_first_start_without_a_network_says_so(lake_home: MakeLake, tmp_path: 
         pytest.skip("only root on Linux can take the network away from a process")
     code = OPEN + SHOW_ERROR
     done = run(code, home(lake_home()), prefix=ALONE, STRANDLINE_CACHE=str(tmp_path / "c"), HOME=str(tmp_path))
-    assert "there is no network" in done.stdout and "by hand" in done.stdout
+    assert "there is no network" in done.stdout and "Without any network, put the file" in done.stdout
     assert done.stderr == ""
 
 

@@ -11,8 +11,8 @@ import pytest
 import strandline
 from strandline import Lake
 from strandline.core.errors import UsageError
-from strandline.core.replication import route, shard_ids
-from strandline.core.settings import LakeConfig
+from strandline.core.settings.lake_config import LakeConfig
+from strandline.core.sites.replication import route, shard_ids
 from strandline.core.types import Dataset
 from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.lake_admin import rebuild_ledger

@@ -27,6 +27,7 @@ from pyspark.sql import types as t
 
 from strandline.core.errors import InputError, SchemaError
 from strandline.iceberg.session.job_watch import counted_tasks
+from strandline.ingest import stamp
 from strandline.ingest.reject_file import rejected_rows
 from strandline.ingest.sources import lines
 from strandline.ingest.sources.blocks import LINE, RAW, REJECT
@@ -72,7 +73,7 @@ def write(folder: Path, name: str, content: bytes | str) -> Path:
 
 
 def read(spark: SparkSession, path: Path, fields: t.StructType) -> DataFrame:
-    return read_source(spark, identify(path), fields)
+    return read_source(spark, identify(path), fields).frame
 
 
 def rows(df: DataFrame) -> list[dict[str, Any]]:
@@ -92,6 +93,21 @@ def failure(action: Callable[[], Any], path: Path) -> InputError:
     assert "Traceback" not in told.message
     assert path.name in told.message
     return told
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+def test_a_reader_counts_its_rows_as_spark_does(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(lines, "RANGE_BYTES_MIN", 16)
+    good, bad = ('{"id": 1}\n', '{"id": "x"}\n') if kind == "jsonl" else ("1,\n", "x,\n")
+    text = "" if kind == "jsonl" else "id,name\n"
+    found = read_source(spark, identify(write(tmp_path, f"a.{kind}", text + (good * 7 + bad) * 3)), SIMPLE)
+    assert found.count is not None
+    columns = SIMPLE.fieldNames()
+    pinned = stamp.pin(spark, found.frame, rejects=stamp.Rejects(REJECT, (LINE, RAW)))
+    assert stamp.counted_by_source(found.count(), pinned, columns) == stamp.count(pinned, columns, digest=False)
+    assert pinned.partitions > 1 or kind == "csv"
 
 
 @pytest.mark.parametrize("packed", list(PACK))
@@ -303,7 +319,7 @@ def test_a_failure_while_writing_is_translated_too(spark: SparkSession, tmp_path
 def test_a_file_that_vanishes_is_named(spark: SparkSession, tmp_path: Path) -> None:
     path = write(tmp_path, "a.jsonl", '{"id": 1}\n')
     source = identify(path)
-    df = read_source(spark, source, SIMPLE)
+    df = read_source(spark, source, SIMPLE).frame
     path.unlink()
     with pytest.raises((PySparkException, Py4JJavaError)) as e:
         df.count()

@@ -18,7 +18,7 @@ from pyspark.sql import types as T
 
 from strandline.core.errors import BatchConflict, FailedError
 from strandline.iceberg.schema.schema_file import parse_columns
-from strandline.ingest import stamp
+from strandline.ingest import digest, stamp
 from strandline.lake import Lake
 from tests.conftest import MakeHome
 from tests.spark.lakes import count, new_lake, open_blocks, sql
@@ -174,14 +174,31 @@ def test_the_digest_tells_every_two_values_of_a_type_apart(
     dtype = spark_types[kind]
     given = [None, *EVERY[kind]]
     df = lake.spark.createDataFrame([(v,) for v in given], T.StructType([T.StructField("x", dtype)]))
-    hashes = df.select(F.xxhash64(stamp.hashable(F.col("x"), dtype))).distinct().count()
+    hashes = df.select(F.xxhash64(digest.hashable(F.col("x"), dtype))).distinct().count()
     # Spark's hash takes 0.0 and -0.0 for the same.
     assert hashes == len(given) - (kind in ("float", "double"))
 
 
+def test_the_digest_of_a_batch_stays_the_one_that_ledgers_have(lake: Lake, spark_types: dict[str, T.DataType]) -> None:
+    """It was first taken of a struct for each value; the parts of the struct one by one give the same."""
+    fields = [T.StructField(f"c'{i} ", dtype) for i, dtype in enumerate(spark_types.values())]
+    columns = [[None, *values] for values in EVERY.values()]
+    rows = [[column[n % len(column)] for column in columns] for n in range(max(map(len, columns)) + 1)]
+    df = lake.spark.createDataFrame(rows, T.StructType(fields))
+    structs = [
+        F.when(value.isNotNull(), F.struct(F.lit(f.name), digest.hashable(value, f.dataType)))
+        for f in sorted(fields, key=lambda f: f.name)
+        for value in [F.col(f"`{f.name}`")]
+    ]
+    low = F.sum(F.xxhash64(F.lit(1), *structs).bitwiseAND(F.lit(0xFFFFFFFF)))
+    first = digest.digest_measures(fields)[0]
+    [[expected, found]] = df.agg(low, first).collect()
+    assert found == expected
+
+
 def _digest(lake: Lake, text: str) -> str | None:
     df = lake.spark.sql(text)
-    return stamp.count(stamp.pin(lake.spark, df, digest=True), df.columns, digest=True).digest
+    return stamp.count(stamp.pin(lake.spark, df), df.columns, digest=True).digest
 
 
 def test_the_digest_does_not_depend_on_order_cut_or_the_order_of_a_map(lake: Lake) -> None:

@@ -11,8 +11,9 @@ from py4j.protocol import Py4JJavaError
 
 from strandline import Lake
 from strandline.core.errors import CommitUnknown
-from strandline.core.settings import LakeConfig
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.iceberg.spark.tables import SparkTables
+from strandline.ingest import stage as stage_rows
 from tests.spark.protocol import assert_sound, frame, new_lake, outlive_lease, states
 
 
@@ -68,10 +69,18 @@ def make_lossy(lake: Lake, faults: list[str]) -> None:
     object.__setattr__(lake.work, "tables", lossy)
 
 
-@pytest.mark.parametrize("branch", ["landed", "lost"])
-@pytest.mark.parametrize("publish", ["landed", "lost"])
-def test_whichever_way_an_unknown_commit_went_the_rows_are_there_once(lake: Lake, branch: str, publish: str) -> None:
-    faults = [branch, *(["none"] if branch == "lost" else []), publish]
+@pytest.mark.parametrize(
+    "outcomes",  # of the three commits of an append: the branch is made, the rows are staged, the block is published
+    [
+        ("landed", "landed", "landed"),
+        ("lost", "lost", "lost"),
+        ("landed", "lost", "landed"),
+        ("lost", "landed", "lost"),
+    ],
+    ids="-".join,
+)
+def test_whichever_way_an_unknown_commit_went_the_rows_are_there_once(lake: Lake, outcomes: tuple[str, ...]) -> None:
+    faults = [fault for outcome in outcomes for fault in ([outcome, "none"] if outcome == "lost" else [outcome])]
     make_lossy(lake, faults)
     lake.append("events", frame(lake, 0), batch_id="a")
     assert not faults, "a commit was not made through the transaction that loses answers"
@@ -79,7 +88,7 @@ def test_whichever_way_an_unknown_commit_went_the_rows_are_there_once(lake: Lake
 
 
 def test_an_outcome_that_stays_unknown_is_said_and_settled_later(lake: Lake) -> None:
-    make_lossy(lake, ["none"] + ["lost"] * 10)
+    make_lossy(lake, ["none", "none"] + ["lost"] * 10)  # the branch is made and the rows are staged
     with pytest.raises(CommitUnknown) as unknown:
         lake.append("events", frame(lake, 0), batch_id="a")
     assert unknown.value.retryable and states(lake)[-1] == "staged", "an unknown outcome was taken for a failure"
@@ -92,14 +101,14 @@ def test_an_outcome_that_stays_unknown_is_said_and_settled_later(lake: Lake) -> 
 def test_a_staged_write_whose_answer_is_lost_is_read_back(
     lake: Lake, landed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = SparkTables.stage
+    real = stage_rows.stage
 
-    def stage(self: SparkTables, *arguments: Any) -> None:
+    def stage(*arguments: Any) -> None:
         if landed:
-            real(self, *arguments)
+            real(*arguments)
         raise CommitUnknown("the connection was cut")
 
-    monkeypatch.setattr(SparkTables, "stage", stage)
+    monkeypatch.setattr(stage_rows, "stage", stage)
     if landed:
         lake.append("events", frame(lake, 0), batch_id="a")
     else:

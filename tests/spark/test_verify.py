@@ -31,11 +31,6 @@ def lake(tmp_path: Path, make_home: MakeHome) -> Iterator[Lake]:
         yield lake
 
 
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "out"
-
-
 def append(lake: Lake, lo: int, hi: int) -> None:
     lake.append("events", numbers(lake, lo, hi).selectExpr("n", "concat('row ', n) AS text"))
 

@@ -19,8 +19,8 @@ from strandline.core.actor import (
     set_process_actor,
     system_user,
 )
-from strandline.core.audit_events import Event, events_named
 from strandline.core.errors import UsageError
+from strandline.core.records.audit_events import Event, events_named
 
 ANN, BOB = Actor("ann", Trigger.API), Actor("bob", Trigger.PAGE)
 

@@ -9,10 +9,10 @@ import pytest
 
 from strandline.core.documents import json_text
 from strandline.core.errors import FailedError
-from strandline.core.replication import Cut, DatasetTerms, Item, Offer
+from strandline.core.sites.replication import DatasetTerms, Item, Offer, TakeoverCut
 from strandline.core.types import BlockKind, DatasetUuid, ItemKind, Seq, SeqRange, ShardId
-from strandline.replicate.answer_document import parse_answer
-from strandline.replicate.leader import LeaderAnswer
+from strandline.replicate.follow.answer_document import parse_answer
+from strandline.replicate.lead.leader import LeaderAnswer
 
 TERMS = DatasetTerms(
     DatasetUuid("d"), "default.events", ({"id": 2, "name": "a", "type": "long", "required": False},), ("a",),
@@ -22,7 +22,14 @@ SEGMENT = Item(ItemKind.SEGMENT, Seq(1), Seq(5), ShardId(3), 5, "b", "digest", B
 PURGE = Item(ItemKind.PURGE, Seq(6), Seq(6), None, None, None, None, ranges=(SeqRange(Seq(1), Seq(2)),))
 CUT_AT = 17 * 2**40
 CUT = Item(
-    ItemKind.CUT, Seq(CUT_AT), Seq(CUT_AT), None, None, None, None, cut=Cut(17, Seq(6), (SeqRange(Seq(8), Seq(9)),))
+    ItemKind.CUT,
+    Seq(CUT_AT),
+    Seq(CUT_AT),
+    None,
+    None,
+    None,
+    None,
+    cut=TakeoverCut(17, Seq(6), (SeqRange(Seq(8), Seq(9)),), 1),
 )
 OFFER = Offer("lake", 1, TERMS, Seq(0), Seq(CUT_AT), (SEGMENT, PURGE, CUT), Seq(CUT_AT))
 SEALS = {DatasetUuid("d"): Seq(CUT_AT), DatasetUuid("new"): None}

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.core.errors import FailedError
-from strandline.core.replication import DatasetTerms, Item, Offer
-from strandline.core.terms import numbers_of
+from strandline.core.errors import FailedError, TermPassed
+from strandline.core.sites.replication import DatasetTerms, Item, Offer, TakeoverCut
+from strandline.core.sites.terms import numbers_of
 from strandline.core.types import (
     BlockHead,
     BlockId,
@@ -28,9 +28,10 @@ from strandline.core.types import (
     SeqRange,
     ShardId,
 )
-from strandline.ledger.replicate.following import Followed, OpenItem
-from strandline.replicate.apply_plan import (
+from strandline.ledger.replicate.following import Followed, OpenItem, check_term
+from strandline.replicate.follow.apply_plan import (
     Take,
+    check_leaves_nothing_out,
     check_offer,
     check_restored,
     had_at_most,
@@ -176,3 +177,50 @@ def test_a_leader_that_has_forgotten_what_a_follower_recorded_is_not_followed_in
         check_restored(followed, None if sealed is None else Seq(sealed), 17)
     if term == 17:  # a ledger that is behind does not know how far the site was
         check_restored(replace(followed, witnessed=Seq(bound)), None if sealed is None else Seq(sealed), 17)
+
+
+def test_a_site_behind_its_witness_has_reached_the_term_of_the_number_there() -> None:
+    """Its ledger is from before a take-over. The old leader still answers, with a lower seal."""
+    of = Dataset(
+        DatasetId(1), "default.events", "u", (), False, History.DELIVER, NOW, DatasetUuid("u"), ShardId(0), 1
+    )  # fmt: skip
+    known = Followed(of, Seq(10), None, None, NOW, 1)
+    assert known.reached_term == 1
+    assert replace(known, witnessed=Seq(20)).reached_term == 1
+    assert replace(known, witnessed=numbers_of(17).lo).reached_term == 17
+    with pytest.raises(TermPassed, match="term 1, and this site has recorded that another one took over in term 17"):
+        check_term(replace(known, witnessed=numbers_of(17).lo), 1)
+    lost = replace(known, witnessed=numbers_of(17).lo)
+    upto = int(numbers_of(34).lo)
+    check_leaves_nothing_out(lost, offer(cut_of(17, 1), cut_of(34, 17), after=10, upto=upto))
+    with pytest.raises(FailedError, match="was promoted by force"):
+        check_leaves_nothing_out(lost, offer(cut_of(34, 1), after=10, upto=upto))
+
+
+def cut_of(term: int, replaces: int | None) -> Item:
+    number = numbers_of(term).lo
+    return Item(ItemKind.CUT, number, number, None, None, None, None, cut=TakeoverCut(term, Seq(0), (), replaces))
+
+
+@pytest.mark.parametrize(
+    ("own", "cuts", "is_left_out"),
+    [
+        (1, [(17, 1)], False),
+        (1, [(17, 1), (34, 17)], False),  # it was away during two take-overs
+        (1, [(34, 1)], False),  # a leader of term 17 was left out, of which this site has never heard either
+        (17, [(34, 17)], False),
+        (17, [(34, 1)], True),
+        (17, [(34, 17), (51, 17)], True),  # the second was promoted by force, and never heard of the first
+        (17, [(34, None)], False),
+    ],
+)
+def test_a_site_does_not_follow_a_leader_that_knows_nothing_of_a_cut_that_it_has_recorded(
+    own: int, cuts: list[tuple[int, int | None]], is_left_out: bool
+) -> None:
+    items = tuple(cut_of(term, replaces) for term, replaces in cuts)
+    of = Dataset(
+        DatasetId(1), "default.events", "u", (), False, History.DELIVER, NOW, DatasetUuid("u"), ShardId(0), 1
+    )  # fmt: skip
+    followed, made = Followed(of, Seq(0), None, None, NOW, own), offer(*items, after=0, upto=int(items[-1].hi))
+    with pytest.raises(FailedError, match="was promoted by force") if is_left_out else nullcontext():
+        check_leaves_nothing_out(followed, made)

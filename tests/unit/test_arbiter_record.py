@@ -8,11 +8,20 @@ from dataclasses import replace
 import pytest
 
 from strandline.core import failpoints
-from strandline.core.arbiter import CellMoved, CellUnclear, Member, Record, RecordUnreadable, Stored, decode, encode
 from strandline.core.errors import StorageError, WrongLake
-from strandline.replicate.arbiter.arbiter import Arbiter, Landed, Refused, Seen, Unknown
+from strandline.core.sites.arbiter import (
+    CellMoved,
+    CellUnclear,
+    LeaderRecord,
+    Member,
+    RecordUnreadable,
+    StoredRecord,
+    decode,
+    encode,
+)
+from strandline.replicate.arbiter.arbiter import Arbiter, PutLanded, PutRefused, PutUnknown, Seen
 
-RECORD = Record(
+RECORD = LeaderRecord(
     "lake", 17, 1, "site-b", "https://b", True, 1, frozenset({Member(2, "c"), Member(3, "d")}), 30.0, beat=4
 )
 
@@ -39,14 +48,14 @@ class Failing:
     place = "somewhere"
 
     def __init__(self) -> None:
-        self.stored: Stored | None = None
+        self.stored: StoredRecord | None = None
         self.fails: Exception | None = None
         self.lands = True
         self.unreadable = False
         self.hangs = threading.Event()
         self.hangs.set()
 
-    def read(self) -> Stored | None:
+    def read(self) -> StoredRecord | None:
         self.hangs.wait()
         if self.unreadable:
             raise StorageError("away")
@@ -57,7 +66,7 @@ class Failing:
         if over != (None if self.stored is None else self.stored.version):
             raise CellMoved
         if self.lands:
-            self.stored = Stored(body, str(int(over or 0) + 1))
+            self.stored = StoredRecord(body, str(int(over or 0) + 1))
         if self.fails is not None:
             raise self.fails
         return str(int(over or 0) + 1)
@@ -76,26 +85,26 @@ def arbiter(cell: Failing) -> Arbiter:
 def test_a_put_whose_answer_was_lost_has_landed_if_the_record_is_ours(cell: Failing, arbiter: Arbiter) -> None:
     cell.fails = CellUnclear("cut off")
     outcome = arbiter.put(RECORD, over=None)
-    assert isinstance(outcome, Landed) and outcome.now == arbiter.read()
+    assert isinstance(outcome, PutLanded) and outcome.now == arbiter.read()
 
 
 def test_a_put_that_cannot_be_read_back_is_unknown(cell: Failing, arbiter: Arbiter) -> None:
     cell.fails, cell.unreadable = CellUnclear("cut off"), True
-    assert isinstance(arbiter.put(RECORD, over=None), Unknown)
+    assert isinstance(arbiter.put(RECORD, over=None), PutUnknown)
 
 
 @pytest.mark.parametrize("first", [True, False])
 def test_a_put_that_may_still_land_is_not_called_refused(cell: Failing, arbiter: Arbiter, first: bool) -> None:
     before = None if first else _landed(arbiter.put(RECORD, over=None))
     cell.fails, cell.lands = CellUnclear("cut off"), False
-    assert isinstance(arbiter.put(RECORD, over=before), Unknown)
+    assert isinstance(arbiter.put(RECORD, over=before), PutUnknown)
 
 
 def test_a_put_over_an_older_record_is_refused_and_says_which_one_is_there(cell: Failing, arbiter: Arbiter) -> None:
     first = _landed(arbiter.put(RECORD, over=None))
     second = _landed(arbiter.put(replace(RECORD, term=18), over=first))
-    assert arbiter.put(replace(RECORD, term=19), over=first) == Refused(second)
-    assert arbiter.put(RECORD, over=None) == Refused(second)
+    assert arbiter.put(replace(RECORD, term=19), over=first) == PutRefused(second)
+    assert arbiter.put(RECORD, over=None) == PutRefused(second)
     assert second.record.beat == first.record.beat + 1
 
 
@@ -116,7 +125,7 @@ def test_a_put_that_hangs_may_have_landed(cell: Failing) -> None:
     arbiter = Arbiter(cell, "lake", call_seconds_max=0.05)
     cell.hangs.clear()
     try:
-        assert isinstance(arbiter.put(RECORD, over=None), Unknown)
+        assert isinstance(arbiter.put(RECORD, over=None), PutUnknown)
     finally:
         cell.hangs.set()
 
@@ -140,5 +149,5 @@ def test_whoever_dies_at_a_put_leaves_the_record_whole(cell: Failing, arbiter: A
 
 
 def _landed(outcome: object) -> Seen:
-    assert isinstance(outcome, Landed)
+    assert isinstance(outcome, PutLanded)
     return outcome.now

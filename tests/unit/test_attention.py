@@ -16,9 +16,9 @@ from strandline.core.types import Seq
 from strandline.deliver.plan.preview import SinkPreview
 from strandline.deliver.quarantine.replay import Replay, ReplayedRow, ReplayReport
 from strandline.deliver.tick import SinkReport, TickReport
-from strandline.ledger.tasks import Outcome, Task, TaskId
+from strandline.ledger.tasks import Task, TaskId, TaskOutcome
 from strandline.reconcile.quarantine import PurgedFiles, Restored, RunId
-from strandline.status import documents
+from strandline.status.documents import lake_documents
 
 AT = datetime(2026, 3, 1, tzinfo=UTC)
 VERIFIED = {"name": "partner", "ok": True, "findings": []}
@@ -28,22 +28,22 @@ LACKS = {"name": "partner", "ok": False, "findings": [{"kind": "missing"}]}
 def task(kind: str, result: Mapping[str, Any] | None) -> Task:
     stored = None if result is None else json.loads(json_text(dict(result)))
     who = Actor("ada", Trigger.API)
-    return Task(TaskId(1), kind, "partner", "here", who, AT, None, None, AT, Outcome.DONE, stored, None)
+    return Task(TaskId(1), kind, "partner", "here", who, AT, None, None, AT, TaskOutcome.DONE, stored, None)
 
 
 def ticked(**report: Any) -> Mapping[str, Any]:
-    return documents.tick(TickReport((SinkReport("partner", **report),)), 1.0)
+    return lake_documents.tick(TickReport((SinkReport("partner", **report),)), 1.0)
 
 
 def replayed(*outcomes: Replay) -> Mapping[str, Any]:
     rows = tuple(
         ReplayedRow(Seq(n), one, None if one is Replay.REPLAYED else "422: no") for n, one in enumerate(outcomes)
     )
-    return documents.replayed_rows(ReplayReport("partner", rows))
+    return lake_documents.replayed_rows(ReplayReport("partner", rows))
 
 
 def previewed(error: RefusedError | None) -> Mapping[str, Any]:
-    return documents.tick_preview([SinkPreview("partner", "active", [], error)])
+    return lake_documents.tick_preview([SinkPreview("partner", "active", [], error)])
 
 
 @pytest.mark.parametrize(
@@ -77,4 +77,4 @@ def previewed(error: RefusedError | None) -> Mapping[str, Any]:
     ],
 )
 def test_a_result_that_is_bad_is_told(kind: str, result: Mapping[str, Any] | None, said: str | None) -> None:
-    assert documents.task(task(kind, result))["attention"] == said
+    assert lake_documents.task(task(kind, result))["attention"] == said

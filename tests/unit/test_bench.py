@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
+import psutil
 import pytest
 from rich.console import Console
 
 from bench import __main__ as program
 from bench.groups import GROUPS
 from bench.measure import Bench, in_turn
-from bench.results import SAMPLES_MIN, Figure, Goal, Samples, result, write
+from bench.page import PAGE, write_page
+from bench.results import SAMPLES_MIN, Figure, Goal, Samples, group_document, read, result, write
 from bench.table import table
 
 KEYS = {"figure", "group", "ours", "peer", "peer_name", "unit", "ratio", "goal", "holds", "samples"}
@@ -26,12 +31,71 @@ def five(value: float) -> list[float]:
     return [value] * 5
 
 
+WHERE = {
+    "date": "2026-01-02",
+    "machine": {"processor": "a processor", "cores": 2, "memory_gib": 8, "system": "Linux x86_64"},
+    "versions": {"python": "3.12.1", "pyspark": "4.1.0"},
+}
+
+
 def test_every_entry_has_the_promised_keys_and_is_json(tmp_path: Path) -> None:
     entries = [result(FASTER, "ingest", Samples(five(9), five(10))), result(ALONE, "ingest", None)]
-    write(entries, tmp_path / "results" / "latest.json")
-    read: list[dict[str, Any]] = json.loads((tmp_path / "results" / "latest.json").read_text())
-    assert read == entries
-    assert all(set(entry) >= KEYS for entry in read)
+    document = group_document("ingest", entries, WHERE, quick=False)
+    assert write(document, tmp_path / "results") == tmp_path / "results" / "ingest.json"
+    found: dict[str, Any] = json.loads((tmp_path / "results" / "ingest.json").read_text())
+    assert found == json.loads(json.dumps(document)) and found["command"] == "make bench ONLY=ingest"
+    assert all(set(entry) >= KEYS for entry in found["results"])
+
+
+def test_small_sizes_do_not_replace_the_figures(tmp_path: Path) -> None:
+    figures = group_document("read", [result(SLOWER, "read", Samples(five(1), five(1)))], WHERE, quick=False)
+    write(figures, tmp_path)
+    write(group_document("read", [], WHERE, quick=True), tmp_path)
+    (found,) = read(tmp_path, GROUPS)
+    assert found["results"][0]["figure"] == "time"
+
+
+def test_the_spread_is_where_the_middle_half_of_the_ratios_lies() -> None:
+    assert Samples([1, 2, 3, 4, 50], five(1)).spread == (2, 4)
+    assert Samples([1, 2, 3, 4, 50]).spread == (2, 4), "of the samples themselves where there is no peer"
+    assert Samples([1, 2, 3]).spread is None, "of too few there is none"
+
+
+def test_the_page_shows_each_figure_with_its_command_its_versions_and_whether_it_holds(tmp_path: Path) -> None:
+    entries = [
+        result(FASTER, "read", Samples(five(95), five(100))),
+        result(SLOWER, "read", Samples(five(2), five(1))),
+        result(ALONE, "read", None, "no | server"),
+    ]
+    write_page([group_document("read", entries, WHERE, quick=False)], tmp_path / "benchmarks.md")
+    shown = (tmp_path / "benchmarks.md").read_text()
+    assert "`make bench ONLY=read`, 2026-01-02: a processor, 2 cores, 8 GiB" in shown and "pyspark 4.1.0" in shown
+    rows = {line.split(" | ")[0].lstrip("| "): line for line in shown.splitlines() if line.startswith("| ")}
+    assert rows["speed"].endswith("| 95 | 100 | rows/s | 0.95 | 0.95 to 0.95 | ≥ 0.9 | 5 | yes |")
+    assert rows["time"].endswith("| **no** |")
+    assert rows["status<br>*no / server*"].endswith("| not measured |")
+    picture = ElementTree.parse(tmp_path / "images" / "bench-read.svg")
+    assert "![bench read](images/bench-read.svg)" in shown
+    assert {e.text for e in picture.iter() if e.tag.endswith("text")} >= {"speed", "time", "0.95", "2"}
+
+
+def test_figures_of_one_series_are_points_of_one_line(tmp_path: Path) -> None:
+    def point(job: str, factor: int, seconds: float) -> dict[str, Any]:
+        size = {"picture": "seconds", "series": job, "x": factor, "x_name": "size"}
+        return result(Figure(f"{job} {factor}", "s", None, None), "growth", Samples(five(seconds), None, size))
+
+    entries = [point(job, factor, 0.1 * n) for n, job in ((1, "tick"), (2, "status")) for factor in (1, 10, 100)]
+    write_page([group_document("growth", entries, WHERE, quick=False)], tmp_path / "benchmarks.md")
+    picture = ElementTree.parse(tmp_path / "images" / "bench-growth-seconds.svg")
+    lines = [e.get("points", "").split() for e in picture.iter() if e.tag.endswith("polyline")]
+    assert [len(line) for line in lines] == [3, 3]
+    heights = [{point.split(",")[1] for point in line} for line in lines]
+    assert all(len(h) == 1 for h in heights) and heights[0] != heights[1], "flat, and one above the other"
+
+
+def test_the_committed_page_is_what_the_committed_results_give(tmp_path: Path) -> None:
+    write_page(read(program.RESULTS, GROUPS), tmp_path / PAGE.name)
+    assert (tmp_path / PAGE.name).read_text() == PAGE.read_text(), "run `.venv/bin/python -m bench --page`"
 
 
 def test_the_ratio_is_that_of_the_medians_so_one_bad_sample_changes_nothing() -> None:
@@ -118,6 +182,32 @@ def test_a_measurement_that_fails_is_said_and_the_others_go_on(monkeypatch: pyte
     assert failures == len(GROUPS["ingest"])
     notes = {(r["group"], r["note"], r["holds"]) for r in results}
     assert notes == {("ingest", "no server", False)} | {(group, None, False) for group in GROUPS if group != "ingest"}
+
+
+STARTS_ANOTHER = """
+import subprocess, sys, time
+from bench.measure import end_at_sigterm
+end_at_sigterm()
+other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print(other.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_nothing_runs_on_after_a_measurement_that_was_interrupted() -> None:
+    command = [sys.executable, "-c", STARTS_ANOTHER]
+    with (
+        pytest.raises(KeyboardInterrupt),
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, cwd=program.HERE.parent, start_new_session=True
+        ) as process,
+        program.limited(process),
+    ):
+        assert process.stdout is not None
+        other = psutil.Process(int(process.stdout.readline()))
+        raise KeyboardInterrupt
+    assert process.returncode is not None
+    assert psutil.wait_procs([other], 60)[1] == []
 
 
 def test_names_of_figures_are_unique() -> None:

@@ -16,7 +16,7 @@ from strandline.core.calling_off import (
     Stopping,
     called_off_by,
     check_for_other_threads,
-    check_going,
+    check_not_called_off,
     enter_once,
     events_of_this_thread,
     is_called_off,
@@ -35,21 +35,21 @@ def stopped() -> Stopping:
 
 
 def test_work_that_nobody_can_call_off_goes_on() -> None:
-    check_going()
+    check_not_called_off()
     assert not is_called_off() and events_of_this_thread() == ()
     with called_off_by():
-        check_going()
+        check_not_called_off()
 
 
 def test_any_of_the_events_calls_it_off_and_only_inside_the_block() -> None:
     one, two = threading.Event(), threading.Event()
     with called_off_by(one, two):
-        check_going()
+        check_not_called_off()
         two.set()
         assert is_called_off()
         with pytest.raises(CalledOff):
-            check_going()
-    check_going()
+            check_not_called_off()
+    check_not_called_off()
 
 
 def test_a_block_inside_another_is_called_off_by_both_and_the_outer_one_not_by_the_inner() -> None:
@@ -71,7 +71,7 @@ def test_who_asked_is_known_and_stays_known_when_the_process_stops_after_that() 
     ends.set()
     for events, by in (((asked,), "ann"), ((ends, asked), "ann"), ((ends,), None), ((threading.Event(), ends), None)):
         with called_off_by(*events), pytest.raises(CalledOff) as raised:
-            check_going()
+            check_not_called_off()
         assert raised.value.by == by
 
 
@@ -161,7 +161,7 @@ def test_the_end_of_a_loop_calls_off_the_pass_under_way_and_is_no_trouble() -> N
     def work() -> None:
         passes.append(1)
         control.stopping.set()
-        check_going()
+        check_not_called_off()
         raise StorageError("it went on")
 
     def cancelled() -> None:

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import typer
 
-from strandline.cli.main import MODULES, application, run
+from strandline.cli.main import MODULES, application, listing, run
 from strandline.core.errors import ConfigError
-from strandline.core.settings import load_config
+from strandline.core.settings.lake_config import load_config
 from strandline.core.types import History, Reserved, SnapshotId, Staged
 from strandline.ingest.sources.identify import file_batch_id
 from strandline.lake import Lake, open_lake
@@ -255,6 +255,9 @@ def test_a_setting_that_does_not_exist_is_refused_with_those_that_look_like_it(
         '[catalog]\nkind = "rest"\nuri = "http://user:canary-1@host/x"\n',
         '[catalog]\nkind = "rest"\nuri = "http://host/x?token=canary-1"\n',
         '[warehouse]\nurl = "s3://bucket/lake"\nendpoint = "http://canary-1@host"\n',
+        '[replication]\naddress = "https://user:canary-1@host"\n',
+        '[replication]\naddress = "https://host/?token=canary-1"\n',
+        '[replication]\narbiter_endpoint = "https://user:canary-1@host"\n',
     ],
 )
 def test_an_address_that_holds_a_secret_is_refused_and_not_repeated(tmp_path: Path, written: str) -> None:
@@ -459,6 +462,51 @@ def test_light_commands_load_no_engine(home: Path, arguments: list[str]) -> None
     assert done.returncode == 0, done.stderr
     assert done.stdout
     assert done.stderr.splitlines()[-1] == "[]"
+
+
+def test_help_and_version_load_neither_settings_nor_sql_nor_any_command() -> None:
+    modules = [module for listed in MODULES.values() for module in listed]
+    last = "apply"  # its options name what a plan has, and a plan has settings
+    code = (
+        "import importlib, sys\n"
+        "from strandline.cli import start\n"
+        "sys.argv = ['strandline', '--version']\n"
+        "start.main()\n"
+        "assert not {'typer', 'rich', 'strandline.cli.main'} & set(sys.modules)\n"
+        "from strandline.cli.main import run\n"
+        "assert run(['--help']) == 0\n"
+        "assert not [m for m in sys.modules if m.startswith('strandline.cli.commands')]\n"
+        f"for module in {[m for m in modules if m != last]!r}:\n"
+        "    importlib.import_module(f'strandline.cli.commands.{module}')\n"
+        "    names = {'pydantic', 'sqlalchemy', 'strandline.lake', 'strandline.core.settings.lake_config'}\n"
+        "    loaded = names & set(sys.modules)\n"
+        "    assert not loaded, (module, loaded)\n"
+        f"import strandline.cli.commands.{last}\n"
+        "assert 'sqlalchemy' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("columns", [60, 200])
+def test_help_says_the_same_whether_commands_are_loaded_or_only_listed(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+
+    def shown(app: typer.Typer) -> str:
+        command = typer.main.get_command(app)
+        with pytest.raises(typer.Exit), command.make_context("strandline", ["--help"]):
+            pass
+        return capsys.readouterr().out
+
+    assert shown(listing()) == shown(application())
+
+
+def test_a_command_is_found_behind_options_of_the_program(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert run(["--", "dataset", "list"]) == 0
+    assert "default.events" in capsys.readouterr().out
 
 
 def test_help_shows_the_names_of_sections_in_brackets(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,12 +11,12 @@ import pytest
 
 from strandline.cli.main import run
 from strandline.core.actor import SCHEDULE, Actor, Trigger, acting_as, current_actor, system_user
-from strandline.core.audit_events import Event
 from strandline.core.errors import CalledOff, StorageError
+from strandline.core.records.audit_events import Event
 from strandline.ingest import ingest_files
 from strandline.lake import open_lake
 from strandline.ledger import audit
-from strandline.ledger.tasks import Outcome
+from strandline.ledger.tasks import TaskOutcome
 from tests.unit.test_cli import document, error, plain_error
 
 ANN = Actor("ann", Trigger.API)
@@ -91,7 +91,7 @@ def test_a_task_is_listed_shown_and_called_off_from_the_command_line(
         assert run(["task", "show", str(lasting.id)]) == 0
         assert "called off, not yet ended" in capsys.readouterr().out
         lake.tasks.cancel(lasting.id)  # the command's process cannot reach the thread; this one can
-    assert document(capsys, "task", "show", str(lasting.id))["outcome"] == Outcome.CANCELLED
+    assert document(capsys, "task", "show", str(lasting.id))["outcome"] == TaskOutcome.CANCELLED
     page = document(capsys, "task", "list", "--limit", "2")
     assert [t["task"] for t in page["tasks"]] == [lasting.id, failed.id] and page["next"] == failed.id
     [rest] = document(capsys, "task", "list", "--before", str(page["next"]))["tasks"]

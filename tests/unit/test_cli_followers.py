@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from strandline.cli.main import run
-from strandline.core.audit_events import Event
+from strandline.core.records.audit_events import Event
 from strandline.core.roles import Role
 from strandline.core.types import Seq, ShardId
 from strandline.lake import open_lake
 from strandline.ledger.replicate import followers
-from strandline.ledger.replicate.followers import Told
+from strandline.ledger.replicate.followers import Acknowledgement
 from tests.unit.test_cli import document, plain_error
 
 
@@ -53,7 +53,7 @@ def test_how_far_a_follower_is_stands_in_the_status(lake: Path, capsys: pytest.C
     assert run(["follower", "add", "east", "--dataset", "events"]) == 0
     with open_lake(lake) as opened:
         dataset, one = opened.dataset("events"), opened.followers.get("east")
-        told = Told(1, {dataset.uuid: Seq(0)}, {ShardId(0): Seq(0)}, "the site")
+        told = Acknowledgement(1, {dataset.uuid: Seq(0)}, {ShardId(0): Seq(0)}, "the site")
         opened.ledger.change(followers.acknowledge, one, told)
     [shown] = document(capsys, "status")["followers"]
     assert (shown["name"], shown["high_water"], shown["lag_segments"], shown["lag_rows"]) == ("east", 0, 0, 0)

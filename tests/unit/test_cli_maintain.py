@@ -22,14 +22,14 @@ from strandline.ledger.deliver import losses, sinks
 from strandline.ledger.deliver.losses import NewLoss, Reason
 from strandline.ledger.engine import utc_now
 from strandline.ledger.maintain import floors, retention_holds
-from strandline.ledger.maintain.runs import Kind, Outcome, Run, RunId
+from strandline.ledger.maintain.runs import MaintenanceKind, MaintenanceOutcome, MaintenanceRun, RunId
 from strandline.maintain.compact import Compacted
 from strandline.maintain.compact_plan import SkippedFiles as LeftAlone
 from strandline.maintain.expire import Expired
 from strandline.maintain.purge.plan import PurgeResult
 from strandline.maintain.retain_result import HeldRows, LostRows, Retained
 from strandline.maintain.runs import StillAlive, plain, recorded
-from strandline.status.metrics import Sample, exposition
+from strandline.status.metrics import MetricSample, exposition
 from tests.unit.test_cli import document, error, plain_error
 
 COMPACTED = Compacted(
@@ -70,10 +70,21 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().out
 
 
-def told(kind: Kind, result: Any, *, dry_run: bool = False) -> str:
+def told(kind: MaintenanceKind, result: Any, *, dry_run: bool = False) -> str:
     now = utc_now()
-    run = Run(
-        RunId(7), "default.events", kind, "here:1", dry_run, False, now, now, now, Outcome.DONE, None, plain(result)
+    run = MaintenanceRun(
+        RunId(7),
+        "default.events",
+        kind,
+        "here:1",
+        dry_run,
+        False,
+        now,
+        now,
+        now,
+        MaintenanceOutcome.DONE,
+        None,
+        plain(result),
     )
     out = Console(file=io.StringIO(), width=250)
     for line in maintain.render_run(run):
@@ -113,7 +124,7 @@ def test_a_stored_run_is_listed_and_shown_with_everything_it_stored(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with open_lake(home) as lake:
-        done = recorded(lake.maintenance.context, lake.dataset("events"), Kind.COMPACT, lambda _: COMPACTED)
+        done = recorded(lake.maintenance.context, lake.dataset("events"), MaintenanceKind.COMPACT, lambda _: COMPACTED)
     [listed] = document(capsys, "maintenance", "runs")["runs"]
     assert document(capsys, "maintenance", "show", str(done.run.id)) == listed
     assert (listed["kind"], listed["outcome"], listed["dry_run"]) == ("compact", "done", False)
@@ -132,7 +143,7 @@ def test_what_went_wrong_with_a_purge_is_stored_without_the_words_that_may_name_
         raise UsageError("the condition `who = 'ada lovelace'` does not fit")
 
     with open_lake(home) as lake, pytest.raises(UsageError):
-        recorded(lake.maintenance.context, lake.dataset("events"), Kind.PURGE, fail)
+        recorded(lake.maintenance.context, lake.dataset("events"), MaintenanceKind.PURGE, fail)
     [listed] = document(capsys, "maintenance", "runs")["runs"]
     assert listed["outcome"] == "failed" and "UsageError" in listed["reason"]
     assert "lovelace" not in json.dumps(document(capsys, "audit")) + json.dumps(listed)
@@ -175,7 +186,7 @@ def test_a_sink_that_holds_rows_back_which_it_is_not_owed_is_named_all_the_same(
     assert "rows are due for deletion, none of them for this sink" in said(capsys, "status")
     now = utc_now()
     result = Retained(now, None, 9, 8, None, 0, None, None, (HeldRows("partner", 0, now),), (), ())
-    assert "held: rows that partner will not get, but has not passed yet" in told(Kind.RETAIN, result)
+    assert "held: rows that partner will not get, but has not passed yet" in told(MaintenanceKind.RETAIN, result)
 
 
 # Metrics.
@@ -184,7 +195,7 @@ def test_a_sink_that_holds_rows_back_which_it_is_not_owed_is_named_all_the_same(
 def test_metrics_tell_what_is_held_since_when_and_by_which_sink(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     since = utc_now() - timedelta(hours=5)
     with open_lake(home) as lake:
-        recorded(lake.maintenance.context, lake.dataset("events"), Kind.COMPACT, lambda _: COMPACTED)
+        recorded(lake.maintenance.context, lake.dataset("events"), MaintenanceKind.COMPACT, lambda _: COMPACTED)
         quiet = said(capsys, "metrics")
         with lake.ledger.write() as connection:
             record, target = sinks.get(connection, "partner"), lake.dataset("events")
@@ -216,7 +227,7 @@ def test_metrics_tell_what_is_held_since_when_and_by_which_sink(home: Path, caps
 
 
 def test_names_in_metrics_are_escaped() -> None:
-    assert exposition([Sample("strandline_dataset_floor", {"dataset": 'a"b\\c\nd'}, 1)]).splitlines()[-1] == (
+    assert exposition([MetricSample("strandline_dataset_floor", {"dataset": 'a"b\\c\nd'}, 1)]).splitlines()[-1] == (
         'strandline_dataset_floor{dataset="a\\"b\\\\c\\nd"} 1.0'
     )
 
@@ -228,9 +239,9 @@ def test_status_tells_the_last_run_of_each_kind_and_what_needs_attention(
         raise Skipped("the clock was set 24.0 hours ahead")
 
     with open_lake(home) as lake:
-        recorded(lake.maintenance.context, lake.dataset("events"), Kind.COMPACT, lambda _: COMPACTED)
+        recorded(lake.maintenance.context, lake.dataset("events"), MaintenanceKind.COMPACT, lambda _: COMPACTED)
         with pytest.raises(Skipped):
-            recorded(lake.maintenance.context, lake.dataset("events"), Kind.RETAIN, skip)
+            recorded(lake.maintenance.context, lake.dataset("events"), MaintenanceKind.RETAIN, skip)
     with (home / "strandline.toml").open("a") as file:
         file.write('\n[maintain]\nretain_schedule = "0 3 * * *"\n[maintain.retain.evnts]\nolder_than = "30d"\n')
     found = document(capsys, "status")["maintenance"]
@@ -247,7 +258,7 @@ def test_status_tells_the_last_run_of_each_kind_and_what_needs_attention(
 
 
 def test_compaction_says_what_became_of_the_files_and_what_it_left_alone() -> None:
-    text = told(Kind.COMPACT, COMPACTED)
+    text = told(MaintenanceKind.COMPACT, COMPACTED)
     for part in (
         "10 files became 1, with 4,000 rows and 3.0 MiB",
         "manifests: 120, now 1",
@@ -256,10 +267,10 @@ def test_compaction_says_what_became_of_the_files_and_what_it_left_alone() -> No
         "left alone: 2 files of day=1: too few to gain anything",
     ):
         assert part in text
-    assert "would become 1" in told(Kind.COMPACT, COMPACTED, dry_run=True)
-    assert "nothing was changed" in told(Kind.COMPACT, COMPACTED, dry_run=True)
+    assert "would become 1" in told(MaintenanceKind.COMPACT, COMPACTED, dry_run=True)
+    assert "nothing was changed" in told(MaintenanceKind.COMPACT, COMPACTED, dry_run=True)
     nothing = Compacted(3, 3, *[0] * 12, skipped=(), skipped_files=0)
-    assert "nothing to gain in 3 files" in told(Kind.COMPACT, nothing)
+    assert "nothing to gain in 3 files" in told(MaintenanceKind.COMPACT, nothing)
 
 
 def test_retention_says_what_went_what_is_held_and_what_is_lost() -> None:
@@ -267,21 +278,23 @@ def test_retention_says_what_went_what_is_held_and_what_is_lost() -> None:
     result = Retained(
         now, "day", 900, 800, 600, 600, None, 600, (HeldRows("partner", 200, now),), (LostRows("slow", 9, 1),), ("x",)
     )
-    text = told(Kind.RETAIN, result)
+    text = told(MaintenanceKind.RETAIN, result)
     for part in ("600 rows with day before", "are deleted", "held: 200 rows that partner does not have yet"):
         assert part in text
     assert "lost: slow will not get 9 rows" in text and "held any more for x" in text and "the floor is at 600" in text
-    assert "would be deleted" in told(Kind.RETAIN, result, dry_run=True)
-    assert "can be deleted" in told(Kind.RETAIN, Retained(now, None, None, None, None, 0, None, None, (), (), ()))
+    assert "would be deleted" in told(MaintenanceKind.RETAIN, result, dry_run=True)
+    assert "can be deleted" in told(
+        MaintenanceKind.RETAIN, Retained(now, None, None, None, None, 0, None, None, (), (), ())
+    )
 
 
 def test_expiry_says_what_went_and_what_stays() -> None:
     result = Expired(utc_now(), 9, 8, None, 1, 2, 4, 0, 5, 8, ())
-    text = told(Kind.EXPIRE, result)
+    text = told(MaintenanceKind.EXPIRE, result)
     assert "8 snapshots are gone, 1 stays" in text and "4 data files" in text
     assert "kept: 1 other branch and 2 tags" in text
     assert "no snapshot is old enough; 9 stay" in told(
-        Kind.EXPIRE, Expired(utc_now(), 9, 0, None, 0, 0, 0, 0, 0, 0, ())
+        MaintenanceKind.EXPIRE, Expired(utc_now(), 9, 0, None, 0, 0, 0, 0, 0, 0, ())
     )
 
 
@@ -295,9 +308,9 @@ def test_the_daemon_tells_of_every_run_and_of_trouble(home: Path, capsys: pytest
     journal = DaemonLog(as_json=True)
     with open_lake(home) as lake:
         target = lake.dataset("events")
-        journal.scheduled(lake, {"retain": "0 3 * * *"})
-        journal.begun(target, Kind.COMPACT)
-        journal.ended(recorded(lake.maintenance.context, target, Kind.COMPACT, lambda _: COMPACTED).run)
+        journal.scheduled({"retain": "0 3 * * *"}, lake.maintenance.rules_without_dataset())
+        journal.begun(target, MaintenanceKind.COMPACT)
+        journal.ended(recorded(lake.maintenance.context, target, MaintenanceKind.COMPACT, lambda _: COMPACTED).run)
     journal.failed("maintenance_failed", StorageError("the ledger did not answer"))
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["event"] for line in lines] == [

@@ -16,8 +16,8 @@ from strandline.deliver.quarantine.content import object_name, open_objects, pac
 from strandline.deliver.sink import Address
 from strandline.lake import Lake, open_lake
 from strandline.ledger.deliver import intents, quarantine, sinks
-from strandline.ledger.deliver.quarantine import SetAside
-from strandline.status.documents import bounded
+from strandline.ledger.deliver.quarantine import StoredRefusedRow
+from strandline.status.documents.lake_documents import bounded
 from tests.unit.test_cli_sinks import leased, make, promise, publish
 
 
@@ -35,10 +35,12 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
             table = pa.table({"_ingest_seq": pa.array([n], pa.int64()), "id": pa.array([n], pa.int64()), "who": ["x"]})
             body = packed(table, ["_ingest_seq", "id", "who"])
             objects.put(object_name(address, n), body)
-            row = SetAside(intent.lane, Seq(n), f"no {n}", object_name(address, n), len(body), record.options, "rows")
+            row = StoredRefusedRow(
+                intent.lane, Seq(n), f"no {n}", object_name(address, n), len(body), record.options, "rows"
+            )
             rows.append((intent.chunks[n - 1].id, row))
         with leased(lake, "out") as lease:
-            assert quarantine.set_aside(lake.ledger, lease, rows)
+            assert quarantine.quarantine_rows(lake.ledger, lease, rows)
         yield lake
 
 

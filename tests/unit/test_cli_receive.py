@@ -29,9 +29,10 @@ from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import datasets
 from strandline.ledger.receive import batches, ended_batches, receive_holds, received, senders, tokens
 from strandline.ledger.receive.receipts import Note
-from strandline.ledger.receive.received import Body
+from strandline.ledger.receive.received import UnrecordedBody
 from strandline.ledger.receive.senders import SourceRecord
 from strandline.receive.intake import BatchReport
+from tests.ledger.receive_bench import in_table
 from tests.unit.test_cli import document, error, plain_error
 
 ROW = '{"id": 1, "who": "ada"}\n'
@@ -70,7 +71,7 @@ def test_a_revoked_token_is_shown_as_such_and_its_name_is_free_again(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     secret = document(capsys, "token", "create", "collector")["secret"]
-    assert error(capsys, "token", "create", "collector", code=3)["message"].startswith("there is a token")
+    assert error(capsys, "token", "create", "collector", code=3)["message"].startswith("a token named collector exists")
     assert "to replace" in error(capsys, "token", "create", "next", "--replaces", "nobody", code=3)["message"]
     assert document(capsys, "token", "create", "next", "--dataset", "events", "--replaces", "collector")["secret"]
     assert document(capsys, "token", "revoke", "collector") == {"name": "collector", "revoked": True}
@@ -160,7 +161,7 @@ def receive(home: Path, *sizes: int) -> None:
             token, _ = tokens.create(connection, f"t{utc_now().timestamp()}", None)
         names = [f"{target.table_uuid}/{n}.arrow" for n in range(len(sizes))]
         bodies = [
-            Body(target.id, KeyIdentity(name), token.id, rows, "d", 10, name, 100)
+            UnrecordedBody(target.id, KeyIdentity(name), token.id, rows, "d", 10, name, 100)
             for rows, name in zip(sizes, names, strict=True)
         ]
         received.record(lake.ledger, bodies)
@@ -187,6 +188,7 @@ def test_status_tells_what_was_received_and_waits_and_why(home: Path, capsys: py
     assert "Received, not ingested yet" in said and "1 batch failed" in said
     assert "12 rows that were received cannot be ingested: the table has no column 'who' any more" in said
     with open_lake(home) as lake:
+        in_table(lake.ledger, batch, SeqRange(Seq(1), Seq(12)))
         batches.settle(lake.ledger, batch, SeqRange(Seq(1), Seq(12)))
     assert document(capsys, "status")["receive"] == [], "it was received, and nothing waits"
 
@@ -298,7 +300,7 @@ def set_aside(home: Path, reason: str) -> list[int]:
         while (batch := batches.form(lake.ledger, dataset, rows_max=1, older_than=utc_now())) is not None:
             done += [body.id for body in batch.bodies]
         for taken in batches.take(lake.ledger, 60):
-            assert ended_batches.set_aside(lake.ledger, lake.witness, taken, reason)
+            assert ended_batches.set_body_aside(lake.ledger, lake.witness, taken, reason)
     return done
 
 

@@ -10,11 +10,20 @@ import pytest
 from rich.console import Console, Group, RenderableType
 
 from strandline.cli.render import reconcile
-from strandline.core.reconcile_records import AbortReason, Asked, Counts, Done, Outcome, Run, RunId, StorageKind
+from strandline.core.records.reconcile_records import (
+    AbortReason,
+    Asked,
+    Counts,
+    Done,
+    ReconcileRun,
+    RunId,
+    StorageKind,
+    SweepOutcome,
+)
 from strandline.reconcile.model import Protection
 
 AT = datetime(2026, 3, 1, tzinfo=UTC)
-FOUND = Outcome(listed=9, referenced=8, found=Counts(missing=5, orphans=6), done=Done(orphans=6, restored=5))
+FOUND = SweepOutcome(listed=9, referenced=8, found=Counts(missing=5, orphans=6), done=Done(orphans=6, restored=5))
 
 
 def test_a_reason_is_shown_in_words_and_one_of_another_version_as_it_is() -> None:
@@ -22,8 +31,10 @@ def test_a_reason_is_shown_in_words_and_one_of_another_version_as_it_is() -> Non
     assert [cell.plain for cell in table.columns[1].cells] == ["outside every table's layout", "of another version"]
 
 
-def of(ended: bool, aborted: AbortReason | None = None, outcome: Outcome = Outcome(), act: bool = True) -> Run:
-    return Run(RunId(7), Asked(act=act), StorageKind.LOCAL, AT, AT if ended else None, aborted, "why", outcome)
+def of(
+    ended: bool, aborted: AbortReason | None = None, outcome: SweepOutcome = SweepOutcome(), act: bool = True
+) -> ReconcileRun:
+    return ReconcileRun(RunId(7), Asked(act=act), StorageKind.LOCAL, AT, AT if ended else None, aborted, "why", outcome)
 
 
 def said(shown: list[RenderableType]) -> list[str]:
@@ -41,12 +52,12 @@ def said(shown: list[RenderableType]) -> list[str]:
         (of(ended=False, outcome=FOUND), ["5", "6", "?"]),
         (of(ended=True, aborted=AbortReason.GUARD), ["?", "?", "0"]),
         (of(ended=True, aborted=AbortReason.DIED), ["?", "?", "?"]),
-        (of(ended=True, aborted=AbortReason.DIED, outcome=Outcome(settled=True)), ["?", "?", "0"]),
+        (of(ended=True, aborted=AbortReason.DIED, outcome=SweepOutcome(settled=True)), ["?", "?", "0"]),
         (of(ended=True), ["0", "0", "0"]),
         (of(ended=True, outcome=FOUND), ["5", "6", "11"]),
     ],
 )
-def test_what_nobody_knows_of_a_run_is_not_zero(run: Run, figures: list[str]) -> None:
+def test_what_nobody_knows_of_a_run_is_not_zero(run: ReconcileRun, figures: list[str]) -> None:
     assert said(reconcile.runs([run]))[-1].split()[-4:-1] == figures
     shown = "\n".join(said(reconcile.run(run)))
     assert ("nothing compared" in shown) == (figures[0] == "?")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -16,14 +16,15 @@ from strandline.cli.output import Output
 from strandline.cli.render import ingest, lake, status
 from strandline.cli.render import progress as render_progress
 from strandline.cli.render.progress import IngestBars, bars_on, how_far, one_bar
+from strandline.core.documents import json_text
 from strandline.core.errors import InputError, InputRefused
+from strandline.core.text.wording import age, duration, moment, plural, size, took
 from strandline.core.types import Dataset, DatasetId, DatasetUuid, History, Seq, SeqRange, ShardId
-from strandline.core.wording import age, plural
 from strandline.ingest.ingest_files import FileOutcome
 from strandline.ingest.recover import Recovered
 from strandline.ingest.reject_file import find_rejects, rejects_path
-from strandline.status import documents
-from strandline.status.problems import find_problems
+from strandline.status.documents import lake_documents
+from strandline.status.problems.lake_problems import find_problems
 from strandline.status.report import DatasetStatus, LakeStatus, OpenBlockStatus
 
 NOW = datetime(2031, 4, 1, 12, tzinfo=UTC)
@@ -131,7 +132,7 @@ def test_ingest_tells_each_file_apart_and_counts_only_new_rows() -> None:
     assert "r/x.jsonl" in said
     assert "look at it" in said
     assert "5 files: 1,000 new rows in 4.0 s, 1 already ingested, 2 failed" in said
-    assert documents.ingest("default.events", found, 4.0)["rows"] == 1_000
+    assert lake_documents.ingest("default.events", found, 4.0)["rows"] == 1_000
 
 
 def test_what_says_nothing_is_not_shown() -> None:
@@ -185,16 +186,25 @@ def test_recovery_says_what_became_of_each_block() -> None:
     assert "No block was open" in text(lake.recovered(Recovered()))
 
 
-def test_ages_are_in_the_unit_that_a_person_would_use() -> None:
+def test_times_and_sizes_are_written_as_people_read_them() -> None:
     for seconds, said in (
         (0, "0 s"),
-        (119, "119 s"),
-        (120, "2 min"),
-        (7_199, "119 min"),
-        (7_200, "2 h"),
-        (200_000, "2 d"),
+        (59.9, "59 s"),
+        (90, "1 min 30 s"),
+        (3_600, "1 h"),
+        (7_500, "2 h 5 min"),
+        (90_000, "1 d 1 h"),
     ):
-        assert age(NOW - timedelta(seconds=seconds), NOW) == said
+        assert duration(seconds) == age(NOW - timedelta(seconds=seconds), NOW) == said
+    assert [took(s) for s in (0.04, 59.5, 90.5)] == ["0.0 s", "59.5 s", "1 min 30 s"]
+    assert [size(n) for n in (0, 1023, 1536, 5 << 30, 7 << 50)] == [
+        "0 B", "1,023 B", "1.5 KiB", "5.0 GiB", "7,168.0 TiB",
+    ]  # fmt: skip
+    assert moment(datetime(2026, 3, 2, 1, tzinfo=timezone(timedelta(hours=-9)))) == "2026-03-02 10:00:00 UTC"
+
+
+def test_a_time_in_a_document_is_written_as_in_a_row() -> None:
+    assert json_text({"at": NOW.replace(microsecond=0)}) == f'{{"at": "{NOW:%Y-%m-%dT%H:%M:%S}.000000Z"}}'
 
 
 def test_progress_counts_files_and_only_the_rows_that_are_new() -> None:

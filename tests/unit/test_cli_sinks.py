@@ -39,7 +39,7 @@ from strandline.lake import Lake, open_lake
 from strandline.ledger.deliver import intents, sinks
 from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import blocks, datasets
-from strandline.status import documents
+from strandline.status.documents import lake_documents
 from tests.unit.test_cli import document, error, plain_error
 
 HEAVY = ("pyspark", "pyiceberg", "pyarrow", "alembic", "pandas", "py4j", "psycopg", "structlog")
@@ -490,7 +490,7 @@ def test_a_tick_is_told_sink_by_sink_in_words() -> None:
     assert deliver.exit_code(stopped) == 3
     assert deliver.exit_code(TickReport(REPORT.sinks[:1])) == 0
     assert deliver.exit_code(TickReport(REPORT.sinks[:2])) == 1, "what the other is at may not be there yet"
-    assert documents.tick(REPORT, 2.0)["rows"] == 1_010
+    assert lake_documents.tick(REPORT, 2.0)["rows"] == 1_010
 
 
 def test_a_preview_cuts_long_lists_for_people_and_never_in_the_document() -> None:
@@ -506,7 +506,7 @@ def test_a_preview_cuts_long_lists_for_people_and_never_in_the_document() -> Non
     assert "would get 1,000 rows in 100 chunks to 1 partition" in shown
     assert "--json has all" in shown and "991..1000" not in shown
     assert "nobody answers" in shown and "Start it." in shown
-    listed = documents.tick_preview(found)
+    listed = lake_documents.tick_preview(found)
     assert [len(lane["chunks"]) for s in listed["sinks"] for lane in s["lanes"]] == [1, 100]
     assert listed["sinks"][2]["error"]["retryable"]
     assert listed["rows"] == 1_010

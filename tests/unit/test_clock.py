@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from strandline.core.clock import SKIPS_MAX, Moment, here, judge
+from strandline.core.clock import SKIPS_MAX, Moment, current_moment, judge
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -123,7 +123,7 @@ def test_the_first_run_of_all_goes_by_the_newest_rows() -> None:
 
 
 def test_this_machine_tells_which_boot_it_is() -> None:
-    first, second = here(NOON), here(NOON)
+    first, second = current_moment(NOON), current_moment(NOON)
     assert first.boot == second.boot and first.wall == NOON
     if first.up is not None and second.up is not None:
         assert second.up >= first.up > timedelta()

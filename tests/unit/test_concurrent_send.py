@@ -11,7 +11,7 @@ import pytest
 
 from strandline.deliver.send.concurrent_send import sent
 from strandline.deliver.send.patience import Patience, patience_of
-from strandline.deliver.sink import Landed, Outcome, Parcel, Sender
+from strandline.deliver.sink import ChunkRows, Landed, Outcome, Sender
 
 MEETING = threading.Barrier(2)
 CLOSED: list[int] = []
@@ -24,7 +24,7 @@ class Alone:
     def __init__(self) -> None:
         self.used = False
 
-    def send(self, parcel: Parcel) -> Outcome:
+    def send(self, parcel: ChunkRows) -> Outcome:
         assert not self.used
         self.used = True
         try:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.core.cuts import NumberedCut
-from strandline.core.replication import Cut
+from strandline.core.sites.replication import TakeoverCut
+from strandline.core.sites.takeover_cuts import NumberedCut
 from strandline.core.types import (
     Abandoned,
     Block,
@@ -30,8 +30,8 @@ from strandline.core.types import (
     merge_ranges,
 )
 from strandline.ledger.replicate.following import OpenItem
-from strandline.replicate.apply_plan import next_items
-from strandline.replicate.cut_plan import is_cut_out, plan_cut
+from strandline.replicate.follow.apply_plan import next_items
+from strandline.replicate.take_over.cut_plan import is_cut_out, plan_cut
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LAST = 60  # the number of the cut
@@ -56,7 +56,7 @@ def block(state: str, lo: int, hi: int | None = None, item: ItemKind = ItemKind.
 
 
 def cut(above: int, *keeps: tuple[int, int], number: int = LAST, term: int = 17) -> NumberedCut:
-    return NumberedCut(Seq(number), Cut(term, Seq(above), tuple(SeqRange(Seq(a), Seq(b)) for a, b in keeps)))
+    return NumberedCut(Seq(number), TakeoverCut(term, Seq(above), tuple(SeqRange(Seq(a), Seq(b)) for a, b in keeps)))
 
 
 def numbers(ranges: list[SeqRange] | tuple[SeqRange, ...]) -> set[int]:
@@ -136,7 +136,9 @@ def test_a_ledger_that_is_behind_does_not_know_what_its_table_has() -> None:
 # --- which items are applied ---
 
 
-def item(lo: int, hi: int | None = None, *, kind: ItemKind = ItemKind.SEGMENT, what: Cut | None = None) -> OpenItem:
+def item(
+    lo: int, hi: int | None = None, *, kind: ItemKind = ItemKind.SEGMENT, what: TakeoverCut | None = None
+) -> OpenItem:
     return OpenItem(Reserved(head(lo, hi or lo, kind), Fence(1), NOW), None, (), what)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -20,7 +21,7 @@ from strandline.jobs.loop import LoopControl
 from strandline.lake import Lake
 from strandline.lake_admin import follow_lake, init_lake, rejoin_lake
 from strandline.ledger.replicate import leader_contact
-from strandline.replicate.promote import Promotion
+from strandline.replicate.take_over.promote import Promotion
 from tests.conftest import MakeHome
 from tests.receive.conftest import eventually, lines, some
 
@@ -91,10 +92,8 @@ def running(lake: Lake) -> Iterator[Running]:
 
 
 def promote(lake: Lake) -> None:
-    def no_rows() -> Any:
-        """There is nothing that Spark would have to publish."""
-
-    promoted = Promotion(lake.config, lake.ledger, lake.witness, no_rows, None).run(leader_is_stopped=True)
+    no_spark: Any = SimpleNamespace(work=None)  # there is nothing that Spark would have to publish
+    promoted = Promotion(lake.config, lake.ledger, lake.witness, no_spark, None).run(leader_is_stopped=True)
     assert promoted.term == TERM
 
 

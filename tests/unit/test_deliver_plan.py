@@ -15,8 +15,8 @@ from strandline.core.delivery_types import ChunkState, LanePlan
 from strandline.core.errors import UsageError
 from strandline.core.types import Seq, SeqRange
 from strandline.deliver.plan.chunking import (
-    Found,
-    Piece,
+    FoundAtSink,
+    RowPortion,
     batch_is_ready,
     cut,
     cut_around,
@@ -27,7 +27,7 @@ from strandline.deliver.plan.chunking import (
     retry_wait_seconds,
     segments,
 )
-from strandline.deliver.plan.size_scan_parquet import pieces_of
+from strandline.deliver.plan.size_scan_parquet import divide_file_rows
 from strandline.deliver.send.core_limits import TroubledSinks, tasks_max
 from strandline.deliver.sink import Cut, Held, HeldRange
 from strandline.deliver.sink_options import COMMON, check_common, parse_common
@@ -40,20 +40,20 @@ def span(lo: int, hi: int) -> SeqRange:
 
 
 @st.composite
-def laid_out(draw: st.DrawFn) -> list[Piece]:
+def laid_out(draw: st.DrawFn) -> list[RowPortion]:
     """Neighbouring pieces with gaps between them."""
     at, pieces = 1, []
     for _ in range(draw(st.integers(0, 12))):
         first = at + draw(st.integers(0, 5))
         rows = draw(st.integers(1, 20))
         last = first + rows - 1 + draw(st.integers(0, 3))
-        pieces.append(Piece(first, last, rows, rows * draw(st.integers(1, 50))))
+        pieces.append(RowPortion(first, last, rows, rows * draw(st.integers(1, 50))))
         at = last + 1
     return pieces
 
 
 @given(laid_out(), st.integers(0, 30))
-def test_chunks_tile_the_range_and_stay_within_their_limits(pieces: list[Piece], more: int) -> None:
+def test_chunks_tile_the_range_and_stay_within_their_limits(pieces: list[RowPortion], more: int) -> None:
     until = Seq((pieces[-1].last if pieces else 1) + more)
     options = parse_common({"chunk_rows_max": "25", "chunk_bytes_max": "600"})
     chunks = cut(None, until, pieces, options)
@@ -74,12 +74,12 @@ def test_what_a_sink_holds_is_never_cut_again(data: st.DataObject) -> None:
     ranges = [span(a, b - 1) for a, b in zip(edges[::2], edges[1::2], strict=False) if a <= b - 1]
     mark = data.draw(st.one_of(st.none(), st.sampled_from([r.hi for r in ranges] or [Seq(1)])))
     after = data.draw(st.sampled_from([None, Seq(1)])) if not ranges or ranges[0].lo > 1 else None
-    found = Found(tuple(HeldRange(r, len(r), "d", 1) for r in ranges), mark)
+    found = FoundAtSink(tuple(HeldRange(r, len(r), "d", 1) for r in ranges), mark)
     until = Seq(80)
     parts = segments(after, until, found)
     assert parts[0][0].lo == (after or 0) + 1 and parts[-1][0].hi == until
     assert all(a[0].hi + 1 == b[0].lo for a, b in pairwise(parts))
-    pieces = {s: [Piece(s.lo, s.hi, len(s), len(s))] for s, _, _ in parts}
+    pieces = {s: [RowPortion(s.lo, s.hi, len(s), len(s))] for s, _, _ in parts}
     chunks = cut_around(after, until, found, pieces, parse_common({"chunk_rows_max": "7"}))
     assert all(a.rows.hi + 1 == b.rows.lo for a, b in pairwise(chunks))
     sent = [c.rows for c in chunks if c.state is ChunkState.PLANNED]
@@ -91,14 +91,14 @@ def test_a_sink_with_marks_is_believed_by_its_mark_alone() -> None:
     """Chunks land in any order: the higher one may be in a backup that the lower one is not in."""
     acknowledged = [span(1, 5), span(6, 9)]
     restored = Held(None, (HeldRange(span(6, 9)),))
-    assert lacking(acknowledged, restored, keeps_marks=True) == acknowledged
-    assert lacking(acknowledged, restored, keeps_marks=False) == [span(1, 5)]
-    assert lacking(acknowledged, Held(Seq(9), ()), keeps_marks=True) == []
+    assert lacking(acknowledged, restored, stores_watermarks=True) == acknowledged
+    assert lacking(acknowledged, restored, stores_watermarks=False) == [span(1, 5)]
+    assert lacking(acknowledged, Held(Seq(9), ()), stores_watermarks=True) == []
 
 
 def test_a_chunk_ends_where_a_large_file_does() -> None:
     options = parse_common({"chunk_rows_max": "20"})
-    pieces = [Piece(n, n + 4, 5, 5, ends_file=n == 21) for n in range(1, 51, 5)]
+    pieces = [RowPortion(n, n + 4, 5, 5, ends_file=n == 21) for n in range(1, 51, 5)]
     assert [c.rows for c in cut(None, Seq(50), pieces, options)] == [
         span(1, 20),
         span(21, 25),
@@ -108,7 +108,7 @@ def test_a_chunk_ends_where_a_large_file_does() -> None:
 
 
 def planned(after: int | None, until: int, *ranges: SeqRange) -> LanePlan:
-    pieces = [Piece(r.lo, r.hi, len(r), 1) for r in ranges]
+    pieces = [RowPortion(r.lo, r.hi, len(r), 1) for r in ranges]
     start = None if after is None else Seq(after)
     return LanePlan("", start, Seq(until), cut(start, Seq(until), pieces, parse_common({"chunk_rows_max": "1"})))
 
@@ -162,7 +162,7 @@ def test_pieces_of_a_file_hold_every_row_once_and_a_heavy_row_alone(rows: list[t
     import numpy as np
 
     numbers, sizes = (np.array(v, dtype=np.int64) for v in zip(*rows, strict=True))
-    pieces = pieces_of(numbers, sizes, 50, 100)
+    pieces = divide_file_rows(numbers, sizes, 50, 100)
     assert sum(p.rows for p in pieces) == len(rows) and sum(p.size for p in pieces) == sizes.sum()
     assert all(a.last < b.first for a, b in pairwise(pieces))
     assert all(p.rows <= 50 and (p.rows == 1 or p.size <= 100) for p in pieces)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import runpy
-import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +13,8 @@ import typer
 from pydantic import BaseModel
 
 from strandline.cli.main import application
-from strandline.core.settings import Settings
-from strandline.core.settings_maintain import RetainSettings
+from strandline.core.settings.lake_config import Settings
+from strandline.core.settings.maintain import RetainSettings
 from tests.e2e import test_docs_run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,7 +30,7 @@ def name(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
-@pytest.mark.parametrize("script", ["settings_reference.py", "cli_reference.py", "sinks_reference.py"])
+@pytest.mark.parametrize("script", ["settings_reference.py", "cli_reference.py", "help_index.py", "sinks_reference.py"])
 def test_what_is_made_from_the_code_is_not_stale(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", [script, "--check"])
     monkeypatch.syspath_prepend(ROOT / "scripts")
@@ -157,31 +156,6 @@ def test_commands_with_their_output_are_on_pages_that_are_run(page: Path) -> Non
     for kind, text in fences:
         typed = re.findall(r"^\$ .*" if kind == "sh" else r"^(?:\$ )?(?:strandline|make|curl) .*", text, re.MULTILINE)
         assert kind.startswith("console") or (kind == "sh" and not typed) or not typed, typed
-
-
-def read_commands(page: Path) -> Iterator[list[str]]:
-    """Every `strandline …` of the fences that are for reading; a word in capitals stands for a name or a number."""
-    for kind, text in FENCE.findall(page.read_text("utf-8")):
-        for line in text.replace("\\\n", " ").splitlines() if kind == "sh" else ():
-            words = shlex.split(line, comments=True)
-            if words[:1] == ["strandline"]:
-                end = next((i for i, w in enumerate(words) if w in (">", "|", "&&", ";")), len(words))
-                yield [re.sub(r"^[A-Z]{2,}$", "1", word) for word in words[1:end]]
-
-
-@pytest.mark.parametrize("page", [p for p in PAGES if list(read_commands(p))], ids=name)
-def test_a_command_that_is_only_read_would_be_accepted(page: Path) -> None:
-    """With all that it needs, and values of the right types. Nothing is run."""
-    for words in read_commands(page):
-        command, context = typer.main.get_command(application()), None
-        while hasattr(command, "commands"):
-            context = command.make_context("strandline", words, parent=context)
-            left = [*getattr(context, "_protected_args", ()), *context.args]
-            if not left or left[0] not in command.commands:
-                break
-            command, words = command.commands[left[0]], left[1:]
-        else:
-            command.make_context("strandline", words, parent=context)
 
 
 def test_every_make_target_that_a_page_names_is_there() -> None:

@@ -74,7 +74,7 @@ def test_something_dies_at_every_point_that_is_listed() -> None:
     from tests.e2e import test_crash as writers_killed
     from tests.e2e import test_deliver_crash as deliverers_killed
     from tests.e2e import test_follow_killed as followers_killed
-    from tests.e2e import test_maintain_crash
+    from tests.e2e import test_follower_remove_killed, test_maintain_crash
     from tests.e2e import test_receive_crash as receivers_killed
     from tests.e2e import test_takeover_killed as take_overs_killed
     from tests.ledger import (
@@ -97,6 +97,7 @@ def test_something_dies_at_every_point_that_is_listed() -> None:
         test_follow_crash,
         test_intake,
         test_promote,
+        test_received_takeover,
         test_recover,
         test_resync,
         test_shards,
@@ -113,7 +114,9 @@ def test_something_dies_at_every_point_that_is_listed() -> None:
     followers = points_of(test_following) | points_of(test_follow_crash) | points_of(test_cuts)
     followers |= points_of(test_arbiter_record) | points_of(test_followed_tables)
     followers |= points_of(test_promote) | points_of(test_promotions)
+    followers |= points_of(test_received_takeover)
     followers |= points_of(test_rejoin) | points_of(test_cut) | points_of(test_lease)
+    followers |= points_of(test_follower_remove_killed)
     assert writers | deliverers | receivers | keepers | followers == set(failpoints.POINTS)
     assert points_of(writers_killed) == set(writers_killed.KILLED) <= writers
     assert points_of(deliverers_killed) <= deliverers

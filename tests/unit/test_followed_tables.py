@@ -13,7 +13,7 @@ from strandline.core import failpoints
 from strandline.core.errors import RefusedError
 from strandline.iceberg.metadata.table_metadata import TableView
 from strandline.iceberg.schema.schema_file import parse_columns
-from strandline.ingest.resync import Resynced
+from strandline.ingest.resync.run import Resynced
 from strandline.lake import open_lake
 from strandline.ledger.replicate import followers
 from tests.unit.test_cli_render import text as rendered

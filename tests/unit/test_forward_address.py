@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from strandline.core.errors import ConfigError, UsageError
-from strandline.core.settings import ForwardSettings
+from strandline.core.settings.lake_config import ForwardSettings
 from strandline.deliver.sink import SinkContext
 from strandline.deliver.sinks.forward.address import is_public, parse_allow, refusal
 from strandline.deliver.sinks.forward.sink import KIND

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from strandline.core.errors import UsageError
 from strandline.core.types import Seq, SeqRange
-from strandline.deliver.sink import Address, Landed, Parcel
+from strandline.deliver.sink import Address, ChunkRows, Landed
 from strandline.deliver.sinks.forward.body import BodyFormat, choose_body_format, encode_body, rehearse
 from tests.sinks import whole_ranges
 
@@ -41,8 +41,8 @@ KINDS: list[tuple[str, Any]] = [
 ]
 
 
-def parcel(table: pa.Table) -> Parcel:
-    return Parcel(ADDRESS, SeqRange(Seq(1), Seq(10_000)), table)
+def parcel(table: pa.Table) -> ChunkRows:
+    return ChunkRows(ADDRESS, SeqRange(Seq(1), Seq(10_000)), table)
 
 
 def numbered(columns: dict[str, Any]) -> pa.Table:

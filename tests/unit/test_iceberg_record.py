@@ -20,7 +20,7 @@ from strandline.deliver.sinks.iceberg.record import (
     Head,
     LandedRange,
     LaneRecord,
-    Record,
+    TableRecord,
     claim_property,
     folded,
     pack,
@@ -129,7 +129,7 @@ def test_what_counts_is_this_generation_and_what_it_builds_on() -> None:
             LandedRange(seqs(41, 50), 0, 1),
         ),
     )
-    record = Record(properties_of(old, mine) | {"write.format.default": "parquet"})
+    record = TableRecord(properties_of(old, mine) | {"write.format.default": "parquet"})
 
     def found(generation: int, *older: OlderRows) -> set[SeqRange]:
         return {r.rows for lane in record.in_scope(generation, older) for r in lane.ranges}
@@ -144,11 +144,11 @@ def test_what_counts_is_this_generation_and_what_it_builds_on() -> None:
 def test_a_head_and_a_claim_are_read_as_they_were_written() -> None:
     claim = Claim("lake", "instance", "shop.orders", "uuid")
     for head in (Head(Anchor(SnapshotId(7), 3)), Head(Anchor(SnapshotId(7), 3), "lane", seqs(1, 9))):
-        record = Record({CLAIM: claim_property(claim, 4), HEAD: head.as_property()})
+        record = TableRecord({CLAIM: claim_property(claim, 4), HEAD: head.as_property()})
         assert record.head() == head
     claimed = record.claimed()
     assert claimed is not None and (claimed.claim, claimed.generation) == (claim, 4)
-    assert Record({}).head() is None and Record({}).claimed() is None
+    assert TableRecord({}).head() is None and TableRecord({}).claimed() is None
 
 
 @pytest.mark.parametrize(
@@ -156,9 +156,9 @@ def test_a_head_and_a_claim_are_read_as_they_were_written() -> None:
 )
 def test_a_property_that_others_changed_is_refused_by_name(text: str) -> None:
     name = LANE_PREFIX + LaneRecord(ADDRESS).key
-    for changed, ask in ((CLAIM, Record.claimed), (HEAD, Record.head), (name, lambda r: r.lane(ADDRESS))):
+    for changed, ask in ((CLAIM, TableRecord.claimed), (HEAD, TableRecord.head), (name, lambda r: r.lane(ADDRESS))):
         with pytest.raises(RefusedError, match=changed):
-            ask(Record({changed: text}))
+            ask(TableRecord({changed: text}))
 
 
 def test_a_truncated_list_of_ranges_is_refused() -> None:
@@ -172,4 +172,4 @@ def test_a_truncated_list_of_ranges_is_refused() -> None:
 def test_a_record_of_a_newer_version_is_refused() -> None:
     text = claim_property(Claim("lake", "instance", "shop.orders", "uuid"), 1).replace('"version":1', '"version":2')
     with pytest.raises(RefusedError, match="newer version"):
-        Record({CLAIM: text}).claimed()
+        TableRecord({CLAIM: text}).claimed()

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from strandline.core.arbiter import Member, Record
-from strandline.replicate.lease_plan import Contradicts, Leader, Replaced, renewed
+from strandline.core.sites.arbiter import LeaderRecord, Member
+from strandline.replicate.lead.lease_plan import Contradicts, LeadingSite, Replaced, renewed
 
-SITE = Leader("lake", 17, 1, "b", "https://b", 30.0)
-OWN = Record("lake", 17, 1, "b", "https://b", True, 1, frozenset({Member(2, "c")}), 30.0, beat=9)
+SITE = LeadingSite("lake", 17, 1, "b", "https://b", 30.0)
+OWN = LeaderRecord("lake", 17, 1, "b", "https://b", True, 1, frozenset({Member(2, "c")}), 30.0, beat=9)
 
 
 def test_the_first_leader_makes_the_record() -> None:
-    assert renewed(replace(SITE, term=1, number=0), None) == Record(
+    assert renewed(replace(SITE, term=1, number=0), None) == LeaderRecord(
         "lake", 1, 0, "b", "https://b", True, None, frozenset(), 30.0
     )
 

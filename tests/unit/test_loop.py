@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.core.errors import StorageError
-from strandline.jobs.backoff import backoff_seconds
-from strandline.jobs.loop import BACKOFF_SECONDS_MAX, Health, run_until_stopped
+from strandline.core.retry import backoff_seconds
+from strandline.jobs.loop import BACKOFF_SECONDS_MAX, Health, LoopControl
 
 
 def after(failures: int) -> Health:
@@ -65,18 +65,12 @@ def test_the_loop_outlives_what_fails_and_says_when_it_is_well_again(unforeseen:
         raise error
 
     steps: list[Callable[[], None]] = [fail, fail, lambda: None, lambda: None, fail, lambda: None, stopping.set]
-    run_until_stopped(
-        lambda: steps.pop(0)(),
-        stopping,
-        name="work",
-        poll_seconds=0.001,
-        on_trouble=lambda e: heard.append(e.message),
-        on_well=lambda: heard.append("well again"),
-    )
+    control = LoopControl(stopping, lambda e: heard.append(e.message), lambda: heard.append("well again"))
+    control.repeat(lambda: steps.pop(0)(), name="work", poll_seconds=0.001)
     assert heard == [message, "well again"] * 2 and not steps
 
 
 def test_a_loop_that_is_told_to_stop_before_it_begins_does_nothing() -> None:
     stopping = threading.Event()
     stopping.set()
-    run_until_stopped(lambda: pytest.fail("it worked"), stopping, name="work", poll_seconds=60)
+    LoopControl(stopping).repeat(lambda: pytest.fail("it worked"), name="work", poll_seconds=60)

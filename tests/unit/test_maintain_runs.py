@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -19,8 +19,8 @@ from strandline.core.actor import SCHEDULE
 from strandline.core.calling_off import CALLED_OFF
 from strandline.core.errors import AlreadyRunning, CalledOff, RefusedError, Skipped, StorageError, UsageError
 from strandline.core.failpoints import FailpointError
-from strandline.core.settings import LakeConfig
-from strandline.core.settings_run import RunSettings
+from strandline.core.settings.lake_config import LakeConfig
+from strandline.core.settings.run import RunSettings
 from strandline.core.types import Dataset
 from strandline.jobs.loop import LoopControl
 from strandline.jobs.schedule import FollowedSchedules, start_delay
@@ -30,7 +30,7 @@ from strandline.ledger import audit
 from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import datasets
 from strandline.ledger.maintain import runs
-from strandline.ledger.maintain.runs import Kind, NewRun, Run
+from strandline.ledger.maintain.runs import MaintenanceKind, MaintenanceRun, NewRun
 from strandline.maintain.facade import Maintenance
 from strandline.maintain.runs import RunControl, StillAlive, plain, recorded, rehearsed
 from strandline.status.maintenance import read_maintenance
@@ -70,24 +70,24 @@ def scheduled(lake: Lake, **settings: Any) -> LakeConfig:
 class Pretended(Maintenance):
     """Does everything but the work on tables."""
 
-    work: Callable[[Dataset, Kind], Any] = lambda dataset, kind: worked()
+    work: Callable[[Dataset, MaintenanceKind], Any] = lambda dataset, kind: worked()
     done: list[tuple[str, str]] = field(default_factory=list)
 
-    def _do(self, target: Dataset, kind: Kind) -> Any:
+    def _do(self, target: Dataset, kind: MaintenanceKind) -> Any:
         self.done.append((target.name, kind.value))
         return self.work(target, kind)
 
     def _compact(self, target: Dataset, *rest: Any) -> Any:
-        return self._do(target, Kind.COMPACT)
+        return self._do(target, MaintenanceKind.COMPACT)
 
     def _expire(self, target: Dataset, *rest: Any) -> Any:
-        return self._do(target, Kind.EXPIRE)
+        return self._do(target, MaintenanceKind.EXPIRE)
 
     def _retain(self, target: Dataset, *rest: Any) -> Any:
-        return self._do(target, Kind.RETAIN)
+        return self._do(target, MaintenanceKind.RETAIN)
 
 
-def pretended(lake: Lake, work: Callable[[Dataset, Kind], Any] | None = None, **settings: Any) -> Pretended:
+def pretended(lake: Lake, work: Callable[[Dataset, MaintenanceKind], Any] | None = None, **settings: Any) -> Pretended:
     bench = type(lake.maintenance.context)(
         **{
             name: getattr(lake.maintenance.context, name)
@@ -99,11 +99,23 @@ def pretended(lake: Lake, work: Callable[[Dataset, Kind], Any] | None = None, **
     return Pretended(bench, work or (lambda dataset, kind: worked()))
 
 
-def turns(keeper: Maintenance, since: datetime | None = None) -> list[Run]:
-    told: list[Run] = []
+@dataclass
+class Listener:
+    told: list[MaintenanceRun] = field(default_factory=list)
+
+    def scheduled(self, crons: Mapping[str, str], unused_rules: Sequence[str]) -> None: ...
+
+    def begun(self, dataset: Dataset, kind: MaintenanceKind) -> None: ...
+
+    def ended(self, run: MaintenanceRun) -> None:
+        self.told.append(run)
+
+
+def turns(keeper: Maintenance, since: datetime | None = None) -> list[MaintenanceRun]:
+    told: list[MaintenanceRun] = []
     long_ago = utc_now() - timedelta(hours=1)
     followed = FollowedSchedules(keeper.context.ledger, {}, since or long_ago)
-    keeper.take_turns(threading.Event(), followed, lambda dataset, kind: None, told.append)
+    keeper.run_what_is_due(threading.Event(), followed, Listener(told))
     return told
 
 
@@ -116,7 +128,7 @@ def events(lake: Lake) -> list[str]:
 
 
 def test_what_a_run_found_is_stored_as_it_is_told(lake: Lake) -> None:
-    done = recorded(lake.maintenance.context, lake.dataset("a"), Kind.COMPACT, worked)
+    done = recorded(lake.maintenance.context, lake.dataset("a"), MaintenanceKind.COMPACT, worked)
     assert done.result == worked()
     assert done.run == lake.maintenance.get(done.run.id)
     assert (
@@ -124,7 +136,7 @@ def test_what_a_run_found_is_stored_as_it_is_told(lake: Lake) -> None:
         == plain(worked())
         == {
             "rows": 7,
-            "at": "2026-03-02T00:00:00Z",
+            "at": "2026-03-02T00:00:00.000000Z",
             "kept_for": 86_400.0,
             "why": ["so"],
         }
@@ -151,13 +163,13 @@ def test_how_a_run_ended_is_stored_with_the_reason_and_the_error_goes_on(
         raise error
 
     with pytest.raises(type(error)):
-        recorded(lake.maintenance.context, lake.dataset("a"), Kind.RETAIN, fail)
+        recorded(lake.maintenance.context, lake.dataset("a"), MaintenanceKind.RETAIN, fail)
     [run] = lake.maintenance.runs()
     assert run.outcome == outcome and run.reason and run.result is None
     assert ("maintain.run_skipped" in events(lake)) == (outcome == "skipped")
     if not isinstance(error, KeyboardInterrupt):
         with pytest.raises(type(error)):
-            rehearsed(lake.maintenance.context, lake.dataset("a"), Kind.RETAIN, fail)
+            rehearsed(lake.maintenance.context, lake.dataset("a"), MaintenanceKind.RETAIN, fail)
         assert (lake.maintenance.runs()[0].outcome, lake.maintenance.runs()[0].dry_run) == (outcome, True)
 
 
@@ -180,7 +192,7 @@ def test_how_a_run_ended_is_stored_also_where_the_ledger_is_away_at_that_moment(
 
     monkeypatch.setattr(runs, "end", end)
     with nullcontext() if error is None else pytest.raises(RefusedError):
-        recorded(lake.maintenance.context, lake.dataset("a"), Kind.COMPACT, work)
+        recorded(lake.maintenance.context, lake.dataset("a"), MaintenanceKind.COMPACT, work)
     [run] = lake.maintenance.runs()
     assert run.outcome == ("done" if error is None else "refused")
 
@@ -201,9 +213,9 @@ def test_a_process_that_stops_does_not_wait_for_a_ledger_that_is_away(
     stopped = RunControl()
     stopped.stopping.set()
     with pytest.raises(StorageError):
-        recorded(lake.maintenance.context, lake.dataset("a"), Kind.COMPACT, worked, stopped)
+        recorded(lake.maintenance.context, lake.dataset("a"), MaintenanceKind.COMPACT, worked, stopped)
     with pytest.raises(KeyboardInterrupt):
-        recorded(lake.maintenance.context, lake.dataset("b"), Kind.COMPACT, interrupted)
+        recorded(lake.maintenance.context, lake.dataset("b"), MaintenanceKind.COMPACT, interrupted)
     assert len(tries) == len(set(tries)) == 2, "one try each"
 
 
@@ -213,7 +225,7 @@ def test_a_run_that_was_called_off_is_no_failure_in_the_metrics(lake: Lake) -> N
             raise error
 
         with pytest.raises(Skipped):
-            recorded(lake.maintenance.context, lake.dataset("a"), Kind.PURGE, work)
+            recorded(lake.maintenance.context, lake.dataset("a"), MaintenanceKind.PURGE, work)
         with lake.ledger.read_at_once() as connection:
             care = read_maintenance(lake.config, connection)
         return [s.value for s in samples((), care, ReconcileStatus()) if s.name.endswith("maintenance_last_run_ok")]
@@ -226,11 +238,11 @@ def test_a_second_run_is_refused_with_who_is_at_it_and_a_dry_run_is_not(lake: La
 
     def meanwhile(alive: StillAlive) -> Worked:
         with pytest.raises(AlreadyRunning, match=r"compact of default\.a is under way already"):
-            recorded(bench, target, Kind.COMPACT, worked)
-        assert rehearsed(bench, target, Kind.COMPACT, worked).run.dry_run
+            recorded(bench, target, MaintenanceKind.COMPACT, worked)
+        assert rehearsed(bench, target, MaintenanceKind.COMPACT, worked).run.dry_run
         return worked()
 
-    assert recorded(bench, target, Kind.COMPACT, meanwhile).run.outcome == "done"
+    assert recorded(bench, target, MaintenanceKind.COMPACT, meanwhile).run.outcome == "done"
     assert [r.dry_run for r in lake.maintenance.runs()] == [True, False], "the refused one was never begun"
 
 
@@ -248,7 +260,7 @@ def test_a_run_shows_signs_of_life_for_as_long_as_it_takes(lake: Lake, monkeypat
             threading.Event().wait(0.02)
         return worked()
 
-    recorded(keeper.context, lake.dataset("a"), Kind.COMPACT, work)
+    recorded(keeper.context, lake.dataset("a"), MaintenanceKind.COMPACT, work)
     assert beaten.is_set()
 
 
@@ -259,24 +271,24 @@ def test_a_run_that_is_cut_off_stays_registered_until_the_next_takes_it_for_dead
     failpoints.arm(f"{point}=fail")
     try:
         with pytest.raises(FailpointError):
-            recorded(lake.maintenance.context, lake.dataset("a"), Kind.COMPACT, worked)
+            recorded(lake.maintenance.context, lake.dataset("a"), MaintenanceKind.COMPACT, worked)
     finally:
         failpoints.arm("")
     assert lake.maintenance.runs()[0].outcome is None
     with pytest.raises(AlreadyRunning):
-        recorded(lake.maintenance.context, lake.dataset("a"), Kind.COMPACT, worked)
+        recorded(lake.maintenance.context, lake.dataset("a"), MaintenanceKind.COMPACT, worked)
     monkeypatch.setattr("strandline.maintain.runs._lease_seconds", lambda bench: -1)
     with monkeypatch.context() as patched:
         patched.setattr("strandline.maintain.runs.beating", lambda beat, lease_seconds: nullcontext())
-        recorded(lake.maintenance.context, lake.dataset("a"), Kind.COMPACT, worked)
+        recorded(lake.maintenance.context, lake.dataset("a"), MaintenanceKind.COMPACT, worked)
     assert [r.outcome for r in lake.maintenance.runs()] == ["done", "died"]
 
 
 def test_only_so_many_results_of_a_kind_are_kept(lake: Lake) -> None:
     keeper = pretended(lake, runs_kept=3)
     for _ in range(5):
-        recorded(keeper.context, lake.dataset("a"), Kind.COMPACT, worked)
-    recorded(keeper.context, lake.dataset("a"), Kind.EXPIRE, worked)
+        recorded(keeper.context, lake.dataset("a"), MaintenanceKind.COMPACT, worked)
+    recorded(keeper.context, lake.dataset("a"), MaintenanceKind.EXPIRE, worked)
     assert [r.kind for r in lake.maintenance.runs()] == ["expire", "compact", "compact", "compact"]
 
 
@@ -343,9 +355,9 @@ def test_nothing_runs_without_a_schedule(lake: Lake) -> None:
 
 
 def test_one_that_fails_is_stored_and_told_and_keeps_no_other_from_its_turn(lake: Lake) -> None:
-    def work(dataset: Dataset, kind: Kind) -> Worked:
+    def work(dataset: Dataset, kind: MaintenanceKind) -> Worked:
         if dataset.name == "default.a":
-            raise ZeroDivisionError("division") if kind is Kind.COMPACT else Skipped("the clock jumped")
+            raise ZeroDivisionError("division") if kind is MaintenanceKind.COMPACT else Skipped("the clock jumped")
         return worked()
 
     keeper = pretended(
@@ -377,12 +389,12 @@ def test_two_daemons_share_the_turns(lake: Lake) -> None:
 def test_a_turn_waits_while_the_same_is_under_way_by_hand(lake: Lake) -> None:
     keeper = pretended(lake, compact_schedule=EVERY_SECOND)
     with lake.ledger.write() as connection:
-        new = NewRun(lake.dataset("a").id, Kind.COMPACT, "elsewhere:1")
+        new = NewRun(lake.dataset("a").id, MaintenanceKind.COMPACT, "elsewhere:1")
         held = runs.begin(connection, new, lease_seconds=60)
     assert [r.dataset for r in turns(keeper)] == ["default.b"]
     assert held is not None
     with lake.ledger.write() as connection:
-        runs.end(connection, held, runs.Outcome.DONE, reason=None, result={})
+        runs.end(connection, held, runs.MaintenanceOutcome.DONE, reason=None, result={})
     assert "default.a" in [r.dataset for r in turns(keeper)]
 
 
@@ -398,10 +410,10 @@ def test_the_daemon_begins_a_job_as_long_after_its_time_as_the_settings_let_this
 
     @dataclass(frozen=True)
     class Timed(Pretended):
-        def take_turns(self, stopping: threading.Event, *rest: Any) -> None:
+        def run_what_is_due(self, stopping: threading.Event, *rest: Any) -> None:
             now = times.pop(0)
             monkeypatch.setattr("strandline.maintain.facade.utc_now", lambda: now)
-            super().take_turns(stopping, *rest)
+            super().run_what_is_due(stopping, *rest)
             seen.append(len(self.done))
             if not times:
                 stopping.set()
@@ -410,7 +422,7 @@ def test_the_daemon_begins_a_job_as_long_after_its_time_as_the_settings_let_this
     late = context.config.settings.model_copy(update={"run": RunSettings(jitter_seconds_max=3600)})
     told: list[str] = []
     Timed(replace(context, config=LakeConfig(late, context.config.home))).run(
-        LoopControl(on_trouble=lambda error: told.append(error.message))
+        LoopControl(on_trouble=lambda error: told.append(error.message)), Listener()
     )
     assert (seen, told) == ([0, 0, 2], [])
 
@@ -420,7 +432,7 @@ def test_a_job_never_overlaps_itself_even_if_it_takes_longer_than_its_schedule_a
 ) -> None:
     meanwhile = list[list[str]]()
 
-    def work(dataset: Dataset, kind: Kind) -> Worked:
+    def work(dataset: Dataset, kind: MaintenanceKind) -> Worked:
         if dataset.name == "default.a" and not meanwhile:
             with monkeypatch.context() as later:  # an hour later, in another daemon
                 later.setattr("strandline.maintain.facade.utc_now", lambda: utc_now() + timedelta(hours=1))
@@ -441,13 +453,13 @@ def test_the_daemon_goes_on_after_trouble_and_ends_when_it_is_asked_to(
 
     @dataclass(frozen=True)
     class Troubled(Pretended):
-        def take_turns(self, *rest: Any) -> None:
+        def run_what_is_due(self, *rest: Any) -> None:
             if (error := next(failures, None)) is not None:
                 raise error
             stopping.set()
 
     keeper = pretended(lake, compact_schedule=EVERY_SECOND)
-    Troubled(keeper.context).run(LoopControl(stopping, lambda error: told.append(error.message)))
+    Troubled(keeper.context).run(LoopControl(stopping, lambda error: told.append(error.message)), Listener())
     assert told == ["the ledger is away", "unexpected ZeroDivisionError: zero"]
 
 
@@ -458,7 +470,9 @@ def test_the_id_of_a_run_is_told_as_soon_as_it_is_on_record_and_before_its_work(
         assert [run.id for run in lake.maintenance.runs("a")] == told
         return worked()
 
-    assert [recorded(bench, lake.dataset("a"), Kind.COMPACT, work, RunControl(on_begun=told.append)).run.id] == told
+    assert [
+        recorded(bench, lake.dataset("a"), MaintenanceKind.COMPACT, work, RunControl(on_begun=told.append)).run.id
+    ] == told
 
 
 def test_a_run_that_is_called_off_ends_before_it_commits_and_says_so(lake: Lake) -> None:
@@ -471,7 +485,7 @@ def test_a_run_that_is_called_off_ends_before_it_commits_and_says_so(lake: Lake)
         return worked()
 
     with pytest.raises(CalledOff):
-        recorded(lake.maintenance.context, lake.dataset("a"), Kind.COMPACT, work, control)
+        recorded(lake.maintenance.context, lake.dataset("a"), MaintenanceKind.COMPACT, work, control)
     run = lake.maintenance.runs("a")[0]
     assert (run.outcome, run.reason, committed) == ("skipped", "it was called off", [])
 
@@ -488,7 +502,7 @@ def test_a_run_that_another_process_calls_off_ends_before_it_commits(lake: Lake)
         return worked()
 
     with pytest.raises(CalledOff):
-        recorded(lake.maintenance.context, lake.dataset("a"), Kind.COMPACT, work)
+        recorded(lake.maintenance.context, lake.dataset("a"), MaintenanceKind.COMPACT, work)
     run = lake.maintenance.runs("a")[0]
     assert (run.outcome, run.reason, committed) == ("skipped", "it was called off", [0])
     assert run.stop_asked_at is not None and "maintain.run_called_off" in events(lake)
@@ -498,7 +512,7 @@ def test_a_run_that_another_process_calls_off_ends_before_it_commits(lake: Lake)
 def test_a_turn_that_is_called_off_ends_and_the_daemon_knows_which_of_both_it_was(lake: Lake, by: str) -> None:
     stopping = threading.Event()
 
-    def work(dataset: Dataset, kind: Kind) -> Worked:
+    def work(dataset: Dataset, kind: MaintenanceKind) -> Worked:
         if by == "the ledger":
             lake.maintenance.cancel(lake.maintenance.runs()[0].id)
         else:
@@ -508,15 +522,15 @@ def test_a_turn_that_is_called_off_ends_and_the_daemon_knows_which_of_both_it_wa
     @dataclass(frozen=True)
     class Committing(Pretended):
         def _compact(self, target: Dataset, dry_run: bool, progress: Any, alive: StillAlive) -> Any:
-            found = self._do(target, Kind.COMPACT)
+            found = self._do(target, MaintenanceKind.COMPACT)
             if target.name == "default.a":
                 alive()
             return found
 
     keeper = pretended(lake, work, compact_schedule=EVERY_SECOND)
-    told: list[Run] = []
+    told: list[MaintenanceRun] = []
     followed = FollowedSchedules(lake.ledger, {}, utc_now() - timedelta(hours=1))
-    Committing(keeper.context, work, keeper.done).take_turns(stopping, followed, lambda *_: None, told.append)
+    Committing(keeper.context, work, keeper.done).run_what_is_due(stopping, followed, Listener(told))
     assert (told[0].dataset, told[0].outcome) == ("default.a", "skipped")
     assert told[0].reason == "it was called off" and stopping.is_set() == (by != "the ledger")
     assert len(told) == (2 if by == "the ledger" else 1), "only the daemon's end keeps the next job from its turn"
@@ -524,7 +538,7 @@ def test_a_turn_that_is_called_off_ends_and_the_daemon_knows_which_of_both_it_wa
 
 def test_a_dead_run_that_is_called_off_is_closed(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     with lake.ledger.write() as connection:
-        dead = runs.begin(connection, NewRun(lake.dataset("a").id, Kind.COMPACT, "gone:1"), lease_seconds=60)
+        dead = runs.begin(connection, NewRun(lake.dataset("a").id, MaintenanceKind.COMPACT, "gone:1"), lease_seconds=60)
         connection.exec_driver_sql("UPDATE maintenance_run SET heartbeat_at = heartbeat_at - 3600000000")
     assert dead is not None and lake.maintenance.cancel(dead).outcome == "died"
     assert "maintain.run_called_off" not in events(lake)

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from strandline.core import duration
 from strandline.core.errors import ConfigError, UsageError
-from strandline.core.settings import Settings
-from strandline.core.settings_maintain import MaintainSettings, RetainSettings
+from strandline.core.settings.lake_config import Settings
+from strandline.core.settings.maintain import MaintainSettings, RetainSettings
+from strandline.core.text import duration
 from strandline.core.types import Dataset, DatasetId, DatasetUuid, History, ShardId
 from strandline.jobs.schedule import is_due, start_delay
-from strandline.ledger.maintain.runs import Kind
+from strandline.ledger.maintain.runs import MaintenanceKind
 from strandline.maintain.schedule import jobs
 
 NIGHTLY = "30 3 * * *"
@@ -81,14 +81,14 @@ def test_retention_runs_only_where_there_is_a_rule_and_before_what_would_write_t
     )
     found = jobs(settings, [dataset("default.a"), dataset("default.bb")], settings.rules())
     assert [(j.dataset.name, j.kind, j.cron) for j in found] == [
-        ("default.a", Kind.RETAIN, "0 * * * *"),
-        ("default.a", Kind.COMPACT, NIGHTLY),
-        ("default.bb", Kind.COMPACT, NIGHTLY),
+        ("default.a", MaintenanceKind.RETAIN, "0 * * * *"),
+        ("default.a", MaintenanceKind.COMPACT, NIGHTLY),
+        ("default.bb", MaintenanceKind.COMPACT, NIGHTLY),
     ]
     assert jobs(MaintainSettings(), [dataset("default.a")], {}) == []
     others_write_to = [dataset("default.a"), replace(dataset("default.b"), adopted=True)]
     found = jobs(MaintainSettings(number_schedule=NIGHTLY), others_write_to, {})
-    assert [(j.dataset.name, j.kind) for j in found] == [("default.b", Kind.NUMBER)]
+    assert [(j.dataset.name, j.kind) for j in found] == [("default.b", MaintenanceKind.NUMBER)]
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from strandline.cli.log_lines import _Lines, _StrayLines
-from strandline.core import masking
 from strandline.core.errors import FailedError, UsageError
-from strandline.core.masking import masked, masked_within
 from strandline.core.secrets import read_secret, resolve_catalog_options, resolve_key, resolve_secret
+from strandline.core.text import masking
+from strandline.core.text.masking import masked, masked_within
 from strandline.deliver.sink import Refused, TryLater, Unknown
 from strandline.serve import problems
 

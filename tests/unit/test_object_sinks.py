@@ -76,7 +76,7 @@ def test_object_names_tell_their_range_and_sort_by_it(a: int, b: int, extension:
     assert (
         names.object_name(SeqRange(Seq(a), SEQ_MAX), "csv") < names.object_name(SeqRange(Seq(b), SEQ_MAX), "csv")
     ) == (a < b)
-    assert names.mark_of(names.mark_name(Seq(a))) == a
+    assert names.parse_watermark_name(names.watermark_name(Seq(a))) == a
 
 
 @pytest.mark.parametrize("name", [

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.core.replication import Item, ItemKind
+from strandline.core.sites.replication import Item
 from strandline.core.types import (
     SEQ_MAX,
     BlockKind,
@@ -17,6 +17,7 @@ from strandline.core.types import (
     DatasetId,
     DatasetUuid,
     History,
+    ItemKind,
     Seq,
     SeqRange,
     ShardId,
@@ -24,7 +25,7 @@ from strandline.core.types import (
     subtract,
 )
 from strandline.ledger.replicate.offers import SettledBlock, SettledItems
-from strandline.replicate.offer_plan import cut_items
+from strandline.replicate.lead.offer_plan import cut_items
 
 FIRST, SHARDS = ShardId(3), 3
 DATASET = Dataset(

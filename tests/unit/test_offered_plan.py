@@ -48,6 +48,22 @@ def test_a_block_whose_range_nobody_touched_since_is_published_without_reading_a
     assert plan(table(BASE, apart, replaced, deleted)) == CherryPick(STAGED)
 
 
+def test_a_block_that_was_staged_when_the_table_was_empty_is_published_without_reading_a_row() -> None:
+    """Its branch began with a snapshot that main does not have."""
+    first, second = snapshot(2, None, brings=wap(1, 10)), snapshot(3, 2, brings=wap(21, 30))
+    assert plan(table(first, second, parent=8)) == CherryPick(STAGED)
+    assert plan(table(first, parent=None)) == CherryPick(STAGED)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [snapshot(2, None, brings=wap(1, 15)), snapshot(2, None), snapshot(2, 7, brings=wap(1, 10))],
+    ids=["a range that overlaps", "a foreign append", "history was expired"],
+)
+def test_a_history_that_is_not_complete_or_not_ours_says_nothing_of_a_table_that_was_empty(first: SnapshotView) -> None:
+    assert plan(table(first, parent=8)) == CountRows()
+
+
 @pytest.mark.parametrize(
     "since",
     [snapshot(2, 1, brings=wap(1, 15)), snapshot(2, 1), snapshot(2, 1, "overwrite"), snapshot(2, 7)],

@@ -61,7 +61,7 @@ def is_direct(lake: Lake, monkeypatch: pytest.MonkeyPatch, lo: int, hi: int) -> 
     """Whether the files are merged, and not scanned window by window."""
     used = []
     with monkeypatch.context() as patched:
-        patched.setattr(ordered_rows, "_merged", lambda files: used.append(1) or iter(()))
+        patched.setattr(ordered_rows, "merged", lambda files: used.append(1) or iter(()))
         list(read_ordered(table(lake), lo, hi).batches)
     return bool(used)
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.core.arbiter import Member, Record
-from strandline.replicate.promote_plan import (
+from strandline.core.sites.arbiter import LeaderRecord, Member
+from strandline.replicate.take_over.promote_plan import (
     Begin,
     Candidate,
-    Claim,
+    ClaimTerm,
     End,
     Lead,
     Put,
@@ -23,7 +23,7 @@ from strandline.replicate.promote_plan import (
 )
 
 DRIFT = 0.5
-RECORD = Record("lake", 1, 0, "a", "https://a", True, None, frozenset({Member(1, "b"), Member(2, "c")}), 10.0)
+RECORD = LeaderRecord("lake", 1, 0, "a", "https://a", True, None, frozenset({Member(1, "b"), Member(2, "c")}), 10.0)
 SITE = Candidate(2, "c", "https://c", 1, None, None, {"d": 1, "e": 1}, (), "c")
 BEGUN = replace(SITE, promoting=1)
 CLAIM = replace(RECORD, term=2, site=2, name="c", address="https://c", leads=False, before=1)
@@ -43,7 +43,7 @@ def test_then_it_takes_a_term_of_its_own_and_does_not_lead_yet() -> None:
 
 
 def test_with_the_term_it_stops_following_then_leads_in_the_record_then_leads() -> None:
-    assert next_step(BEGUN, CLAIM, 0, DRIFT) == Claim(2)
+    assert next_step(BEGUN, CLAIM, 0, DRIFT) == ClaimTerm(2)
     claimed = replace(BEGUN, claimed=2)
     assert next_step(claimed, CLAIM, 0, DRIFT) == Put(replace(CLAIM, leads=True, members=frozenset()))
     assert next_step(claimed, replace(CLAIM, leads=True), 0, DRIFT) == Lead(2)
@@ -65,7 +65,7 @@ def test_a_claim_is_known_by_more_than_the_number() -> None:
     assert isinstance(next_step(replace(mine, claimed=2), replace(its, leads=True), 100, DRIFT), End)
     taken = next_step(mine, RECORD, 15, DRIFT)
     assert taken == Put(replace(CLAIM, claim="mine")) and isinstance(taken, Put)
-    assert next_step(mine, taken.record, 0, DRIFT) == Claim(2)
+    assert next_step(mine, taken.record, 0, DRIFT) == ClaimTerm(2)
 
 
 def test_a_claim_that_never_led_can_be_replaced_by_who_has_the_cut_of_the_leader_before() -> None:
@@ -99,20 +99,48 @@ def test_a_site_without_datasets_is_judged_by_its_own_term() -> None:
         (replace(SITE, behind=("d",)), RECORD, "behind for d"),
     ],
 )
-def test_who_may_not_be_promoted_is_told_why(site: Candidate, record: Record | None, words: str) -> None:
+def test_who_may_not_be_promoted_is_told_why(site: Candidate, record: LeaderRecord | None, words: str) -> None:
     step = next_step(site, record, 100, DRIFT)
     assert isinstance(step, Refuse) and words in step.message and step.hint
+
+
+def test_by_force_a_site_that_is_no_member_or_lacks_the_last_cut_is_promoted_all_the_same() -> None:
+    forced, later = replace(SITE, by_force=True), replace(RECORD, term=17, site=1, members=frozenset(), before=1)
+    for site in (forced, replace(forced, instance="made again"), replace(forced, terms={"d": 1, "e": 17})):
+        assert next_step(site, later, 0, DRIFT) == Begin(17)
+        begun = replace(site, promoting=17)
+        assert next_step(begun, later, 0, DRIFT) == Wait(15), "a leader that renews its lease is alive"
+        step = next_step(begun, later, 15, DRIFT)
+        assert isinstance(step, Put) and (step.record.term, step.record.leads) == (18, False)
+    assert next_step_alone(replace(forced, terms={"d": 17}), leader_is_stopped=True) == Begin(1)
+
+
+def test_also_by_force_nobody_is_promoted_whose_ledger_is_behind_or_who_has_no_number() -> None:
+    for site in (replace(SITE, behind=("d",), by_force=True), replace(SITE, number=None, by_force=True)):
+        assert isinstance(next_step(site, RECORD, 0, DRIFT), Refuse)
+        assert isinstance(next_step_alone(site, leader_is_stopped=True), Refuse)
+    assert isinstance(next_step(replace(SITE, by_force=True), None, 0, DRIFT), Refuse)
 
 
 def test_without_an_arbiter_a_person_says_that_the_leader_is_stopped() -> None:
     assert isinstance(next_step_alone(SITE, leader_is_stopped=False), Refuse)
     assert next_step_alone(SITE, leader_is_stopped=True) == Begin(1)
-    assert next_step_alone(BEGUN, leader_is_stopped=True) == Claim(2)
+    assert next_step_alone(BEGUN, leader_is_stopped=True) == ClaimTerm(2)
     assert next_step_alone(replace(BEGUN, claimed=2), leader_is_stopped=True) == Lead(2)
     assert next_step_alone(replace(BEGUN, claimed=2), leader_is_stopped=False) == Lead(2)  # it was said before
     assert isinstance(next_step_alone(replace(SITE, behind=("d",)), leader_is_stopped=True), Refuse)
     assert isinstance(next_step_alone(replace(SITE, terms={"d": 17}), leader_is_stopped=True), Refuse)
     assert isinstance(next_step_alone(replace(SITE, number=None), leader_is_stopped=True), Refuse)
+
+
+@pytest.mark.parametrize("promoting", [None, 1])
+def test_a_record_that_is_older_than_the_site_names_no_members_that_count(promoting: int | None) -> None:
+    """The arbiter was restored from an older copy. The leader of term 17 had named nobody when sinks got its rows."""
+    site = replace(SITE, term=17, terms={"d": 17, "e": 17}, heard=17, promoting=promoting)
+    step = next_step(site, RECORD, 100, DRIFT)
+    assert isinstance(step, Refuse) and "older than this site" in step.message and "--force" in step.hint
+    forced = next_step(replace(site, by_force=True, promoting=1), RECORD, 100, DRIFT)
+    assert isinstance(forced, Put) and forced.record.term == 18
 
 
 @given(
@@ -132,3 +160,17 @@ def test_nobody_takes_a_term_before_the_lease_is_over_or_in_place_of_another_tha
         assert step.record.term > term and step.record.term % 16 == number
     if isinstance(step, Lead):
         assert record.site == number and record.leads
+
+
+def test_a_term_that_the_site_has_heard_of_is_never_passed_below() -> None:
+    """It was pointed to the leader of term 17, or replaced by it, and has recorded nothing of it."""
+    heard = replace(SITE, heard=17)
+    step = next_step_alone(heard, leader_is_stopped=True)
+    assert isinstance(step, Refuse) and "term 17 for d, e" in step.message and "--force" in step.hint
+    forced = replace(heard, by_force=True)
+    assert next_step_alone(forced, leader_is_stopped=True) == Begin(17)
+    assert next_step_alone(replace(forced, promoting=17), leader_is_stopped=True) == ClaimTerm(18)
+    taken = next_step(replace(forced, promoting=1), replace(RECORD, members=frozenset()), 100, DRIFT)
+    assert isinstance(taken, Put) and taken.record.term == 18
+    followed = replace(heard, term=17, terms={"d": 17, "e": 17})
+    assert next_step_alone(followed, leader_is_stopped=True) == Begin(17), "it has recorded the cut since"

@@ -24,7 +24,7 @@ from strandline.core.delivery_types import (
 from strandline.core.types import SEQ_COLUMN, DatasetId, Seq, SeqRange, SnapshotId
 from strandline.iceberg.metadata.table_metadata import RecordedPurge, Ref, SnapshotView, TableView
 from strandline.iceberg.spark.floor import with_neighbours
-from strandline.ingest.resync_floor import forgotten_purges
+from strandline.ingest.resync.floor import forgotten_purges
 from strandline.ledger.deliver.sink_exposure import LanePast, SentSpan, SinkGeneration
 from strandline.maintain.purge.plan import (
     CONDITION_CHANGED,

@@ -19,6 +19,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.table import Table
 from pyiceberg.transforms import BucketTransform, DayTransform
+from pyiceberg.types import LongType
 
 from strandline.core.errors import (
     CommitUnknown,
@@ -26,17 +27,14 @@ from strandline.core.errors import (
     RefusedError,
     SchemaError,
     StorageError,
-    Superseded,
-    TableUnfit,
-    WrongLake,
 )
-from strandline.core.settings import LakeConfig, Settings
+from strandline.core.settings.lake_config import LakeConfig, Settings
 from strandline.core.types import PARTITION_COLUMN, Seq, SeqRange
 from strandline.iceberg.metadata.metadata_peek import TableGlance, read_pointer
-from strandline.iceberg.metadata.table_metadata import NUMBERED_SINCE_PROPERTY
+from strandline.iceberg.metadata.table_metadata import METRICS_PROPERTY, NUMBERED_SINCE_PROPERTY
 from strandline.iceberg.pyiceberg import duplicate_numbers
 from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog, open_catalog
-from strandline.iceberg.pyiceberg.foreign_rows import count_rows_not_ours
+from strandline.iceberg.pyiceberg.foreign_rows import count_foreign_rows
 from strandline.iceberg.pyiceberg.schema import columns_of
 from strandline.iceberg.schema.alteration import AddColumn, Alteration, DropColumn, RenameColumn, WidenColumn
 from strandline.iceberg.schema.columns import Column, Primitive, type_text
@@ -200,7 +198,7 @@ def test_a_folder_with_blanks_and_accents_works(tmp_path: Path) -> None:
 
 def test_several_processes_may_open_a_new_catalog_at_once(config: LakeConfig) -> None:
     code = (
-        "import sys; from pathlib import Path; from strandline.core.settings import *;"
+        "import sys; from pathlib import Path; from strandline.core.settings.lake_config import *;"
         "from strandline.iceberg.pyiceberg.catalog import open_catalog;"
         "open_catalog(LakeConfig(Settings(), Path(sys.argv[1])))"
     )
@@ -405,13 +403,13 @@ def test_a_change_that_never_gets_through_says_so(catalog: PyIcebergCatalog, mon
         raise CommitFailedException("someone was faster")
 
     monkeypatch.setattr(catalog._catalog, "commit_table", lose)
-    monkeypatch.setattr("strandline.iceberg.pyiceberg.catalog.time.sleep", lambda _: None)
+    monkeypatch.setattr("time.sleep", lambda _: None)
     with pytest.raises(CommitUnknown):
         catalog.alter("events", [AddColumn("x", Primitive("int"))])
     assert 1 < len(tried) <= 20
 
 
-# ---- adopting --------------------------------------------------------------------------------------------------------
+# ---- counting --------------------------------------------------------------------------------------------------------
 
 
 def legacy(catalog: PyIcebergCatalog, rows: int = 3) -> Table:
@@ -422,58 +420,15 @@ def legacy(catalog: PyIcebergCatalog, rows: int = 3) -> Table:
     return table
 
 
-def adopt(catalog: PyIcebergCatalog, deliver_by: Sequence[str] = ()) -> Table:
-    return catalog.add_sequence_column("old", lake_id=LAKE, epoch=2, deliver_by=deliver_by)
-
-
-def test_an_adopted_table_gets_the_columns_first_and_optional_in_one_commit(catalog: PyIcebergCatalog) -> None:
-    before = legacy(catalog)
-    table = adopt(catalog, ["r"])
-    assert names_and_types(table) == {"_ingest_seq": "long", PARTITION_COLUMN: "string", "v": "string", "r": "string"}
-    assert not any(f.required for f in table.schema().fields)
-    assert table.properties["strandline.lake"] == LAKE
-    assert table.properties["write.metadata.metrics.column._ingest_seq"] == "full"
-    assert json.loads(table.properties["strandline.deliver-by"]) == ["r"]
-    assert len(table.metadata.metadata_log) == len(before.metadata.metadata_log) + 1
-    assert table.scan().to_arrow().column("_ingest_seq").null_count == 3
-
-
-def test_adopting_again_changes_nothing_and_what_is_missing_is_added(catalog: PyIcebergCatalog) -> None:
-    legacy(catalog)
-    first = adopt(catalog)
-    since = first.properties[NUMBERED_SINCE_PROPERTY]
-    assert adopt(catalog).metadata_location == first.metadata_location
-    append_numbers(catalog.load("old"), [1], required=False)
-    later = adopt(catalog, ["r"])
-    assert list(names_and_types(later)) == ["_ingest_seq", PARTITION_COLUMN, "v", "r"]
-    assert later.properties[NUMBERED_SINCE_PROPERTY] == since
-
-
-def test_a_table_that_cannot_be_adopted_is_refused(catalog: PyIcebergCatalog) -> None:
-    legacy(catalog)
-    with pytest.raises(SchemaError, match="no such column"):
-        adopt(catalog, ["nope"])
-    set_properties(catalog, "old", {"history.expire.max-ref-age-ms": "1000"})
-    with pytest.raises(TableUnfit, match="max-ref-age"):
-        adopt(catalog)
-    with catalog.load("old").transaction() as transaction:
-        transaction.remove_properties("history.expire.max-ref-age-ms")
-        transaction.set_properties({"strandline.lake": "other"})
-    with pytest.raises(WrongLake):
-        adopt(catalog)
-    set_properties(catalog, "old", {"strandline.lake": LAKE, "strandline.epoch": "9"})
-    with pytest.raises(Superseded):
-        adopt(catalog)
-
-
-def test_a_column_of_ours_with_another_type_is_refused(catalog: PyIcebergCatalog) -> None:
-    catalog._catalog.create_namespace("default")
-    catalog._catalog.create_table("default.old", schema=pa.schema({"_ingest_seq": pa.string()}))
-    with pytest.raises(SchemaError, match="_ingest_seq of type string"):
-        adopt(catalog)
-
-
-# ---- counting --------------------------------------------------------------------------------------------------------
+def adopt(catalog: PyIcebergCatalog) -> None:
+    """As `iceberg/spark/prepare.py` does."""
+    table = catalog.load("old")
+    with table.transaction() as transaction:
+        with transaction.update_schema() as update:
+            update.add_column("_ingest_seq", LongType())
+            update.move_first("_ingest_seq")
+        since = str(table.metadata.last_sequence_number)
+        transaction.set_properties({METRICS_PROPERTY: "full", NUMBERED_SINCE_PROPERTY: since})
 
 
 def opened_files(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -491,7 +446,7 @@ def opened_files(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def not_ours(table: Table, owned: Sequence[SeqRange]) -> tuple[int, int]:
-    counted = count_rows_not_ours(table, owned, lambda snapshot, highest: True, last=0)
+    counted = count_foreign_rows(table, owned, lambda snapshot, highest: True, last=0)
     assert counted is not None
     snapshot = table.current_snapshot()
     assert counted.snapshot == (None if snapshot is None else snapshot.snapshot_id)
@@ -527,7 +482,7 @@ def test_a_number_that_stands_twice_is_foreign_once_and_only_files_that_may_hold
     opened = opened_files(monkeypatch)
 
     def counted(owned: Sequence[SeqRange]) -> tuple[int, int | None, int | None]:
-        found = count_rows_not_ours(table, owned, lambda snapshot, highest: snapshot in snapshots, last=30)
+        found = count_foreign_rows(table, owned, lambda snapshot, highest: snapshot in snapshots, last=30)
         assert found is not None
         return found.foreign, found.twice, found.twice_first
 
@@ -540,7 +495,7 @@ def test_a_number_that_stands_twice_is_foreign_once_and_only_files_that_may_hold
     append_numbers(table, [40, 40])
     assert counted(ranges((1, 30))) == (3, 1, 14), "a number that nobody owns makes its rows foreign, twice or not"
     assert counted(ranges((1, 50))) == (2, 2, 14)
-    monkeypatch.setattr(duplicate_numbers.count_twice, "__kwdefaults__", {"rows_max": 5})
+    monkeypatch.setattr(duplicate_numbers, "ROWS_READ_MAX", 5)
     assert counted(ranges((1, 50))) == (0, None, None), "not known, rather than read for ever"
 
 
@@ -551,7 +506,7 @@ def test_a_count_tells_the_lowest_foreign_number_that_a_later_block_could_get(
     opened = opened_files(monkeypatch)
 
     def foreign_from(last: int) -> int | None:
-        found = count_rows_not_ours(table, ranges((1, 10)), lambda snapshot, highest: True, last)
+        found = count_foreign_rows(table, ranges((1, 10)), lambda snapshot, highest: True, last)
         assert found is not None
         return found.foreign_from
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from strandline.core.types import Seq, SeqRange
-from strandline.deliver.sink import Address, Conflict, Landed, Parcel, Provable, SinkContext
+from strandline.deliver.sink import Address, ChunkRows, Conflict, Landed, Provable, SinkContext
 from strandline.deliver.sinks.files.sink import KIND, FilesSink
 from strandline.iceberg.schema.columns import Column, Primitive
 
@@ -27,13 +27,13 @@ def opened(folder: Path, **options: str) -> FilesSink:
     return sink
 
 
-def parcel(form: str, *values: float | None) -> Parcel:
+def parcel(form: str, *values: float | None) -> ChunkRows:
     numbers = pa.array(range(1, len(values) + 1), pa.int64())
     if form == "rows":
         table = pa.table({"_ingest_seq": numbers, "x": pa.array(values, pa.float64())})
     else:
         table = pa.table({"_ingest_seq": numbers, "line": pa.array([f"{n},{v}" for n, v in enumerate(values, 1)])})
-    return Parcel(ADDRESS, SeqRange(Seq(1), Seq(len(values))), table)
+    return ChunkRows(ADDRESS, SeqRange(Seq(1), Seq(len(values))), table)
 
 
 @pytest.mark.parametrize(

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from strandline.core.delivery_types import Chunk, ChunkId, ChunkState, IntentId
 from strandline.core.errors import FailedError, StorageError, UsageError
 from strandline.core.partition import encode_partition
-from strandline.core.settings import LakeConfig
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.core.types import Seq, SeqRange
-from strandline.deliver.plan.chunking import Found, Piece, cut_around, segments
-from strandline.deliver.quarantine.content import object_name, open_objects, packed, shown, unpacked
+from strandline.deliver.plan.chunking import FoundAtSink, RowPortion, cut_around, segments
+from strandline.deliver.quarantine.content import in_json, object_name, open_objects, packed, unpacked
 from strandline.deliver.send.rejection import (
     REPLAY_PARTITION,
+    ChunkRefusal,
     Halves,
-    Refusal,
     RefusalHistory,
     Single,
     Steps,
@@ -34,10 +34,10 @@ from strandline.deliver.sink_options import parse_common
 from tests.conftest import MakeHome
 
 
-def refusal(n: int, found: Halves | Single, intent: int = 1) -> Refusal:
+def refusal(n: int, found: Halves | Single, intent: int = 1) -> ChunkRefusal:
     rows = SeqRange(Seq(n * 10 + 1), Seq(n * 10 + 10))
     chunk = Chunk(ChunkId(n), rows, ChunkState.PLANNED, 10, None, None, None, None, False)
-    return Refusal(chunk, IntentId(intent), f"why {n}", 0, found)
+    return ChunkRefusal(chunk, IntentId(intent), f"why {n}", 0, found)
 
 
 HALVES, SINGLE, UNREAD = Halves(5, 5), Single(1, b"content"), Single(1, None)
@@ -120,9 +120,9 @@ def test_a_plan_tiles_around_what_was_set_aside(
 ) -> None:
     held = tuple(HeldRange(SeqRange(Seq(n), Seq(n)), 1, "d", 1) for n in sorted(listed) if n > (after or 0))
     sink_mark = Seq(mark) if mark and mark > (after or 0) else None
-    found = Found(held, sink_mark, frozenset(n for n in aside if n > (after or 0)))
+    found = FoundAtSink(held, sink_mark, frozenset(n for n in aside if n > (after or 0)))
     begin = None if after is None else Seq(after)
-    pieces = {s: [Piece(s.lo, s.hi, len(s), 1)] for s, _, _ in segments(begin, Seq(30), found)}
+    pieces = {s: [RowPortion(s.lo, s.hi, len(s), 1)] for s, _, _ in segments(begin, Seq(30), found)}
     chunks = cut_around(begin, Seq(30), found, pieces, parse_common({}))
     assert [n for c in chunks for n in range(c.rows.lo, c.rows.hi + 1)] == list(range((after or 0) + 1, 31))
     for number in found.aside - {int(h.rows.lo) for h in held}:
@@ -138,10 +138,10 @@ ROW = pa.table({"_ingest_seq": pa.array([7], pa.int64()), "text": ["a\0b"]})
 def test_content_comes_back_as_it_was_offered() -> None:
     found = unpacked(packed(ROW, ["_ingest_seq", "text"]), "x")
     assert found.rows == ROW and found.columns == ("_ingest_seq", "text")
-    assert shown(found, "rows") == {"_ingest_seq": 7, "text": "a\0b"}
+    assert in_json(found, "rows") == {"_ingest_seq": 7, "text": "a\0b"}
     line = pa.table({"_ingest_seq": pa.array([7], pa.int64()), "line": ['{"n": 7}']})
-    assert shown(unpacked(packed(line, ["_ingest_seq", "n"]), "x"), "jsonl") == {"n": 7}
-    assert shown(unpacked(packed(line, ["n"]), "x"), "copy") == {"_ingest_seq": 7, "line": '{"n": 7}'}
+    assert in_json(unpacked(packed(line, ["_ingest_seq", "n"]), "x"), "jsonl") == {"n": 7}
+    assert in_json(unpacked(packed(line, ["n"]), "x"), "copy") == {"_ingest_seq": 7, "line": '{"n": 7}'}
 
 
 def test_content_that_was_cut_off_or_is_none_of_ours_is_told_and_not_sent() -> None:

@@ -10,7 +10,7 @@ from strandline.core.types import History
 from strandline.lake_admin import init_lake
 from strandline.ledger.ingest import datasets, reject_folders
 from strandline.ledger.ingest.reject_folders import RejectFolder
-from strandline.ledger.maintain.runs import Kind
+from strandline.ledger.maintain.runs import MaintenanceKind
 from strandline.maintain.purge.outside_table import find_folders
 from strandline.maintain.purge.plan import RETAINED, UNDER_WAY, AtSink, MayHold, PurgeResult
 from tests.conftest import MakeHome
@@ -26,7 +26,7 @@ def purged(**values: Any) -> PurgeResult:
 
 def test_every_sink_that_has_such_rows_or_may_have_them_is_named_with_its_place() -> None:
     text = told(
-        Kind.PURGE,
+        MaintenanceKind.PURGE,
         purged(
             deleted_rows=5,
             foreign=2,
@@ -60,7 +60,7 @@ def test_every_sink_that_has_such_rows_or_may_have_them_is_named_with_its_place(
 
 def test_what_could_not_be_reached_is_told_and_what_to_do_about_it() -> None:
     text = told(
-        Kind.PURGE,
+        MaintenanceKind.PURGE,
         purged(
             quarantined=1,
             quarantined_not_judged=4,
@@ -89,7 +89,7 @@ def test_what_could_not_be_reached_is_told_and_what_to_do_about_it() -> None:
         "run it again, until nothing is left",
     ):
         assert part in text
-    assert "old snapshots are kept" not in told(Kind.PURGE, purged(snapshots_expired=None), dry_run=True)
+    assert "old snapshots are kept" not in told(MaintenanceKind.PURGE, purged(snapshots_expired=None), dry_run=True)
 
 
 def test_reject_files_of_another_machine_are_named_also_where_a_folder_of_that_name_is_here(

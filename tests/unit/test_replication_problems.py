@@ -11,13 +11,15 @@ import pytest
 from rich.console import Console
 
 from strandline.cli.render import replication as render
-from strandline.core.arbiter import Record
+from strandline.core.sites.arbiter import LeaderRecord
 from strandline.core.types import Seq
-from strandline.ledger.replicate.cuts import SetAside
-from strandline.replicate.arbiter.arbiter import Arbiter, Landed
+from strandline.ledger.replicate.cuts import CutFolder
+from strandline.replicate.arbiter.arbiter import Arbiter, PutLanded
 from strandline.replicate.arbiter.folder import FolderCell
 from strandline.replicate.arbiter.watch import ArbiterWatch
 from strandline.status.followers import FollowerStatus
+from strandline.status.problems.replication_problems import find_replication_problems
+from strandline.status.problems.status_problem import Severity, StatusProblem, Subject
 from strandline.status.replication import (
     FollowedStatus,
     LeaderStatus,
@@ -26,8 +28,6 @@ from strandline.status.replication import (
     SiteStatus,
     site_of,
 )
-from strandline.status.replication_problems import find_replication_problems
-from strandline.status.status_problem import Severity, StatusProblem, Subject
 
 NOW = datetime(2031, 4, 1, 12, tzinfo=UTC)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -141,7 +141,7 @@ def test_a_leader_without_followers_says_how_one_is_added() -> None:
 
 
 def test_rows_that_were_set_aside_are_shown_with_place_and_count() -> None:
-    aside = SetAside("default.d", Seq(7), "s3://bucket/_strandline/cut/d/7", 20, 1, NOW)
+    aside = CutFolder("default.d", Seq(7), "s3://bucket/_strandline/cut/d/7", 20, 1, NOW)
     shown = text(ReplicationStatus("lake", SiteStatus("follower", leader=LEADER), (), set_aside=(aside,)))
     line = next(line for line in shown.splitlines() if line.startswith("default.d"))
     assert line.split()[-2:] == ["20", "s3://bucket/_strandline/cut/d/7"]
@@ -159,8 +159,8 @@ def test_however_many_ask_what_the_arbiter_says_it_is_asked_once_in_a_while(tmp_
     now[0] = 10
     assert watch.newest().trouble is not None
     (tmp_path / "away").rename(folder)
-    record = Record("lake", 1, 0, "a", None, True, None, frozenset(), 30)
-    assert isinstance(arbiter.put(record, over=None), Landed)
+    record = LeaderRecord("lake", 1, 0, "a", None, True, None, frozenset(), 30)
+    assert isinstance(arbiter.put(record, over=None), PutLanded)
     assert watch.newest().record is None
     now[0] = 20
     found = watch.newest()

@@ -5,16 +5,16 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.core.cuts import NumberedCut
-from strandline.core.replication import Cut
-from strandline.core.terms import numbers_of
+from strandline.core.sites.replication import TakeoverCut
+from strandline.core.sites.takeover_cuts import NumberedCut
+from strandline.core.sites.terms import numbers_of
 from strandline.core.types import Seq, SeqRange, merge_ranges
-from strandline.ingest.resync_cuts import numbers_left
+from strandline.ingest.resync.cuts import numbers_left
 
 
 def test_the_hole_between_two_terms_is_nobodys() -> None:
     first = numbers_of(17).lo
-    at = NumberedCut(first, Cut(17, Seq(10), (SeqRange(Seq(16), Seq(20)),)))
+    at = NumberedCut(first, TakeoverCut(17, Seq(10), (SeqRange(Seq(16), Seq(20)),)))
     gap = SeqRange(Seq(1), Seq(first + 9))
     assert [(r.lo, r.hi) for r in numbers_left(gap, [at])] == [(1, 10), (16, 20), (first + 1, first + 9)]
     assert numbers_left(gap, []) == [gap]
@@ -27,7 +27,7 @@ def recorded(draw: st.DrawFn) -> list[NumberedCut]:
         above = draw(st.integers(0, number - 1))
         lows = draw(st.lists(st.integers(above + 1, number), max_size=3))
         keeps = merge_ranges(SeqRange(Seq(n), Seq(n)) for n in lows if n < number)
-        found.append(NumberedCut(Seq(number), Cut(1, Seq(above), tuple(keeps))))
+        found.append(NumberedCut(Seq(number), TakeoverCut(1, Seq(above), tuple(keeps))))
     return found
 
 

@@ -20,12 +20,12 @@ from strandline.core.delivery_types import (
     SinkState,
 )
 from strandline.core.errors import SchemaError
-from strandline.core.replication import OnLag
+from strandline.core.sites.replication import OnLag
 from strandline.core.types import DatasetId, Seq, SeqRange
 from strandline.ledger.maintain.floors import SinkProgress
 from strandline.ledger.maintain.retention_holds import Hold
 from strandline.ledger.maintain.skipped_rows import LanePosition
-from strandline.ledger.replicate.followers import Follower, FollowerId
+from strandline.ledger.replicate.followers import FollowerId, RegisteredFollower
 from strandline.maintain.retain_plan import (
     Awaited,
     AwaitedVerdict,
@@ -184,7 +184,7 @@ def test_rows_that_are_not_ours_are_spared_whatever_number_they_carry() -> None:
 
 def site(number: int, at: int, drop_days: int | None = None, held_days: float | None = None) -> Awaited:
     on_lag, bound = (OnLag.HOLD, None) if drop_days is None else (OnLag.DROP, timedelta(days=drop_days))
-    record = Follower(FollowerId(number), f"f{number}", None, None, on_lag, bound, NOW, None)
+    record = RegisteredFollower(FollowerId(number), f"f{number}", None, None, on_lag, bound, NOW, None)
     since = None if held_days is None else NOW - timedelta(days=held_days)
     return Awaited(record, Seq(at) if at else None, since, bound)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from strandline.core.errors import ConfigError, RuntimeMissing
-from strandline.core.settings import LakeConfig, Settings
+from strandline.core.settings.lake_config import LakeConfig, Settings
 from strandline.iceberg.session import jars as jars_module
 from strandline.iceberg.session import java as java_module
 from strandline.iceberg.session import runtime, spark_internals

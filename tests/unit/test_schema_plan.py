@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from strandline.core.errors import SchemaError
 from strandline.iceberg.schema.alteration import AddColumn, Alteration, DropColumn, RenameColumn, WidenColumn
 from strandline.iceberg.schema.columns import Primitive, iceberg_type
-from strandline.replicate.schema_plan import match_fields, plan_alterations
+from strandline.replicate.follow.schema_plan import match_fields, plan_alterations
 
 Fields = list[dict[str, Any]]
 SEQ = {"id": 1, "name": "_ingest_seq", "type": "long", "required": True}

@@ -16,12 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.core.errors import FailedError, SegmentDamaged, StorageError
+from strandline.receive.schema_adapt import SchemaAdapter
 from strandline.replicate.segment_stream import encode, request_name
 from strandline.replicate.transports import segment_fetch
-from strandline.replicate.transports.http import PART_NUMBERS, PARTS_MAX, part_size
+from strandline.replicate.transports.http import PART_NUMBERS, PARTS_MAX, _FetchTask, part_size
 from strandline.replicate.transports.segment_fetch import (
     LeaderAddress,
-    Wanted,
+    WantedRange,
+    column_ids,
     fetch_rows,
     fetch_schema,
     with_text_uuids,
@@ -84,18 +86,19 @@ def serving(leader: Leader) -> Iterator[LeaderAddress]:
 @pytest.fixture
 def leader(monkeypatch: pytest.MonkeyPatch) -> Leader:
     monkeypatch.setattr(segment_fetch, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(segment_fetch, "BUSY_PAUSE_SECONDS_MAX", 0.01)
     return Leader()
 
 
 def fetched(at: LeaderAddress, lo: int = 1, hi: int = 100) -> list[int]:
-    return [n for b in fetch_rows(at, Wanted("d", lo, hi)) for n in b.column("_ingest_seq").to_pylist()]
+    return [n for b in fetch_rows(at, WantedRange("d", lo, hi)) for n in b.column("_ingest_seq").to_pylist()]
 
 
 def test_every_row_of_the_range_comes_once_and_in_order(leader: Leader) -> None:
     with serving(leader) as at:
         assert fetched(at) == NUMBERS
         assert fetched(at, 20, 40) == [n for n in NUMBERS if 20 <= n <= 40]
-        assert fetch_schema(at, Wanted("d", 1, 100)) == SCHEMA
+        assert fetch_schema(at, WantedRange("d", 1, 100)) == SCHEMA
     assert leader.asked == [0, 19, 100] and leader.tokens == {"Bearer secret"}
     assert "secret" not in repr(at)
 
@@ -140,7 +143,7 @@ def test_no_changed_bit_is_ever_taken_for_a_column(leader: Leader) -> None:
         @given(BITS)
         def fetched_though(changed: Bit) -> None:
             leader.faults = [changed]
-            assert fetch_schema(address, Wanted("d", 1, 100)).equals(SCHEMA, check_metadata=True)
+            assert fetch_schema(address, WantedRange("d", 1, 100)).equals(SCHEMA, check_metadata=True)
 
         fetched_though()
 
@@ -159,7 +162,7 @@ def test_no_changed_bit_is_ever_taken_for_a_row(leader: Leader) -> None:
         @given(BITS)
         def fetched_though(changed: Bit) -> None:
             leader.faults = [changed]
-            rows = [r for b in fetch_rows(address, Wanted("d", 1, 100)) for r in b.to_pylist()]
+            rows = [r for b in fetch_rows(address, WantedRange("d", 1, 100)) for r in b.to_pylist()]
             assert rows == [{"_ingest_seq": n, "text": f"row {n}"} for n in NUMBERS]
 
         fetched_though()
@@ -172,6 +175,37 @@ def test_a_leader_that_never_sends_it_whole_is_given_up(leader: Leader) -> None:
     leader.faults = [503] * 20
     with serving(leader) as at, pytest.raises(StorageError, match="503"):
         fetched(at)
+
+
+def test_a_leader_that_sends_to_others_meanwhile_is_waited_for(leader: Leader, monkeypatch: pytest.MonkeyPatch) -> None:
+    leader.faults = [429] * 20
+    with serving(leader) as at:
+        assert fetched(at) == NUMBERS
+    monkeypatch.setattr(segment_fetch, "BUSY_SECONDS_MAX", 0.03)
+    leader.faults = [429] * 20
+    with serving(leader) as at, pytest.raises(StorageError, match="too many other segments"):
+        fetched(at)
+
+
+def with_ids(**columns: int) -> pa.Schema:
+    ids = {name: {"PARQUET:field_id": str(id)} for name, id in columns.items()}
+    return pa.schema([pa.field(name, pa.int64(), metadata=id) for name, id in ids.items()])
+
+
+def test_a_name_that_another_column_has_by_now_is_another_column() -> None:
+    before, swapped = with_ids(_ingest_seq=1, a=2, b=3), with_ids(_ingest_seq=1, b=2, a=3)
+    assert column_ids(before) == column_ids(with_ids(_ingest_seq=1, b=3, a=2)) != column_ids(swapped)
+    inside = [pa.schema([pa.field("s", pa.struct(list(of)))]) for of in (before, swapped)]
+    assert column_ids(inside[0]) != column_ids(inside[1])
+
+    def task(now: pa.Schema) -> pa.RecordBatch:
+        fitting = SchemaAdapter(pa.schema([(name, pa.int64()) for name in before.names]))
+        made = _FetchTask(LeaderAddress("http://leader"), WantedRange("d", 1, 1), column_ids(before), fitting, 1)
+        return made._fit(pa.RecordBatch.from_pylist([dict(zip(now.names, (1, 2, 3), strict=True))], now))
+
+    assert task(before).to_pylist() == [{"_ingest_seq": 1, "a": 2, "b": 3}]
+    with pytest.raises(FailedError, match="changed just now"):
+        task(swapped)
 
 
 def test_what_the_leader_refuses_is_not_asked_for_again(leader: Leader) -> None:

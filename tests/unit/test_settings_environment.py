@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from strandline.core.errors import ConfigError
-from strandline.core.settings import LakeConfig, load_config
+from strandline.core.settings.lake_config import LakeConfig, load_config
 
 FILE = """
 [serve]

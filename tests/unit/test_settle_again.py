@@ -55,10 +55,10 @@ def test_while_one_thread_recovers_again_no_other_waits_for_it(monkeypatch: pyte
 
     monkeypatch.setattr(facade, "SETTLE_AGAIN_SECONDS", 0)
     monkeypatch.setattr("strandline.ingest.recover.recover", recover)
-    for name in ("resync.resync_ledger", "resync_postponed.resync_postponed"):
+    for name in ("resync.run.resync_ledger", "resync.postponed.resync_postponed"):
         monkeypatch.setattr(f"strandline.ingest.{name}", lambda *_: [])
     monkeypatch.setattr(facade.sequence, "read", lambda connection: SimpleNamespace(last=7))
-    monkeypatch.setattr(facade.blocks, "postponed", lambda connection: ["a dataset"])
+    monkeypatch.setattr(facade.restored_blocks, "postponed", lambda connection: ["a dataset"])
     ledger = cast(Any, SimpleNamespace(read=lambda: threading.RLock()))
     witness = cast(Any, SimpleNamespace(read=lambda: SimpleNamespace(highest=7)))
     context = cast(Any, SimpleNamespace(backoff=DatasetBackoff()))

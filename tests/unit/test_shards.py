@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from strandline.core import read_token
 from strandline.core.errors import TokenError
-from strandline.core.replication import SHARDS_MAX, Item, ItemKind, route, shard_ids, shard_span
-from strandline.core.types import DatasetUuid, Seq, SeqRange, ShardId
+from strandline.core.sites.replication import SHARDS_MAX, Item, route, shard_ids, shard_span
+from strandline.core.types import DatasetUuid, ItemKind, Seq, SeqRange, ShardId
 from strandline.iceberg.metadata.dataset_identity import DatasetIdentity
 from strandline.iceberg.metadata.table_metadata import WapId
 

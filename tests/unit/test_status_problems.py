@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from strandline.status import documents
+from strandline.status.documents import lake_documents
 from strandline.status.maintenance import MaintenanceStatus
-from strandline.status.problems import find_problems, worst_first
+from strandline.status.problems.lake_problems import find_problems, worst_first
+from strandline.status.problems.status_problem import Severity, Subject
 from strandline.status.reconcile import Compared, ReconcileStatus
 from strandline.status.report import DatasetStatus, LakeStatus
 from strandline.status.sinks import SinkStatus
-from strandline.status.status_problem import Severity, Subject
 
 NOW = datetime(2031, 4, 1, 12, tzinfo=UTC)
 WELL = SinkStatus(
@@ -58,7 +58,7 @@ def test_quarantined_rows_of_all_lanes_are_one_problem_beside_the_state_of_the_s
 
 def test_the_document_of_the_status_names_the_problems_the_worst_first() -> None:
     waits = replace(WELL, name="a", state="waiting", reason="no answer", retries=2)
-    shown = documents.lake_status(lake(waits, problem="it was rolled back"))["problems"]
+    shown = lake_documents.lake_status(lake(waits, problem="it was rolled back"))["problems"]
     assert [(p["severity"], p["subject"], p["name"]) for p in shown] == [
         ("error", "dataset", "default.d"), ("warning", "sink", "a"),
     ]  # fmt: skip

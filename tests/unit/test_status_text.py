@@ -13,9 +13,9 @@ from strandline.core.documents import json_text
 from strandline.core.types import Seq, SeqRange
 from strandline.ledger.deliver.delivery_report import ReportedIntent, UnderWay
 from strandline.ledger.maintain.retention_holds import Hold
-from strandline.ledger.maintain.runs import Kind, Outcome, Run, RunId
+from strandline.ledger.maintain.runs import MaintenanceKind, MaintenanceOutcome, MaintenanceRun, RunId
 from strandline.serve.snapshot import Spelling
-from strandline.status import documents
+from strandline.status.documents import lake_documents
 from strandline.status.followers import FollowerStatus
 from strandline.status.maintenance import DatasetMaintenance, MaintenanceStatus
 from strandline.status.report import DatasetStatus, LakeStatus, OpenBlockStatus
@@ -65,10 +65,20 @@ class Dice:
     def care(self) -> DatasetMaintenance:
         hold = Hold(1, self.name(), self.number(), NOW, Seq(7))  # type: ignore[arg-type]
         result = self.random.choice((None, {"files": 3}))
-        run = Run(
-            RunId(self.random.randrange(2)), self.name(), Kind.COMPACT, "node", False, True, NOW, NOW, self.moment(),
-            self.random.choice((None, Outcome.DONE)), None, result,
-        )  # fmt: skip
+        run = MaintenanceRun(
+            RunId(self.random.randrange(2)),
+            self.name(),
+            MaintenanceKind.COMPACT,
+            "node",
+            False,
+            True,
+            NOW,
+            NOW,
+            self.moment(),
+            self.random.choice((None, MaintenanceOutcome.DONE)),
+            None,
+            result,
+        )
         return DatasetMaintenance(self.name(), self.number(), (hold,), (run,) * self.random.choice((0, 1, 2)))
 
     def status(self) -> LakeStatus:
@@ -101,7 +111,7 @@ def test_one_status_after_the_other_has_the_text_of_its_document() -> None:
     texts, found = LakeStatusText(), dice.status()
     seen = set[str]()
     for _ in range(300):
-        expected = json_text(documents.lake_status(found))
+        expected = json_text(lake_documents.lake_status(found))
         assert texts.text(found) == expected
         assert json.loads(expected).keys() == json.loads(texts.text(found)).keys()
         seen.add(expected)

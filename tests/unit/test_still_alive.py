@@ -14,8 +14,8 @@ from strandline.core.errors import LeaseLost
 from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.ledger.engine import utc_now
 from strandline.ledger.maintain import runs
-from strandline.ledger.maintain.runs import Kind, Outcome
-from strandline.maintain.runs import StillAlive, recorded, rehearsed, take_turn
+from strandline.ledger.maintain.runs import MaintenanceKind, MaintenanceOutcome
+from strandline.maintain.runs import StillAlive, recorded, rehearsed, run_scheduled
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,12 @@ def test_a_run_that_was_closed_by_another_does_not_commit(lake: Lake, by_schedul
 
     with pytest.raises(LeaseLost):
         if by_schedule:
-            take_turn(bench, dataset, Kind.COMPACT, work, after=None)
+            run_scheduled(bench, dataset, MaintenanceKind.COMPACT, work, after=None)
         else:
-            recorded(bench, dataset, Kind.COMPACT, work)
+            recorded(bench, dataset, MaintenanceKind.COMPACT, work)
     assert committed == [0]
     with lake.ledger.read() as connection:
-        assert runs.latest(connection)[0].outcome is Outcome.DIED
+        assert runs.latest(connection)[0].outcome is MaintenanceOutcome.DIED
 
 
 def test_a_dry_run_is_not_registered_and_nobody_takes_it_for_dead(lake: Lake) -> None:
@@ -59,4 +59,4 @@ def test_a_dry_run_is_not_registered_and_nobody_takes_it_for_dead(lake: Lake) ->
         alive()
         return Nothing()
 
-    assert rehearsed(lake.maintenance.context, lake.dataset("a"), Kind.COMPACT, work).run.dry_run
+    assert rehearsed(lake.maintenance.context, lake.dataset("a"), MaintenanceKind.COMPACT, work).run.dry_run

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from strandline.core.errors import ConfigError, StorageError
-from strandline.core.settings import WarehouseSettings
+from strandline.core.retry import RetryPolicy
+from strandline.core.settings.lake_config import WarehouseSettings
 from strandline.storage import durable
 from strandline.storage.objects import LocalObjects, ObjectStore, explained, open_objects
-from strandline.storage.s3_client import Failure, RequestFailed
+from strandline.storage.s3_client import RequestFailed, RequestFailure
 from strandline.storage.s3_settings import RequestLimits, S3Settings, witness_limits
 from tests.conftest import MakeHome
 
@@ -111,7 +112,7 @@ def test_what_failed_is_said_without_a_path_or_an_address(tmp_path: Path) -> Non
             LocalObjects(tmp_path / "away").put("f/a", b"")
     assert str(tmp_path) not in found.value.message and not (tmp_path / "away").exists()
     with pytest.raises(StorageError) as found, explained("it cannot be written", hint="Later."):
-        raise RequestFailed(Failure.NOT_SENT, "the store at secret.example cannot be reached")
+        raise RequestFailed(RequestFailure.NOT_SENT, "the store at secret.example cannot be reached")
     assert found.value.message == "it cannot be written: the store cannot be reached" and found.value.hint == "Later."
 
 
@@ -165,6 +166,33 @@ def test_no_attempt_begins_after_its_time(monkeypatch: pytest.MonkeyPatch) -> No
         now[0] += 2
     assert now[0] > 6
     assert len(list(RequestLimits(3, 1e9, 1, 1).attempts())) == 3
+
+
+def test_attempts_are_counted_anew_after_one_that_achieved_something() -> None:
+    seen = []
+    for attempt in RetryPolicy(0.0, attempts_max=2).attempts():
+        seen.append(attempt.number)
+        attempt.has_progressed = len(seen) < 4
+    assert seen == [1, 1, 1, 1, 2]
+
+
+def test_a_step_is_called_again_for_the_errors_that_may_pass_and_its_last_error_is_raised() -> None:
+    made: list[str] = []
+
+    def step() -> int:
+        made.append("step")
+        if len(made) < 5:
+            raise KeyError(len(made))
+        return len(made)
+
+    assert RetryPolicy(0.0, attempts_max=3).call(step, KeyError, lambda: made.append("between")) == 5
+    assert made == ["step", "between", "step", "between", "step"]
+    made.clear()
+    with pytest.raises(KeyError, match="2"):
+        RetryPolicy(0.0, attempts_max=2).call(step, (KeyError,))
+    made.clear()
+    with pytest.raises(KeyError, match="1"):
+        RetryPolicy(0.0, attempts_max=2).call(step, OSError)
 
 
 def test_the_witness_is_read_written_and_read_again_while_others_wait_for_the_ledger() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from strandline.core.types import Seq, SeqRange
-from strandline.replicate.term_spans import term_spans
+from strandline.replicate.follow.term_spans import term_spans
 
 TERM = 17 * 2**40
 

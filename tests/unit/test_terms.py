@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.core.errors import RefusedError
-from strandline.core.replication import FIRST_TERM
-from strandline.core.terms import LAST_TERM, NUMBER_BITS, SITES_MAX, next_term, numbers_of, term_of
+from strandline.core.sites.replication import FIRST_TERM
+from strandline.core.sites.terms import LAST_TERM, NUMBER_BITS, SITES_MAX, next_term, numbers_of, term_of
 from strandline.core.types import SEQ_MAX
 
 terms = st.integers(FIRST_TERM, LAST_TERM)

@@ -12,7 +12,7 @@ from strandline.deliver.sink import Inspected
 from strandline.deliver.verify.compare import LakeRows, LakeSide, LaneProof, prove
 from strandline.deliver.verify.ranges import Fault, LaneRanges, lay_out
 from strandline.deliver.verify.undelivered import forgotten, passed_over
-from strandline.ledger.deliver.losses import Loss, Reason
+from strandline.ledger.deliver.losses import Reason, RecordedLoss
 from tests.unit.test_verify_compare import empty, held, intent, landed, lane, name, planned, rows, seen_as_recorded
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -95,9 +95,9 @@ def test_a_chunk_that_was_never_sent_is_a_gap_unless_it_is_counted_as_lost() -> 
     ]
 
 
-def loss(reason: Reason, until: int, partition: str = "", after: int | None = None) -> Loss:
+def loss(reason: Reason, until: int, partition: str = "", after: int | None = None) -> RecordedLoss:
     at = None if after is None else Seq(after)
-    return Loss(partition, at, Seq(until), None, sink=SinkId(1), generation=1, reason=reason, at=NOW)
+    return RecordedLoss(partition, at, Seq(until), None, sink=SinkId(1), generation=1, reason=reason, at=NOW)
 
 
 def test_only_where_a_mark_was_moved_nothing_was_sent() -> None:

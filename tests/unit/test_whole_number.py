@@ -6,8 +6,8 @@ import pytest
 
 from strandline.core.errors import TokenError
 from strandline.core.read_token import decode
-from strandline.core.whole_number import whole_number
-from strandline.http.content_length import says_more_than
+from strandline.core.text.whole_number import whole_number
+from strandline.http.content_length import exceeds
 from strandline.iceberg.metadata.table_metadata import RecordedPurge, WapId
 
 NO_NUMBERS = ["", "²", "٣", "-1", "+1", "1.5", "1_000", " 1", "9" * 20, "9" * 5000]
@@ -25,8 +25,8 @@ def test_zeros_in_front_do_not_count() -> None:
 
 
 def test_a_length_of_more_digits_than_a_number_may_have_is_more_than_any_bound() -> None:
-    assert says_more_than("9" * 5000, 10) and says_more_than("11", 10)
-    assert not any(says_more_than(said, 10) for said in (None, "", "10", "²", "-5"))
+    assert exceeds("9" * 5000, 10) and exceeds("11", 10)
+    assert not any(exceeds(said, 10) for said in (None, "", "10", "²", "-5"))
 
 
 def test_a_token_of_brackets_within_brackets_is_damaged() -> None:

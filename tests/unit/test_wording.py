@@ -17,19 +17,19 @@ from rich.console import Console, RenderableType
 import strandline
 from strandline.cli.commands import verify
 from strandline.cli.render import maintain, sinks
+from strandline.core.text.wording import agreeing, part, plural
 from strandline.core.types import Seq, SeqRange
-from strandline.core.wording import agreeing, part, plural
 from strandline.deliver.send.rejection import TooMany
 from strandline.deliver.send.split_rejected import describe_refusals
 from strandline.deliver.sinks.row_problems import describe_rows
 from strandline.deliver.verify.ranges import Fault, VerifyFinding
 from strandline.deliver.verify.run import first_of_chunks
 from strandline.deliver.verify.verdict import SinkVerdict, VerifyReport
-from strandline.ledger.maintain.runs import Kind as JobKind
-from strandline.ledger.maintain.runs import Outcome, Run, RunId
+from strandline.ledger.maintain.runs import MaintenanceKind as JobKind
+from strandline.ledger.maintain.runs import MaintenanceOutcome, MaintenanceRun, RunId
 from strandline.ledger.receive.senders import PlacedBody
 from strandline.receive.count_received import ReceivedCounter, describe
-from strandline.status.problems import find_sink_problems
+from strandline.status.problems.lake_problems import find_sink_problems
 from strandline.status.sinks import SinkStatus
 
 NOW = datetime(2031, 4, 1, 12, tzinfo=UTC)
@@ -103,7 +103,20 @@ def expired(n: int) -> str:
         "snapshots_expired": n, "snapshots_before": 2 * n, "data_files_deleted": n, "delete_files_deleted": n,
         "manifests_deleted": n, "branches_kept": n, "tags_kept": n,
     }  # fmt: skip
-    run = Run(RunId(1), "default.events", JobKind.EXPIRE, "h", False, False, NOW, NOW, NOW, Outcome.DONE, None, result)
+    run = MaintenanceRun(
+        RunId(1),
+        "default.events",
+        JobKind.EXPIRE,
+        "h",
+        False,
+        False,
+        NOW,
+        NOW,
+        NOW,
+        MaintenanceOutcome.DONE,
+        None,
+        result,
+    )
     return said(*maintain._expired(run, result)) + "\n" + maintain._again(n)
 
 

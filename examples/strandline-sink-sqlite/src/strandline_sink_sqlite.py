@@ -18,6 +18,7 @@ from strandline.core.errors import RefusedError, StorageError, UsageError
 from strandline.core.types import Seq, SeqRange, merge_ranges
 from strandline.deliver.sink import (
     Address,
+    ChunkRows,
     Claim,
     Claimed,
     Conflict,
@@ -27,7 +28,6 @@ from strandline.deliver.sink import (
     Landed,
     Option,
     Outcome,
-    Parcel,
     SinkContext,
     SinkKind,
     TryLater,
@@ -108,7 +108,7 @@ def _ensure_lane(connection: sqlite3.Connection, address: Address) -> int:
     return found
 
 
-def _lines(parcel: Parcel) -> list[str]:
+def _lines(parcel: ChunkRows) -> list[str]:
     return [str(line) for line in parcel.rows["line"].to_pylist()]
 
 
@@ -145,7 +145,7 @@ class SqliteSender:
     def __reduce__(self) -> tuple[type[SqliteSender], tuple[str, int]]:
         return SqliteSender, (self.path, self.term)
 
-    def send(self, parcel: Parcel) -> Outcome:
+    def send(self, parcel: ChunkRows) -> Outcome:
         committing = False
         try:
             if self._open is None:
@@ -166,7 +166,7 @@ class SqliteSender:
             # Whether a commit that failed is on the disk is not known: it is asked for before it is sent again.
             return Unknown(f"{self.path}: {e}") if committing else TryLater(f"{self.path}: {e}")
 
-    def _settled(self, connection: sqlite3.Connection, parcel: Parcel) -> Outcome | None:
+    def _settled(self, connection: sqlite3.Connection, parcel: ChunkRows) -> Outcome | None:
         """Whether the range was delivered before. Nobody can come in between: this is the only writer right now."""
         wanted = parcel.range
         there = [h for h in _ranges(connection, parcel.address, Seq(wanted.lo - 1)) if h.rows.overlaps(wanted)]
@@ -179,7 +179,7 @@ class SqliteSender:
         count = len(_delivered(connection, _lane(connection, parcel.address), wanted))
         return Landed(count, "", 0, repeat=True)  # it was cut otherwise then: no digest is of exactly these rows
 
-    def _insert(self, connection: sqlite3.Connection, parcel: Parcel) -> Landed:
+    def _insert(self, connection: sqlite3.Connection, parcel: ChunkRows) -> Landed:
         lane = _ensure_lane(connection, parcel.address)
         numbers, lines = parcel.rows["_ingest_seq"].to_pylist(), _lines(parcel)
         digest, size = _digest(lines)
@@ -220,7 +220,7 @@ class SqliteInspector:
 class SqliteRehearsal:
     """What `send` would answer, and nothing is sent."""
 
-    def send(self, parcel: Parcel) -> Outcome:
+    def send(self, parcel: ChunkRows) -> Outcome:
         digest, size = _digest(_lines(parcel))
         return Landed(parcel.rows.num_rows, digest, size)
 
@@ -232,7 +232,7 @@ class SqliteSink:
     """The part on the driver."""
 
     form = "jsonl"
-    keeps_marks = False
+    stores_watermarks = False
     """Not for the deliverer, which believes the ranges; consumers get marks in the view `settled`."""
 
     def __init__(self, path: Path, term: int) -> None:
@@ -287,7 +287,7 @@ class SqliteSink:
     def sender(self, token: str) -> SqliteSender:
         return SqliteSender(self._path, self._term)
 
-    def mark(self, marks: Sequence[tuple[Address, Seq]]) -> None:
+    def set_watermarks(self, marks: Sequence[tuple[Address, Seq]]) -> None:
         with self._asking() as connection, _writing(connection):
             for address, mark in marks:
                 lane = _ensure_lane(connection, address)

@@ -1,4 +1,4 @@
-"""What separates the columns of a dataset from those that a declaration wants. Pure."""
+"""What to change so that a dataset has the columns of its declaration, and what no change achieves. Pure."""
 
 from __future__ import annotations
 

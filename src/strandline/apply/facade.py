@@ -24,7 +24,7 @@ from strandline.apply.steps import (
 from strandline.apply.write_toml import write_declaration
 from strandline.core import failpoints
 from strandline.core.errors import RefusedError
-from strandline.core.settings_maintain import RetainSettings
+from strandline.core.settings.maintain import RetainSettings
 from strandline.ledger import applied_settings
 from strandline.ledger.applied_settings import named_in_settings, rule_key, rule_text, schedule_key
 
@@ -83,7 +83,7 @@ class Declarations:
                     spec.kind,
                     spec.options,
                     from_now=spec.from_now,
-                    may_skip=False,  # a file is no word to leave rows out
+                    may_skip=False,  # only a person may decide to leave rows out
                 )
             case UpdateSink(name, options, unset):
                 lake.delivery.update(name, options, unset)

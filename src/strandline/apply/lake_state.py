@@ -7,10 +7,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from strandline.apply.declaration import DatasetSpec, Declaration, SinkSpec
-from strandline.apply.steps import Found, KindOptions
+from strandline.apply.steps import KindOptions, LakeFound
 from strandline.core.delivery_types import SinkRecord
 from strandline.core.errors import ConfigError, StrandlineError, UsageError
-from strandline.core.settings import LakeConfig
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.core.types import Dataset
 from strandline.deliver.manage_sinks import check_all_options
 from strandline.deliver.sink_kinds import find_kind
@@ -55,7 +55,7 @@ class LakeAccess(Protocol):
     def drop_dataset(self, name: str) -> Dataset: ...
 
 
-def load_found(lake: LakeAccess, declared: Declaration) -> Found:
+def load_found(lake: LakeAccess, declared: Declaration) -> LakeFound:
     """What a plan for the declaration has to know. Raises ConfigError for sinks that cannot be as declared."""
     known, records, applied = _read_ledger(lake.ledger)
     ruled = {*declared.rules, *applied.rules, *lake.config.settings.maintain.rules()}
@@ -66,7 +66,7 @@ def load_found(lake: LakeAccess, declared: Declaration) -> Found:
     there = {record.name: record for record in records}
     names = {d.name for d in known}
     changed = [(there[s.name], s) for s in declared.sinks.values() if s.name in there and s.kind == there[s.name].kind]
-    return Found(
+    return LakeFound(
         Declaration(
             _describe(lake, [d for d in known if d.name in declared.datasets]),
             _sink_specs(records, known),

@@ -12,25 +12,25 @@ from typing import Any
 from strandline.apply.columns import Impossible, compare_columns
 from strandline.apply.declaration import DatasetSpec, Declaration, SinkSpec
 from strandline.apply.steps import (
-    Action,
     AddSink,
     AlterDataset,
     ChangeRule,
     ChangeSchedule,
     CreateDataset,
     DropDataset,
-    Found,
     KindOptions,
+    LakeFound,
     Operation,
     Permission,
     Plan,
-    Refusal,
     RemoveSink,
     Step,
+    StepAction,
+    StepRefusal,
     UpdateSink,
     Wish,
 )
-from strandline.core.settings_maintain import RetainSettings
+from strandline.core.settings.maintain import RetainSettings
 from strandline.iceberg.metadata.identifier import short_name
 from strandline.iceberg.schema.alteration import AddColumn, DropColumn, WidenColumn
 from strandline.iceberg.schema.columns import type_text
@@ -38,24 +38,24 @@ from strandline.ledger.applied_settings import RECONCILE, RECONCILE_ACT, rule_ke
 
 # Sinks that go free their destinations for others. A column is there before a sink names it, and goes after the last
 # sink that named it was changed. A sink is there before a rule begins to delete rows.
-_ORDER: tuple[tuple[type[Any], Action | None], ...] = (
+_ORDER: tuple[tuple[type[Any], StepAction | None], ...] = (
     (RemoveSink, None),
     (CreateDataset, None),
-    (AlterDataset, Action.CHANGE),
+    (AlterDataset, StepAction.CHANGE),
     (UpdateSink, None),
     (AddSink, None),
-    (AlterDataset, Action.REMOVE),
+    (AlterDataset, StepAction.REMOVE),
     (ChangeRule, None),
     (ChangeSchedule, None),
     (DropDataset, None),
 )
 
 
-def plan(declared: Declaration, found: Found, wish: Wish) -> Plan:
+def plan(declared: Declaration, found: LakeFound, wish: Wish) -> Plan:
     drafts = [*_datasets(declared, found, wish), *_sinks(declared, found, wish)]
     drafts += [*_rules(declared, found, wish), *_schedules(declared, found, wish)]
     steps = [d for d in drafts if isinstance(d, Step)]
-    refused = [d for d in drafts if isinstance(d, Refusal)]
+    refused = [d for d in drafts if isinstance(d, StepRefusal)]
     refused += [_not_allowed(s, s.needs) for s in steps if s.needs is not None and s.needs not in wish.allowed]
     changed = {(s.what, s.name) for s in steps} | {(r.what, r.name) for r in refused}
     every = [("dataset", short_name(n)) for n in declared.datasets] + [("sink", n) for n in declared.sinks]
@@ -81,8 +81,8 @@ def _keeps_from_acting(operation: Operation) -> bool:
     return isinstance(operation, ChangeSchedule) and operation.kind == RECONCILE_ACT and operation.after != "true"
 
 
-def _not_allowed(step: Step, needed: Permission) -> Refusal:
-    return Refusal(step.what, step.name, _LOSSES[needed], f"If that is meant: --allow {needed}.")
+def _not_allowed(step: Step, needed: Permission) -> StepRefusal:
+    return StepRefusal(step.what, step.name, _LOSSES[needed], f"If that is meant: --allow {needed}.")
 
 
 _LOSSES = {
@@ -94,13 +94,13 @@ _LOSSES = {
     Permission.RECONCILE_ACT: "scheduled runs of the reconciler would move files and drop entries",
 }
 
-_Draft = Iterator[Step | Refusal | str]  # a text is something that is there and not declared
+_Draft = Iterator[Step | StepRefusal | str]  # a text is something that is there and not declared
 
 
 # Datasets.
 
 
-def _datasets(declared: Declaration, found: Found, wish: Wish) -> _Draft:
+def _datasets(declared: Declaration, found: LakeFound, wish: Wish) -> _Draft:
     for name, wanted in declared.datasets.items():
         there = found.lake.datasets.get(name)
         if there is None:
@@ -112,19 +112,19 @@ def _datasets(declared: Declaration, found: Found, wish: Wish) -> _Draft:
             yield f"dataset {short_name(name)}"
             continue
         if name in declared.rules:
-            yield Refusal("retain", short_name(name), "its dataset is not declared, and --prune drops it")
+            yield StepRefusal("retain", short_name(name), "its dataset is not declared, and --prune drops it")
         if fed := [s.name for s in declared.sinks.values() if s.dataset == name]:
-            yield Refusal("sink", fed[0], f"its dataset {name} is not declared, and --prune drops it")
-        yield _step(DropDataset(name), Action.REMOVE, short_name(name), needs=Permission.DROP_DATASET)
+            yield StepRefusal("sink", fed[0], f"its dataset {name} is not declared, and --prune drops it")
+        yield _step(DropDataset(name), StepAction.REMOVE, short_name(name), needs=Permission.DROP_DATASET)
 
 
-def _new_dataset(wanted: DatasetSpec) -> Iterator[Step | Refusal]:
+def _new_dataset(wanted: DatasetSpec) -> Iterator[Step | StepRefusal]:
     name = short_name(wanted.name)
     if wanted.adopted is not None:
         how = (
             f"`strandline dataset adopt {name} --history {wanted.adopted}` makes a dataset of it, and numbers its rows."
         )
-        yield Refusal("dataset", name, "it is declared as adopted, and the table is no dataset yet", how)
+        yield StepRefusal("dataset", name, "it is declared as adopted, and the table is no dataset yet", how)
         return
     details = [f"{c.name}: {type_text(c.type)}{' required' if c.required else ''}" for c in wanted.columns]
     if wanted.partition_by:
@@ -133,10 +133,10 @@ def _new_dataset(wanted: DatasetSpec) -> Iterator[Step | Refusal]:
         details.append(f"deliver_by {', '.join(wanted.deliver_by)}")
     if wanted.shards != 1:
         details.append(f"shards {wanted.shards}")
-    yield _step(CreateDataset(wanted), Action.CREATE, name, details)
+    yield _step(CreateDataset(wanted), StepAction.CREATE, name, details)
 
 
-def _dataset(there: DatasetSpec, wanted: DatasetSpec) -> Iterator[Step | Refusal]:
+def _dataset(there: DatasetSpec, wanted: DatasetSpec) -> Iterator[Step | StepRefusal]:
     name = short_name(there.name)
     if there.deliver_by != wanted.deliver_by:
         yield _fixed("dataset", name, "deliver_by", there.deliver_by, wanted.deliver_by)
@@ -150,19 +150,19 @@ def _dataset(there: DatasetSpec, wanted: DatasetSpec) -> Iterator[Step | Refusal
     for change in changes:
         if isinstance(change, Impossible):
             hint = change.hint and change.hint.replace("DATASET", name)
-            yield Refusal("dataset", name, f"column {change.column}: {change.reason}", hint)
+            yield StepRefusal("dataset", name, f"column {change.column}: {change.reason}", hint)
     more = [c for c in changes if isinstance(c, AddColumn | WidenColumn)]
     less = [c for c in changes if isinstance(c, DropColumn)]
     if more:
         words = [f"{'add' if isinstance(c, AddColumn) else 'widen'} column {c.name}: {type_text(c.type)}" for c in more]
-        yield _step(AlterDataset(there.name, tuple(more)), Action.CHANGE, name, words)
+        yield _step(AlterDataset(there.name, tuple(more)), StepAction.CHANGE, name, words)
     if less:
         words = [f"drop column {c.name}" for c in less]
-        yield _step(AlterDataset(there.name, tuple(less)), Action.REMOVE, name, words, Permission.DROP_COLUMN)
+        yield _step(AlterDataset(there.name, tuple(less)), StepAction.REMOVE, name, words, Permission.DROP_COLUMN)
 
 
-def _fixed(what: str, name: str, key: str, before: Sequence[str], after: Sequence[str]) -> Refusal:
-    return Refusal(
+def _fixed(what: str, name: str, key: str, before: Sequence[str], after: Sequence[str]) -> StepRefusal:
+    return StepRefusal(
         what,
         name,
         f"{key} is {', '.join(before) or 'nothing'} and cannot become {', '.join(after) or 'nothing'}",
@@ -173,27 +173,27 @@ def _fixed(what: str, name: str, key: str, before: Sequence[str], after: Sequenc
 # Sinks.
 
 
-def _sinks(declared: Declaration, found: Found, wish: Wish) -> _Draft:
+def _sinks(declared: Declaration, found: LakeFound, wish: Wish) -> _Draft:
     exists = set(found.datasets) | declared.datasets.keys()
     for name, wanted in declared.sinks.items():
         there = found.lake.sinks.get(name)
         if wanted.dataset not in exists:
-            yield Refusal("sink", name, f"there is no dataset {short_name(wanted.dataset)}", "Declare it, too.")
+            yield StepRefusal("sink", name, f"there is no dataset {short_name(wanted.dataset)}", "Declare it, too.")
         elif there is None:
             rows = "new rows only" if wanted.from_now else "all rows"
             details = [f"{wanted.kind}, dataset {short_name(wanted.dataset)}, {rows}"]
             details += [f"{k} = {v}" for k, v in sorted(wanted.options.items())]
-            yield _step(AddSink(wanted), Action.CREATE, name, details)
+            yield _step(AddSink(wanted), StepAction.CREATE, name, details)
         else:
             yield from _sink(there, wanted, found)
     for name in sorted(found.lake.sinks.keys() - declared.sinks.keys()):
         if wish.prune:
-            yield _step(RemoveSink(name), Action.REMOVE, name, needs=Permission.REMOVE_SINK)
+            yield _step(RemoveSink(name), StepAction.REMOVE, name, needs=Permission.REMOVE_SINK)
         else:
             yield f"sink {name}"
 
 
-def _sink(there: SinkSpec, wanted: SinkSpec, found: Found) -> Iterator[Step | Refusal]:
+def _sink(there: SinkSpec, wanted: SinkSpec, found: LakeFound) -> Iterator[Step | StepRefusal]:
     name = there.name
     if there.dataset != wanted.dataset:
         yield _fixed("sink", name, "dataset", [short_name(there.dataset)], [short_name(wanted.dataset)])
@@ -216,18 +216,18 @@ def _sink(there: SinkSpec, wanted: SinkSpec, found: Found) -> Iterator[Step | Re
     words += [f"{k}: {there.options[k]} → not set" for k in unset]
     harmless = not ({*given, *unset} - set(kind.harmless))
     needs = None if harmless else Permission.CHANGE_DELIVERY
-    yield _step(UpdateSink(name, given, unset), Action.CHANGE, name, words, needs)
+    yield _step(UpdateSink(name, given, unset), StepAction.CHANGE, name, words, needs)
 
 
 # Rules and schedules.
 
 
-def _rules(declared: Declaration, found: Found, wish: Wish) -> _Draft:
+def _rules(declared: Declaration, found: LakeFound, wish: Wish) -> _Draft:
     for name, wanted in declared.rules.items():
         if refusal := _in_settings("retain", short_name(name), found.named.get(rule_key(name))):
             yield refusal
         elif name not in found.datasets and name not in declared.datasets:
-            yield Refusal("retain", short_name(name), "there is no such dataset", "Declare it, too.")
+            yield StepRefusal("retain", short_name(name), "there is no such dataset", "Declare it, too.")
         else:
             before = found.lake.rules.get(name)
             if before is not None and before.spelled() == wanted.spelled():
@@ -238,7 +238,7 @@ def _rules(declared: Declaration, found: Found, wish: Wish) -> _Draft:
             yield _step(ChangeRule(name, before, wanted), _action(before), short_name(name), words, needs)
     yield from _forgotten(
         found.lake.rules, declared.rules, found.named, wish,
-        lambda n: _step(ChangeRule(n, found.lake.rules[n], None), Action.REMOVE, short_name(n)), rule_key, "retain",
+        lambda n: _step(ChangeRule(n, found.lake.rules[n], None), StepAction.REMOVE, short_name(n)), rule_key, "retain",
         dropped=set(found.datasets) - declared.datasets.keys(),
     )  # fmt: skip
 
@@ -254,7 +254,7 @@ def deletes_more(before: RetainSettings | None, after: RetainSettings) -> bool:
     return before.drop_after is None or after.drop_after is None or after.drop_after < before.drop_after
 
 
-def _schedules(declared: Declaration, found: Found, wish: Wish) -> _Draft:
+def _schedules(declared: Declaration, found: LakeFound, wish: Wish) -> _Draft:
     for kind, wanted in declared.schedules.items():
         if refusal := _in_settings("schedule", kind, found.named.get(schedule_key(kind))):
             yield refusal
@@ -266,13 +266,18 @@ def _schedules(declared: Declaration, found: Found, wish: Wish) -> _Draft:
         words = [wanted if before is None else f"{before} → {wanted}"]
         yield _step(ChangeSchedule(kind, before, wanted), _action(before), kind, words, needs)
     yield from _forgotten(
-        found.lake.schedules, declared.schedules, found.named, wish,
-        lambda k: _step(ChangeSchedule(k, found.lake.schedules[k], None), Action.REMOVE, k), schedule_key, "schedule",
-    )  # fmt: skip
+        found.lake.schedules,
+        declared.schedules,
+        found.named,
+        wish,
+        lambda k: _step(ChangeSchedule(k, found.lake.schedules[k], None), StepAction.REMOVE, k),
+        schedule_key,
+        "schedule",
+    )
 
 
 def _schedule_needs(
-    kind: str, before: str | None, wanted: str, declared: Declaration, found: Found, wish: Wish
+    kind: str, before: str | None, wanted: str, declared: Declaration, found: LakeFound, wish: Wish
 ) -> Permission | None:
     """A schedule that begins lets loose what was declared before it."""
     if kind == RECONCILE_ACT:
@@ -308,10 +313,10 @@ def _forgotten(
             yield f"{what} {short_name(name)}"
 
 
-def _in_settings(what: str, name: str, setting: str | None) -> Refusal | None:
+def _in_settings(what: str, name: str, setting: str | None) -> StepRefusal | None:
     if setting is None:
         return None
-    return Refusal(
+    return StepRefusal(
         what,
         name,
         f"{setting} is set in the settings file or the environment, and has one place at a time",
@@ -319,8 +324,8 @@ def _in_settings(what: str, name: str, setting: str | None) -> Refusal | None:
     )
 
 
-def _action(before: object | None) -> Action:
-    return Action.CREATE if before is None else Action.CHANGE
+def _action(before: object | None) -> StepAction:
+    return StepAction.CREATE if before is None else StepAction.CHANGE
 
 
 def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
@@ -338,6 +343,6 @@ _WHAT: dict[type[Any], str] = {
 
 
 def _step(
-    operation: Operation, action: Action, name: str, details: Sequence[str] = (), needs: Permission | None = None
+    operation: Operation, action: StepAction, name: str, details: Sequence[str] = (), needs: Permission | None = None
 ) -> Step:
     return Step(operation, action, _WHAT[type(operation)], name, tuple(details), needs)

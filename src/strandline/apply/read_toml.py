@@ -11,11 +11,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from strandline.apply.declaration import DatasetSpec, Declaration, SinkSpec
 from strandline.core.errors import ConfigError, InputError, UsageError
-from strandline.core.replication import SHARDS_MAX
-from strandline.core.settings_maintain import RetainSettings
-from strandline.core.settings_section import Cron, named_tables
+from strandline.core.settings.maintain import RetainSettings
+from strandline.core.settings.section import Cron, named_tables
+from strandline.core.sites.replication import SHARDS_MAX
+from strandline.core.text.wording import nearest
 from strandline.core.types import History
-from strandline.core.wording import nearest
 from strandline.iceberg.metadata.identifier import full_name
 from strandline.iceberg.schema.partitioning import parse_partition_by
 from strandline.iceberg.schema.schema_file import parse_columns

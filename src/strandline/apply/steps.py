@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from strandline.apply.declaration import DatasetSpec, Declaration, SinkSpec
-from strandline.core.settings_maintain import RetainSettings
+from strandline.core.settings.maintain import RetainSettings
 from strandline.iceberg.schema.alteration import Alteration
 
 
@@ -22,7 +22,7 @@ class Permission(StrEnum):
     RECONCILE_ACT = "reconcile-act"
 
 
-class Action(StrEnum):
+class StepAction(StrEnum):
     CREATE = "create"
     CHANGE = "change"
     REMOVE = "remove"
@@ -81,7 +81,7 @@ Operation = CreateDataset | AlterDataset | DropDataset | AddSink | UpdateSink | 
 @dataclass(frozen=True, slots=True)
 class Step:
     operation: Operation
-    action: Action
+    action: StepAction
     what: str  # `dataset`, `sink`, `retain` or `schedule`
     name: str
     details: tuple[str, ...] = ()  # one line each, for people
@@ -89,7 +89,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class StepRefusal:
     what: str
     name: str
     reason: str
@@ -99,7 +99,7 @@ class Refusal:
 @dataclass(frozen=True, slots=True)
 class Plan:
     steps: tuple[Step, ...] = ()
-    refused: tuple[Refusal, ...] = ()  # with any of them, nothing is done
+    refused: tuple[StepRefusal, ...] = ()  # with any of them, nothing is done
     unchanged: int = 0
     not_declared: tuple[str, ...] = ()  # `sink partner`: there, and left alone
 
@@ -113,7 +113,7 @@ class KindOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LakeFound:
     """What the lake has. `lake` has all sinks, rules and schedules, and the datasets that the plan needs."""
 
     lake: Declaration

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import cached_property, wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -15,7 +15,9 @@ from rich.markup import escape
 from strandline.cli.output import Output
 from strandline.cli.render.progress import OneBar, one_bar
 from strandline.core.errors import RefusedError, UsageError
-from strandline.lake import Lake, open_lake
+
+if TYPE_CHECKING:
+    from strandline.lake import Lake
 
 START, ROWS, DELIVERY, CARE = "Begin", "Rows", "Delivery", "Care"  # the groups that `strandline --help` shows
 EVENT_LINES = "One JSON document per line on standard output, one for each event."  # --json of a daemon
@@ -54,6 +56,8 @@ class Call(Output):
     @cached_property
     def lake(self) -> Lake:
         """The lake that --config names. Opening it starts no Spark."""
+        from strandline.lake import open_lake  # settings and SQL: half a second that help does not need
+
         return open_lake(self.config)
 
     def close(self) -> None:

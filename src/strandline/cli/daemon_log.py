@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from strandline.core.masking import masked_within
+from strandline.core.text.masking import masked_within
 
 if TYPE_CHECKING:
     from strandline.core.errors import StrandlineError
-    from strandline.core.reconcile_records import Asked
-    from strandline.core.reconcile_records import Run as Sweep
-    from strandline.core.settings_reconcile import ReconcileSettings
+    from strandline.core.records.maintenance_records import MaintenanceKind
+    from strandline.core.records.reconcile_records import Asked
+    from strandline.core.records.reconcile_records import ReconcileRun as Sweep
+    from strandline.core.settings.reconcile import ReconcileSettings
     from strandline.core.types import Dataset
     from strandline.deliver.tick import SinkReport, TickReport
-    from strandline.lake import Lake
-    from strandline.ledger.maintain.runs import Kind, Run
+    from strandline.ledger.maintain.runs import MaintenanceRun
     from strandline.receive.intake import BatchReport
-    from strandline.replicate.follower import FollowReport
+    from strandline.replicate.follow.follower import FollowReport
 
 
 class DaemonLog:
@@ -76,16 +76,16 @@ class DaemonLog:
 
     # Maintenance.
 
-    def scheduled(self, lake: Lake, crons: Mapping[str, str]) -> None:
+    def scheduled(self, crons: Mapping[str, str], unused_rules: Sequence[str]) -> None:
         self.write("scheduled", **(crons or {"maintenance": "never"}))
-        for name in lake.maintenance.rules_without_dataset():
+        for name in unused_rules:
             hint = "There is no such dataset yet: check its retention rule."
             self.write("rule_without_dataset", dataset=name, hint=hint)
 
-    def begun(self, dataset: Dataset, kind: Kind) -> None:
+    def begun(self, dataset: Dataset, kind: MaintenanceKind) -> None:
         self.write("maintaining", kind=kind.value, dataset=dataset.name)
 
-    def ended(self, run: Run) -> None:
+    def ended(self, run: MaintenanceRun) -> None:
         self.write(
             "maintained",
             kind=run.kind.value,

@@ -6,13 +6,13 @@ import os
 from pathlib import Path
 
 from strandline.core.errors import ConfigError, StrandlineError
-from strandline.core.settings import LakeConfig, find_config, load_config
-from strandline.core.wording import plural
-from strandline.iceberg.session.runtime import Check, runtime_report
+from strandline.core.settings.lake_config import LakeConfig, find_config, load_config
+from strandline.core.text.wording import plural
+from strandline.iceberg.session.runtime import RuntimeCheck, runtime_report
 from strandline.lake import Lake
 
 
-def all_checks(config: Path | None) -> list[Check]:
+def all_checks(config: Path | None) -> list[RuntimeCheck]:
     return [*runtime_report(s3=is_s3(config)), *_lake_checks(config)]
 
 
@@ -36,21 +36,21 @@ def _config(named: Path | None) -> LakeConfig | None:
     return load_config(path)
 
 
-def _lake_checks(named: Path | None) -> list[Check]:
+def _lake_checks(named: Path | None) -> list[RuntimeCheck]:
     """The checks up to the first that fails: those after it depend on it."""
-    checks: list[Check] = []
+    checks: list[RuntimeCheck] = []
     what = "settings"
     try:
         config = _config(named)
         if config is None:
-            return [Check("lake", True, "none here; `strandline init` creates one")]
+            return [RuntimeCheck("lake", True, "none here; `strandline init` creates one")]
         with Lake(config) as lake:
-            checks.append(Check(what, True, str(config.home)))
+            checks.append(RuntimeCheck(what, True, str(config.home)))
             what = "ledger"
             lake.open()
-            checks.append(Check(what, True, f"lake {lake.id}, {plural(len(lake.datasets()), 'dataset')}"))
+            checks.append(RuntimeCheck(what, True, f"lake {lake.id}, {plural(len(lake.datasets()), 'dataset')}"))
             what = "witness"
-            checks.append(Check(what, True, f"last sequence number: {lake.witness.read().highest:,}"))
+            checks.append(RuntimeCheck(what, True, f"last sequence number: {lake.witness.read().highest:,}"))
     except StrandlineError as e:
-        checks.append(Check(what, False, e.message, e.hint))
+        checks.append(RuntimeCheck(what, False, e.message, e.hint))
     return checks

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
-from strandline.core.masking import masked
+from strandline.core.documents import iso
+from strandline.core.text.masking import masked
 
 
 @contextmanager
@@ -41,7 +42,7 @@ class _Lines(logging.Formatter):
         self._as_json = as_json
 
     def format(self, record: logging.LogRecord) -> str:
-        at = datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z")
+        at = iso(datetime.fromtimestamp(record.created, UTC))
         said = {"at": at, "event": "log", "level": record.levelname.lower(), "logger": record.name}
         said["message"] = masked(record.getMessage())  # before the escapes of JSON, which may hide a secret
         if record.exc_info:

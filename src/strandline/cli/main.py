@@ -6,16 +6,16 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 
 import typer
-from rich.text import Text
 
 from strandline.cli.command import CARE, DELIVERY, ROWS, START
 from strandline.cli.log_lines import mask_stray_lines
@@ -24,7 +24,7 @@ from strandline.core import failpoints
 from strandline.core.actor import Actor, Trigger, set_process_actor, system_user
 from strandline.core.documents import error_document
 from strandline.core.errors import StrandlineError, UsageError, unexpected_message
-from strandline.core.masking import masked
+from strandline.core.text.masking import masked
 from strandline.iceberg.session.java import refuse_windows
 
 INTERRUPTED = 128 + signal.SIGINT
@@ -42,6 +42,7 @@ MODULES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "receive": ("receive",),
         "spool": ("spool",),
         "token": ("token",),
+        "consumer": ("consumer",),
         "follower": ("follower",),
     },
     CARE: {
@@ -60,9 +61,31 @@ MODULES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 }
 
 
+# What `strandline --help` says of each command; `make docs` writes it from the commands.
+HELP_INDEX = Path(__file__).with_name("help_index.json")
+
+
 def application(only: str | None = None) -> typer.Typer:
     """`strandline` with all commands, or with those of the module that has the command `only`, if one has: the imports
     are most of the time of a short command."""
+    app = _without_commands()
+    found = {module for modules in MODULES.values() for module, names in modules.items() if only in names}
+    for panel, modules in MODULES.items():
+        for module in modules:
+            if not found or module in found:
+                app.add_typer(import_module(f"strandline.cli.commands.{module}").app, rich_help_panel=panel)
+    return app
+
+
+def listing() -> typer.Typer:
+    """`strandline` with the names of its commands and what help says of each, and nothing behind them."""
+    app = _without_commands()
+    for name, listed in json.loads(HELP_INDEX.read_text("utf-8")).items():
+        app.command(name, help=listed["help"], rich_help_panel=listed["panel"])(_nothing)
+    return app
+
+
+def _without_commands() -> typer.Typer:
     app = typer.Typer(
         name="strandline",
         help="Every row of an Iceberg lake to every sink exactly once, and only once it is settled.",
@@ -71,12 +94,20 @@ def application(only: str | None = None) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback(invoke_without_command=True)(root)
-    found = {module for modules in MODULES.values() for module, names in modules.items() if only in names}
-    for panel, modules in MODULES.items():
-        for module in modules:
-            if not found or module in found:
-                app.add_typer(import_module(f"strandline.cli.commands.{module}").app, rich_help_panel=panel)
     return app
+
+
+def _nothing() -> None:
+    raise AssertionError("a command was called that is only listed")
+
+
+def _application_for(arguments: Sequence[str]) -> typer.Typer:
+    """With no more commands loaded than the arguments can name. After an option, any argument might be the command."""
+    names = {name for modules in MODULES.values() for listed in modules.values() for name in listed}
+    first = next(iter(arguments), None)
+    if first in names:
+        return application(only=first)
+    return listing() if names.isdisjoint(arguments) else application()
 
 
 def root(
@@ -133,7 +164,7 @@ def _invoke(arguments: Sequence[str]) -> int:
         failpoints.arm_from(os.environ)
     except ValueError as e:
         raise UsageError(f"STRANDLINE_FAILPOINT: {e}") from e
-    command = typer.main.get_command(application(only=next(iter(arguments), None)))
+    command = typer.main.get_command(_application_for(arguments))
     set_process_actor(Actor(system_user(), Trigger.COMMAND))
     try:
         with command.make_context("strandline", list(arguments)) as context:
@@ -144,6 +175,8 @@ def _invoke(arguments: Sequence[str]) -> int:
 
 
 def _report(error: StrandlineError, *, as_json: bool) -> int:
+    from rich.text import Text
+
     out = Output(as_json=as_json)
     if as_json:
         print(dumps({"error": error_document(error)}), flush=True)
@@ -175,6 +208,8 @@ def _unexpected(error: Exception) -> StrandlineError:
 
 
 def _traceback(error: Exception) -> str:
+    import traceback
+
     return masked("".join(traceback.format_exception(error)))
 
 

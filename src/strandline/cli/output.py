@@ -19,14 +19,14 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from strandline.core.documents import json_text
-from strandline.core.masking import masked
+from strandline.core.text.masking import masked
 
-PIPE_WIDTH = 10_000  # a pipe has no width: no line is broken, so that a path stays one word for whoever reads it
+PIPE_WIDTH = 10_000  # a pipe has no width: no line is broken, so that a script reads a path as one word
 
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Rich would end the process with an exit code of its own; `main` handles it."""
+        """Rich would end the process with its own exit code; `main` chooses the exit code."""
         raise BrokenPipeError
 
 

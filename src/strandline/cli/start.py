@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 
 # Python's default is 700: a command that lists much would search what it lists over and over
 OBJECTS_BEFORE_A_SEARCH = 100_000
@@ -12,6 +13,11 @@ _NO_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 
 
 def main() -> None:
+    if sys.argv[1:] == ["--version"]:
+        from strandline import __version__
+
+        print(__version__)
+        return
     gc.disable()  # modules are not garbage
     are_plugins_looked_for = _NO_PLUGINS not in os.environ
     os.environ.setdefault(_NO_PLUGINS, "__all__")

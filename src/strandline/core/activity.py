@@ -1,6 +1,6 @@
-"""What this process has done, told to whoever counts it: a server does, for `/metrics`.
+"""Reports what this process has done to observers: a server counts it for `/metrics`.
 
-Without an observer, telling costs nothing."""
+Without an observer, a report costs nothing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _observers: list[Observer] = []
 
 @contextmanager
 def observing(observer: Observer) -> Iterator[None]:
-    """Tells the observer of everything that ends meanwhile, in whichever thread."""
+    """Inside the block, the observer gets every activity that ends, in whichever thread."""
     _observers.append(observer)
     try:
         yield
@@ -43,8 +43,8 @@ def observing(observer: Observer) -> Iterator[None]:
         _observers.remove(observer)
 
 
-def tell(activity: Activity) -> None:
-    """Never fails: counting must not harm the work."""
+def report_activity(activity: Activity) -> None:
+    """Reports the activity to all observers. Never fails: counting must not harm the work."""
     for observer in tuple(_observers):
         try:
             observer(activity)
@@ -53,10 +53,10 @@ def tell(activity: Activity) -> None:
 
 
 class Stopwatch:
-    """Measures one piece of work; `tell` says how it ended."""
+    """Measures one piece of work; `report_activity` reports how it ended."""
 
     def __init__(self, kind: ActivityKind, name: str) -> None:
         self._kind, self._name, self._began = kind, name, time.monotonic()
 
     def tell(self, outcome: str, *, rows: int = 0) -> None:
-        tell(Activity(self._kind, self._name, outcome, time.monotonic() - self._began, rows))
+        report_activity(Activity(self._kind, self._name, outcome, time.monotonic() - self._began, rows))

@@ -1,9 +1,8 @@
 """Who acts: the name and the trigger that audit events and records of runs store by themselves.
 
-A command sets the actor of its process once. Inside it, whoever acts for somebody else (a request, a schedule) says so
-with `acting_as`. A new thread knows only the actor of the process: work that is handed to another thread goes through
-`carried`.
-"""
+A command sets the actor of its process once. Inside it, code that acts for another actor (a request, a schedule) says
+so with `acting_as`. A new thread knows only the actor of the process: work that is handed to another thread goes
+through `carried`."""
 
 from __future__ import annotations
 
@@ -24,13 +23,13 @@ T = TypeVar("T")
 
 
 class Trigger(StrEnum):
-    """Through what somebody acts."""
+    """Through what an actor acts."""
 
     COMMAND = "command"  # a command line
     API = "api"  # a request to the HTTP API
     PAGE = "page"  # the dashboard in a browser
     SCHEDULE = "schedule"  # a schedule in the settings was due
-    DAEMON = "daemon"  # work of `strandline run`, `serve` or `receive` that nobody asked for one by one
+    DAEMON = "daemon"  # work that `strandline run`, `serve` or `receive` does without a request
     LIBRARY = "library"  # a program that imports Strandline
 
 
@@ -44,7 +43,7 @@ SCHEDULE = Actor("schedule", Trigger.SCHEDULE)
 
 
 def system_user() -> str:
-    """The user that the process runs as. Not from the environment, where anybody can write another name."""
+    """The user that the process runs as. Not from the environment, which every user can change."""
     user = os.geteuid()
     try:
         return pwd.getpwuid(user).pw_name
@@ -53,7 +52,7 @@ def system_user() -> str:
 
 
 class _Process:
-    """The actor of threads that act for nobody else."""
+    """The actor of threads without an actor of their own."""
 
     actor: Actor | None = None
 

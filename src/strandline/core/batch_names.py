@@ -9,13 +9,18 @@ from __future__ import annotations
 import re
 from uuid import uuid4
 
-from strandline.core.bounded_text import BATCH_ID_BYTES_MAX
+from strandline.core.text.bounded_text import BATCH_ID_BYTES_MAX
 
 _NAME = re.compile(r"received-[0-9a-f]{32}(\.[01])*")
 
 
 def new_name() -> str:
     return f"received-{uuid4().hex}"
+
+
+def is_name(batch_id: str) -> bool:
+    """Whether a receiver may have made the batch. A person's batch may be called `received-` and something else."""
+    return _NAME.fullmatch(batch_id) is not None
 
 
 def part_name(name: str, part: int) -> str:

@@ -1,7 +1,7 @@
 """Whether the work of this thread was called off.
 
-Whoever begins work that can be called off says so once, with `called_off_by`: a task, a run, a loop, a deliverer.
-Whatever the work does asks here, however deep inside: a settling that waits for another, a request to a silent
+Code that begins work which can be called off (a task, a run, a loop, a deliverer) says so once, with `called_off_by`.
+Every function that the work calls can ask here: one that waits for another thread, one that sends a request to a silent
 destination. The Spark jobs of the thread are cancelled by it (`iceberg/session/job_watch.py`). Work that is handed to
 another thread goes through `carried` (`actor.py`).
 """
@@ -24,8 +24,7 @@ _LOOKS_SECONDS = 0.2
 
 
 class Stopping(threading.Event):
-    """Set when work is called off. Knows who asked, if somebody asked for this work alone: otherwise, its process
-    stops."""
+    """Set when work is called off. `by` names the actor who called off this work alone; None: its process stops."""
 
     by: str | None = None
 
@@ -78,13 +77,13 @@ def is_called_off() -> bool:
     return any(event.is_set() for event in events_of_this_thread())
 
 
-def check_going() -> None:
+def check_not_called_off() -> None:
     """Raises CalledOff if the work of this thread was called off."""
     _check(events_of_this_thread())
 
 
 def check_for_other_threads() -> Callable[[], None]:
-    """`check_going` of this thread's work, which any thread may call."""
+    """`check_not_called_off` of this thread's work, which any thread may call."""
     return partial(_check, events_of_this_thread())
 
 
@@ -119,7 +118,7 @@ class _Lock(Protocol):
 def taking(lock: _Lock) -> Iterator[None]:
     """Holds the lock inside the block. Raises CalledOff if the work is called off while it waits for the lock."""
     while not lock.acquire(timeout=_LOOKS_SECONDS):
-        check_going()
+        check_not_called_off()
     try:
         yield
     finally:

@@ -7,8 +7,10 @@ import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
+
+from strandline.core.text.wording import duration, moment
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # After a reboot, a gap without any record may mean that the machine was off, or that the clock was set forward. So a
@@ -17,7 +19,7 @@ SILENCE_MAX = timedelta(hours=12)
 # The limit after a skipped run: a lake that is used once a day, from another machine each time, must not skip forever.
 SILENCE_AGAIN_MAX = timedelta(days=1)
 # The most runs in a row that skip because of a gap. A lake that is used more rarely, from another machine each time,
-# would skip forever. After so many runs that saw time go on, the next one trusts the clock.
+# would skip forever. After so many runs whose times only rise, the next one trusts the clock.
 SKIPS_MAX = 2
 
 
@@ -47,10 +49,10 @@ def judge(
     `seen` are the recorded times that matter: the ends of the longest gap, and the newest. `skipped` are the runs that
     were skipped right before this one, oldest first. Once a run was skipped, recorded times ahead of it and of this run
     are no longer trusted: a clock that is behind makes retention keep rows, which is safe. A clock that is ahead makes
-    retention delete rows, so it is trusted later, and only if the skipped runs saw time go on."""
+    retention delete rows, so it is trusted later, and only if the times of the skipped runs rise."""
     if stored is not None and stored.boot == now.boot and stored.up is not None and now.up is not None:
         by = (now.wall - stored.wall) - (now.up - stored.up)
-        return Jump(by, f"the clock was set {_way(by)} since {_spell(stored.wall)}") if abs(by) > jump else None
+        return Jump(by, f"the clock was set {_way(by)} since {moment(stored.wall)}") if abs(by) > jump else None
     known = sorted(seen) if stored is None else [stored.wall, *sorted(m for m in seen if m > stored.wall)]
     if not known:
         return None
@@ -58,7 +60,7 @@ def judge(
     behind = None
     if by < -jump:
         settled = bool(skipped) and stored is not None and now.wall >= stored.wall - jump
-        behind = Jump(by, f"the clock is {_way(by)} of what was recorded at {_spell(known[-1])}", believed=settled)
+        behind = Jump(by, f"the clock is {_way(by)} of what was recorded at {moment(known[-1])}", believed=settled)
         if not settled:
             return behind
         known = [m for m in known if m <= now.wall + jump]
@@ -66,33 +68,25 @@ def judge(
     longest = SILENCE_AGAIN_MAX + jump if skipped else max(SILENCE_MAX, jump)
     if silence <= longest:
         return behind
-    goes_on = all(a <= b + jump for a, b in itertools.pairwise([*skipped, now.wall]))
-    words = f"nothing was recorded for {_length(silence)} after {_spell(since)}: a machine that was off, or a clock "
-    return Jump(silence, words + "that was set forward", believed=goes_on and len(skipped) >= SKIPS_MAX)
+    rises = all(a <= b + jump for a, b in itertools.pairwise([*skipped, now.wall]))
+    silent = f"nothing was recorded for {duration(silence.total_seconds())} after {moment(since)}"
+    words = f"{silent}: a machine that was off, or a clock that was set forward"
+    return Jump(silence, words, believed=rises and len(skipped) >= SKIPS_MAX)
 
 
 def _way(by: timedelta) -> str:
-    return f"{_length(abs(by))} {'ahead' if by > timedelta() else 'behind'}"
-
-
-def _length(by: timedelta) -> str:
-    hours = by.total_seconds() / 3600
-    return f"{hours / 24:,.1f} days" if hours >= 48 else f"{hours:,.1f} hours"
-
-
-def _spell(moment: datetime) -> str:
-    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return f"{duration(abs(by).total_seconds())} {'ahead' if by > timedelta() else 'behind'}"
 
 
 def elapsed_seconds() -> float:
-    """A clock that only goes forward, and that goes on while the machine sleeps: a lease must not survive a suspend."""
+    """A clock that only goes forward, also while the machine sleeps: a lease must not survive a suspend."""
     try:
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     except (OSError, AttributeError):
         return time.monotonic()
 
 
-def here(wall: datetime) -> Moment:
+def current_moment(wall: datetime) -> Moment:
     """This machine's clock."""
     try:
         boot, up = _BOOT_ID.read_text("ascii").strip(), time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -71,7 +71,7 @@ class Lane:
     sink: SinkId
     generation: int
     partition: str
-    continuation: str  # the watermark as a token; every read compares it with `mark`
+    continuation: str  # the watermark as a token; every read compares it with `mark`, the watermark as a number
     mark: Seq | None
     exported: int
     withheld: int

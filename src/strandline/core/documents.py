@@ -62,7 +62,8 @@ def _plain(value: object) -> object:
 
 
 def iso(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    """As a row's timestamp is written: always with six digits after the second."""
+    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def error_document(error: StrandlineError) -> Document:

@@ -8,8 +8,9 @@ StrandlineError
 │   ├── NoSuchDataset
 │   ├── NoSuchSink
 │   ├── NoSuchFollower
+│   ├── NoSuchConsumer
 │   └── NoSuchRun
-├── RefusedError          a guard said no                                 exit 3
+├── RefusedError          a guard refused the request                                 exit 3
 │   ├── BatchConflict     the same batch id with other rows
 │   ├── BatchEnded        a batch of received rows whose rows are in other batches by now
 │   ├── InputRefused      rows that do not fit, and --strict
@@ -29,38 +30,38 @@ StrandlineError
 │   ├── UnsafeCatalog     JDBC over a network database
 │   ├── SweepRunning      another run of the reconciler is under way
 │   ├── DestinationTaken  another sink, dataset or lake delivers to a place
-│   ├── SinkStopped       a sink is in a state that a person has to look at
-│   ├── MarkUnreadable    a sink's watermark is unreadable or contradicts itself
+│   ├── SinkStopped       a sink is in a state that a person has to resolve
+│   ├── WatermarkUnreadable a sink's watermark is unreadable or contradicts itself
 │   ├── AlreadyRunning    the same maintenance of the same dataset, or the same task, is under way
 │   ├── TooManyTasks      this process works on as many tasks as it may
 │   └── Skipped           maintenance that is not safe now; the next run may be
-│       └── CalledOff     somebody stopped the work before it was done
-└── FailedError           it was tried and did not work                   exit 1
+│       └── CalledOff     the work was called off before it was done
+└── FailedError           the request was valid, and failed                   exit 1
     ├── RuntimeMissing    Java or the Iceberg jars are missing or have an unfit version
     ├── InputError        a file that cannot be read as what it claims to be
     ├── StampMismatch     the rows changed between counting and writing
     ├── BlockLost         the ledger no longer knows the block, or gave it to another
-    ├── BlockHeld         nobody can tell whether it was published; a person decides
+    ├── BlockHeld         it is unknown whether it was published; a person decides
     ├── CommitUnknown     the outcome could not be read back yet
     ├── StorageError      the warehouse or the ledger cannot be read or written
     │   └── LedgerRefused the ledger's database refused a statement: nothing was written
     ├── SegmentDamaged    rows from a leader that arrived changed or not completely
     ├── DuplicateNumbers  two rows have the same sequence number
     ├── LeaseLost         another deliverer took the sink over, or another run the reconciler
-    ├── TaskDied          the process of a task gave no sign of life any more
+    ├── TaskDied          the process of a task has stopped renewing its lease
     ├── ReferencesTooMany more references than one process may hold in memory
-    ├── MarkMoved         the ledger changed under a delivery
+    ├── WatermarkMoved    the ledger changed under a delivery
     ├── LedgerBusy        another process holds the ledger
     └── ResyncNeeded      witness and counter differ: the ledger must be resynced
 """
 
 from __future__ import annotations
 
-from strandline.core.masking import masked
+from strandline.core.text.masking import masked
 
 
 class StrandlineError(Exception):
-    """Says what happened, what to do next (`hint`), and whether a retry helps. Known secrets are masked, because the
+    """What happened, what to do next (`hint`), and whether a retry helps. Known secrets are masked, because the
     message may quote a server."""
 
     exit_code = 1
@@ -97,6 +98,10 @@ class NoSuchSink(UsageError):
 
 
 class NoSuchFollower(UsageError):
+    pass
+
+
+class NoSuchConsumer(UsageError):
     pass
 
 
@@ -178,7 +183,7 @@ class UnsafeCatalog(RefusedError):
     pass
 
 
-class MarkUnreadable(RefusedError):
+class WatermarkUnreadable(RefusedError):
     pass
 
 
@@ -199,7 +204,7 @@ class Skipped(RefusedError):
 
 
 class CalledOff(Skipped):
-    """`by` is who asked for it; None if nobody asked for this work alone, but its process stops."""
+    """`by` is who asked for it; None if its process stops."""
 
     def __init__(self, message: str, *, hint: str | None = None, by: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -253,7 +258,7 @@ class DuplicateNumbers(FailedError):
     )
 
 
-class MarkMoved(FailedError):
+class WatermarkMoved(FailedError):
     retryable = True
 
 
@@ -266,8 +271,8 @@ class ResyncNeeded(FailedError):
 
 
 class DestinationTaken(RefusedError):
-    """The message names who delivers there. `sink` and `dataset` say it for those who must not show that to everybody;
-    both are None if it is not of this lake."""
+    """The message names the sink that delivers there. `sink` and `dataset` name it for callers that must not show the
+    message to everybody; both are None if the sink is not of this lake."""
 
     def __init__(
         self, message: str, *, hint: str | None = None, sink: str | None = None, dataset: str | None = None
@@ -293,7 +298,7 @@ class ReferencesTooMany(FailedError):
 
 
 def unexpected_message(error: BaseException) -> str:
-    """The message for an error that nobody raised on purpose: its type, and the first line of its own message."""
+    """The message for an error outside of the tree: its type, and the first line of its own message."""
     said = str(error).strip()
     return f"unexpected {type(error).__name__}: {said.splitlines()[0][:500] if said else 'no message'}"
 

@@ -21,7 +21,7 @@ _STEPS: Mapping[str, tuple[str, ...]] = {
     "publish": ("before_commit", "after_commit"),
     "settle": ("before_mark", "after_mark"),
     "abandon": ("before_witness", "after_witness", "after_commit", "after_branch"),
-    "open": ("before_epoch", "after_epoch", "after_roll_forward", "before_commit", "after_commit"),
+    "resync": ("before_epoch", "after_epoch", "after_roll_forward", "before_commit", "after_commit"),
     "postponed": ("after_epoch", "after_roll_forward", "after_commit"),
     "adopt": ("after_reserve", "before_commit", "after_commit", "after_mark"),
     "deliver": (
@@ -106,10 +106,11 @@ _STEPS: Mapping[str, tuple[str, ...]] = {
     ),
     "follower": ("after_record",),
     "registration": ("before_witness", "after_witness"),
-    "removal": ("after_mark", "after_write_off"),
+    "removal": ("after_mark", "after_write_off", "after_commit"),
     "lead": ("after_followed",),
     "record": ("before_witness", "after_witness", "after_commit"),
     "behind": ("before_epoch", "after_epoch", "before_commit", "after_commit"),
+    "told_bodies": ("after_receipt", "after_record"),
     "follow": (
         "after_table",
         "after_dataset",

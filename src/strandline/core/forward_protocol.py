@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import quote, unquote
 
-from strandline.core.bounded_text import check_text
 from strandline.core.errors import UsageError
+from strandline.core.text.bounded_text import check_text
 from strandline.core.types import Seq, SeqRange
 
 RECEIVER = "Strandline-Receiver"  # in every response of a receiver, with `VERSION`: it can be asked for a record
@@ -36,6 +36,7 @@ ARROW = "application/vnd.apache.arrow.stream"
 ENCODINGS = ("identity", "gzip", "zstd")
 
 KEY_CHARS_MAX = 255
+_ALGORITHMS = {"sha-256": "sha256", "sha-512": "sha512"}
 PARTITION_BYTES_MAX = 16 << 10  # what servers accept as a header
 
 
@@ -95,8 +96,8 @@ def chunk_key(identity: RangeIdentity) -> str:
 def identity_headers(identity: RangeIdentity) -> dict[str, str]:
     """All values are ASCII: partitions are encoded already, and the name of an adopted table, any text, is quoted."""
     lane = identity.lane
-    told = {} if identity.term is None else {TERM: str(identity.term)}
-    return told | {
+    term = {} if identity.term is None else {TERM: str(identity.term)}
+    return term | {
         LAKE: lane.lake,
         INSTANCE: lane.instance,
         GENERATION: str(lane.generation),
@@ -154,20 +155,18 @@ def _positive(name: str, text: str | None) -> int:
 
 def content_digest(body: bytes | memoryview) -> str:
     """The digest of the bytes as they are sent, in the notation of RFC 9530."""
-    return f"sha-256=:{base64.b64encode(hashlib.sha256(body).digest()).decode()}:"
+    return f"sha-256={_digest('sha256', body)}"
+
+
+def _digest(algorithm: str, body: bytes | memoryview) -> str:
+    return f":{base64.b64encode(hashlib.new(algorithm, body).digest()).decode()}:"
 
 
 def digest_fits(header: str, body: bytes | memoryview) -> bool:
     """Whether all digests in the header that we can check match the body. Unknown algorithms are ignored."""
     for part in header.split(","):
         name, _, value = part.strip().partition("=")
-        match name.strip().lower():
-            case "sha-256":
-                algorithm = "sha256"
-            case "sha-512":
-                algorithm = "sha512"
-            case _:
-                continue
-        if value.strip() != f":{base64.b64encode(hashlib.new(algorithm, body).digest()).decode()}:":
+        algorithm = _ALGORITHMS.get(name.strip().lower())
+        if algorithm is not None and value.strip() != _digest(algorithm, body):
             return False
     return True

@@ -30,7 +30,7 @@ class Continuation:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ReadBounds:
     """Rows with `after < _ingest_seq <= until`; `until` is None if nothing is settled yet."""
 
     after: Seq | None
@@ -73,6 +73,16 @@ def decode(token: str) -> Continuation:
     except (ValueError, TypeError, RecursionError) as e:
         raise TokenError("the token is damaged", hint=_HINT) from e
     return found
+
+
+def check_left_out(name: str, term: int | None) -> None:
+    """Raises TokenError. `term`: of a leader of which this site knows nothing, and which gave the token's number."""
+    if term is not None:
+        raise TokenError(
+            f"{name}: the leader of term {term} gave the token's number, and this lake's leader was promoted by force "
+            "without that one's rows: rows that are here may be missing before the token",
+            hint="Read from the beginning, or with a token from before that term.",
+        )
 
 
 def check(token: Continuation, *, lake: str, dataset: str, name: str, sealed: Seq | None) -> Seq | None:

@@ -8,9 +8,9 @@ from enum import StrEnum
 class Role(StrEnum):
     """A token has one role. A request needs one: `allows` says whether the token's role is enough."""
 
-    READ = "read"  # look at status, datasets, sinks and runs
-    WRITE = "write"  # look, and send rows to the receiver
-    REPLICATE = "replicate"  # look, and fetch what a follower needs
+    READ = "read"  # see status, datasets, sinks and runs
+    WRITE = "write"  # read, and send rows to the receiver
+    REPLICATE = "replicate"  # read, and fetch what a follower needs
     ADMIN = "admin"  # everything
 
 

@@ -1,4 +1,4 @@
-"""Secrets that settings and options name: `env:NAME`, and where only a secret is meant `file:PATH`. They are read when
+"""Secrets that settings and options name: `env:NAME`, or `file:PATH` where only a secret is allowed. They are read when
 they are needed, and never stored.
 """
 
@@ -8,9 +8,10 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from strandline.core.errors import ConfigError
-from strandline.core.masking import note_password, note_secret
+from strandline.core.text.masking import note_password, note_secret
 
 
 def resolve_secret(value: str | None) -> str | None:
@@ -48,6 +49,12 @@ def resolve_catalog_options(options: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
+def may_hold_secret(address: str) -> bool:
+    """Whether a URL has a user, a password or a query. It is stored and shown, so it must have none."""
+    parsed = urlsplit(address)
+    return parsed.username is not None or parsed.password is not None or bool(parsed.query)
+
+
 _SECRET_BYTES_MAX = 64 << 10
 
 
@@ -57,7 +64,7 @@ def read_secret(source: str) -> str:
     if not source.startswith("file:"):
         found = resolve_secret(source)
         if not found:
-            raise ConfigError(f"{source} is empty", hint="It is to hold a secret.")
+            raise ConfigError(f"{source} is empty", hint="It must contain a secret.")
         note_secret(found)
         return found
     path = Path(source.removeprefix("file:")).expanduser()

@@ -232,7 +232,7 @@ class TableCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Numbered:
+class NumberedRows:
     """How many rows of an adopted table got a sequence number, and in how many commits."""
 
     rows: int

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from strandline.core.read_token import Bounds, Continuation
-from strandline.core.settings import DeliverSettings, LakeConfig
+from strandline.core.read_token import Continuation, ReadBounds
+from strandline.core.settings.lake_config import DeliverSettings, LakeConfig
 from strandline.core.types import Dataset, Seq
 from strandline.ledger.engine import Ledger
 from strandline.ledger.replicate import sites
@@ -37,5 +37,5 @@ class DeliverContext:
 
 
 def settled(context: DeliverContext, dataset: Dataset, after: Seq | None, until: Seq) -> SettledView:
-    bounds = Bounds(after, until)
+    bounds = ReadBounds(after, until)
     return open_settled(context.config, context.ledger, context.tables(), context.lake, dataset, bounds)

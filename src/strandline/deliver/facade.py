@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from strandline.core.audit_events import Event
 from strandline.core.delivery_types import Intent, SinkRecord
 from strandline.core.errors import RefusedError
+from strandline.core.records.audit_events import Event
 from strandline.core.types import BlockId, BlockKind, Dataset, Reserved, Seq
 from strandline.deliver.context import DeliverContext
 from strandline.deliver.manage_sinks import Going, SinkReset, add_sink, plan_reset, remove_sink, reset_sink, update_sink
+from strandline.deliver.quarantine import rows as quarantined_rows
 from strandline.deliver.quarantine.replay import ReplayReport, replay
-from strandline.deliver.quarantine.rows import OnRows, QuarantinedRow, discard, list_rows, rows_to_discard
+from strandline.deliver.quarantine.rows import OnRows, QuarantinedRow
 from strandline.deliver.recover_sink import SinkRecovered, recover_sink
 from strandline.deliver.sink_session import Progress, no_progress
 from strandline.deliver.tick import Deliverer, TickReport, dataset_of
@@ -156,23 +157,22 @@ class Delivery:
         includes rows that were replayed or discarded since."""
         found: list[QuarantinedRow] = []
         for record in self._chosen(name):
-            found += list_rows(self.context, record, settled_too=settled_too, contents_max=contents_max - len(found))
+            left = contents_max - len(found)
+            found += quarantined_rows.list_rows(self.context, record, settled_too=settled_too, contents_max=left)
         return found
 
     def quarantined_page(
         self, names: Sequence[str], *, settled_too: bool = False, after: int | None = None, rows_max: int = 100
     ) -> list[QuarantinedRow]:
         """Rows of these sinks, without their content; `after` is the id of the last row of the previous page."""
-        from strandline.deliver.quarantine.rows import list_page
-
         records = [self.get(name) for name in names]
-        return list_page(self.context, records, settled_too=settled_too, after=after, rows_max=rows_max)
+        return quarantined_rows.list_page(
+            self.context, records, settled_too=settled_too, after=after, rows_max=rows_max
+        )
 
     def quarantined_contents(self, page: Sequence[QuarantinedRow]) -> Iterator[QuarantinedRow]:
         """The same rows with their content, as each is read from the warehouse."""
-        from strandline.deliver.quarantine.rows import read_contents
-
-        return read_contents(self.context, page)
+        return quarantined_rows.read_contents(self.context, page)
 
     def replay(
         self, name: str, numbers: Sequence[int] | None = None, *, on_progress: OnRows | None = None
@@ -194,8 +194,8 @@ class Delivery:
         """Give up quarantined rows for good: all of them, or those with these sequence numbers. A dry run returns the
         same rows, and changes nothing."""
         if dry_run:
-            return rows_to_discard(self.context, self.get(name), numbers)
-        return discard(self.context, name, numbers, on_progress)
+            return quarantined_rows.rows_to_discard(self.context, self.get(name), numbers)
+        return quarantined_rows.discard(self.context, name, numbers, on_progress)
 
     def _check_where(self, dataset: Dataset, where: str | None) -> None:
         """Raises UsageError for a condition that does not fit or is not stable. Only Spark can check it."""

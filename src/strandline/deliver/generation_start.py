@@ -28,10 +28,10 @@ def lane_began(lane: Lane, start: Seq | None, first: Mapping[LaneId, int]) -> in
     that it had not met: in a generation that sends rows again, known lanes start where the destination was."""
     if lane.id in first:
         return min(int(start or 0), first[lane.id])
-    return min(int(start or 0), int(lane.mark or 0)) if said_mark(lane) == (lane.mark, True) else 0
+    return min(int(start or 0), int(lane.mark or 0)) if watermark_of_token(lane) == (lane.mark, True) else 0
 
 
-def said_mark(lane: Lane) -> tuple[Seq | None, bool]:
+def watermark_of_token(lane: Lane) -> tuple[Seq | None, bool]:
     """The watermark in the lane's continuation token, and whether the token can be read."""
     try:
         return decode(lane.continuation).after, True
@@ -41,7 +41,7 @@ def said_mark(lane: Lane) -> tuple[Seq | None, bool]:
 
 def find_beginning(connection: Connection, dataset: DatasetId, instance: str, generation: int) -> Beginning | None:
     """The beginning by the record of a removed sink; None if this ledger never had the sink in that generation."""
-    known = [s for s, removed in sinks.ever_of_dataset(connection, dataset) if removed and s.instance == instance]
+    known = [s for s, removed in sinks.list_with_removed(connection, dataset) if removed and s.instance == instance]
     record = next((s for s in reversed(known) if s.generation == generation), None)
     return None if record is None else _beginning(connection, record)
 

@@ -8,9 +8,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
-from strandline.core.audit_events import Event
-from strandline.core.bounded_text import check_text
-from strandline.core.calling_off import check_going
+from strandline.core.calling_off import check_not_called_off
 from strandline.core.delivery_types import PeerKind, SinkId, SinkRecord, SinkState
 from strandline.core.errors import (
     DestinationTaken,
@@ -22,6 +20,8 @@ from strandline.core.errors import (
     UsageError,
 )
 from strandline.core.read_token import check, decode
+from strandline.core.records.audit_events import Event
+from strandline.core.text.bounded_text import check_text
 from strandline.core.types import PARTITION_COLUMN, SEQ_COLUMN, BlockKind, Dataset, History, Lease, Seq
 from strandline.deliver.context import DeliverContext
 from strandline.deliver.generation_start import Beginning, find_beginning
@@ -57,7 +57,7 @@ def add_sink(
     """Check the sink against its destination, then record it. The destination is claimed before the ledger records the
     sink, so that a ledger that is lost right after finds its sink again.
 
-    `from_now` is for a place that is new: one that was ours before goes on from where it was. Only if nobody knows
+    `from_now` is for a place that is new: one that was ours before continues from where it was. Only if nobody knows
     where that is, and with `may_skip`, `from_now` leaves rows out there, which are recorded as a loss."""
     if not _NAME.fullmatch(name):
         raise UsageError(
@@ -65,7 +65,7 @@ def add_sink(
             hint="Letters, digits, `_`, `.` and `-`, beginning with one of the first two.",
         )
     if context.ledger.query(sinks.find, name) is not None:
-        raise RefusedError(f"there is a sink named {name} already", hint="`strandline sink update` changes one.")
+        raise RefusedError(f"a sink named {name} exists already", hint="`strandline sink update` changes one.")
     options = dict(find_kind(kind).defaults) | dict(options)
     check_all_options(kind, options)
     wanted = delivered_columns(columns, options)
@@ -74,7 +74,7 @@ def add_sink(
         utc_now(),
     )  # fmt: skip
     draft, was_ours, peer = _claim_place(context, dataset, draft, wanted, from_now=from_now, may_skip=may_skip)
-    check_going()
+    check_not_called_off()
     with context.ledger.write() as connection:
         floors.lock(connection, dataset.id)
         floor = floors.get(connection, dataset.id)
@@ -126,13 +126,16 @@ def _claim_place(
             draft = _continue(context, draft, dataset, found)
             # raises before the destination is changed
             context.ledger.query(_beginning, dataset, draft, from_now=from_now, may_skip=may_skip)
-        check_going()
+        check_not_called_off()
         sink.prepare(wanted)
-        check_going()
+        check_not_called_off()
         claim = Claim(context.lake, draft.instance, dataset.name, dataset.uuid, context.term())
         claimed = sink.claim(claim, draft.generation)
         if claimed.claim.instance != draft.instance:
-            raise RefusedError(f"somebody else claimed {draft.destination} at the same time", hint="Look who it was.")
+            raise RefusedError(
+                f"somebody else claimed {draft.destination} at the same time",
+                hint="Run the command again: it then says who delivers there.",
+            )
         if claimed.claim.term > claim.term:
             raise TermPassed(
                 term_passed(draft.destination, claimed.claim.term), hint="Add the sink at the site that leads now."
@@ -175,7 +178,7 @@ def _check_place(context: DeliverContext, draft: SinkRecord) -> None:
         )
     for other in context.ledger.query(sinks.list_sinks):
         if overlaps(other.destination, place):
-            raise sinks.taken(other.name, other.destination)
+            raise sinks.destination_taken(other.name, other.destination)
 
 
 def _continue(context: DeliverContext, draft: SinkRecord, dataset: Dataset, found: Claimed) -> SinkRecord:
@@ -192,7 +195,7 @@ def _continue(context: DeliverContext, draft: SinkRecord, dataset: Dataset, foun
         )
     for other in context.ledger.query(sinks.list_sinks):
         if other.instance == claim.instance:  # under another spelling of the same place
-            raise sinks.taken(other.name, draft.destination)
+            raise sinks.destination_taken(other.name, draft.destination)
     return replace(draft, instance=claim.instance, generation=found.generation)
 
 
@@ -233,7 +236,7 @@ def _start(connection: Connection, dataset: Dataset, *, from_now: bool) -> Seq |
         if any(b.head.kind is BlockKind.ADOPTED for b in blocks.open_blocks(connection, dataset.id)):
             raise RefusedError(
                 f"the rows that {dataset.name} held before are still being numbered",
-                hint=f"`strandline dataset adopt {dataset.name}` goes on with it; then add the sink.",
+                hint=f"Finish it with `strandline dataset adopt {dataset.name}`, then add the sink.",
             )
         return published_blocks.end_of_history(connection, dataset.id)
     return None
@@ -265,9 +268,9 @@ def update_sink(
                 f"sink {name} delivers to {record.destination}; that cannot be changed",
                 hint="Add another sink for the other place, and remove this one.",
             )
-        check_going()
+        check_not_called_off()
         sink.prepare(wanted)
-    check_going()
+    check_not_called_off()
     with context.ledger.write() as connection:
         changed = sinks.set_options(connection, record.id, merged, record.destination, expected=record.options)
         now = sinks.get(connection, name)

@@ -7,16 +7,16 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from strandline.core import failpoints
-from strandline.core.audit_events import Event
 from strandline.core.delivery_types import ChunkState, Intent, Lane, LaneId
 from strandline.core.errors import RefusedError, UsageError
+from strandline.core.records.audit_events import Event
+from strandline.core.text.wording import agreeing, part, plural
 from strandline.core.types import Dataset, Seq, SeqRange, merge_ranges
-from strandline.core.wording import agreeing, part, plural
 from strandline.deliver.context import DeliverContext
-from strandline.deliver.generation_start import lane_began, said_mark
+from strandline.deliver.generation_start import lane_began, watermark_of_token
 from strandline.deliver.manage_sinks import Going, alone, still_alone
 from strandline.deliver.plan.chunking import lacking, not_held
-from strandline.deliver.plan.older_generations import ask_foundations, gone_below
+from strandline.deliver.plan.older_generations import ask_foundations, missing_below
 from strandline.deliver.sink import Held, Loss, NoticesLoss
 from strandline.deliver.sink_session import SinkRun
 from strandline.ledger import audit
@@ -26,7 +26,7 @@ from strandline.ledger.deliver.older_generations import Foundation
 from strandline.ledger.engine import Connection
 from strandline.ledger.maintain import floors
 
-_BOTH_WAYS = "--resend sends what it lacks again, in a new generation; --accept-loss goes on without it."
+_BOTH_WAYS = "--resend sends what it lacks again, in a new generation; --accept-loss continues without it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +132,12 @@ def _recover(run: SinkRun, going: Going, *, resend: bool, accept_loss: bool, dry
         (lane, h)
         for lane, h in held
         if lane.partition in below
-        or lacking(landed.get(lane.id, ()), h, keeps_marks=sink.keeps_marks)
-        or _gone(begun.get(lane.id), h)
+        or lacking(landed.get(lane.id, ()), h, stores_watermarks=sink.stores_watermarks)
+        or _missing_ranges(begun.get(lane.id), h)
     ]
-    under_way = [str(r) for lane, h in lost if lane.partition not in below for r in _gone(begun.get(lane.id), h)]
+    under_way = [
+        str(r) for lane, h in lost if lane.partition not in below for r in _missing_ranges(begun.get(lane.id), h)
+    ]
     lost_rows = _lost_rows(run, lost)
     if under_way and accept_loss:
         raise RefusedError(
@@ -186,7 +188,7 @@ def _recover_rows(
             raise RefusedError(
                 f"{run.record.name}: some rows of {', '.join(in_part[:5])} are still there, and would be sent again, "
                 "too",
-                hint="Take those away at the destination first; or go on without what is lost: --accept-loss.",
+                hint="Remove those at the destination first; or continue without what is lost: --accept-loss.",
             )
         return _resend(_Lanes(run, whole, lost, lost_rows, _began_below(run, known, began), dry_run))
     done = _repair(_Lanes(run, held, lost, lost_rows, began, dry_run))
@@ -210,13 +212,13 @@ def _lost_below(run: SinkRun, known: Sequence[Lane]) -> dict[str, tuple[Foundati
     """Partitions that build on missing rows of an older generation, each with all that the sink holds of the older
     lane."""
     found = ask_foundations(run, [lane.partition for lane in known])
-    lost = [foundation for foundation, held in found if gone_below(foundation, held)]
+    lost = [foundation for foundation, held in found if missing_below(foundation, held)]
     asked = [(replace(run.address(f.partition), generation=f.generation), None) for f in lost]
     answers = run.sink().held(asked) if asked else []
     return {f.partition: (f, h) for f, h in zip(lost, answers, strict=True)}
 
 
-def _gone(begun: Intent | None, held: Held) -> list[SeqRange]:
+def _missing_ranges(begun: Intent | None, held: Held) -> list[SeqRange]:
     """Ranges that the sink acknowledged of an open intent and no longer has."""
     chunks = () if begun is None else begun.chunks
     landed = [c.rows for c in chunks if c.state is ChunkState.LANDED and (c.count is None or c.count > 0)]
@@ -246,7 +248,9 @@ def _repair(found: _Lanes) -> SinkRecovered:
         )  # fmt: skip
     # The sink's own record must agree again: what is given up counts as delivered from now on.
     if not found.dry_run:
-        run.sink().mark([(run.address(lane.partition), lane.mark) for lane, _ in found.lost if lane.mark is not None])
+        run.sink().set_watermarks(
+            [(run.address(lane.partition), lane.mark) for lane, _ in found.lost if lane.mark is not None]
+        )
     return SinkRecovered(
         record.name, record.generation, tuple(repaired), found.last_lost, found.lost_rows, dropped, kept
     )
@@ -255,12 +259,12 @@ def _repair(found: _Lanes) -> SinkRecovered:
 def _check_believable(run: SinkRun, lane: Lane, reached: Seq | None) -> None:
     """Raises RefusedError for a watermark that its own continuation token contradicts, or that is above everything
     planned. It proves nothing: unless the sink itself has come as far, rows below it may never have been sent."""
-    said, readable = said_mark(lane)
+    said, readable = watermark_of_token(lane)
     agrees = readable and said == lane.mark
     fine = agrees or (said is None and (lane.last is None or (reached or 0) >= lane.last.hi))
     if lane.mark is not None and lane.mark > (reached or 0) and (not fine or lane.mark > (run.record.planned or 0)):
         raise RefusedError(
-            f"{run.record.name}: the ledger's watermark {lane.mark} cannot be believed, and the destination has come "
+            f"{run.record.name}: the ledger's watermark {lane.mark} is not plausible: the destination has come "
             f"to {reached or 'nothing'} only; watermarks never go back",
             hint=f"`strandline sink reset {run.record.name} --to TOKEN` begins another one behind a row that you name.",
         )
@@ -288,7 +292,7 @@ def _resend(found: _Lanes) -> SinkRecovered:
         raise RefusedError(
             f"{record.name}: behind what it lost, the destination still holds {', '.join(beyond[:5])}, which would be "
             "sent again, too",
-            hint="Take those away at the destination first; or go on without what is lost: --accept-loss.",
+            hint="Remove those at the destination first; or continue without what is lost: --accept-loss.",
         )
     with _writing(run, dry_run=found.dry_run) as connection:
         floors.lock(connection, record.dataset)

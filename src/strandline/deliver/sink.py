@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from strandline.core.delivery_types import PeerKind
 from strandline.core.forward_protocol import LaneName
-from strandline.core.masking import masked
-from strandline.core.replication import FIRST_TERM
-from strandline.core.settings import ForwardSettings
+from strandline.core.settings.lake_config import ForwardSettings
+from strandline.core.sites.replication import FIRST_TERM
+from strandline.core.text.masking import masked
 from strandline.core.types import Seq, SeqRange
 from strandline.iceberg.schema.columns import Column
 
@@ -123,7 +123,7 @@ Outcome = Landed | Refused | Conflict | TryLater | Unknown
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class ChunkRows:
     """A chunk to send. `rows` is sorted by sequence number, in Arrow chunks of any size; the sink's `form` says which
     columns. The same rows must give the same bytes, however Arrow divides them."""
 
@@ -137,14 +137,14 @@ class Sender(Protocol):
     the driver resolved, so it must not print itself. A sender that mostly waits for a server may set `at_once = 2`: a
     task then sends that many chunks at once, each with a copy of the sender."""
 
-    def send(self, parcel: Parcel) -> Outcome: ...
+    def send(self, parcel: ChunkRows) -> Outcome: ...
 
     def close(self) -> None: ...
 
 
 @runtime_checkable
 class TriesRows(Protocol):
-    """A sender whose destination gives the same errors for bad rows and for trouble of its own. Rows that are not
+    """A sender whose destination gives the same errors for bad rows and for its own troubles. Rows that are not
     delivered yet tell the two apart: if the destination takes one of them, and then refuses the chunk once more, the
     chunk is to blame."""
 
@@ -191,16 +191,13 @@ class Inspector(Protocol):
 class Rehearsal:
     """A sender that sends nothing, and returns what would have landed."""
 
-    landed: Callable[[Parcel], Landed]  # can be pickled
+    landed: Callable[[ChunkRows], Landed]  # can be pickled
 
-    def send(self, parcel: Parcel) -> Outcome:
+    def send(self, parcel: ChunkRows) -> Outcome:
         return self.landed(parcel)
 
     def close(self) -> None:
         return None
-
-
-FORMS = ("rows", "jsonl", "csv", "copy")
 
 
 class Sink(Protocol):
@@ -215,7 +212,7 @@ class Sink(Protocol):
 
     # Whether the sink remembers watermarks. If so, only its watermark counts: chunks land in any order, so a range that
     # is present says nothing about those below it. If not, the sink keeps every range forever.
-    keeps_marks: bool
+    stores_watermarks: bool
 
     def prepare(self, columns: Sequence[Column]) -> None:
         """Called before the first intent, and after the dataset's schema changed. The sink follows the change, or
@@ -226,7 +223,7 @@ class Sink(Protocol):
 
     def claim(self, claim: Claim, generation: int) -> Claimed:
         """Write the record if there is none, or raise its generation or its term if this one is higher; returns the
-        record. Neither ever goes back, whoever claims in whatever order."""
+        record. Neither ever goes back, in whatever order deliverers claim."""
 
     def fence(self, token: str) -> None:
         """Called when a new deliverer begins: what older ones still send fails from now on, as far as possible."""
@@ -236,7 +233,7 @@ class Sink(Protocol):
 
     def sender(self, token: str) -> Sender: ...
 
-    def mark(self, marks: Sequence[tuple[Address, Seq]]) -> None:
+    def set_watermarks(self, marks: Sequence[tuple[Address, Seq]]) -> None:
         """Store durably that all rows up to this sequence number are delivered; never go back. Called after the chunks
         have landed, before the ledger's own watermark. A sink that keeps its ranges forever does nothing."""
 
@@ -340,7 +337,7 @@ class Pinning(Protocol):
     first chunk is sent, and never replaces it. Every planner that starts at that watermark keeps to the stored cut. So
     a restored ledger, which would cut differently, uses the same object names as a deliverer that is still running."""
 
-    def mark(self, marks: Sequence[tuple[Address, Seq]]) -> None: ...
+    def set_watermarks(self, marks: Sequence[tuple[Address, Seq]]) -> None: ...
 
     def pin(self, cuts: Sequence[tuple[Address, Seq | None, Cut]]) -> list[Cut]:
         """For each lane, with the sink's watermark as it was read: the cut that counts, which is this one or one stored

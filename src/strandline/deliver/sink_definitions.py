@@ -1,4 +1,4 @@
-"""What a leader's followers know of its sinks, so that the one that takes over goes on with them.
+"""What a leader's followers know of its sinks, so that the follower that takes over can continue them.
 
 Where a sink really is, it says itself: the new leader asks it before it sends anything. What came along is where the
 sink began, and how far it was when the follower last heard of it, which is never further than the sink itself. Secrets
@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
-from strandline.core.audit_events import Event
 from strandline.core.delivery_types import Lane, PeerKind, SinkRecord, SinkState
 from strandline.core.read_token import Continuation
-from strandline.core.replication import LaneDefinition, SinkDefinition
+from strandline.core.records.audit_events import Event
+from strandline.core.sites.replication import LaneDefinition, SinkDefinition
 from strandline.core.types import Dataset, DatasetUuid, Seq
 from strandline.ledger import audit
 from strandline.ledger.deliver import lanes, losses, quarantine, sinks
 from strandline.ledger.deliver.losses import NewLoss, Reason
+from strandline.ledger.deliver.quarantine import NOT_DELIVERED, Quarantined, StoredRefusedRow
 from strandline.ledger.engine import Connection
 from strandline.ledger.ingest import datasets
 from strandline.ledger.maintain import floors
@@ -82,24 +83,38 @@ class SinksTakenOver:
     names: tuple[str, ...]
     left: tuple[str, ...]  # of datasets that this site does not have
     quarantined: tuple[tuple[str, int], ...] = ()  # by sink: refused rows that wait at the leader before
+    removed: tuple[str, ...] = ()  # sinks from when this site led before, that the leader before did not have any more
 
 
 def take_over(connection: Connection, lake: str, definitions: Sequence[SinkDefinition]) -> SinksTakenOver:
     """Makes the sinks of the leader before the sinks of this site, in the transaction that makes it the leader. Sinks
-    that it had when it led before are removed: the leaders between have gone on with them."""
+    that it had when it led before are removed: the leaders since then have continued them. Rows that they refused then
+    wait in quarantine of the same sink again."""
     here = {d.uuid: d for d in datasets.list_datasets(connection)}
-    for old in sinks.list_sinks(connection):
+    own = sinks.list_sinks(connection)
+    refused = {(s.instance, s.generation): quarantine.list_quarantined(connection, s, NOT_DELIVERED) for s in own}
+    for old in own:
         sinks.remove(connection, old.id)
         audit.record(connection, Event.SINK_REMOVED, sink=old.name, destination=old.destination)
     taken = [d for d in definitions if d.dataset in here]
     for definition in taken:
-        _add(connection, lake, here[definition.dataset], definition)
+        refused_then = refused.get((definition.instance, definition.generation), ())
+        _add(connection, lake, here[definition.dataset], definition, refused_then)
     left = tuple(d.name for d in definitions if d.dataset not in here)
     quarantined = tuple((d.name, d.quarantined) for d in definitions if d.quarantined)
-    return SinksTakenOver(tuple(d.name for d in taken), left, quarantined)
+    names = tuple(d.name for d in taken)
+    return SinksTakenOver(names, left, quarantined, tuple(s.name for s in own if s.name not in names))
 
 
-def _add(connection: Connection, lake: str, dataset: Dataset, given: SinkDefinition) -> None:
+def keep_own(connection: Connection, lake: str) -> SinksTakenOver:
+    """At a site that led before, and was told nothing of the sinks of the leader since: it continues with its own, as
+    if that leader had told of them. Each sink says where it is before anything is sent."""
+    return replace(take_over(connection, lake, read_definitions(connection)), quarantined=())
+
+
+def _add(
+    connection: Connection, lake: str, dataset: Dataset, given: SinkDefinition, refused: Sequence[Quarantined]
+) -> None:
     added = sinks.add(
         connection,
         instance=given.instance,
@@ -122,6 +137,9 @@ def _add(connection: Connection, lake: str, dataset: Dataset, given: SinkDefinit
         lanes.rebuild(
             connection, added, lane.partition, mark=lane.mark, token=token, last=None, builds_on=lane.builds_on
         )
+    for row in refused:
+        if row.generation == given.generation:
+            _wait_again(connection, added, row, token)
     if given.paused:
         sinks.pause(connection, added.id)
     floor = floors.get(connection, dataset.id)
@@ -132,3 +150,13 @@ def _add(connection: Connection, lake: str, dataset: Dataset, given: SinkDefinit
         destination=given.destination, start=given.start, generation=given.generation, floor=floor, peer=given.peer,
         skipped=None, quarantined_before=given.quarantined,
     )  # fmt: skip
+
+
+def _wait_again(connection: Connection, sink: SinkRecord, row: Quarantined, token: Callable[[Seq | None], str]) -> None:
+    """A replay asks the sink first: the leader since then may have sent the row after all."""
+    known = next((lane for lane in lanes.unchecked(connection, sink) if lane.partition == row.partition), None)
+    lane = known or lanes.rebuild(connection, sink, row.partition, mark=sink.start, token=token, last=None)
+    quarantine.add(
+        connection, StoredRefusedRow(lane.id, row.seq, row.reason, row.object, row.size, row.options, row.form)
+    )
+    quarantine.discard_in(connection, row.id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass
 
-from strandline.core.calling_off import check_going
+from strandline.core.calling_off import check_not_called_off
 from strandline.core.delivery_types import NOT_PARTITIONED, SinkRecord
 from strandline.core.errors import StrandlineError
 from strandline.core.types import SEQ_MAX, Dataset, Lease, Seq
@@ -26,7 +26,7 @@ class SinkInquiry:
         is not rolled forward was never acknowledged."""
         if followers.of_dataset(connection, dataset):
             return SEQ_MAX  # a follower cannot be asked
-        reached = lanes.highest_mark(connection, dataset.id)
+        reached = lanes.highest_watermark(connection, dataset.id)
         for record in sinks.of_dataset(connection, dataset.id):
             found = SEQ_MAX if dataset.deliver_by else _highest_recorded(self.context, record, dataset)
             reached = found if reached is None or (found is not None and found > reached) else reached
@@ -38,7 +38,7 @@ def _highest_recorded(context: DeliverContext, record: SinkRecord, dataset: Data
         with closing(SinkRun(context, record, dataset, Lease(record.id, ""))) as run:
             held = run.sink().held([(run.address(NOT_PARTITIONED), record.planned)])[0]
     except StrandlineError:
-        check_going()  # a request that was cut short says nothing about the sink
+        check_not_called_off()  # a request that was cut short says nothing about the sink
         return SEQ_MAX
     if not held.known:
         return SEQ_MAX

@@ -8,12 +8,12 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 
 from strandline.core import failpoints
-from strandline.core.calling_off import called_off_by, check_going
+from strandline.core.calling_off import called_off_by, check_not_called_off
 from strandline.core.delivery_types import SinkRecord, SinkState
 from strandline.core.errors import DestinationTaken, LeaseLost, RefusedError, SinkStopped, TermPassed
-from strandline.core.replication import FIRST_TERM
+from strandline.core.sites.replication import FIRST_TERM
+from strandline.core.text.wording import plural
 from strandline.core.types import Dataset, Lease, Seq
-from strandline.core.wording import plural
 from strandline.deliver.context import DeliverContext
 from strandline.deliver.send.core_limits import TroubledSinks, tasks_max
 from strandline.deliver.sink import (
@@ -75,7 +75,7 @@ class SinkRun:
     stopping: threading.Event = field(default_factory=threading.Event)
     # The daemon makes one plan at a time, so that a sink far behind gives up its place in between.
     plans_max: int | None = None
-    looks_only: bool = False  # a preview: it changes nothing at the sink, not even its table
+    is_preview: bool = False  # a preview: it changes nothing at the sink, not even its table
     _opened: dict[tuple[tuple[str, str], ...], Sink] = field(default_factory=dict)
     prepared: set[tuple[object, ...]] = field(default_factory=set)
     troubled: TroubledSinks = field(default_factory=TroubledSinks)  # shared by all runs of a deliverer
@@ -135,7 +135,7 @@ class SinkRun:
         cores = self.context.tables().spark.sparkContext.defaultParallelism
         share, in_trouble = self.context.settings.sink_cores_share_max, self.record.failures > 0 and not self.landed
         allowed = tasks_max(cores=cores, share=share, others=active > 1, in_trouble=in_trouble)
-        with self.troubled.turn(cores, check_going) if in_trouble else nullcontext():
+        with self.troubled.turn(cores, check_not_called_off) if in_trouble else nullcontext():
             yield allowed
 
     def address(self, partition: str) -> Address:
@@ -205,7 +205,7 @@ class SinkRun:
                 f"{self.record.name}: {loss.what}; of {plural(loss.given, 'row')} that it acknowledged it has "
                 f"{'none' if loss.there == 0 else f'at most {loss.there:,}'}",
                 hint=f"`strandline sink recover {self.record.name} --resend` sends them again, in a new generation; "
-                "`--accept-loss` goes on without them. Or bring them back, then `strandline sink resume "
+                "`--accept-loss` continues without them. Or restore them, then `strandline sink resume "
                 f"{self.record.name}`." + (f" {loss.hint.replace('NAME', self.record.name)}" if loss.hint else ""),
             )
 

@@ -16,19 +16,19 @@ from time import monotonic
 from strandline.core import failpoints
 from strandline.core.activity import ActivityKind, Stopwatch
 from strandline.core.actor import carried
-from strandline.core.audit_events import Event
 from strandline.core.calling_off import called_off_by
 from strandline.core.delivery_types import SinkId, SinkRecord, SinkState
 from strandline.core.errors import (
     CalledOff,
     LeaseLost,
-    MarkUnreadable,
     NoSuchSink,
     SinkStopped,
     StorageError,
     StrandlineError,
+    WatermarkUnreadable,
     unexpected_message,
 )
+from strandline.core.records.audit_events import Event
 from strandline.core.types import Dataset, DatasetId, Seq
 from strandline.deliver.context import DeliverContext
 from strandline.deliver.idle_checks import IdleChecks
@@ -64,10 +64,6 @@ class SinkReport:
 class TickReport:
     sinks: tuple[SinkReport, ...]
     serving: tuple[str, ...] | None = None  # all sinks, if `sinks` has only those that have just ended
-
-    @property
-    def failed(self) -> bool:
-        return any(s.did == "stopped" or (s.did == "waiting" and s.reason is not None) for s in self.sinks)
 
 
 class Deliverer:
@@ -185,7 +181,7 @@ class Deliverer:
         except failpoints.FailpointError:
             raise
         except Exception:
-            # Delivering to it meets the same error, stores it, and waits before it tries again: the others go on.
+            # Delivering to it meets the same error, stores it, and waits before it tries again. The others continue.
             return not waits
 
     def _can_plan(self, work: SinkWork, now: datetime) -> bool:
@@ -220,7 +216,7 @@ class Deliverer:
             dataset = dataset_of(ledger, record)
             if dataset is None:
                 raise SinkStopped(
-                    f"{record.name}: its dataset was dropped, or its table was made anew",
+                    f"{record.name}: its dataset was dropped, or its table was created again",
                     hint=f"`strandline sink remove {record.name}`, and add one for the dataset that is there now.",
                 )
             lease = sinks.leases.take(ledger, record.id, seconds=seconds)
@@ -252,14 +248,14 @@ class Deliverer:
             return _check(run) if checks_only else self._work(run, sealed)
         except LeaseLost as e:
             return SinkReport(name, "busy", reason=e.message)
-        except (SinkStopped, MarkUnreadable) as e:
+        except (SinkStopped, WatermarkUnreadable) as e:
             with self.context.ledger.write() as connection:
                 if not sinks.leases.holds(connection, run.lease):
                     return _superseded(SinkReport(name, "busy"))
                 sinks.stop(connection, run.record.id, e.message)
                 audit.record(connection, Event.SINK_STOPPED, sink=name, reason=e.message)
             return SinkReport(name, "stopped", reason=e.message, hint=e.hint)
-        except Exception as e:  # whatever it is, perhaps in a sink of another package: the other sinks must go on
+        except Exception as e:  # whatever it is, perhaps in a sink of another package: the other sinks must continue
             reason, hint = _explained(name, e)
             if isinstance(e, StrandlineError) and self.stopping.is_set():
                 return SinkReport(name, "idle")  # stopping cut the request short: this is no failure of the sink
@@ -306,7 +302,7 @@ class Deliverer:
         if not (left and waits) and not self.stopping.is_set():  # what was cancelled neither succeeded nor failed
             with ledger.write() as connection:
                 if sinks.leases.holds(connection, run.lease):
-                    sinks.went_well(connection, run.record.id)
+                    sinks.clear_failures(connection, run.record.id)
         return report
 
     def _work_of(self, run: SinkRun) -> SinkWork | None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from strandline.core.whole_number import whole_number
+from strandline.core.text.whole_number import whole_number
 
 
-def says_more_than(content_length: str | None, bytes_max: int) -> bool:
+def exceeds(content_length: str | None, bytes_max: int) -> bool:
     """Also for a number that has more digits than fit into 64 bits. False if nothing is said, or no number."""
     if content_length is None or not (content_length.isascii() and content_length.isdigit()):
         return False

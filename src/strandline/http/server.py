@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from strandline.core.errors import ConfigError, FailedError
-from strandline.core.settings import LakeConfig
+from strandline.core.retry import RetryPolicy
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.http.connections import close_longest_idle, guard
 from strandline.http.limits import HttpLimits
 from strandline.http.tls_handshakes import Handshakes, TlsListener
@@ -91,7 +92,7 @@ class Server:
                 access_log=False,
                 ws="none",
                 server_header=False,
-                proxy_headers=False,  # whoever connects from this machine could claim any address, and be new each time
+                proxy_headers=False,  # a client on this machine could claim another address with each request
                 backlog=_BACKLOG,
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=self._limits.last_seconds_max,
@@ -109,11 +110,9 @@ class Server:
         self._server = server
         self._thread = threading.Thread(target=self._serve, args=(server,), name="strandline-http", daemon=True)
         self._thread.start()
-        waited = threading.Event()
-        for _ in range(int(_START_SECONDS_MAX / 0.02)):
+        for _ in RetryPolicy(0.02, 0.02, seconds_max=_START_SECONDS_MAX).attempts():
             if server.started or not self._thread.is_alive():
                 break
-            waited.wait(0.02)
         if not server.started:
             raise FailedError(
                 f"the HTTP server did not start: {self.failure or 'no answer'}", hint="The log has more; try again."

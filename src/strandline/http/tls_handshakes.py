@@ -11,6 +11,7 @@ import logging
 import ssl
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 log = logging.getLogger(__name__)
@@ -45,36 +46,27 @@ class Handshakes:
             task.cancel()
 
 
+@dataclass
 class TlsListener:
-    """Implements what uvicorn needs of a server, from `start` to `close`."""
+    """Implements what uvicorn needs of a server, from `start` to `close`. `new_protocol` and `make_room` get the task
+    of the new connection's handshake."""
 
-    def __init__(
-        self,
-        listening: Any,
-        context: ssl.SSLContext,
-        new_protocol: Callable[[asyncio.Task[None]], asyncio.Protocol],
-        handshakes: Handshakes,
-        *,
-        make_room: Callable[[asyncio.Task[None]], None],
-        seconds_max: float,
-    ) -> None:
-        """`new_protocol` and `make_room` get the task of the new connection's handshake."""
-        listening.setblocking(False)
-        self._listening = listening
-        self._context = context
-        self._new_protocol = new_protocol
-        self._handshakes = handshakes
-        self._make_room = make_room
-        self._seconds_max = seconds_max
-        self._accepting: asyncio.Task[None] | None = None
+    listening: Any
+    context: ssl.SSLContext
+    new_protocol: Callable[[asyncio.Task[None]], asyncio.Protocol]
+    handshakes: Handshakes
+    make_room: Callable[[asyncio.Task[None]], None]
+    seconds_max: float
+    _accepting: asyncio.Task[None] | None = None
 
     def start(self) -> None:
+        self.listening.setblocking(False)
         self._accepting = asyncio.get_running_loop().create_task(self._accept())
 
     def close(self) -> None:
         if self._accepting is not None:
             self._accepting.cancel()
-        self._handshakes.close()
+        self.handshakes.close()
 
     async def wait_closed(self) -> None:
         if self._accepting is not None:
@@ -84,16 +76,16 @@ class TlsListener:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                connection, _ = await loop.sock_accept(self._listening)
+                connection, _ = await loop.sock_accept(self.listening)
             except OSError as e:  # for example, no file descriptors are left
                 log.warning("a connection could not be accepted: %s", e)
                 await asyncio.sleep(_ACCEPT_AGAIN_SECONDS)
                 continue
             task = loop.create_task(self._shake_hands(connection))
-            self._handshakes.begin(task)
+            self.handshakes.begin(task)
             # the task must have started before anybody cancels it: only then does it close its connection
             await asyncio.sleep(0)
-            self._make_room(task)
+            self.make_room(task)
 
     async def _shake_hands(self, connection: Any) -> None:
         this = asyncio.current_task()
@@ -101,12 +93,12 @@ class TlsListener:
             raise RuntimeError("a handshake is a task")
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: self._new_protocol(this),
+                lambda: self.new_protocol(this),
                 connection,
-                ssl=self._context,
-                ssl_handshake_timeout=self._seconds_max,
+                ssl=self.context,
+                ssl_handshake_timeout=self.seconds_max,
             )
         except OSError as e:  # includes TLS errors and the timeout
             log.debug("a TLS handshake failed: %s", e)
         finally:
-            self._handshakes.end(this)
+            self.handshakes.end(this)

@@ -15,21 +15,21 @@ from pyspark.sql import functions as F
 
 from strandline.core import failpoints
 from strandline.core.errors import BlockLost, FailedError, RefusedError, StrandlineError
-from strandline.core.types import INTERNAL_COLUMNS, SEQ_COLUMN, BlockKind, Dataset, Numbered, Reserved
+from strandline.core.types import INTERNAL_COLUMNS, SEQ_COLUMN, BlockKind, Dataset, NumberedRows, Reserved
 from strandline.iceberg.metadata.lineage import Memory
 from strandline.iceberg.spark import rewrite
 from strandline.iceberg.spark.number_bounds import new_files
 from strandline.ingest import stamp
 from strandline.ingest.context import IngestContext
 from strandline.ingest.reserve_above_foreign import reserve_above_foreign
-from strandline.ingest.resync import with_resync
+from strandline.ingest.resync.run import with_resync
 from strandline.ledger.ingest import blocks, sequence
 from strandline.read import rollback
 
 OnStep = Callable[[int, int], None]  # rows that got a sequence number, rows to number at most
 
 
-def number_rows(work: IngestContext, dataset: Dataset, *, on_step: OnStep | None = None) -> Numbered:
+def number_rows(work: IngestContext, dataset: Dataset, *, on_step: OnStep | None = None) -> NumberedRows:
     """Runs until main shows no row without a sequence number."""
     rows = steps = 0
     for left in _open_passes(work, dataset):
@@ -44,11 +44,11 @@ def number_rows(work: IngestContext, dataset: Dataset, *, on_step: OnStep | None
             work.tables, dataset.name, rows_max=work.settings.adopt_rows_max, skip=frozenset(skip)
         )
         if group is None:
-            return Numbered(rows, steps)
+            return NumberedRows(rows, steps)
         try:
             done = _number_group(work, dataset, group)
         except rewrite.FilesGone:
-            continue  # compacted meanwhile: look again
+            continue  # compacted meanwhile: list the files again
         if done == 0:
             skip.update(group.paths)  # without metrics, and every row has its number
             continue
@@ -69,7 +69,7 @@ def _take_over(work: IngestContext, dataset: Dataset, left: Reserved) -> int:
     if held is None:
         raise RefusedError(
             f"another process is numbering {dataset.name} (block {left.head.rows})",
-            hint=f"It is taken for dead after {work.settings.lease_seconds} s without a sign of life.",
+            hint=f"It counts as dead once it has not renewed its lease for {work.settings.lease_seconds} s.",
         )
     work.tables.remove_branch(dataset.name, held.head.branch)  # from here on a commit that is under way cannot land
     if settle_if_landed(work, dataset, held):
@@ -95,7 +95,7 @@ def _take_over(work: IngestContext, dataset: Dataset, left: Reserved) -> int:
 
 def settle_if_landed(work: IngestContext, dataset: Dataset, held: Reserved) -> bool:
     view = work.tables.view(dataset.name)
-    landed = view.published_as(str(work.wap(held.head)))
+    landed = view.published_as(work.wap(held.head))
     # Others can make up sequence numbers, so rows count only if history no longer tells.
     if landed is None and (view.chain_reaches(None) or work.tables.count(dataset.name, held.head.rows, view.main) == 0):
         return False
@@ -125,7 +125,7 @@ def _number_group(work: IngestContext, dataset: Dataset, group: rewrite.FileGrou
         columns = [c for c in df.columns if c not in INTERNAL_COLUMNS]
         missing = F.col(SEQ_COLUMN).isNull()
         live = df.count() if group.has_deletes else group.records
-        pinned = stamp.pin(work.tables.spark, df.where(missing), digest=True)
+        pinned = stamp.pin(work.tables.spark, df.where(missing), always=True)
         counted = stamp.count(pinned, columns, digest=False)
         if counted.rows == 0:
             return 0

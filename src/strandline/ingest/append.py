@@ -1,6 +1,6 @@
 """The only way into a table: `prepare` checks and counts a batch, `commit` reserves, stamps, stages and publishes it.
 
-Between the two the caller may look at the counts and refuse the batch.
+Between the two the caller may check the counts and refuse the batch.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from strandline.core.activity import ActivityKind, Stopwatch
-from strandline.core.bounded_text import BATCH_ID_BYTES_MAX, check_text
-from strandline.core.calling_off import check_going
+from strandline.core.calling_off import check_not_called_off
 from strandline.core.errors import SchemaError, StampMismatch, StrandlineError, UsageError
-from strandline.core.replication import route, shard_ids, shard_span
+from strandline.core.sites.replication import route, shard_ids, shard_span
+from strandline.core.text.bounded_text import BATCH_ID_BYTES_MAX, check_text
 from strandline.core.types import (
     INTERNAL_COLUMNS,
     Abandoned,
@@ -31,12 +31,15 @@ from strandline.core.types import (
     is_reserved,
 )
 from strandline.iceberg.metadata.identifier import in_spark
+from strandline.iceberg.spark.java_errors import explaining
+from strandline.iceberg.spark.stage import WrittenRows, write_rows
 from strandline.ingest import stamp
 from strandline.ingest.context import IngestContext
+from strandline.ingest.digest import ObservedDigest
 from strandline.ingest.recover import Recovered, recover_reserved
 from strandline.ingest.reserve_above_foreign import reserve_above_foreign
-from strandline.ingest.resync import with_resync
-from strandline.ingest.settle import after_lost_mark, publish_staged
+from strandline.ingest.resync.run import with_resync
+from strandline.ingest.settle import after_failed_commit, publish_staged
 from strandline.ingest.stage import commit_staged, stage_rows
 from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import blocks
@@ -64,6 +67,7 @@ class Prepared:
     columns: list[str]
     counted: stamp.CountedRows
     shard: ShardId
+    same_content: bool  # whether a batch that has this id already must have the same rows
 
 
 def prepare(
@@ -75,10 +79,12 @@ def prepare(
     same_content: bool = True,
     rejects: stamp.Rejects | None = None,
     shard: int | None = None,
+    count: Callable[[], list[stamp.PartitionCount]] | None = None,
 ) -> Prepared:
     """A batch id that is used again must come with the same rows, unless `same_content` is False: then the id alone
     decides. `rejects` names columns that describe rows which do not fit; such rows are counted and never written.
-    Without a `shard` of the dataset, the batch id decides which one it is."""
+    Without a `shard` of the dataset, the batch id decides which one it is. `count` counts the partitions of the frame,
+    if its source does that in less time than Spark."""
     _check_shard(dataset, shard)
     check_table(work.ledger, work.tables, work.lake, dataset)
     columns = check_columns(work, dataset, df, rejects)
@@ -86,11 +92,18 @@ def prepare(
     if batch_id is not None and not batch_id:
         raise SchemaError("a batch id must not be empty")
     check_text("the batch id", name, BATCH_ID_BYTES_MAX)
-    digest = batch_id is not None and same_content
-    pinned = stamp.pin(work.tables.spark, df, digest=digest, rejects=rejects)
-    counted = stamp.count(pinned, columns, digest=digest)
+    same_content = batch_id is not None and same_content
+    known = work.ledger.query(blocks.of_batch, dataset.id, name) if same_content else None
+    pinned = stamp.pin(work.tables.spark, df, rejects=rejects)
+    # A batch that is in already is only compared. Any other gets its digest while its rows are written.
+    is_repeat = known is not None and known.head.digest is not None
+    if count is None or is_repeat:
+        counted = stamp.count(pinned, columns, digest=is_repeat)
+    else:
+        with explaining("the batch cannot be counted"):
+            counted = stamp.counted_by_source(count(), pinned, columns)
     into = route(name, dataset.first_shard, dataset.shards) if shard is None else ShardId(shard)
-    return Prepared(dataset, name, pinned, columns, counted, into)
+    return Prepared(dataset, name, pinned, columns, counted, into, same_content)
 
 
 def _check_shard(dataset: Dataset, shard: int | None) -> None:
@@ -122,6 +135,7 @@ def commit(
     try:
         held = _reserve(work, batch.dataset, wanted)
         if isinstance(held, Published):
+            _check_same_rows(held, batch)
             watch.tell("duplicate")
             return Appended(name, held.head.rows, held.row_count or 0, duplicate=True, rejected=counted.rejected)
         progress("writing", counted.rows)
@@ -131,6 +145,15 @@ def commit(
         raise
     watch.tell("published", rows=counted.rows)
     return Appended(name, published.head.rows, counted.rows, duplicate=False, rejected=counted.rejected)
+
+
+def _check_same_rows(known: Published, batch: Prepared) -> None:
+    """Raises BatchConflict if the batch came in with other rows, perhaps while these were counted."""
+    if batch.same_content:
+        digest = batch.counted.digest
+        if digest is None and known.head.digest is not None:
+            digest = stamp.count(batch.source, batch.columns, digest=True).digest
+        blocks.check_same_batch(known, digest)
 
 
 def check_columns(
@@ -175,7 +198,7 @@ def _settle_other(work: IngestContext, dataset: Dataset, block: Block) -> Publis
         case Staged():
             return publish_staged(work, dataset, block)
         case Reserved() if block.lease_until > utc_now():
-            check_going()  # nothing is reserved for us yet
+            check_not_called_off()  # no block is reserved for this call yet
             time.sleep(0.2)  # its writer is alive: its outcome will be ours
         case Reserved():
             with_resync(work, lambda: recover_reserved(work, dataset, block, Recovered()))
@@ -194,17 +217,33 @@ def _write(
             fields = column_fields(work, dataset)
             by = [fields[name] for name in dataset.deliver_by]
             stamped = stamp.stamp(batch.source, batch.columns, head.rows, batch.counted, by)
-            snapshot = stage_rows(work, dataset, held, stamped)
-            stamp.check_staged(work.tables.staged_files(dataset.name, snapshot), head.rows, batch.counted)
+            written, digest = _write_rows(work, held, batch, stamped)
+            snapshot = stage_rows(work, dataset, held, written, digest=digest)
             last_check()
         except StrandlineError as e:
             if not _give_up(work, dataset, held, e):
-                return after_lost_mark(work, dataset, head)  # we lost the block, and another process has settled it
+                return after_failed_commit(work, dataset, head)  # we lost the block, and another process has settled it
             if stamp.is_mismatch(e):
                 raise StampMismatch("the batch grew while it was written", hint=stamp.MISMATCH_HINT) from e
             raise
     progress("publishing", batch.counted.rows)
-    return with_resync(work, lambda: commit_staged(work, dataset, held, snapshot))
+    return with_resync(work, lambda: commit_staged(work, dataset, held, snapshot, digest=digest))
+
+
+def _write_rows(
+    work: IngestContext, held: Reserved, batch: Prepared, stamped: DataFrame
+) -> tuple[WrittenRows, str | None]:
+    """The files of the batch, and their digest, if it is needed and the ledger does not have it."""
+    observed = ObservedDigest(stamped) if batch.same_content and held.head.digest is None else None
+    written = write_rows(work.tables, batch.dataset.name, stamped if observed is None else observed.frame)
+    try:
+        stamp.check_staged(written.files, held.head.rows, batch.counted)
+    except StampMismatch:
+        written.discard()
+        raise
+    if observed is None:
+        return written, None
+    return written, observed.read() or stamp.count(batch.source, batch.columns, digest=True).digest
 
 
 def _give_up(work: IngestContext, dataset: Dataset, held: Reserved, why: StrandlineError) -> bool:

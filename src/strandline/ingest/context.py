@@ -6,8 +6,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from strandline.core.replication import route
-from strandline.core.settings import IngestSettings, LakeConfig
+from strandline.core.settings.lake_config import IngestSettings, LakeConfig
+from strandline.core.sites.replication import route
 from strandline.core.types import BlockHead, BlockKind, Dataset, DatasetId, Reserved, Seq, ShardId
 from strandline.iceberg.metadata.table_metadata import WapId
 from strandline.iceberg.spark.tables import SparkTables

@@ -12,17 +12,17 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 from strandline.core import failpoints
-from strandline.core.audit_events import Event
 from strandline.core.errors import NoSuchDataset, RefusedError, UsageError
-from strandline.core.replication import SHARDS_MAX
+from strandline.core.records.audit_events import Event
+from strandline.core.sites.replication import SHARDS_MAX
+from strandline.core.text.wording import plural
 from strandline.core.types import INTERNAL_COLUMNS, BlockKind, Dataset, DatasetUuid
-from strandline.core.wording import plural
 from strandline.ledger import applied_settings, audit
 from strandline.ledger.deliver import sinks
 from strandline.ledger.engine import Connection, Ledger
 from strandline.ledger.ingest import blocks, datasets, sequence
-from strandline.ledger.receive import receive_report, received
-from strandline.ledger.replicate import followers
+from strandline.ledger.receive import receive_report, spool_files
+from strandline.ledger.replicate import followers, sites
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -66,7 +66,7 @@ class DatasetCare:
             if datasets.find(connection, name) is not None:
                 raise RefusedError(f"there is a dataset named {name} already")
             epoch, first = sequence.read(connection).epoch, datasets.next_shard(connection)
-            following = [f.name for f in followers.list_followers(connection) if f.datasets is None]
+            following = [f.name for f in followers.of_name(connection, name)]
         if (table := self._left_over(name, columns, deliver_by, shards)) is None:
             identity = DatasetIdentity(DatasetUuid(str(uuid.uuid4())), first, shards)
             table = self.catalog.create_dataset_table(
@@ -111,6 +111,8 @@ class DatasetCare:
 
     def check_drop(self, dataset: Dataset) -> None:
         """Raises what `drop` raises; changes nothing."""
+        if self._is_only_here(dataset):
+            return
         spooled = [name for name, _ in self.spool.bodies(dataset.table_uuid)]
         with self.ledger.read() as connection:
             _check_unused(connection, dataset)
@@ -118,8 +120,11 @@ class DatasetCare:
 
     def drop(self, dataset: Dataset) -> None:
         """The catalog and the ledger forget the dataset; its files stay where they are, and its sequence numbers stay
-        taken. The dataset is marked first, so that whatever the checks do not see comes too late. The table is dropped
+        taken. The dataset is marked first, so that a change after the checks is refused. The table is dropped
         inside that transaction, so a drop that died is simply repeated."""
+        if self._is_only_here(dataset):
+            self._drop_what_is_only_here(dataset)
+            return
         # Before the ledger is locked. A body that comes later is recorded before it is answered, or refused.
         spooled = [name for name, _ in self.spool.bodies(dataset.table_uuid)]
         with self.ledger.write() as connection:
@@ -127,15 +132,34 @@ class DatasetCare:
                 raise NoSuchDataset(f"{dataset.name} was dropped meanwhile")
             _check_unused(connection, dataset)
             _check_recorded(connection, dataset, spooled)
-            applied_settings.forget_dataset(connection, dataset.name)
-            audit.record(connection, Event.DATASET_DROPPED, dataset=dataset.name, table=dataset.table_uuid)
-            if self.catalog.exists(dataset.name):
-                self.catalog.drop(dataset.name)
+            self._forget(connection, dataset)
+
+    def _forget(self, connection: Connection, dataset: Dataset) -> None:
+        applied_settings.forget_dataset(connection, dataset.name)
+        audit.record(connection, Event.DATASET_DROPPED, dataset=dataset.name, table=dataset.table_uuid)
+        if self.catalog.exists(dataset.name):
+            self.catalog.drop(dataset.name)
+
+    def _is_only_here(self, dataset: Dataset) -> bool:
+        return self.ledger.query(sites.is_only_here, dataset.id)
+
+    def _drop_what_is_only_here(self, dataset: Dataset) -> None:
+        """Nobody settles its open blocks or delivers to its sinks any more, and `rejoin` copied its bodies to files."""
+        with self.ledger.write() as connection:
+            if not sites.is_only_here(connection, dataset.id):
+                raise RefusedError(f"{dataset.name} is replicated from the leader by now")
+            if not datasets.mark_dropped(connection, dataset.id):
+                raise NoSuchDataset(f"{dataset.name} was dropped meanwhile")
+            for sink in sinks.of_dataset(connection, dataset.id):
+                sinks.remove(connection, sink.id)
+                audit.record(connection, Event.SINK_REMOVED, sink=sink.name, destination=sink.destination)
+            self._forget(connection, dataset)
 
 
 def unused_identity(connection: Connection, found: DatasetIdentity) -> DatasetIdentity:
     """The id and shards that a table records, with others in place of those that a dataset of the ledger has, or had
-    before it was dropped: another dataset took them meanwhile, or the table was copied with its properties."""
+    before it was dropped: another dataset took them meanwhile, or the table was copied with its properties. A ledger
+    that is made anew keeps those of a leader before, because followers know the dataset by them."""
     taken = datasets.is_known_id(connection, found.uuid)
     id = DatasetUuid(str(uuid.uuid4())) if taken else found.uuid
     return replace(found, uuid=id, first_shard=datasets.free_shard(connection, found.first_shard, found.shards))
@@ -169,10 +193,10 @@ def _check_unused(connection: Connection, dataset: Dataset) -> None:
 
 def _check_recorded(connection: Connection, dataset: Dataset, spooled: Collection[str]) -> None:
     """A restored ledger does not know bodies acknowledged since; after a drop no receiver would record them."""
-    if unknown := set(spooled) - received.spooled(connection, spooled):
+    if unknown := set(spooled) - spool_files.spooled(connection, spooled):
         raise RefusedError(
             f"{dataset.name}: {plural(len(unknown), 'body', 'lies')} in the spool that the ledger does not know, "
-            "though a sender may have been told that its rows are safe",
+            "though a sender may have got a 202 for its rows",
             hint="Run `strandline receive` to record and ingest them. `strandline spool list` names what cannot be "
             "recorded, and `strandline spool discard --unrecorded` gives that up.",
         )

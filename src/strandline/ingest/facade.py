@@ -9,11 +9,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from strandline.core.calling_off import called_off_by, check_going, taking
+from strandline.core.calling_off import called_off_by, check_not_called_off, taking
 from strandline.core.errors import RefusedError, WitnessUnreadable
-from strandline.core.types import Dataset, Numbered, Staged
+from strandline.core.types import Dataset, NumberedRows, Staged
 from strandline.iceberg.metadata.identifier import full_name
-from strandline.ledger.ingest import blocks, datasets, sequence
+from strandline.ledger.ingest import blocks, datasets, restored_blocks, sequence
 from strandline.ledger.replicate import sites
 from strandline.read.seal import SealWatches
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from strandline.ingest.context import IngestContext
     from strandline.ingest.ingest_files import FileOutcome, Options
     from strandline.ingest.recover import Recovered
-    from strandline.ingest.resync import Resynced
+    from strandline.ingest.resync.run import Resynced
     from strandline.ledger.engine import Ledger
     from strandline.ledger.witness import Witness
 
@@ -47,15 +47,15 @@ class Ingestion:
         self._settling = threading.RLock()
         self._settled = False
         self._settle_again_at: float | None = None  # the next recovery, after one that could not settle some dataset
-        self._again = threading.Lock()  # held by the one thread that recovers again; nobody waits for it
-        self._recovering: set[int] = set()  # threads inside recovery: what they use of the lake is not settled first
+        self._again = threading.Lock()  # held by the one thread that recovers again; no other thread waits for it
+        self._recovering: set[int] = set()  # threads inside recovery: they get tables that are not settled yet
 
     @property
     def unsettled_context(self) -> IngestContext:
         """Starts Spark without settling anything first."""
         with taking(self._starting):
             if self._started is None:
-                check_going()
+                check_not_called_off()
                 self._started = self._start()
             return self._started
 
@@ -79,8 +79,8 @@ class Ingestion:
         return self._settle_again_at is not None and time.monotonic() >= self._settle_again_at
 
     def _recover_again(self) -> None:
-        """For datasets that could not be settled before. One thread does it; the others go on, and the protocol refuses
-        them such a dataset."""
+        """For datasets that could not be settled before. One thread does it; the others continue, and get
+        an error if they use such a dataset."""
         if self._again.acquire(blocking=False):
             try:
                 self.recover()
@@ -91,30 +91,30 @@ class Ingestion:
         """Settles the blocks of dead writers; the ledger is resynced first if the witness says so. A dataset that
         failed a short while ago is tried again only if `now` is set. Raises CalledOff."""
         from strandline.ingest.recover import recover
-        from strandline.ingest.resync import resync_ledger, with_resync
-        from strandline.ingest.resync_postponed import resync_postponed
+        from strandline.ingest.resync.postponed import resync_postponed
+        from strandline.ingest.resync.run import resync_ledger, with_resync
 
         context = self.unsettled_context
         if now:
             context.backoff.forget()
         with self._recovers(), called_off_by():
             resync_ledger(context)
-            not_opened = with_resync(context, lambda: resync_postponed(context))
+            not_resynced = with_resync(context, lambda: resync_postponed(context))
             report = with_resync(context, lambda: recover(context))
-            report.held += not_opened
+            report.held += not_resynced
         self._settled = True
         self._settle_again_at = time.monotonic() + SETTLE_AGAIN_SECONDS if report.troubled else None
         return report
 
     def catch_up(self) -> None:
-        """Resyncs a ledger that was restored, perhaps while this process ran, before anything is asked of it."""
+        """Resyncs a ledger that was restored, perhaps while this process ran, before the caller reads it."""
         try:
             highest = self._witness.read().highest
         except WitnessUnreadable:
             return  # taking a sequence number raises it again
         with self._ledger.read() as connection:
             behind = sequence.read(connection).last != highest
-            postponed = bool(blocks.postponed(connection))
+            postponed = bool(restored_blocks.postponed(connection))
         if behind:
             self.recover()
         elif postponed and (self._settle_again_at is None or self._is_due_again()):
@@ -122,7 +122,7 @@ class Ingestion:
 
     def resync_ledger(self, *, rebuild: bool) -> Resynced | None:
         """None if witness and counter agree, which they nearly always do."""
-        from strandline.ingest.resync import resync_ledger
+        from strandline.ingest.resync.run import resync_ledger
 
         with self._recovers(), called_off_by():
             return resync_ledger(self.unsettled_context, rebuild=rebuild)
@@ -141,7 +141,7 @@ class Ingestion:
 
     def void_block(self, lo: int, reason: str) -> None:
         """A person gives up a staged block that cannot be published. One that can be is published instead."""
-        from strandline.ingest.resync import with_resync
+        from strandline.ingest.resync.run import with_resync
         from strandline.ingest.settle import void_staged
 
         with self._ledger.read() as connection:
@@ -202,7 +202,7 @@ class Ingestion:
         self._watches.refresh(target)
         return outcomes
 
-    def number(self, dataset: Dataset, on_step: Callable[[int, int], None] | None = None) -> Numbered:
+    def number(self, dataset: Dataset, on_step: Callable[[int, int], None] | None = None) -> NumberedRows:
         """Gives a sequence number to every unnumbered row of an adopted table."""
         from strandline.ingest.adopt import number_rows
 

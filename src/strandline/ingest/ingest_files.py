@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from strandline.core.actor import carried
-from strandline.core.bounded_text import BATCH_ID_BYTES_MAX, check_text
 from strandline.core.errors import FailedError, InputError, InputRefused, StrandlineError, UsageError
+from strandline.core.text.bounded_text import BATCH_ID_BYTES_MAX, check_text
 from strandline.core.types import Dataset, Published, SeqRange
 from strandline.ingest.reject_file import check_rejects, find_rejects, first_reasons, rejects_path, write_reject_file
 from strandline.ingest.sources.identify import SourceFile, file_batch_id, identify
@@ -233,13 +233,16 @@ def _read_and_append(
         options.progress(batch.paths[0], step, rows)
 
     spark, fields, view = work.tables.spark, column_fields(work, dataset), work.tables.view(dataset.name)
-    frames = [fit_values(read_source(spark, source, fields, positions), view) for source in batch.sources]
+    found = [read_source(spark, source, fields, positions) for source in batch.sources]
+    frames = [fit_values(rows.frame, view) for rows in found]
     df = reduce(DataFrame.unionByName, frames)
+    counter = found[0].count if df is found[0].frame else None
     reads = list(zip(batch.sources, frames, strict=True))
     absent = [absent_columns(source, fields) for source in batch.sources]
 
     progress("counting", None)
-    prepared = prepare(work, dataset, df, batch_id=batch.batch_id, rejects=Rejects(REJECT, about=(LINE, RAW)))
+    rejects = Rejects(REJECT, about=(LINE, RAW))
+    prepared = prepare(work, dataset, df, batch_id=batch.batch_id, rejects=rejects, count=counter)
     if prepared.counted.rejected:
         count, folder = prepared.counted.rejected, options.rejects_folder
         check_rejects(dataset, reads, count, allowed=work.settings.rejects_max, strict=options.strict)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from strandline.core import failpoints
-from strandline.core.audit_events import Event
 from strandline.core.block_branches import parse_branch
-from strandline.core.calling_off import check_going
+from strandline.core.calling_off import check_not_called_off
 from strandline.core.errors import BlockHeld, BlockLost, ResyncNeeded, StrandlineError, TableRolledBack
+from strandline.core.records.audit_events import Event
 from strandline.core.types import (
     SEQ_COLUMN,
     BlockKind,
@@ -60,9 +60,9 @@ def recover(work: IngestContext) -> Recovered:
         known = datasets.list_datasets(connection)
         todo = {d.id: blocks.open_blocks(connection, d.id) for d in known}
         if not sites.get(connection).leads:
-            todo = {d.id: _left_to_a_follower(connection, d, todo[d.id]) for d in known}
+            todo = {d.id: _blocks_at_a_follower(connection, d, todo[d.id]) for d in known}
     for dataset in known:
-        check_going()
+        check_not_called_off()
         if any(found.head.kind is BlockKind.RECOVERED for found in todo[dataset.id]):
             report.troubled.append(dataset.name)  # the dataset waits for its resync, and nothing is settled before
             continue
@@ -75,8 +75,8 @@ def recover(work: IngestContext) -> Recovered:
                 _recover_dataset(work, dataset, todo[dataset.id], report)
         except (ResyncNeeded, failpoints.FailpointError):
             raise
-        except Exception as e:  # whatever a damaged table raises, the other datasets are settled
-            check_going()  # a cancelled job says nothing about the table
+        except Exception as e:  # a damaged table may raise anything; the other datasets are settled
+            check_not_called_off()  # a cancelled job says nothing about the table
             work.backoff.failed(dataset.id, started_at)
             _record_trouble(work, dataset, e, report)
         else:
@@ -85,11 +85,11 @@ def recover(work: IngestContext) -> Recovered:
     return report
 
 
-def _left_to_a_follower(
+def _blocks_at_a_follower(
     connection: Connection, dataset: Dataset, todo: Sequence[Reserved | Staged]
 ) -> list[Reserved | Staged]:
-    """What a site that does not lead publishes: items of its leader that are staged. Blocks of its own, from when it
-    led, stay as they are until a cut abandons them, and so does what a recorded cut cuts out."""
+    """The blocks that recovery settles at a site that does not lead: staged items of its leader. Blocks of its own,
+    from when it led, stay as they are until a cut abandons them. So do blocks that a recorded cut cuts out."""
     if not todo:
         return []
     recorded = [c.at for c in cuts.open_cuts(connection, dataset.id)]
@@ -98,7 +98,8 @@ def _left_to_a_follower(
 
 
 def _is_at_rest(work: IngestContext, dataset: Dataset, todo: Sequence[Reserved | Staged]) -> bool:
-    """Raises at once if the table's metadata is damaged. Iceberg need not load a table that leaves nothing to do."""
+    """Whether there is nothing to do; then Iceberg need not load the table. Raises at once if its metadata is
+    damaged."""
     state = work.ledger.query(table_states.get, dataset.id)
     view = peek(work.config, dataset.name)
     return not todo and state.trouble is None and view is not None and is_at_rest(view, state.settled)
@@ -118,8 +119,8 @@ def _recover_dataset(
 
 
 def _is_for_recovery(found: Reserved | Staged) -> bool:
-    """Not an adopted block: the next pass of adopt takes it over. And not an item that a follower has recorded and not
-    staged yet: the leader has it, so the follower applies it."""
+    """False for an adopted block, which the next pass of adopt takes over, and for an item that a follower has recorded
+    and not staged: the follower applies it, because the leader has its rows."""
     if found.head.offered:
         return isinstance(found, Staged)
     return found.head.kind is not BlockKind.ADOPTED
@@ -178,13 +179,14 @@ def recover_reserved(work: IngestContext, dataset: Dataset, found: Reserved, rep
     )
     match plan:
         case RollForward(snapshot):
-            if blocks.mark_staged(work.ledger, work.witness, held, snapshot):
-                publish_staged(work, dataset, Staged(head, held.fence, snapshot, utc_now()))
+            digest = _digest_of(view, snapshot, work.lake)
+            if blocks.mark_staged(work.ledger, work.witness, held, snapshot, digest=digest):
+                publish_staged(work, dataset, Staged(replace(head, digest=digest), held.fence, snapshot, utc_now()))
                 report.published.append(head.rows)
         case SettlePublished(snapshot):
             work.tables.remove_branch(dataset.name, head.branch)
-            count, at = len(head.rows), view.settled
-            if blocks.mark_published(work.ledger, held, row_count=count, snapshot=snapshot, settled=at):
+            count, at, digest = len(head.rows), view.settled, _digest_of(view, snapshot, work.lake)
+            if blocks.mark_published(work.ledger, held, row_count=count, snapshot=snapshot, settled=at, digest=digest):
                 report.published.append(head.rows)
         case Abandon(why):
             if blocks.abandon(work.ledger, work.witness, held, why):
@@ -193,9 +195,15 @@ def recover_reserved(work: IngestContext, dataset: Dataset, found: Reserved, rep
                 failpoints.hit("abandon.after_branch")
 
 
+def _digest_of(view: TableView, snapshot: SnapshotId | None, lake: str) -> str | None:
+    """What the snapshot says of its rows: the ledger learns it at the commit point, which the writer did not reach."""
+    found = None if snapshot is None else view.snapshots[snapshot].block_of(lake)
+    return None if found is None else found.digest
+
+
 def highest_passed(connection: Connection, dataset: Dataset) -> Seq | None:
-    """The highest sequence number that a sink or a follower has passed: a block there must not come back."""
-    marks = (lanes.highest_mark(connection, dataset.id), followers.highest_mark(connection, dataset.id))
+    """The highest sequence number that a sink or a follower has passed: no block at or below it may be published."""
+    marks = (lanes.highest_watermark(connection, dataset.id), followers.highest_applied(connection, dataset.id))
     return max((m for m in marks if m is not None), default=None)
 
 
@@ -203,7 +211,7 @@ def branch_complete(work: IngestContext, name: str, view: TableView, head: Snaps
     """Whether the branch's head is the append of exactly this block. Its writer may have died before it could check
     what it wrote, so it is checked here."""
     snapshot = None if head is None else view.snapshots.get(head)
-    if snapshot is None or snapshot.wap != str(wap):
+    if snapshot is None or not snapshot.brought(wap):
         return False
     if (exact := staged_exactly(work.tables.staged_files(name, snapshot.id), wap.rows)) is not None:
         return exact
@@ -213,12 +221,12 @@ def branch_complete(work: IngestContext, name: str, view: TableView, head: Snaps
 
 def remove_strays(work: IngestContext, dataset: Dataset) -> int:
     """Removes branches whose block was abandoned or is not in the ledger: their writers died after they lost the block.
-    None of them was acknowledged; the resync rolled forward whatever could have been."""
+    None of them was acknowledged: the resync rolled forward every branch that could have been."""
     removed = 0
     for branch in work.tables.view(dataset.name).branches:
         own = parse_branch(branch)
         owner = None if own is None else work.ledger.query(blocks.of_number, dataset.id, own.lo)
-        # The block is looked up after the branch was listed: a writer reserves before it creates its branch.
+        # The block is read after the branch was listed: a writer reserves before it creates its branch.
         if isinstance(owner, Reserved | Staged):
             continue
         work.tables.remove_branch(dataset.name, branch)

@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from strandline.core.audit_events import Event
 from strandline.core.errors import RefusedError, UsageError
+from strandline.core.records.audit_events import Event
+from strandline.core.text.wording import agreeing, plural
 from strandline.core.types import SEQ_COLUMN, Dataset, History
-from strandline.core.wording import agreeing, plural
+from strandline.iceberg.metadata.adoption import check_adoptable
 from strandline.iceberg.metadata.dataset_identity import DatasetIdentity
 from strandline.iceberg.metadata.identifier import in_spark
 from strandline.iceberg.metadata.table_metadata import ADOPTED_PROPERTY, HISTORY_PROPERTY
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class AdoptTerms:
     """What a caller asked for; None means as recorded."""
 
     history: History | None
@@ -36,9 +37,9 @@ class Terms:
 
 
 def register(
-    ledger: Ledger, catalog: PyIcebergCatalog, spark: Callable[[], SparkTables], lake: str, name: str, terms: Terms
+    ledger: Ledger, catalog: PyIcebergCatalog, spark: Callable[[], SparkTables], lake: str, name: str, terms: AdoptTerms
 ) -> Dataset:
-    """The dataset, new or known. Run again, it repairs what someone removed from the table by hand."""
+    """The dataset, new or known. Run again, it repairs columns and properties that were removed from the table."""
     with ledger.read() as connection:
         recorded = datasets.find(connection, name)
         epoch = sequence.read(connection).epoch
@@ -81,9 +82,9 @@ def _identity(ledger: Ledger, catalog: PyIcebergCatalog, name: str, known: Datas
 
 def _check_no_numbers(catalog: PyIcebergCatalog, name: str) -> None:
     """Raises RefusedError, before any change, if the table has sequence numbers: they are not of this ledger."""
-    from strandline.iceberg.pyiceberg.foreign_rows import count_rows_not_ours
+    from strandline.iceberg.pyiceberg.foreign_rows import count_foreign_rows
 
-    counted = count_rows_not_ours(catalog.load(name), (), lambda snapshot, highest: True, last=0)
+    counted = count_foreign_rows(catalog.load(name), (), lambda snapshot, highest: True, last=0)
     if counted is not None and not counted.foreign:
         return
     rows = "Rows" if counted is None else plural(counted.foreign, "row")
@@ -96,7 +97,7 @@ def _check_no_numbers(catalog: PyIcebergCatalog, name: str) -> None:
     )
 
 
-def as_recorded(known: Dataset | None, terms: Terms) -> tuple[tuple[str, ...], History]:
+def as_recorded(known: Dataset | None, terms: AdoptTerms) -> tuple[tuple[str, ...], History]:
     """What a table was adopted with stays: numbered rows were sorted and delivered by it. Raises UsageError."""
     by = None if terms.deliver_by is None else tuple(terms.deliver_by)
     history = terms.history
@@ -137,11 +138,10 @@ def _prepare(
     properties: Mapping[str, str],
 ) -> str:
     """Adds our columns and properties to the table; returns its uuid."""
-    from strandline.iceberg.pyiceberg.catalog import FORMAT_VERSION
-
-    wanted: dict[str, Any] = {"lake_id": lake, "epoch": epoch, "deliver_by": deliver_by, "properties": properties}
-    if catalog.load(name).metadata.format_version <= FORMAT_VERSION:
-        return str(catalog.add_sequence_column(name, **wanted).metadata.table_uuid)
     from strandline.iceberg.spark.prepare import add_sequence_column
 
+    table = catalog.load(name)
+    # Checked before Spark starts, and again by the commit.
+    check_adoptable(name, table.properties, [f.name for f in table.schema().fields], lake, epoch, deliver_by)
+    wanted: dict[str, Any] = {"lake_id": lake, "epoch": epoch, "deliver_by": deliver_by, "properties": properties}
     return add_sequence_column(spark(), name, **wanted).uuid

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from strandline.core.errors import InputRefused, StorageError
+from strandline.core.text.wording import plural
 from strandline.core.types import Dataset
-from strandline.core.wording import plural
 from strandline.ingest.sources.identify import SourceFile
 from strandline.storage.durable import make_folders, whole_file
 

@@ -1,5 +1,5 @@
 """Reserves blocks above every sequence number that the table holds. Others can write numbers that were never reserved,
-and a row of ours with the same number could not be told from theirs.
+and a row of ours with the same number could not be distinguished from theirs.
 
 Manifests show which numbers there are. They are read only if main has foreign commits since the last check;
 `tests/model/foreign_model.py` explores what can happen in between.
@@ -7,11 +7,12 @@ Manifests show which numbers there are. They are read only if main has foreign c
 
 from __future__ import annotations
 
+from strandline.core.retry import RetryPolicy
 from strandline.core.types import Block, BlockPlacement, Checked, Dataset
 from strandline.iceberg.metadata import block_placement
 from strandline.iceberg.metadata.table_metadata import TableView
 from strandline.ingest.context import IngestContext
-from strandline.ingest.resync import with_resync
+from strandline.ingest.resync.run import with_resync
 from strandline.ledger.ingest import blocks, datasets, sequence
 
 
@@ -19,19 +20,15 @@ def reserve_above_foreign(work: IngestContext, dataset: Dataset, wanted: blocks.
     """A block for this batch, and whether it is new."""
 
     def attempt() -> tuple[Block, bool]:
-        while True:
-            try:
-                return blocks.reserve(
-                    work.ledger,
-                    work.witness,
-                    wanted,
-                    lease_seconds=work.settings.lease_seconds,
-                    place=_find_place(work, dataset, wanted.rows),
-                )
-            except blocks.PlaceStale:
-                continue
+        return blocks.reserve(
+            work.ledger,
+            work.witness,
+            wanted,
+            lease_seconds=work.settings.lease_seconds,
+            place=_find_place(work, dataset, wanted.rows),
+        )
 
-    return with_resync(work, attempt)
+    return with_resync(work, lambda: RetryPolicy(0.0).call(attempt, blocks.PlaceStale))
 
 
 def _find_place(work: IngestContext, dataset: Dataset, rows: int) -> BlockPlacement | None:

@@ -1,9 +1,9 @@
-"""From `staged` to `published`, by whichever process gets there: the writer, recovery, or another one."""
+"""From `staged` to `published`, in the writer's process, in recovery, or in another one."""
 
 from __future__ import annotations
 
-from strandline.core.audit_events import Event
 from strandline.core.errors import BlockHeld, BlockLost, RefusedError
+from strandline.core.records.audit_events import Event
 from strandline.core.types import Abandoned, BlockHead, Dataset, Published, Reserved, Staged
 from strandline.iceberg.metadata.block_plans import AlreadyPublished, PublishHeld
 from strandline.iceberg.spark.publish import publish
@@ -15,8 +15,8 @@ from strandline.read import rollback
 
 
 def publish_staged(work: IngestContext, dataset: Dataset, staged: Staged) -> Published:
-    """Publishes the block: it can only go forward. Raises BlockHeld if nobody can tell whether it was published, and
-    BlockLost for a follower's block that has to be applied again."""
+    """Publishes the block: a staged block is never abandoned. Raises BlockHeld if it is unknown whether it was
+    published, and BlockLost for a follower's block that has to be applied again."""
     if staged.head.offered:
         return published_or_lost(publish_offered(work, dataset, staged))
     with work.ledger.read() as connection:
@@ -50,8 +50,9 @@ def settled(work: IngestContext, head: BlockHead) -> Published:
     return found
 
 
-def after_lost_mark(work: IngestContext, dataset: Dataset, head: BlockHead) -> Published:
-    """A writer staged its rows, but its compare-and-set failed: find out who has the block now. Raises BlockLost."""
+def after_failed_commit(work: IngestContext, dataset: Dataset, head: BlockHead) -> Published:
+    """A writer staged its rows, but its compare-and-set failed: returns the block if another process has published it.
+    Raises BlockLost."""
     match blocks.find_block(work.ledger, head):
         case Published() as published:
             return published  # recovery was faster
@@ -66,7 +67,7 @@ def after_lost_mark(work: IngestContext, dataset: Dataset, head: BlockHead) -> P
         case Reserved():
             raise BlockLost(
                 f"block {head.rows} of {dataset.name} was taken over by another process, which settles it",
-                hint="Offer the batch again; if it was settled meanwhile, that is found out.",
+                hint="Offer the batch again; if it was settled meanwhile, the outcome is returned.",
             )
 
 

@@ -1,12 +1,12 @@
 """From `staged` to `published` at a follower. It can get the rows again, so what cannot be published is put back to
-`reserved` and applied again; nothing is held for a person, and nothing can be voided (docs/adr/0070).
+`reserved` and applied again; no block is held for a person, and none can be voided (docs/adr/0070).
 """
 
 from __future__ import annotations
 
 from strandline.core.errors import BlockLost
+from strandline.core.text.whole_number import whole_number
 from strandline.core.types import Dataset, Published, Reserved, SnapshotId, Staged
-from strandline.core.whole_number import whole_number
 from strandline.iceberg.metadata.block_plans import AlreadyPublished
 from strandline.iceberg.metadata.offered_plan import ApplyAgain
 from strandline.iceberg.spark import publish
@@ -43,7 +43,7 @@ def publish_offered(work: IngestContext, dataset: Dataset, staged: Staged) -> Pu
 
 
 def commit_offered(work: IngestContext, dataset: Dataset, held: Reserved, snapshot: SnapshotId) -> Published | Reserved:
-    """The commit point, and then the way forward. Raises as `publish_offered`, and `ResyncNeeded`."""
+    """The commit point; then publishes the block. Raises as `publish_offered`, and `ResyncNeeded`."""
     if blocks.mark_staged(work.ledger, work.witness, held, snapshot):
         return publish_offered(work, dataset, Staged(held.head, held.fence, snapshot, utc_now()))
     found = blocks.find_block(work.ledger, held.head)

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from dataclasses import replace
 
 from strandline.core.errors import FailedError, StrandlineError
 from strandline.core.types import Dataset, Published, Reserved, SnapshotId, Staged
+from strandline.iceberg.spark.stage import WrittenRows, stage
 from strandline.ingest.context import IngestContext
-from strandline.ingest.settle import after_lost_mark, publish_staged
+from strandline.ingest.settle import after_failed_commit, publish_staged
 from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import blocks
 
 
-def stage_rows(work: IngestContext, dataset: Dataset, held: Reserved, rows: DataFrame) -> SnapshotId:
-    """Appends the rows to the block's branch, which exists. Whatever the write raised, the branch tells whether it
-    landed."""
-    wap, branch = work.wap(held.head), held.branch
+def stage_rows(
+    work: IngestContext, dataset: Dataset, held: Reserved, written: WrittenRows, *, digest: str | None = None
+) -> SnapshotId:
+    """Appends the rows to the block's branch, which exists. The snapshot names their `digest`, unless the ledger has it
+    already. After an error, the branch shows whether the commit landed."""
+    head = held.head if digest is None else replace(held.head, digest=digest)
+    wap, branch = work.wap(head), held.branch
     failure: StrandlineError | None = None
     try:
-        work.tables.stage(rows, dataset.name, branch, wap)
+        stage(work.tables, dataset.name, branch, wap, written)
     except StrandlineError as e:
         failure = e
     if (landed := work.tables.own_head(dataset.name, branch, wap)) is None:
@@ -26,9 +30,12 @@ def stage_rows(work: IngestContext, dataset: Dataset, held: Reserved, rows: Data
     return landed
 
 
-def commit_staged(work: IngestContext, dataset: Dataset, held: Reserved, snapshot: SnapshotId) -> Published:
-    """The commit point, and then the way forward: publishes what was staged. Raises `BlockLost` if the block is not
-    ours any more and nobody has settled it, and `ResyncNeeded`."""
-    if not blocks.mark_staged(work.ledger, work.witness, held, snapshot):
-        return after_lost_mark(work, dataset, held.head)
-    return publish_staged(work, dataset, Staged(held.head, held.fence, snapshot, utc_now()))
+def commit_staged(
+    work: IngestContext, dataset: Dataset, held: Reserved, snapshot: SnapshotId, *, digest: str | None = None
+) -> Published:
+    """The commit point; then publishes the block. Raises `BlockLost` if another
+    process has the block and has not settled it, and `ResyncNeeded`."""
+    if not blocks.mark_staged(work.ledger, work.witness, held, snapshot, digest=digest):
+        return after_failed_commit(work, dataset, held.head)
+    head = held.head if digest is None else replace(held.head, digest=digest)
+    return publish_staged(work, dataset, Staged(head, held.fence, snapshot, utc_now()))

@@ -14,7 +14,6 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -23,12 +22,13 @@ from pyspark.sql import types as T
 
 from strandline.core.errors import FailedError, StampMismatch
 from strandline.core.partition import NULL_PART, encode_part
+from strandline.core.text.wording import plural
 from strandline.core.types import PARTITION_COLUMN, SEQ_COLUMN, SeqRange
-from strandline.core.wording import plural
 from strandline.iceberg.metadata.identifier import quoted
 from strandline.iceberg.session import spark_internals
 from strandline.iceberg.spark.java_errors import explaining
 from strandline.iceberg.spark.number_bounds import NewFile
+from strandline.ingest.digest import digest_measures, sums_text
 
 _PLACE_BITS = (1 << 33) - 1  # monotonically_increasing_id keeps the row's place in its partition below this bit
 
@@ -45,6 +45,13 @@ class CountedRows:
     @property
     def rows(self) -> int:
         return sum(self.per_partition)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionCount:
+    fit: int
+    rejected: int
+    filled: tuple[bool, ...]  # by column of the dataset: whether a row has a value; empty if there are no rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,24 +74,9 @@ class Pinned:
     rejects: Rejects | None
 
 
-_NARROW = frozenset(
-    {
-        "BatchScanExec",
-        "ColumnarToRowExec",
-        "FileSourceScanExec",
-        "FilterExec",
-        "InputAdapter",
-        "LocalTableScanExec",
-        "ProjectExec",
-        "RangeExec",
-        "WholeStageCodegenExec",
-    }
-)
-
-
-def pin(spark: SparkSession, df: DataFrame, *, digest: bool, rejects: Rejects | None = None) -> Pinned:
-    """The same rows over one RDD, whose partitions stay the same however often they are computed. The frame is left as
-    it is if rows need not be read to be counted and the source alone decides the partitions."""
+def pin(spark: SparkSession, df: DataFrame, *, always: bool = False, rejects: Rejects | None = None) -> Pinned:
+    """The same rows over one RDD, whose partitions stay the same however often they are computed. Unless `always` is
+    set, the frame is left as it is if its source alone decides the partitions."""
     if spark_internals.is_connect(df):
         raise FailedError(
             "a Spark Connect DataFrame cannot be stamped", hint="Make it with `lake.spark`, or write it to files first."
@@ -93,18 +85,12 @@ def pin(spark: SparkSession, df: DataFrame, *, digest: bool, rejects: Rejects | 
         planned = spark_internals.query_execution(df)
         rdd = planned.toRdd()
         ours = spark_internals.is_of_session(df, spark)
-        if ours and not digest and planned.analyzed().deterministic() and _is_narrow(planned.executedPlan()):
+        is_fixed = ours and not always and planned.analyzed().deterministic()
+        if is_fixed and spark_internals.is_narrow(planned.executedPlan()):
             return Pinned(df, rdd.getNumPartitions(), rejects)
         pinned = spark_internals.frame_over(spark, rdd, df)
         partitions = rdd.getNumPartitions()
     return Pinned(pinned, partitions, rejects)
-
-
-def _is_narrow(plan: Any) -> bool:
-    children = plan.children()
-    return plan.getClass().getSimpleName() in _NARROW and all(
-        _is_narrow(children.apply(i)) for i in range(children.size())
-    )
 
 
 def count(source: Pinned, columns: Sequence[str], *, digest: bool) -> CountedRows:
@@ -124,72 +110,11 @@ def count(source: Pinned, columns: Sequence[str], *, digest: bool) -> CountedRow
         raise StampMismatch("the batch was cut into other partitions to be counted", hint=MISMATCH_HINT)
     for r in found:
         per_partition[r["partition"]] = r["fit"]
-    text = None
-    if digest:
-        text = digest_text([sum(r[name] or 0 for r in found) for name in HALVES], sum(per_partition))
+    text = sums_text([r.asDict() for r in found], sum(per_partition)) if digest else None
     empty: set[str] = set() if source.rejects is None else set(columns)
     for r in found if empty else ():
         empty -= {column for column, is_filled in zip(columns, r["filled"], strict=True) if is_filled}
     return CountedRows(tuple(per_partition), sum(r["rejected"] for r in found), text, frozenset(empty))
-
-
-HALVES = ("low1", "high1", "low2", "high2")
-
-
-def digest_measures(fields: Sequence[T.StructField], fits: Column | None = None) -> list[Column]:
-    """Four sums, named as `HALVES`, that do not depend on the order of rows. `fits`: which rows count; None: all."""
-    # A null value does not count: a column that was added to the dataset later does not change the digest. Each
-    # value is hashed with its column's name: a 1 in one column is not a 1 in another.
-    values = [
-        F.when(F.col(quoted(f.name)).isNotNull(), F.struct(F.lit(f.name), hashable(F.col(quoted(f.name)), f.dataType)))
-        for f in sorted(fields, key=lambda f: f.name)
-    ]
-    measures = []
-    for seed in (1, 2):
-        hashed = F.xxhash64(F.lit(seed), *values)
-        row = hashed if fits is None else F.when(fits, hashed)
-        # Sums of halves: the order of rows does not matter, equal rows do not cancel out, and no sum overflows.
-        measures.append(F.sum(row.bitwiseAND(F.lit(0xFFFFFFFF))).alias(f"low{seed}"))
-        measures.append(F.sum(F.shiftrightunsigned(row, 32)).alias(f"high{seed}"))
-    return measures
-
-
-def digest_text(halves: Sequence[int], rows: int) -> str:
-    """What the ledger has of a batch."""
-    return "".join(f"{h % 2**64:016x}" for h in halves) + f"-{rows}"
-
-
-def hashable(value: Column, kind: T.DataType) -> Column:
-    """Hash functions skip nulls, do not see where a list ends, and refuse maps. So nulls and lengths of lists are
-    explicit, and maps are sorted by key."""
-    size: list[Column] = []
-    match kind:
-        case T.StructType():
-            inner: Any = (
-                F.struct(
-                    *(hashable(value.getField(f.name), f.dataType).alias(f"f{i}") for i, f in enumerate(kind.fields))
-                )
-                if kind.fields
-                else F.lit(0)
-            )
-        case T.ArrayType():
-            inner = F.transform(value, lambda x: hashable(x, kind.elementType))
-            size.append(F.size(value).alias("s"))
-        case T.MapType():
-            entries = T.StructType([T.StructField("key", kind.keyType), T.StructField("value", kind.valueType)])
-            inner = F.array_sort(F.transform(F.map_entries(value), lambda x: hashable(x, entries)))
-            size.append(F.size(value).alias("s"))
-        case T.VariantType():
-            inner = F.to_json(value)
-        case T.IntegerType() | T.ShortType() | T.ByteType():
-            inner = value.cast("long")  # a column that was widened since holds the same values
-        case T.FloatType():
-            inner = value.cast("double")
-        case T.DecimalType():
-            inner = value.cast("string")
-        case _:
-            inner = value
-    return F.struct(value.isNull().alias("n"), *size, inner.alias("v"))
 
 
 def stamp(
@@ -257,6 +182,15 @@ def check_staged(files: Sequence[NewFile], rows: SeqRange, counted: CountedRows)
             f"the batch changed while it was written: counted {plural(counted.rows, 'row')}, wrote {sum(found):,}",
             hint=MISMATCH_HINT,
         )
+
+
+def counted_by_source(found: Sequence[PartitionCount], source: Pinned, columns: Sequence[str]) -> CountedRows:
+    """What `count` returns, without a digest, for a file that its reader has counted."""
+    if len(found) != source.partitions:
+        raise StampMismatch("the batch was cut into other partitions to be counted", hint=MISMATCH_HINT)
+    filled = {column for part in found for column, is_filled in zip(columns, part.filled, strict=False) if is_filled}
+    rejected = sum(part.rejected for part in found)
+    return CountedRows(tuple(part.fit for part in found), rejected, None, frozenset(set(columns) - filled))
 
 
 MISMATCH_HINT = (

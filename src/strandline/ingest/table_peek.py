@@ -1,14 +1,13 @@
 """Reads a table's metadata file before Iceberg loads the table.
 
-Iceberg's Java library reads a file that it cannot parse again and again, for a minute and a half. Recovery and the
-resync would stand still that long for one damaged table.
-"""
+Iceberg's Java library reads a file that it cannot parse again and again, for a minute and a half. One damaged table
+would stop recovery and the resync for that long."""
 
 from __future__ import annotations
 
 from contextlib import closing
 
-from strandline.core.settings import LakeConfig
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.core.types import Anchor
 from strandline.iceberg.metadata.metadata_peek import is_glanceable, read_pointer
 from strandline.iceberg.metadata.table_metadata import SETTLED_TAG, TableView

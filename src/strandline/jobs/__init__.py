@@ -1,1 +1,1 @@
-"""What unattended or concurrent work needs: loops, schedules, heartbeats, backoff."""
+"""What unattended or concurrent work needs: loops, schedules, heartbeats, tasks."""

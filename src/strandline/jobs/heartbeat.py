@@ -1,13 +1,13 @@
-"""Heartbeats: a lease is renewed while its holder works. A holder that stops renewing is taken for dead."""
+"""Heartbeats: a lease is renewed while its holder works. A holder that stops renewing counts as dead."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from time import monotonic
 
 from strandline.core.errors import StrandlineError
+from strandline.core.polling import polled
 from strandline.core.types import Lease
 from strandline.ledger.engine import Ledger
 from strandline.ledger.leases import LeaseColumns
@@ -46,23 +46,15 @@ class Heartbeat:
 def beating(renew: Callable[[], bool], *, lease_seconds: float) -> Iterator[Heartbeat]:
     """Renews several times per lease, in a thread. A stopped process renews nothing, and gets fenced. `renew` returns
     False if there is nothing left to renew; then the compare-and-set that ends the work fails."""
-    heartbeat, done = Heartbeat(renew, lease_seconds=lease_seconds), threading.Event()
+    heartbeat = Heartbeat(renew, lease_seconds=lease_seconds)
 
     def beat() -> None:
-        while not done.wait(lease_seconds / BEATS_PER_LEASE):
-            try:
-                if not heartbeat.beat():
-                    return
-            except StrandlineError:
-                continue  # the ledger is busy or away; if the lease runs out, that is safe
+        with suppress(StrandlineError):  # the ledger is busy or away; if the lease runs out, that is safe
+            if not heartbeat.is_lost:
+                heartbeat.beat()
 
-    thread = threading.Thread(target=beat, name="strandline-lease", daemon=True)
-    thread.start()
-    try:
+    with polled(beat, seconds=lease_seconds / BEATS_PER_LEASE, name="strandline-lease"):
         yield heartbeat
-    finally:
-        done.set()
-        thread.join()
 
 
 @contextmanager

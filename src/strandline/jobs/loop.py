@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 
 from strandline.core.calling_off import called_off_by
 from strandline.core.errors import CalledOff, StrandlineError, as_strandline_error
-from strandline.jobs.backoff import backoff_seconds
+from strandline.core.retry import backoff_seconds
 
 log = logging.getLogger(__name__)
 
 OnTrouble = Callable[[StrandlineError], None]
 
-BACKOFF_SECONDS_MAX = 5.0  # short: daemons go on within seconds after the ledger answers again
+BACKOFF_SECONDS_MAX = 5.0  # short: daemons continue within seconds after the ledger answers again
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,47 +71,39 @@ class LoopStates:
             return dict(self._problems)
 
 
-def run_until_stopped(
-    work: Callable[[], None],
-    stopping: threading.Event,
-    *,
-    name: str,
-    poll_seconds: float,
-    on_trouble: OnTrouble | None = None,
-    on_well: Callable[[], None] = lambda: None,
-) -> None:
-    """Repeats the work until `stopping` is set, which also calls off the work under way. Work that raises is reported
-    and retried: the loop never ends by itself. `on_well` is called when the work succeeds after trouble."""
-    report = on_trouble or (lambda error: log.warning("%s failed and is tried again: %s", name, error.message))
-    health = Health()
-    while not stopping.is_set():
-        try:
-            with called_off_by(stopping):
-                work()
-        except CalledOff as e:
-            log.info("%s was called off: %s", name, e.__cause__ or e.message)
-        except Exception as e:
-            error = as_strandline_error(e)
-            if health.is_news(error.message):
-                if error is not e:
-                    log.error("%s failed with an unexpected error", name, exc_info=e)
-                report(error)
-            health = health.after_failure(error.message)
-        else:
-            if health.failures:
-                on_well()
-            health = health.after_success()
-        stopping.wait(health.wait_seconds(poll_seconds, random.random()))
-
-
 @dataclass(frozen=True, slots=True)
 class LoopControl:
-    """What whoever runs a loop keeps in hand."""
+    """How a loop is stopped, and who hears how it is doing."""
 
     stopping: threading.Event = field(default_factory=threading.Event)
     on_trouble: OnTrouble | None = None  # None: it is logged
-    on_well: Callable[[], None] = lambda: None
+    on_well: Callable[[], None] = lambda: None  # called when the work succeeds after trouble
 
-    def repeat(self, work: Callable[[], None], *, name: str, poll_seconds: float) -> None:
-        stopping, on_trouble, on_well = self.stopping, self.on_trouble, self.on_well
-        run_until_stopped(work, stopping, name=name, poll_seconds=poll_seconds, on_trouble=on_trouble, on_well=on_well)
+    def repeat(self, work: Callable[[], object], *, name: str, poll_seconds: float) -> None:
+        """Repeats the work until `stopping` is set, which also calls off the work under way. Work that raises is
+        reported and retried: the loop never ends by itself."""
+        health = Health()
+        while not self.stopping.is_set():
+            try:
+                with called_off_by(self.stopping):
+                    work()
+            except CalledOff as e:
+                log.info("%s was called off: %s", name, e.__cause__ or e.message)
+            except Exception as e:
+                error = as_strandline_error(e)
+                if health.is_news(error.message):
+                    if error is not e:
+                        log.error("%s failed with an unexpected error", name, exc_info=e)
+                    self._report(name, error)
+                health = health.after_failure(error.message)
+            else:
+                if health.failures:
+                    self.on_well()
+                health = health.after_success()
+            self.stopping.wait(health.wait_seconds(poll_seconds, random.random()))
+
+    def _report(self, name: str, error: StrandlineError) -> None:
+        if self.on_trouble is not None:
+            self.on_trouble(error)
+        else:
+            log.warning("%s failed and is tried again: %s", name, error.message)

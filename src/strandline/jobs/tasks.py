@@ -1,6 +1,6 @@
-"""Does long work in threads of this process, each on record in the ledger as a task that anybody can look at.
+"""Does long work in threads of this process, each recorded in the ledger as a task that every process can show.
 
-The commit points are those of `ledger/tasks.py`: a task is on record before its work begins, and its end is stored
+The commit points are those of `ledger/tasks.py`: a task is recorded before its work begins, and its end is stored
 once. What the work itself has done is durable in its own stage, whatever becomes of the task.
 """
 
@@ -27,13 +27,14 @@ from strandline.core.errors import (
     UsageError,
     as_strandline_error,
 )
+from strandline.core.records.task_records import TaskOutcome
 from strandline.core.types import Lease
 from strandline.jobs.heartbeat import beating
 from strandline.jobs.node import node
 from strandline.jobs.store_end import store_end
 from strandline.ledger import tasks
 from strandline.ledger.engine import Ledger, utc_now
-from strandline.ledger.tasks import BegunBy, Outcome, Task, TaskId
+from strandline.ledger.tasks import BegunBy, Task, TaskId
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ Work = Callable[[threading.Event], Mapping[str, Any]]
 
 AT_ONCE_MAX = 8  # each may hold a thread and a connection for hours
 KEPT_MAX = 1000  # tasks on record
-RESULT_CHARS_MAX = 1 << 20  # a result is read as a whole whenever somebody looks at the task
+RESULT_CHARS_MAX = 1 << 20  # a result is read as a whole whenever the task is shown
 
 # Gets the kind of a task and its result. Returns what is bad in the result, or None.
 Judge = Callable[[str, Mapping[str, Any]], str | None]
@@ -64,14 +65,12 @@ class Tasks:
         *,
         lease_seconds: float,
         at_once_max: int = AT_ONCE_MAX,
-        kept_max: int = KEPT_MAX,
         judge: Judge = lambda kind, result: None,
     ) -> None:
         """`judge` is asked about a result that is too large to be stored: what it says is stored instead."""
         self._ledger = ledger
         self._judge = judge
         self._lease_seconds = lease_seconds
-        self._kept_max = kept_max
         self.free = threading.BoundedSemaphore(at_once_max)  # places for long work in this process
         self._lock = threading.Lock()
         self._here: dict[TaskId, _UnderWay] = {}
@@ -102,7 +101,7 @@ class Tasks:
                     self._here.pop(begun.id, None)
             self.free.release()
             raise
-        if self._closing.is_set():  # `close` may have looked before the task was there
+        if self._closing.is_set():  # `close` may have listed the tasks before this one was added
             stopping.set()
         return begun
 
@@ -134,9 +133,9 @@ class Tasks:
             tries += 1
             with self._ledger.write() as connection:
                 stored = tasks.end(connection, lease, end.outcome, result=end.result, error=end.error)
-                tasks.forget_old(connection, tasks_kept=self._kept_max)
+                tasks.forget_old(connection, tasks_kept=KEPT_MAX)
             if not stored and tries == 1:  # a later try may find the end that an earlier one stored
-                log.warning("task %d (%s) was taken for dead; it ended as %s", task.id, task.kind, end.outcome)
+                log.warning("task %d (%s) was recorded as dead; it ended as %s", task.id, task.kind, end.outcome)
 
         with suppress(StrandlineError):  # it is logged
             store_end(store, f"task {task.id}", self._closing)
@@ -149,11 +148,10 @@ class Tasks:
             here = self._here.get(asked.id)
         if here is not None:
             here.stopping.call_off(current_actor().name)
-        return self._told(asked)
+        return self._closed_if_dead(asked)
 
     def get(self, id: int) -> Task:
-        found = self._ledger.query(tasks.get, id)
-        return self._told(found)
+        return self._closed_if_dead(self._ledger.query(tasks.get, id))
 
     def latest(
         self,
@@ -165,27 +163,18 @@ class Tasks:
         tasks_max: int = 20,
     ) -> list[Task]:
         """Newest first."""
-
-        def look() -> list[Task]:
-            with self._ledger.read() as connection:
-                return tasks.latest(
-                    connection, kind=kind, subject=subject, begun_by=begun_by, before=before, tasks_max=tasks_max
-                )
-
-        found = look()
+        wanted: dict[str, Any] = {"kind": kind, "subject": subject, "begun_by": begun_by, "before": before}
+        found = self._ledger.query(tasks.latest, **wanted, tasks_max=tasks_max)
         if any(task.seems_dead(utc_now()) for task in found):
-            self._close_dead()
-            found = look()
+            self._ledger.change(tasks.close_dead)
+            found = self._ledger.query(tasks.latest, **wanted, tasks_max=tasks_max)
         return found
 
-    def _told(self, found: Task) -> Task:
+    def _closed_if_dead(self, found: Task) -> Task:
         if not found.seems_dead(utc_now()):
             return found
-        self._close_dead()
-        return self._ledger.query(tasks.get, found.id)
-
-    def _close_dead(self) -> None:
         self._ledger.change(tasks.close_dead)
+        return self._ledger.query(tasks.get, found.id)
 
     def call_all_off(self) -> list[_UnderWay]:
         """Calls off all tasks of this process, which takes no more, and returns them."""
@@ -208,7 +197,7 @@ class Tasks:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    outcome: Outcome
+    outcome: TaskOutcome
     result: Mapping[str, Any] | None = None
     error: Mapping[str, Any] | None = None
 
@@ -216,16 +205,16 @@ class _End:
 def _result_of(task: Task, work: Work, stopping: threading.Event, judge: Judge) -> _End:
     try:
         with called_off_by(stopping):
-            return _End(Outcome.DONE, result=_bounded(task.kind, work(stopping), judge))
+            return _End(TaskOutcome.DONE, result=_bounded(task.kind, work(stopping), judge))
     except CalledOff as e:
-        return _End(Outcome.CANCELLED, error=error_document(e))
+        return _End(TaskOutcome.CANCELLED, error=error_document(e))
     except (RefusedError, UsageError) as e:
-        return _End(Outcome.REFUSED, error=error_document(e))
+        return _End(TaskOutcome.REFUSED, error=error_document(e))
     except Exception as e:
         error = as_strandline_error(e)
         if error is not e:
             log.error("task %d (%s) failed with an unexpected error", task.id, task.kind, exc_info=e)
-        return _End(Outcome.FAILED, error=error_document(error))
+        return _End(TaskOutcome.FAILED, error=error_document(error))
 
 
 def _bounded(kind: str, result: Mapping[str, Any], judge: Judge) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Who did it, as two columns of a row: the current actor on insert, the stored one when the row is read."""
+"""The actor of a row, in two columns: the current actor on insert, the stored one when the row is read."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Retention rules and schedules that `strandline apply` stored, and what they are together with the settings file.
 
 A rule or schedule has one place at a time: `apply` refuses what the settings file or the environment names. Where both
-have one, because somebody added it to the file later, the file's counts, and `status` says so.
+have one, because it was added to the file later, the file's counts, and `status` says so.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 
-from strandline.core.audit_events import Event
 from strandline.core.errors import RefusedError
-from strandline.core.settings import LakeConfig
-from strandline.core.settings_maintain import MaintainSettings, RetainSettings
-from strandline.core.settings_reconcile import ReconcileSettings
+from strandline.core.records.audit_events import Event
+from strandline.core.settings.lake_config import LakeConfig
+from strandline.core.settings.maintain import MaintainSettings, RetainSettings
+from strandline.core.settings.reconcile import ReconcileSettings
 from strandline.ledger import audit
 from strandline.ledger.engine import insert_into, utc_now
 from strandline.ledger.schema.applied import applied_setting
@@ -43,7 +43,7 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """What daemons and commands work by."""
+    """The rules and schedules that daemons and commands use."""
 
     maintain: MaintainSettings
     reconcile: ReconcileSettings
@@ -127,7 +127,7 @@ def change(connection: sa.Connection, key: str, *, before: str | None, after: st
         else:
             made = applied_setting.update().where(*there).values(values).returning(applied_setting.c.name)
     if connection.execute(made).one_or_none() is None:
-        raise RefusedError(f"{key} was changed by somebody else meanwhile", hint="Run the command again.")
+        raise RefusedError(f"{key} was changed by another command meanwhile", hint="Run the command again.")
     audit.record(connection, Event.SETTING_APPLIED, setting=key, before=before, after=after)
 
 

@@ -16,7 +16,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from strandline.core.actor import Actor, Trigger
-from strandline.core.audit_events import Event
+from strandline.core.documents import json_text
+from strandline.core.records.audit_events import Event
 from strandline.ledger.actor_columns import actor_values, read_actor
 from strandline.ledger.engine import Ledger, from_row, utc_now
 from strandline.ledger.schema.core import audit
@@ -33,7 +34,7 @@ class AuditEvent:
 
 def record(connection: sa.Connection, event: Event, /, **detail: Any) -> None:
     """Stores the event with the current actor."""
-    _insert(connection, event, utc_now(), json.dumps(detail, default=str))
+    _insert(connection, event, utc_now(), json_text(detail))
 
 
 def _insert(connection: sa.Connection, event: Event, at: datetime, detail: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from strandline.core.errors import LedgerUnreadable, StorageError
-from strandline.storage.durable import link_new, sync_data, sync_folder
+from strandline.storage.durable import put_in_place, sync_data, sync_folder
 
 
 def sqlite_uri(path: Path, mode: str) -> str:
@@ -40,10 +40,10 @@ def copy_ledger(path: Path, target: Path, *, busy_seconds: float, replace: bool,
         shutil.copymode(path, part)
         with part.open("rb") as handle:
             sync_data(handle.fileno())
-        if replace:
-            part.replace(target)
-        else:
-            _name(part, target)
+        try:
+            put_in_place(part, target, replace=replace)
+        except FileExistsError as e:
+            raise StorageError(f"there is something at {target} already") from e
     sync_folder(target.absolute().parent)
     return True
 
@@ -61,13 +61,6 @@ def _unnamed_copy(target: Path) -> Iterator[Path]:
     finally:
         for suffix in ("", "-journal", "-wal", "-shm"):
             part.with_name(part.name + suffix).unlink(missing_ok=True)
-
-
-def _name(part: Path, target: Path) -> None:
-    try:
-        link_new(part, target)
-    except FileExistsError as e:
-        raise StorageError(f"there is something at {target} already") from e
 
 
 _Content = tuple[list[tuple[object, ...]], dict[str, int], list[tuple[object, ...]]]

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import random
 import sqlite3
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
@@ -29,9 +27,9 @@ from strandline.core.errors import (
     StorageError,
     StrandlineError,
 )
-from strandline.core.settings import LakeConfig
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.ledger.backup import copy_ledger, sqlite_uri
-from strandline.ledger.lock_holder import find_holder
+from strandline.ledger.lock_holder import LOCK_HELD, find_holder
 from strandline.ledger.postgres import find_lock_holder, postgres_engine, shown, without_secrets
 from strandline.ledger.schema import core
 from strandline.ledger.write_right import Unlimited, WriteRight
@@ -39,7 +37,7 @@ from strandline.ledger.write_right import Unlimited, WriteRight
 Connection = sa.Connection  # a transaction, for other rooms that pass it from one call to the next
 
 # Every version of the ledger's schema, oldest first. Listed here, so that a light command need not load Alembic.
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011", "0012")
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 
@@ -186,7 +184,7 @@ class Ledger:
         try:
             yield
         except (IntegrityError, sqlite3.IntegrityError):
-            raise  # the database refused an illegal transition: the caller must see it
+            raise  # the database refused an illegal transition, which the caller handles
         except DBAPIError as e:
             raise self._explain(e.orig or e, answered=_is_answer(e)) from e
         except sqlite3.Error as e:
@@ -203,7 +201,7 @@ class Ledger:
             holder = find_lock_holder(self.engine)
             return LedgerBusy(
                 f"the ledger is held by {holder or 'another process'}",
-                hint="Try again. If it lasts, look at that process: until it ends, nothing else can be written.",
+                hint="Try again. If it lasts, check that process: until it ends, nothing else can be written.",
             )
         if state == _QUERY_CANCELED:
             return LedgerBusy(
@@ -262,7 +260,7 @@ class Ledger:
         return Migrated(found, REVISIONS[-1], copy)
 
     def _copy_before_migration(self, path: Path, found: str) -> Path | None:
-        """Copies the ledger while it has version `found`; None if another process has migrated it meanwhile."""
+        """Copies the ledger while its version is `found`; None if another process has migrated it since."""
         copy = path.with_name(f"{path.name}.v{found}.bak")
         with self._translated():
             copied = copy_ledger(path, copy, busy_seconds=self._busy_seconds, replace=True, revision=found)
@@ -361,16 +359,14 @@ def _keep_only_untouched(engine: sa.Engine, file: Path) -> None:
 def _begin_writing(connection: sqlite3.Connection, busy_seconds: float) -> None:
     """Begins a write transaction, retrying every millisecond. SQLite's own wait sleeps for up to 100 ms at a time,
     which slows two busy writers down from 500 to 50 reservations per second."""
-    deadline = time.monotonic() + busy_seconds
     connection.execute("PRAGMA busy_timeout = 0")
-    while True:
+    for attempt in replace(LOCK_HELD, seconds_max=busy_seconds).attempts():
         try:
             connection.execute("BEGIN IMMEDIATE")
             break
         except sqlite3.OperationalError as e:
-            if "locked" not in str(e) or time.monotonic() > deadline:
+            if "locked" not in str(e) or attempt.is_last:
                 raise
-            time.sleep(random.uniform(0.0002, 0.0015))
     connection.execute(f"PRAGMA busy_timeout = {int(busy_seconds * 1000)}")  # the commit may wait for readers
 
 

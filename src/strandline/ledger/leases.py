@@ -1,8 +1,8 @@
 """Leases: which process may act on a row of the ledger (a sink, a batch of received bodies, the reconciler).
 
-A lease is a token and a time limit, in two columns of the row. Anybody can take over an expired lease; until somebody
-does, the holder still holds it. The lease becomes a fence when the holder checks it (`holds`) in the transaction that
-writes: the check locks the row until the transaction ends, so nobody can take the lease over in between.
+A lease is a token and a time limit, in two columns of the row. Every process can take over an expired lease; until one
+does, the holder still has it. The lease becomes a fence when the holder checks it (`holds`) in the transaction that
+writes: the check locks the row until the transaction ends, so no process can take the lease over in between.
 
 Blocks have their own kind of lease (`ingest/blocks.py`), whose fence is a number that recovery raises.
 """
@@ -48,7 +48,7 @@ class LeaseColumns:
         return ledger.change(self._give, row, self.is_free(utc_now()), seconds=seconds)
 
     def seize(self, ledger: Ledger, row: int, *, seconds: float) -> Lease | None:
-        """Takes the lease from whoever has it, which fences off its holder. None if the row can have no lease."""
+        """Takes the lease from its holder, and fences the holder off. None if the row can have no lease."""
         return ledger.change(self._give, row, seconds=seconds)
 
     def _give(
@@ -71,7 +71,7 @@ class LeaseColumns:
         return given
 
     def renew(self, ledger: Ledger, lease: Lease, *, seconds: float) -> bool:
-        """Extends the lease, even an expired one, as long as nobody has taken it over."""
+        """Extends the lease, even an expired one, unless another process has taken it over."""
         return ledger.change(self._change, lease, {self._until.name: _in(seconds)})
 
     def release(self, ledger: Ledger, lease: Lease) -> bool:
@@ -87,7 +87,7 @@ class LeaseColumns:
         return int(connection.execute(self._table.update().where(held).values(self.no_lease)).rowcount)
 
     def holds(self, connection: sa.Connection, lease: Lease) -> bool:
-        """The fence. It ignores the clock: an expired lease that nobody has taken over still holds."""
+        """The fence. It ignores the clock: an expired lease that no other process has taken over still counts."""
         return bool(connection.execute(self._holder, {"row": lease.row}).scalar() == lease.token)
 
 

@@ -1,4 +1,4 @@
-"""Finds the process that holds a lock on a file: a person can act on a process, but not on "busy".
+"""Finds the process that holds a lock on a file: a person can end a process, and can do nothing about "busy".
 
 Linux lists every lock in `/proc/locks`. This module never opens the locked file itself: when a process closes any
 descriptor of a file, it loses all its locks on that file, SQLite's too.
@@ -12,6 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from strandline.core.retry import RetryPolicy
+
+# Others hold a lock of the ledger or of the witness for milliseconds.
+LOCK_HELD = RetryPolicy(0.0015, 0.0015)
 _LOCKS = Path("/proc/locks")
 _LINE = re.compile(r"\d+: (?:POSIX|FLOCK|OFDLCK)\s+\S+\s+(READ|WRITE)\s+(\d+)\s+[0-9a-f]+:[0-9a-f]+:(\d+)\s")
 _STOPPED = ("T", "t")
@@ -30,8 +34,8 @@ class LockHolder:
     @property
     def hint(self) -> str:
         if self.is_stopped:
-            return f"Let it go on (`kill -CONT {self.pid}`) or end it (`kill -KILL {self.pid}`: nothing is lost by it)."
-        return f"Try again. If it lasts, look at what process {self.pid} is doing."
+            return f"Let it continue (`kill -CONT {self.pid}`) or end it (`kill -KILL {self.pid}`: nothing is lost)."
+        return f"Try again. If it lasts, check what process {self.pid} is doing."
 
 
 def find_holder(*files: Path) -> LockHolder | None:
@@ -64,7 +68,7 @@ def _locks() -> Iterator[tuple[int, int, bool]]:
 
 
 def _has_open(pid: int, files: tuple[Path, ...]) -> bool:
-    """Whether the process has one of the files open; True if we may not look into the process.
+    """Whether the process has one of the files open; True if this process has no permission to see that.
 
     The inode alone is not enough: two file systems may use the same inode number, and the device in `/proc/locks` is
     not always that of `stat`."""

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy import event
 
 from strandline.core.errors import ConfigError
-from strandline.core.settings import LakeConfig, LedgerSettings
+from strandline.core.settings.lake_config import LakeConfig, LedgerSettings
 
 _CONNECTIONS_KEPT = 4
 _CONNECTIONS_MORE = 60

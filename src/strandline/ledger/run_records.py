@@ -1,8 +1,8 @@
 """Records of runs: of maintenance, of the reconciler, and tasks.
 
 A run without an end is under way. Only its record can change: a process that was wrongly taken for dead finds that
-somebody else has written the end of its run. Anybody can call a run off: its process sees this when it next gives a
-sign of life, and at its next durable step.
+another one has written the end of its run. Every process can call a run off: the run sees this at its next heartbeat,
+and at its next durable step.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    stop_asked: bool  # somebody has called the run off
+    stop_asked: bool  # the run was called off
 
 
 @dataclass(frozen=True)
@@ -42,19 +42,19 @@ class RunTable(Generic[R]):
         return int(made.scalar_one())
 
     def change(self, connection: sa.Connection, run: int, **values: object) -> bool:
-        """False if the run has ended, because somebody took it for dead."""
+        """False if the run has ended, because another process took it for dead."""
         own = (self.table.c.id == run, self.running)
         return connection.execute(self.table.update().where(*own).values(**values)).rowcount == 1
 
     def renew(self, connection: sa.Connection, *own: sa.ColumnElement[bool], **values: object) -> Renewed | None:
-        """Stores a sign of life of the run that fits. None if it has ended, because somebody took it for dead."""
+        """Stores a sign of life of the run that fits. None if it has ended: another process took it for dead."""
         asked_at = self.table.c.stop_asked_at
         changed = self.table.update().where(*own, self.running).values(**values).returning(asked_at)
         found = connection.execute(changed).one_or_none()
         return None if found is None else Renewed(found.stop_asked_at is not None)
 
     def ask_to_stop(self, connection: sa.Connection, run: int) -> bool:
-        """Calls a run off. False if it has ended, or somebody has called it off before: it stays as it is then."""
+        """Calls a run off. False, without a change, if it has ended or was called off before."""
         own = (self.table.c.id == run, self.running, self.table.c.stop_asked_at.is_(None))
         return connection.execute(self.table.update().where(*own).values(stop_asked_at=utc_now())).rowcount == 1
 

@@ -1,7 +1,7 @@
-"""Tasks: long work that somebody asked for and that has no other record of a run.
+"""Tasks: long work at a person's or a client's request, without another record of its run.
 
-A task is on record before its work begins. Its process renews the lease for as long as it works. When the lease has
-run out, whoever looks closes the task as `died`; if the process lives after all, it cannot store another end.
+A task is recorded before its work begins. Its process renews the lease for as long as it works. When the lease has
+run out, the next reader closes the task as `died`; if the process lives after all, it cannot store another end.
 """
 
 from __future__ import annotations
@@ -10,21 +10,22 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import Any, NewType
 from uuid import uuid4
 
 import sqlalchemy as sa
 
 from strandline.core.actor import Actor, Trigger
-from strandline.core.audit_events import Event
-from strandline.core.bounded_text import check_text
 from strandline.core.documents import error_document, json_text
 from strandline.core.errors import AlreadyRunning, TaskDied
+from strandline.core.records.audit_events import Event
+from strandline.core.records.task_records import TaskOutcome
+from strandline.core.text.bounded_text import check_text
+from strandline.core.text.wording import moment
 from strandline.core.types import Lease
 from strandline.ledger import audit
-from strandline.ledger.actor_columns import actor_values
-from strandline.ledger.engine import insert_into, utc_now
+from strandline.ledger.actor_columns import actor_values, read_actor
+from strandline.ledger.engine import from_row, insert_into, utc_now
 from strandline.ledger.run_records import Renewed, RunTable
 from strandline.ledger.schema.serve import task
 
@@ -33,14 +34,6 @@ TaskId = NewType("TaskId", int)
 LEASE_MAX = timedelta(days=2)  # twice the longest that the settings allow: clocks of two machines may differ
 
 _CALLED_OFF_SEARCHED_MAX = 1000  # events
-
-
-class Outcome(StrEnum):
-    DONE = "done"
-    REFUSED = "refused"  # a guard said no, or the request was wrong
-    FAILED = "failed"
-    CANCELLED = "cancelled"  # somebody called it off, and it stopped
-    DIED = "died"  # its process gave no sign of life any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +47,7 @@ class Task:
     lease_until: datetime | None  # None when it has ended
     stop_asked_at: datetime | None  # None: nobody has called it off
     ended_at: datetime | None
-    outcome: Outcome | None  # None while it is under way
+    outcome: TaskOutcome | None  # None while it is under way
     result: Mapping[str, Any] | None  # of a task that is done
     error: Mapping[str, Any] | None  # of a task that was refused, failed, cancelled or died
 
@@ -63,20 +56,9 @@ class Task:
 
 
 def _task(row: Any) -> Task:
-    return Task(
-        TaskId(row.id),
-        row.kind,
-        row.subject,
-        row.node,
-        Actor(row.actor, Trigger(row.trigger)),
-        row.started_at,
-        row.lease_until,
-        row.stop_asked_at,
-        row.ended_at,
-        None if row.outcome is None else Outcome(row.outcome),
-        None if row.result is None else json.loads(row.result),
-        None if row.error is None else json.loads(row.error),
-    )
+    outcome = None if row.outcome is None else TaskOutcome(row.outcome)
+    result, error = (None if text is None else json.loads(text) for text in (row.result, row.error))
+    return from_row(Task, row, actor=read_actor(row), outcome=outcome, result=result, error=error)
 
 
 _TASKS = RunTable(task, sa.select(task), lambda connection, rows: list(map(_task, rows)), "strandline task list")
@@ -114,8 +96,7 @@ def _already_running(held: list[Task], kind: str, subject: str) -> AlreadyRunnin
     if not held:  # it has just ended
         return AlreadyRunning(f"{what} was under way a moment ago", hint="Try again.")
     return AlreadyRunning(
-        f"{what} is under way already: task {held[0].id} on {held[0].node}, "
-        f"since {held[0].started_at:%Y-%m-%d %H:%M:%S} UTC",
+        f"{what} is under way already: task {held[0].id} on {held[0].node}, since {moment(held[0].started_at)}",
         hint=f"Wait for it, or call it off: `strandline task cancel {held[0].id}`.",
     )
 
@@ -129,14 +110,14 @@ def _own(lease: Lease) -> tuple[sa.ColumnElement[bool], ...]:
 
 
 def renew(connection: sa.Connection, lease: Lease, *, seconds: float) -> Renewed | None:
-    """Says whether somebody has called the task off. None if it was taken for dead."""
+    """Says whether the task was called off. None if it was taken for dead."""
     return _TASKS.renew(connection, *_own(lease), lease_until=utc_now() + timedelta(seconds=seconds))
 
 
 def end(
     connection: sa.Connection,
     lease: Lease,
-    outcome: Outcome,
+    outcome: TaskOutcome,
     *,
     result: Mapping[str, Any] | None = None,
     error: Mapping[str, Any] | None = None,
@@ -167,7 +148,8 @@ def ask_to_stop(connection: sa.Connection, id: int) -> Task:
 
 
 def stop_asked_by(connection: sa.Connection, id: int) -> str | None:
-    """Who has called the task off; None if nobody has, or too many tasks were called off since."""
+    """The name of the actor who has called the task off; None if nobody has, or too many tasks were called off
+    since."""
     found = audit.latest(connection, events=(Event.TASK_CALLED_OFF,), events_max=_CALLED_OFF_SEARCHED_MAX)
     by = next((event.actor for event in found if event.detail["task"] == id), None)
     return None if by is None else by.name
@@ -179,14 +161,14 @@ def close_dead(connection: sa.Connection) -> int:
     settings."""
     now = utc_now()
     died = TaskDied(
-        "its process gave no sign of life any more", hint="What it had finished stays. Start the work again."
+        "its process has stopped renewing its lease", hint="What it had finished stays. Start the work again."
     )
     closed = connection.execute(
         task.update()
         .where(_TASKS.running, sa.or_(task.c.lease_until <= now, task.c.lease_until > now + LEASE_MAX))
         .values(
             ended_at=now,
-            outcome=Outcome.DIED.value,
+            outcome=TaskOutcome.DIED.value,
             error=_text(error_document(died)),
             lease_token=None,
             lease_until=None,

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
-import time
 import uuid
 import zlib
 from collections.abc import Iterator
@@ -27,11 +25,11 @@ from strandline.core.errors import (
     WitnessUnreadable,
     WrongLake,
 )
-from strandline.core.replication import FIRST_TERM, SiteRole
-from strandline.core.settings import LakeConfig
-from strandline.ledger.lock_holder import find_holder
+from strandline.core.settings.lake_config import LakeConfig
+from strandline.core.sites.replication import FIRST_TERM, SiteRole
+from strandline.ledger.lock_holder import LOCK_HELD, find_holder
 from strandline.storage.durable import make_folders, sync_data, write_file
-from strandline.storage.s3_client import Failure, RequestFailed, S3Client
+from strandline.storage.s3_client import RequestFailed, RequestFailure, S3Client
 from strandline.storage.s3_settings import S3Settings, split_url, witness_limits
 
 VERSION = 1
@@ -42,7 +40,7 @@ WITNESS_HINT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class WitnessRecord:
     lake: str
     highest: int
     role: SiteRole = SiteRole.LEADER  # a ledger that is made anew must not lead where the lost one followed
@@ -61,8 +59,8 @@ class Mark:
         if self.role is SiteRole.FOLLOWER and not ledger_follows:
             raise LedgerUnreadable(
                 "the witness says that this site follows another one, and the ledger says that it leads",
-                hint="`strandline rejoin LEADER` goes on, at a site that led before; otherwise `strandline follow init "
-                "LEADER`. Nothing is lost.",
+                hint="At a site that led before, run `strandline rejoin LEADER` again; otherwise `strandline follow "
+                "init LEADER`. Nothing is lost.",
             )
 
     def check_leads(self, ledger_follows: bool, claimed_term: int | None) -> None:
@@ -75,13 +73,13 @@ class Mark:
 
 
 class Witness(Protocol):
-    def read(self) -> Mark:
+    def read(self) -> WitnessRecord:
         """Returns what is stored; `WitnessUnreadable` if it is missing or damaged."""
 
-    def create(self, mark: Mark) -> None:
+    def create(self, mark: WitnessRecord) -> None:
         """`StorageError` if there is a witness."""
 
-    def replace(self, mark: Mark) -> None:
+    def replace(self, mark: WitnessRecord) -> None:
         """Overwrites whatever is stored: only for a lost or damaged witness, when a person asked for it."""
 
     def raise_to(self, highest: int, *, expected: int) -> None:
@@ -132,42 +130,40 @@ class LocalWitness:
         """Others hold the lock for one write. The caller may hold the ledger's lock, so it must not wait for long."""
         import fcntl  # missing on Windows, where the command must still start to say that it does not run there
 
-        deadline = time.monotonic() + self._lock_seconds_max
-        while True:
+        for attempt in replace(LOCK_HELD, seconds_max=self._lock_seconds_max).attempts():
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
             except BlockingIOError:
-                if time.monotonic() > deadline:
+                if attempt.is_last:
                     holder = find_holder(self.path)
                     hint = "Try again." if holder is None else holder.hint
                     raise LedgerBusy(f"the witness is held by {holder or 'another process'}", hint=hint) from None
-            time.sleep(random.uniform(0.0005, 0.002))
 
-    def _slots(self, fd: int) -> list[Mark | None]:
+    def _slots(self, fd: int) -> list[WitnessRecord | None]:
         both = os.pread(fd, 2 * _SLOT_BYTES, 0)
         return [_decode(both[:_SLOT_BYTES]), _decode(both[_SLOT_BYTES:])]
 
-    def _newest(self, slots: list[Mark | None]) -> Mark:
+    def _newest(self, slots: list[WitnessRecord | None]) -> WitnessRecord:
         marks = [m for m in slots if m is not None]
         if not marks:
             raise WitnessUnreadable(f"the witness {self.path} is damaged", hint=WITNESS_HINT)
         return max(marks, key=lambda m: m.highest)
 
-    def read(self) -> Mark:
+    def read(self) -> WitnessRecord:
         with self._locked() as fd:
             return self._newest(self._slots(fd))
 
-    def create(self, mark: Mark) -> None:
+    def create(self, mark: WitnessRecord) -> None:
         try:
             self._write(mark, replace=False)
         except FileExistsError as e:
             raise StorageError(f"there is a witness already at {self.path}") from e
 
-    def replace(self, mark: Mark) -> None:
+    def replace(self, mark: WitnessRecord) -> None:
         self._write(mark, replace=True)
 
-    def _write(self, mark: Mark, *, replace: bool) -> None:
+    def _write(self, mark: WitnessRecord, *, replace: bool) -> None:
         make_folders(self.path.parent)
         write_file(self.path, _encode(mark) * 2, replace=replace)
 
@@ -185,33 +181,33 @@ class LocalWitness:
                 raise StorageError(f"the witness cannot be written: {e}", hint="Free some disk space.") from e
 
 
-def _encode(mark: Mark) -> bytes:
+def _encode(mark: WitnessRecord) -> bytes:
     body = json.dumps(_document(mark)).encode()
     line = b"%08x %s" % (zlib.crc32(body), body)
     return line.ljust(_SLOT_BYTES - 1) + b"\n"
 
 
-def _document(mark: Mark) -> dict[str, object]:
+def _document(mark: WitnessRecord) -> dict[str, object]:
     return {
         "version": VERSION, "lake": mark.lake, "highest": mark.highest, "role": mark.role.value, "term": mark.term,
     }  # fmt: skip
 
 
-def _decode(slot: bytes) -> Mark | None:
+def _decode(slot: bytes) -> WitnessRecord | None:
     crc, _, body = slot.strip().partition(b" ")
     try:
         if int(crc, 16) != zlib.crc32(body):
             return None
-        return _mark_of(body)
+        return _parse_record(body)
     except ValueError:
         return None
 
 
-def _mark_of(body: bytes) -> Mark:
+def _parse_record(body: bytes) -> WitnessRecord:
     try:
         value = json.loads(body)
         role, term = SiteRole(value.get("role", SiteRole.LEADER.value)), int(value.get("term", FIRST_TERM))
-        version, mark = value["version"], Mark(str(value["lake"]), int(value["highest"]), role, term)
+        version, mark = value["version"], WitnessRecord(str(value["lake"]), int(value["highest"]), role, term)
     except (ValueError, KeyError, TypeError) as e:
         raise WitnessUnreadable("the witness is damaged", hint=WITNESS_HINT) from e
     if version != VERSION:
@@ -232,9 +228,9 @@ class S3Witness:
         limits = witness_limits(config.settings.ledger.busy_timeout_seconds)
         self._client = S3Client(S3Settings.of_warehouse(warehouse), limits)
 
-    def read(self) -> Mark:
+    def read(self) -> WitnessRecord:
         body, _ = self._get()
-        return _mark_of(body)
+        return _parse_record(body)
 
     def _get(self) -> tuple[bytes, str]:
         try:
@@ -245,18 +241,18 @@ class S3Witness:
             raise WitnessUnreadable(f"there is no witness at s3://{self._bucket}/{self._key}", hint=WITNESS_HINT)
         return found[0], str(found[1]["ETag"])
 
-    def create(self, mark: Mark) -> None:
+    def create(self, mark: WitnessRecord) -> None:
         mine = self._body(mark)
         try:
             self._put(mine, IfNoneMatch="*")
         except RequestFailed as e:
-            if e.failure is not Failure.CONDITION:
+            if e.failure is not RequestFailure.CONDITION:
                 raise StorageError(f"the witness cannot be written: {e.message}") from e
             # An earlier attempt of ours may have landed without a response.
             if self._get()[0] != mine:
                 raise StorageError("there is a witness already in this bucket and prefix") from e
 
-    def replace(self, mark: Mark) -> None:
+    def replace(self, mark: WitnessRecord) -> None:
         try:
             self._put(self._body(mark))
         except RequestFailed as e:
@@ -264,7 +260,7 @@ class S3Witness:
 
     def raise_to(self, highest: int, *, expected: int) -> None:
         body, tag = self._get()
-        found = _mark_of(body)
+        found = _parse_record(body)
         if found.highest != expected:
             raise behind(found.highest, expected)
         mine = self._body(replace(found, highest=highest))
@@ -276,12 +272,12 @@ class S3Witness:
             if now == mine:
                 return
             if now != body:
-                raise behind(_mark_of(now).highest, expected) from e
+                raise behind(_parse_record(now).highest, expected) from e
             raise StorageError(f"the witness cannot be written: {e.message}") from e
 
     def _put(self, body: bytes, **condition: str) -> None:
         self._client.retry("put_object", Bucket=self._bucket, Key=self._key, Body=body, **condition)
 
     @staticmethod
-    def _body(mark: Mark) -> bytes:
+    def _body(mark: WitnessRecord) -> bytes:
         return json.dumps(_document(mark) | {"nonce": uuid.uuid4().hex}).encode()

@@ -1,4 +1,4 @@
-"""Whether this site may commit rows now. With an arbiter a leader has a lease, and asks for it at the commit point."""
+"""Whether this site may commit rows now. With an arbiter a leader has a lease, and checks it at the commit point."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class WriteRight(Protocol):
 
 
 class Unlimited:
-    """Without an arbiter nobody asks."""
+    """Without an arbiter, every leader may commit."""
 
     def obtain(self) -> None:
         pass

@@ -1,6 +1,6 @@
-"""For whom retention keeps rows besides the sinks of this site: at a leader for its followers, at a follower for the
-sinks of its leader, which it would have to go on with. Rows that they lack are counted, kept, or dropped as a person
-chose.
+"""For whom retention keeps rows besides the sinks of this site: for its consumers, at a leader for its followers, at a
+follower for the sinks of its leader, which it would have to continue. Rows that they lack are counted, kept, or
+dropped as a person chose.
 """
 
 from __future__ import annotations
@@ -9,16 +9,18 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from strandline.core.audit_events import Event
-from strandline.core.errors import MarkMoved
-from strandline.core.settings_maintain import RetainSettings
+from strandline.core.errors import WatermarkMoved
+from strandline.core.records.audit_events import Event
+from strandline.core.settings.maintain import RetainSettings
 from strandline.core.types import SEQ_COLUMN, Dataset, Seq
 from strandline.ledger import audit
 from strandline.ledger.engine import Connection
 from strandline.ledger.maintain import floors
 from strandline.ledger.maintain.floors import SinkProgress
+from strandline.ledger.read import consumers
+from strandline.ledger.read.consumers import Consumer
 from strandline.ledger.replicate import followers, leader_sinks, sites
-from strandline.ledger.replicate.followers import Follower
+from strandline.ledger.replicate.followers import RegisteredFollower
 from strandline.ledger.replicate.leader_sinks import LeaderSink
 from strandline.maintain import count_rows
 from strandline.maintain.retain_plan import Awaited, Unheard
@@ -31,19 +33,25 @@ Lacking = tuple[tuple[Awaited, int], ...]  # how many rows each of them lacks
 
 
 def list_awaited(connection: Connection, dataset: Dataset, rule: RetainSettings) -> list[Awaited]:
+    """Consumers read this site's own table, so they count at every site."""
+    own = [Awaited(c, c.watermark, c.held_since, c.drop_after) for c in consumers.of_dataset(connection, dataset.id)]
+    return own + _other_sites(connection, dataset, rule)
+
+
+def _other_sites(connection: Connection, dataset: Dataset, rule: RetainSettings) -> list[Awaited]:
     if not sites.get(connection).follows:
         found = followers.list_progress(connection, dataset)
         return [Awaited(p.follower, p.number, p.held_since, p.follower.drop_after) for p in found]
     after = rule.drop_after if rule.on_lag == "drop" else None
-    told = leader_sinks.of_dataset(connection, dataset.uuid)
-    if told is None:
+    reported = leader_sinks.of_dataset(connection, dataset.uuid)
+    if reported is None:
         return [Awaited(Unheard(), None, None, None)]
-    counted = [s for s in told if not (s.is_paused and rule.paused_sinks == "ignore")]
+    counted = [s for s in reported if not (s.is_paused and rule.paused_sinks == "ignore")]
     return [Awaited(s, s.number, s.held_since, after) for s in counted]
 
 
 def own_sinks(connection: Connection, dataset: Dataset) -> list[SinkProgress]:
-    """None at a site that follows: what it had when it led before, the leaders since have gone on with."""
+    """None at a site that follows: what it had when it led before, the leaders since then have continued."""
     return [] if sites.get(connection).follows else floors.list_sink_progress(connection, dataset.id)
 
 
@@ -58,18 +66,24 @@ def count_lacking(df: DataFrame, awaited: Sequence[Awaited], condition: str, aft
 
 
 def pass_over(connection: Connection, dataset: Dataset, rule: RetainSettings, dropped: Lacking, end: Seq) -> None:
-    """In the transaction that raises the floor to `end`: records what is deleted before these have it. Raises MarkMoved
-    if another one lacks rows up to there."""
+    """In the transaction that raises the floor to `end`: records what is deleted before these have it. Raises
+    WatermarkMoved if another one lacks rows up to there."""
     passed = {p.title for p, _ in dropped}
     now = list_awaited(connection, dataset, rule)
     if late := next((p for p in now if int(p.number or 0) < end and p.title not in passed), None):
-        raise MarkMoved(f"{late.title} was added or reset meanwhile", hint="Try again.")
+        raise WatermarkMoved(f"{late.title} was added or reset meanwhile", hint="Try again.")
     for p, rows in dropped:
         match p.who:
-            case Follower(id=id, name=name):
+            case RegisteredFollower(id=id, name=name):
                 followers.drop_for(connection, dataset.id, id, end)
                 audit.record(
                     connection, Event.FOLLOWER_ROWS_DROPPED, follower=name, dataset=dataset.name, rows=rows,
+                    after=p.number, up_to=end,
+                )  # fmt: skip
+            case Consumer(id=reader, name=name):
+                consumers.drop_for(connection, reader, end)
+                audit.record(
+                    connection, Event.CONSUMER_ROWS_DROPPED, consumer=name, dataset=dataset.name, rows=rows,
                     after=p.number, up_to=end,
                 )  # fmt: skip
             case LeaderSink(name=name):  # the loss is recorded when this site leads, and has the sink
@@ -84,7 +98,7 @@ def record_holds(
 ) -> list[str]:
     """Returns those for which nothing is held any more."""
     live = {f.id: f for f in followers.of_dataset(connection, dataset)}
-    of_followers = {p.who.id: rows for p, rows in held if isinstance(p.who, Follower) and p.who.id in live}
+    of_followers = {p.who.id: rows for p, rows in held if isinstance(p.who, RegisteredFollower) and p.who.id in live}
     new, over = followers.keep_holds(connection, dataset.id, list(of_followers), now)
     for id in new:
         name, rows = live[id].name, of_followers[id]
@@ -92,6 +106,7 @@ def record_holds(
     released = [live[id] for id in over if id in live]
     for one in released:
         audit.record(connection, Event.RETENTION_RELEASED, dataset=dataset.name, follower=one.name)
+    released_readers = _record_consumers(connection, dataset, held, due=due, now=now)
     of_sinks = {p.who.name: rows for p, rows in held if isinstance(p.who, LeaderSink)}
     kept, let_go = leader_sinks.keep_holds(connection, dataset.uuid, of_sinks, upto=due or Seq(1), now=now)
     for sink in kept:
@@ -101,4 +116,18 @@ def record_holds(
         )
     for sink in let_go:
         audit.record(connection, Event.RETENTION_RELEASED, dataset=dataset.name, leaders_sink=sink.name)
-    return [*(one.title for one in released), *(sink.title for sink in let_go)]
+    return [*(one.title for one in released), *released_readers, *(sink.title for sink in let_go)]
+
+
+def _record_consumers(
+    connection: Connection, dataset: Dataset, held: Lacking, *, due: Seq | None, now: datetime
+) -> list[str]:
+    rows = {p.who.id: n for p, n in held if isinstance(p.who, Consumer)}
+    new, over = consumers.keep_holds(connection, dataset.id, rows, now)
+    for one in new:
+        audit.record(
+            connection, Event.RETENTION_HELD, dataset=dataset.name, consumer=one.name, rows=rows[one.id], up_to=due
+        )
+    for one in over:
+        audit.record(connection, Event.RETENTION_RELEASED, dataset=dataset.name, consumer=one.name)
+    return [one.title for one in over]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from strandline.core.audit_events import Event
 from strandline.core.clock import SKIPS_MAX, Moment, judge
 from strandline.core.errors import Skipped
+from strandline.core.records.audit_events import Event
 from strandline.core.types import DatasetId
 from strandline.ledger import audit
 from strandline.ledger.engine import Ledger

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from strandline.core import failpoints
-from strandline.core.audit_events import Event
 from strandline.core.errors import CommitUnknown, FailedError, RefusedError
+from strandline.core.records.audit_events import Event
+from strandline.core.text.wording import plural
 from strandline.core.types import Dataset
-from strandline.core.wording import plural
 from strandline.iceberg.metadata.live_files import FilePart
 from strandline.ledger import audit
 from strandline.maintain.compact_plan import CompactOptions, CompactPlan, SkippedFiles, plan

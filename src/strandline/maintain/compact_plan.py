@@ -124,7 +124,7 @@ def _choose(
         if len(cut) == 1 and len(cut[0].files) == 1 and cut[0].files[0].deletes == 0:
             skipped.append(SkippedFiles(partition, 1, "a small file that has no neighbour to go with"))
             continue
-        pieces.append(_piece(cut, target))
+        pieces.append(_file_part(cut, target))
     return pieces, skipped
 
 
@@ -157,7 +157,7 @@ def _evenly(stretch: Sequence[_Knot], target: int) -> Iterator[list[_Knot]]:
         yield part
 
 
-def _piece(cut: Sequence[_Knot], target: int) -> FilePart:
+def _file_part(cut: Sequence[_Knot], target: int) -> FilePart:
     files = tuple(f for knot in cut for f in knot.files)
     outputs = max(1, round(sum(f.bytes for f in files) / target))
     overlapping = any(len(knot.files) > 1 for knot in cut)

@@ -7,17 +7,17 @@ now, for example after a jump of the clock: `skipped`), another `RefusedError` (
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from strandline.core.delivery_types import RefusedRow, SinkRecord
-from strandline.core.errors import LeaseLost, MarkMoved, ResyncNeeded
-from strandline.core.read_token import Bounds
-from strandline.core.settings import LakeConfig
-from strandline.core.types import Dataset, Lease, Numbered
+from strandline.core.errors import LeaseLost, ResyncNeeded, WatermarkMoved
+from strandline.core.read_token import ReadBounds
+from strandline.core.retry import RetryPolicy
+from strandline.core.settings.lake_config import LakeConfig
+from strandline.core.types import Dataset, Lease, NumberedRows
 from strandline.jobs.heartbeat import holding_lease
 from strandline.ledger.deliver import sinks
 from strandline.ledger.engine import Ledger
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from strandline.iceberg.spark.tables import SparkTables
 
 
-_ATTEMPTS_MAX = 5
+_CHANGED = RetryPolicy(0.0, attempts_max=5)
 R = TypeVar("R")
 Progress = Callable[[str, int, int | None], None]  # (step, done, total if known)
 
@@ -41,7 +41,7 @@ def quiet(step: str, done: int, total: int | None) -> None:
 class RowNumbering(Recovery, Protocol):
     """Implemented by `ingest/facade.Ingestion`."""
 
-    def number(self, dataset: Dataset) -> Numbered:
+    def number(self, dataset: Dataset) -> NumberedRows:
         """Gives a sequence number to every row of an adopted table that has none."""
 
 
@@ -79,30 +79,26 @@ class MaintainContext:
 
     def retried(self, attempt: Callable[[], R]) -> R:
         """Tries again if the ledger or a sink was changed before the attempt had recorded anything."""
-        for _ in range(_ATTEMPTS_MAX - 1):
-            try:
-                return attempt()
-            except (ResyncNeeded, MarkMoved, LeaseLost):
-                self.ingestion.recover()
-        return attempt()
+        return _CHANGED.call(attempt, (ResyncNeeded, WatermarkMoved, LeaseLost), self.ingestion.recover)
 
-    def settled(self, dataset: Dataset, bounds: Bounds) -> SettledView:
+    def settled(self, dataset: Dataset, bounds: ReadBounds) -> SettledView:
         return open_settled(self.config, self.ledger, self.tables(), self.lake_id, dataset, bounds)
 
 
-_WAIT_FOR_DELIVERER_SECONDS = 10.0  # then we seize the lease, and the deliverer can record nothing more
+# then we seize the lease, and the deliverer can record nothing more
+_WAIT_FOR_DELIVERER = RetryPolicy(0.2, 0.2, seconds_max=10.0)
 
 
 @contextmanager
 def alone(context: MaintainContext, record: SinkRecord) -> Iterator[Lease]:
     """Nobody delivers meanwhile, so that the counted losses are exact."""
     seconds = context.config.settings.deliver.lease_seconds
-    deadline = time.monotonic() + _WAIT_FOR_DELIVERER_SECONDS
-    while (lease := sinks.leases.take(context.ledger, record.id, seconds=seconds)) is None:
-        if time.monotonic() > deadline:
-            lease = sinks.leases.seize(context.ledger, record.id, seconds=seconds)
+    for attempt in _WAIT_FOR_DELIVERER.attempts():
+        lease = sinks.leases.take(context.ledger, record.id, seconds=seconds)
+        if lease is not None:
             break
-        time.sleep(0.2)
+        if attempt.is_last:
+            lease = sinks.leases.seize(context.ledger, record.id, seconds=seconds)
     if lease is None:
         raise LeaseLost(f"sink {record.name} was removed meanwhile", hint="Try again.")
     with holding_lease(context.ledger, sinks.leases, lease, seconds=seconds):

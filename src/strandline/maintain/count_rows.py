@@ -11,12 +11,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from strandline.core.calling_off import check_going
+from strandline.core.calling_off import check_not_called_off
 from strandline.core.delivery_types import SinkRecord
 from strandline.core.errors import DuplicateNumbers, FailedError, RefusedError, StrandlineError, UsageError
-from strandline.core.read_token import Bounds
+from strandline.core.read_token import ReadBounds
+from strandline.core.retry import RetryPolicy
+from strandline.core.text.wording import plural
 from strandline.core.types import PARTITION_COLUMN, SEQ_COLUMN, Dataset, Seq, SeqRange
-from strandline.core.wording import plural
 from strandline.iceberg.spark.conditions import find_instability
 from strandline.iceberg.spark.java_errors import explain, explaining
 from strandline.iceberg.spark.row_text import lane_of
@@ -25,36 +26,31 @@ from strandline.maintain.context import MaintainContext
 from strandline.maintain.retain_plan import RANGES_MAX, owed, range_or_none
 from strandline.read.settled_view import SettledView
 
-_LOOKS_MAX = 3
+_ATTEMPTS_MAX = 3
 
 
 def settled(context: MaintainContext, dataset: Dataset, sealed: Seq) -> SettledView:
     """The settled rows of a table that was not rolled back."""
-    for _ in range(_LOOKS_MAX):
-        if (found := _settled_once(context, dataset, sealed)) is not None:
+    for _ in RetryPolicy(0.0, attempts_max=_ATTEMPTS_MAX).attempts():
+        found = context.settled(dataset, ReadBounds(None, sealed))
+        twice = None if found.counts is None else found.counts.twice_first
+        if twice is not None:
+            raise DuplicateNumbers(
+                f"{dataset.name}: sequence number {twice} is on two rows, and nobody can tell which one is ours to "
+                "delete",
+                hint=DuplicateNumbers.REMEDY,
+            )
+        if found.has_no_foreign_rows or len(found.owned) <= RANGES_MAX:
             return found
+        counted = found.counts is not None
+        if counted or found.tables.view(dataset.name).main == found.view.main:
+            raise _not_told_apart(dataset, len(found.owned), counted=counted)
+        # A commit came in between, and our ranges are too many to be listed in a condition.
     raise FailedError(
-        f"{dataset.name} was changed {_LOOKS_MAX} times while its rows were looked at, each time before it was clear "
-        "which of them are ours",
+        f"{dataset.name} was changed {_ATTEMPTS_MAX} times while its rows were looked at, each time before it was "
+        "clear which of them are ours",
         hint="Try again when less is committed to it.",
     )
-
-
-def _settled_once(context: MaintainContext, dataset: Dataset, sealed: Seq) -> SettledView | None:
-    """None if a commit came in between, and our ranges are too many to be listed in a condition."""
-    found = context.settled(dataset, Bounds(None, sealed))
-    twice = None if found.counts is None else found.counts.twice_first
-    if twice is not None:
-        raise DuplicateNumbers(
-            f"{dataset.name}: sequence number {twice} is on two rows, and nobody can tell which one is ours to delete",
-            hint=DuplicateNumbers.REMEDY,
-        )
-    if not found.has_only_ours and len(found.owned) > RANGES_MAX:
-        counted = found.counts is not None
-        if not counted and found.tables.view(dataset.name).main != found.view.main:
-            return None
-        raise _not_told_apart(dataset, len(found.owned), counted=counted)
-    return found
 
 
 def _not_told_apart(dataset: Dataset, ranges: int, *, counted: bool) -> RefusedError:
@@ -118,19 +114,19 @@ def count_owed(
 
 
 def count_lacking(
-    df: DataFrame, record: SinkRecord, standings: Sequence[LanePosition], until: Seq, condition: str
+    df: DataFrame, record: SinkRecord, positions: Sequence[LanePosition], until: Seq, condition: str
 ) -> dict[str, RowCounts]:
     """By lane, the matching rows up to `until` that the sink does not have."""
-    lanes = {s.partition: owed(s, until) for s in standings}
+    lanes = {s.partition: owed(s, until) for s in positions}
     others = range_or_none(int(record.planned or 0), int(until))
     where = record.options.get("where") or None
-    promised = {s.intent.options.get("where") or None for s in standings if s.intent is not None}
+    promised = {s.intent.options.get("where") or None for s in positions if s.intent is not None}
     if promised - {where}:
         where = None  # an open intent has another condition: count too many rows rather than too few
     try:
         return count_owed(df, lanes, others, where, condition)
     except StrandlineError:
-        check_going()  # a cancelled job says nothing about the condition
+        check_not_called_off()  # a cancelled job says nothing about the condition
         if where is None:
             raise
     # The condition fails on some row, so nobody knows which rows the sink would get: count all of them. Otherwise a

@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from strandline.core import failpoints
-from strandline.core.audit_events import Event
 from strandline.core.errors import TableUnfit, UsageError
+from strandline.core.records.audit_events import Event
 from strandline.core.types import Dataset
 from strandline.iceberg.metadata.table_metadata import SETTLED_TAG, TableView
 from strandline.ledger import audit

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from strandline.core import failpoints
 from strandline.core.actor import SCHEDULE, acting_as
-from strandline.core.audit_events import Event
 from strandline.core.errors import StrandlineError, UsageError
+from strandline.core.records.audit_events import Event
+from strandline.core.records.maintenance_records import MaintenanceKind
 from strandline.core.types import Dataset
 from strandline.jobs.loop import LoopControl
 from strandline.jobs.schedule import FollowedSchedules
@@ -20,14 +21,14 @@ from strandline.ledger import applied_settings, audit
 from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import datasets
 from strandline.ledger.maintain import runs as maintenance
-from strandline.ledger.maintain.runs import Kind, Run, RunId
+from strandline.ledger.maintain.runs import MaintenanceRun, RunId
 from strandline.ledger.replicate import sites
 from strandline.maintain.context import MaintainContext, Progress, quiet
-from strandline.maintain.runs import RunControl, RunResult, StillAlive, Work, recorded, rehearsed, take_turn
+from strandline.maintain.runs import RunControl, RunResult, StillAlive, Work, recorded, rehearsed, run_scheduled
 from strandline.maintain.schedule import Job, crons, jobs
 
 if TYPE_CHECKING:
-    from strandline.core.settings_maintain import MaintainSettings, RetainSettings
+    from strandline.core.settings.maintain import MaintainSettings, RetainSettings
     from strandline.maintain.compact import Compacted
     from strandline.maintain.expire import Expired
     from strandline.maintain.purge.plan import PurgeResult
@@ -36,6 +37,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 5.0  # how often the daemon checks whether a job is due
+
+
+class MaintenanceListener(Protocol):
+    """Gets what scheduled maintenance does. `cli/daemon_log.DaemonLog` implements it."""
+
+    def scheduled(self, crons: Mapping[str, str], unused_rules: Sequence[str]) -> None:
+        """`crons` by kind of work; `unused_rules`: those for datasets that do not exist."""
+
+    def begun(self, dataset: Dataset, kind: MaintenanceKind) -> None: ...
+
+    def ended(self, run: MaintenanceRun) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -56,9 +68,9 @@ class Maintenance:
     ) -> RunResult[Compacted]:
         """Rewrites small files as large ones, with rows ordered by sequence number."""
         target, control = self._dataset(dataset), control or RunControl()
-        told = control.checking(progress)
-        work = lambda alive: self._compact(target, dry_run, told, alive)  # noqa: E731
-        return self._run(target, Kind.COMPACT, work, dry_run, control)
+        checked = control.checking(progress)
+        work = lambda alive: self._compact(target, dry_run, checked, alive)  # noqa: E731
+        return self._run(target, MaintenanceKind.COMPACT, work, dry_run, control)
 
     def retain(
         self,
@@ -79,9 +91,9 @@ class Maintenance:
         target, control = self._dataset(dataset), control or RunControl()
         options = {"column": column, "on_lag": on_lag, "drop_after": drop_after, "paused_sinks": paused_sinks}
         rule = self._rule(target, older_than=older_than, **options)
-        told = control.checking(progress)
-        work = lambda _: self._retain(target, rule, accept_clock, dry_run, told)  # noqa: E731
-        return self._run(target, Kind.RETAIN, work, dry_run, control)
+        checked = control.checking(progress)
+        work = lambda _: self._retain(target, rule, accept_clock, dry_run, checked)  # noqa: E731
+        return self._run(target, MaintenanceKind.RETAIN, work, dry_run, control)
 
     def expire(
         self,
@@ -95,9 +107,9 @@ class Maintenance:
     ) -> RunResult[Expired]:
         """Removes snapshots that nobody needs any more, and files that only they had."""
         target, control = self._dataset(dataset), control or RunControl()
-        told = control.checking(progress)
-        work = lambda _: self._expire(target, older_than, keep_min, dry_run, told)  # noqa: E731
-        return self._run(target, Kind.EXPIRE, work, dry_run, control)
+        checked = control.checking(progress)
+        work = lambda _: self._expire(target, older_than, keep_min, dry_run, checked)  # noqa: E731
+        return self._run(target, MaintenanceKind.EXPIRE, work, dry_run, control)
 
     def purge(
         self,
@@ -113,17 +125,19 @@ class Maintenance:
         follower refuses it: a purge comes from its leader."""
         self.context.ledger.query(sites.check_leads)
         target, control = self._dataset(dataset), control or RunControl()
-        told = control.checking(progress)
+        checked = control.checking(progress)
 
         def work(alive: StillAlive) -> PurgeResult:
             from strandline.maintain.purge.run import purge
 
             options = {"keep_snapshots": keep_snapshots, "dry_run": dry_run}
-            return purge(self.context, target, where, **options, progress=told, alive=alive)
+            return purge(self.context, target, where, **options, progress=checked, alive=alive)
 
-        return self._run(target, Kind.PURGE, work, dry_run, control)
+        return self._run(target, MaintenanceKind.PURGE, work, dry_run, control)
 
-    def _run(self, target: Dataset, kind: Kind, work: Work[Any], dry_run: bool, control: RunControl) -> RunResult[Any]:
+    def _run(
+        self, target: Dataset, kind: MaintenanceKind, work: Work[Any], dry_run: bool, control: RunControl
+    ) -> RunResult[Any]:
         def todo(alive: StillAlive) -> Any:
             # On record by then: settling what a dead writer left may take long, and can be looked at and called off.
             self.context.ingestion.catch_up()
@@ -132,7 +146,7 @@ class Maintenance:
 
         return (rehearsed if dry_run else recorded)(self.context, target, kind, todo, control)
 
-    def cancel(self, run: int) -> Run:
+    def cancel(self, run: int) -> MaintenanceRun:
         """Calls a run off, also one of another process: it ends before its next durable step. One that has ended stays
         as it is, and one whose process has died is closed. Raises NoSuchRun."""
         lease_seconds = self.context.config.settings.ingest.lease_seconds
@@ -182,7 +196,7 @@ class Maintenance:
     def _rule(self, target: Dataset, **options: Any) -> RetainSettings:
         from pydantic import ValidationError
 
-        from strandline.core.settings_maintain import RetainSettings
+        from strandline.core.settings.maintain import RetainSettings
 
         given = {name: value for name, value in options.items() if value is not None}
         known = self._rules().get(target.name)
@@ -221,13 +235,11 @@ class Maintenance:
     def run(
         self,
         control: LoopControl,
-        on_begin: Callable[[Dataset, Kind], None] = lambda dataset, kind: None,
-        on_run: Callable[[Run], None] = lambda run: None,
-        on_schedules: Callable[[Mapping[str, str]], None] = lambda crons: None,
+        listener: MaintenanceListener,
     ) -> None:
         """Until `control.stopping` is set, runs the jobs that are due, one after the other. That also calls off the job
         under way: it ends before its next durable step, and its Spark jobs are cancelled. Several daemons on one ledger
-        share the jobs. Schedules that are applied meanwhile count at once; `on_schedules` gets them, by kind."""
+        share the jobs. Schedules that are applied meanwhile count at once."""
         jitter = self.context.config.settings.run.jitter_seconds_max
         followed = FollowedSchedules(self.context.ledger, {}, jitter_seconds_max=jitter)
 
@@ -235,17 +247,16 @@ class Maintenance:
             nonlocal followed
             if (by_kind := self._crons()) != followed.crons:
                 followed = replace(followed, crons=by_kind, since=None)
-                on_schedules(by_kind)
-            self.take_turns(control.stopping, followed, on_begin, on_run)
+                listener.scheduled(by_kind, self.rules_without_dataset())
+            self.run_what_is_due(control.stopping, followed, listener)
 
         control.repeat(turn, name="maintenance", poll_seconds=_POLL_SECONDS)
 
-    def take_turns(
+    def run_what_is_due(
         self,
         stopping: threading.Event,
         followed: FollowedSchedules,
-        on_begin: Callable[[Dataset, Kind], None],
-        on_run: Callable[[Run], None],
+        listener: MaintenanceListener,
     ) -> None:
         """Runs everything that is due now. A job that fails does not stop the next one."""
         known = self.context.ledger.query(datasets.list_datasets)
@@ -257,34 +268,33 @@ class Maintenance:
             began = None if last is None else last.started_at
             if followed.is_due(f"{job.kind.value} {job.dataset.name}", job.cron, last=began, now=utc_now()):
                 with acting_as(SCHEDULE):
-                    self._turn(job, None if last is None else last.id, RunControl(stopping), on_begin, on_run)
+                    self._turn(job, None if last is None else last.id, RunControl(stopping), listener)
 
     def _turn(
         self,
         job: Job,
         after: RunId | None,
         control: RunControl,
-        on_begin: Callable[[Dataset, Kind], None],
-        on_run: Callable[[Run], None],
+        listener: MaintenanceListener,
     ) -> None:
-        told = control.checking(quiet)
+        checked = control.checking(quiet)
 
         def work(alive: StillAlive) -> Any:
-            on_begin(job.dataset, job.kind)
+            listener.begun(job.dataset, job.kind)
             self.context.ingestion.catch_up()
             control.check()
             match job.kind:
-                case Kind.COMPACT:
-                    return self._compact(job.dataset, False, told, alive)
-                case Kind.NUMBER:
+                case MaintenanceKind.COMPACT:
+                    return self._compact(job.dataset, False, checked, alive)
+                case MaintenanceKind.NUMBER:
                     return self.context.ingestion.number(job.dataset)
-                case Kind.EXPIRE:
-                    return self._expire(job.dataset, None, None, False, told)
+                case MaintenanceKind.EXPIRE:
+                    return self._expire(job.dataset, None, None, False, checked)
                 case _:
-                    return self._retain(job.dataset, self._rule(job.dataset), False, False, told)
+                    return self._retain(job.dataset, self._rule(job.dataset), False, False, checked)
 
         try:
-            taken = take_turn(self.context, job.dataset, job.kind, work, control, after=after)
+            taken = run_scheduled(self.context, job.dataset, job.kind, work, control, after=after)
         except Exception as e:
             # A failure that was recorded is reported like every other outcome; one that was not is raised.
             last = self.context.ledger.query(maintenance.last_scheduled, job.dataset.id, job.kind)
@@ -292,10 +302,10 @@ class Maintenance:
                 raise
             if not isinstance(e, StrandlineError):
                 log.exception("%s of %s failed with an unexpected error", job.kind.value, job.dataset.name)
-            on_run(last)
+            listener.ended(last)
             return
         if taken is not None:
-            on_run(taken.run)
+            listener.ended(taken.run)
 
     # The record.
 
@@ -307,7 +317,7 @@ class Maintenance:
         only: Collection[str] | None = None,
         before: int | None = None,
         runs_max: int = 20,
-    ) -> list[Run]:
+    ) -> list[MaintenanceRun]:
         """Newest first, of one dataset, of some (`only`, by their full names) or of all. `before` is the id of the last
         run of the previous page."""
         with self.context.ledger.read() as connection:
@@ -318,17 +328,17 @@ class Maintenance:
         found = self.context.ledger.query(
             maintenance.latest,
             datasets=chosen,
-            kind=None if kind is None else Kind(kind),
+            kind=None if kind is None else MaintenanceKind(kind),
             before=before,
             runs_max=runs_max,
         )
         return list(map(self._told, found))
 
-    def get(self, run: int) -> Run:
+    def get(self, run: int) -> MaintenanceRun:
         return self._told(self.context.ledger.query(maintenance.get, run))
 
-    def _told(self, run: Run) -> Run:
-        return run.told(utc_now(), lease_seconds=self.context.config.settings.ingest.lease_seconds)
+    def _told(self, run: MaintenanceRun) -> MaintenanceRun:
+        return run.as_of(utc_now(), lease_seconds=self.context.config.settings.ingest.lease_seconds)
 
     def _dataset(self, name: str) -> Dataset:
         from strandline.iceberg.metadata.identifier import full_name

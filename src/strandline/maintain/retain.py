@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from strandline.core import failpoints
-from strandline.core.audit_events import Event
-from strandline.core.clock import here
+from strandline.core.clock import current_moment
 from strandline.core.delivery_types import SinkRecord
-from strandline.core.errors import LeaseLost, MarkMoved, SchemaError
+from strandline.core.errors import LeaseLost, SchemaError, WatermarkMoved
 from strandline.core.read_token import Continuation
-from strandline.core.settings_maintain import RetainSettings
+from strandline.core.records.audit_events import Event
+from strandline.core.settings.maintain import RetainSettings
 from strandline.core.types import SEQ_COLUMN, Dataset, Lease, Seq
 from strandline.iceberg.spark import floor as table_floor
 from strandline.iceberg.spark.table_change import check_epoch
@@ -71,7 +71,7 @@ def retain(
     progress: Progress = quiet,
 ) -> Retained:
     jump = timedelta(seconds=context.config.settings.maintain.clock_jump_seconds)
-    clock.check(context.ledger, dataset.id, here(now), jump=jump, accept=accept_clock, rehearse=dry_run)
+    clock.check(context.ledger, dataset.id, current_moment(now), jump=jump, accept=accept_clock, rehearse=dry_run)
     return context.retried(lambda: _Retention(context, dataset, rule, now, progress).run(dry_run=dry_run))
 
 
@@ -81,7 +81,7 @@ class _Passed:
 
     record: SinkRecord
     lease: Lease | None  # None in a dry run
-    standings: tuple[LanePosition, ...]
+    positions: tuple[LanePosition, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class _Retention:
         deleted, end, floor = 0, None, before
         if sealed is not None and due is not None:
             with self._passed(verdict.passed_over, dry_run=dry_run) as passed:
-                end = settle_point(verdict.up_to, [s for p in passed for s in p.standings])
+                end = settle_point(verdict.up_to, [s for p in passed for s in p.positions])
                 if end is not None:
                     lost, dropped, deleted, floor = self._delete(
                         sealed, reached, verdict, others, passed, end, before, dry_run=dry_run
@@ -212,14 +212,14 @@ class _Retention:
         found = []
         lost = {d.passed.record.id: d.rows for d in rehearsed}
         condition = numbers_condition(due, None) + f" AND ({self._condition(sealed, self.cutoff)})"
-        for n, reach in enumerate(holding):
+        for n, one in enumerate(holding):
             self.progress("counting rows that are held", n, len(holding))
-            standings = self.context.ledger.query(skipped_rows.lane_positions, reach.sink)
-            counted = rows.count_lacking(self._table(sealed).df, reach.sink, standings, due, condition)
-            total = max(0, sum(c.rows for c in counted.values()) - lost.get(reach.sink.id, 0))
-            above = f"{condition} AND `{SEQ_COLUMN}` > {max(int(reach.number or 0), int(end or 0))}"
+            positions = self.context.ledger.query(skipped_rows.lane_positions, one.sink)
+            counted = rows.count_lacking(self._table(sealed).df, one.sink, positions, due, condition)
+            total = max(0, sum(c.rows for c in counted.values()) - lost.get(one.sink.id, 0))
+            above = f"{condition} AND `{SEQ_COLUMN}` > {max(int(one.number or 0), int(end or 0))}"
             if total or rows.count(self._table(sealed).df, above).rows:
-                found.append((reach, total))
+                found.append((one, total))
         return tuple(found)
 
     # --- what goes ---
@@ -229,12 +229,12 @@ class _Retention:
         """Holds the leases of the chosen sinks until the rows are deleted, so that the counted losses are exact."""
         with ExitStack() as stack:
             passed = []
-            for reach in chosen:
-                lease = None if dry_run else stack.enter_context(alone(self.context, reach.sink))
+            for one in chosen:
+                lease = None if dry_run else stack.enter_context(alone(self.context, one.sink))
                 with self.context.ledger.read() as connection:
-                    record = self._current(connection, reach.sink)
-                    if record is None or (record.generation, record.state) != (reach.sink.generation, reach.sink.state):
-                        raise MarkMoved(f"sink {reach.sink.name} was changed meanwhile", hint="Try again.")
+                    record = self._current(connection, one.sink)
+                    if record is None or (record.generation, record.state) != (one.sink.generation, one.sink.state):
+                        raise WatermarkMoved(f"sink {one.sink.name} was changed meanwhile", hint="Try again.")
                     passed.append(_Passed(record, lease, tuple(skipped_rows.lane_positions(connection, record))))
             yield passed
 
@@ -285,7 +285,7 @@ class _Retention:
         """With a rule on a column, rows above the lowest watermark are deleted only if they may be dropped, for whom it
         takes longest. `others` are passed over, too."""
         table = self._table(sealed)
-        upper = numbers_condition(end, None if table.has_only_ours else table.owned)
+        upper = numbers_condition(end, None if table.has_no_foreign_rows else table.owned)
         if self.rule.column is None:
             return upper
         due = self._condition(sealed, self.cutoff)
@@ -302,19 +302,19 @@ class _Retention:
 
     def _drop(self, sealed: Seq, passed: _Passed, end: Seq, condition: str) -> _Drop:
         self.progress(f"counting what {passed.record.name} loses", 0, None)
-        counted = rows.count_lacking(self._table(sealed).df, passed.record, passed.standings, end, condition)
+        counted = rows.count_lacking(self._table(sealed).df, passed.record, passed.positions, end, condition)
         moved, dropped, deleted = [], [], []
-        for standing in passed.standings:
-            found = counted.pop(standing.partition, None)
-            if (point := drop_point(standing, end)) is None:
+        for position in passed.positions:
+            found = counted.pop(position.partition, None)
+            if (point := drop_point(position, end)) is None:
                 continue
             count = 0 if found is None else found.rows
             if found is None or found.first_kept is None:
-                moved.append(LaneDrop(standing, point))
-                if count or standing.intent is not None:  # even without rows, the loss explains the unkept promise
-                    dropped.append(NewLoss(standing.partition, standing.mark, point, count))
+                moved.append(LaneDrop(position, point))
+                if count or position.intent is not None:  # even without rows, the loss explains the unkept promise
+                    dropped.append(NewLoss(position.partition, position.mark, point, count))
             elif count:
-                deleted.append(NewLoss(standing.partition, standing.mark, end, count))
+                deleted.append(NewLoss(position.partition, position.mark, end, count))
         planned_stays = any(found.first_kept is not None for found in counted.values())
         for partition, found in counted.items():  # partitions without a lane begin at `planned`
             (deleted if found.first_kept else dropped).append(
@@ -323,13 +323,14 @@ class _Retention:
         return _Drop(passed, tuple(moved), tuple(dropped), tuple(x for x in deleted if x.rows), planned_stays)
 
     def _raise_floor(self, end: Seq, lost: Sequence[_Drop], dropped: Lacking) -> tuple[int, Seq]:
-        """One transaction. `MarkMoved`, and no change, if a sink or a follower was added or changed since the count."""
+        """One transaction. `WatermarkMoved`, and no change, if a sink or a follower was added or changed since the
+        count."""
         with self.context.ledger.write() as connection:
             floors.lock_to_rise(connection, self.dataset.id)
             passed = {d.passed.record.id for d in lost}
             reached = own_sinks(connection, self.dataset)
             if any(int(r.number or 0) < end for r in reached if r.sink.id not in passed):
-                raise MarkMoved("a sink was added or reset meanwhile", hint="Try again.")
+                raise WatermarkMoved("a sink was added or reset meanwhile", hint="Try again.")
             pass_over(connection, self.dataset, self.rule, dropped, end)
             for drop in lost:
                 self._move(connection, drop, end)
@@ -346,7 +347,7 @@ class _Retention:
         lease = drop.passed.lease
         current = self._current(connection, record)
         if current is None or current.state != record.state or lease is None:
-            raise MarkMoved(f"sink {record.name} was changed meanwhile", hint="Try again.")
+            raise WatermarkMoved(f"sink {record.name} was changed meanwhile", hint="Try again.")
         stays = drop.planned_stays or any(x.after == record.planned and x.until == end for x in drop.deleted)
         planned = record.planned if stays else end
         if not skipped_rows.move(connection, record, lease, drop.lanes, planned=planned, token=self._token):
@@ -375,13 +376,13 @@ class _Retention:
         with self.context.ledger.write() as connection:
             current = {s.id for s in sinks.of_dataset(connection, self.dataset.id)}
             held = [(r, n) for r, n in held if r.sink.id in current]
-            for reach, count in held:
+            for one, count in held:
                 new = holds.keep(
-                    connection, self.dataset.id, reach.sink.id, rows=count, up_to=due or Seq(1), now=self.now
+                    connection, self.dataset.id, one.sink.id, rows=count, up_to=due or Seq(1), now=self.now
                 )
                 if new:
                     audit.record(
-                        connection, Event.RETENTION_HELD, dataset=self.dataset.name, sink=reach.sink.name, rows=count,
+                        connection, Event.RETENTION_HELD, dataset=self.dataset.name, sink=one.sink.name, rows=count,
                         up_to=due,
                     )  # fmt: skip
             released = holds.release(connection, self.dataset.id, but=[r.sink.id for r, _ in held])

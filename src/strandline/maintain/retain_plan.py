@@ -13,7 +13,8 @@ from strandline.iceberg.metadata.identifier import quoted
 from strandline.ledger.maintain.floors import SinkProgress
 from strandline.ledger.maintain.retention_holds import Hold
 from strandline.ledger.maintain.skipped_rows import LanePosition
-from strandline.ledger.replicate.followers import Follower
+from strandline.ledger.read.consumers import Consumer
+from strandline.ledger.replicate.followers import RegisteredFollower
 from strandline.ledger.replicate.leader_sinks import LeaderSink
 
 RANGES_MAX = 500  # in a condition that lists every range; more would be too long for a statement
@@ -81,20 +82,20 @@ def judge(
     since = {h.sink: h.since for h in holds}
     ends: list[int] = [int(due)]
     holding, passed = [], []
-    for reach in reached:
-        at = int(reach.number or 0)
+    for one in reached:
+        at = int(one.number or 0)
         if at >= due:
             continue
-        if reach.sink.state is SinkState.PAUSED and paused_sinks == "ignore":
-            passed.append(reach)
+        if one.sink.state is SinkState.PAUSED and paused_sinks == "ignore":
+            passed.append(one)
             continue
-        held = since.get(reach.sink.id)
+        held = since.get(one.sink.id)
         if drop_due is not None and drop_due > at and held is not None and held <= held_before:
-            passed.append(reach)
+            passed.append(one)
             at = int(drop_due)
         ends.append(at)
         if at < due:
-            holding.append(reach)
+            holding.append(one)
     end = min(ends)
     return Verdict(Seq(end) if end else None, tuple(holding), tuple(passed))
 
@@ -108,7 +109,7 @@ class Unheard:
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    who: Follower | LeaderSink | Unheard
+    who: Consumer | RegisteredFollower | LeaderSink | Unheard
     number: Seq | None  # it has everything up to here; None: it may need the very first row
     held_since: datetime | None  # since when retention waits for it
     drop_after: timedelta | None  # for how long, if a person chose so
@@ -139,14 +140,14 @@ def judge_awaited(
     than a person chose; `drop_due` gives the highest sequence number that has been due for so long."""
     if due is None:
         return AwaitedVerdict(None, (), ())
-    reach: list[int] = []
+    ends: list[int] = []
     for p in awaited:
         at, after, since = int(p.number or 0), p.drop_after, p.held_since
         if at < due and after is not None and since is not None and since <= now - after:
             at = max(at, int(drop_due(after) or 0))
-        reach.append(at)
-    end = min([int(verdict.up_to or 0), *reach])
-    holding = tuple(p for p, at in zip(awaited, reach, strict=True) if at < due)
+        ends.append(at)
+    end = min([int(verdict.up_to or 0), *ends])
+    holding = tuple(p for p, at in zip(awaited, ends, strict=True) if at < due)
     passed = tuple(p for p in awaited if int(p.number or 0) < end)
     return AwaitedVerdict(Seq(end) if end else None, holding, passed)
 
@@ -154,13 +155,13 @@ def judge_awaited(
 # --- lanes -----------------------------------------------------------------------------------------------------------
 
 
-def drop_point(standing: LanePosition, target: Seq) -> Seq | None:
+def drop_point(position: LanePosition, target: Seq) -> Seq | None:
     """How far the lane can move towards the target; None if it stays. Never into a chunk that may still land: the sink
     would then have a range with the watermark inside. A chunk that landed is passed as a whole."""
-    at = int(standing.mark or 0)
+    at = int(position.mark or 0)
     if at >= target:
         return None
-    begun = standing.intent
+    begun = position.intent
     if begun is None or target >= begun.until:
         return target
     inside = next(c for c in begun.chunks if target <= c.rows.hi)
@@ -169,10 +170,10 @@ def drop_point(standing: LanePosition, target: Seq) -> Seq | None:
     return Seq(point) if point > at else None
 
 
-def owed(standing: LanePosition, until: Seq) -> list[SeqRange]:
+def owed(position: LanePosition, until: Seq) -> list[SeqRange]:
     """The sequence numbers up to `until` that the lane lacks: neither landed nor found to be empty."""
-    after = int(standing.mark or 0)
-    if (begun := standing.intent) is None:
+    after = int(position.mark or 0)
+    if (begun := position.intent) is None:
         whole = range_or_none(after, int(until))
         return [] if whole is None else [whole]
     left = [c.rows for c in begun.chunks if c.state is ChunkState.PLANNED and c.rows.lo <= until]
@@ -181,14 +182,14 @@ def owed(standing: LanePosition, until: Seq) -> list[SeqRange]:
     return merge_ranges([*clipped, *([] if beyond is None else [beyond])])
 
 
-def settle_point(up_to: Seq | None, standings: Sequence[LanePosition]) -> Seq | None:
+def settle_point(up_to: Seq | None, positions: Sequence[LanePosition]) -> Seq | None:
     """The highest point at or below `up_to` that is in no chunk that may still land. The lanes have different chunks,
     so moving down for one lane may end inside a chunk of another."""
     at = int(up_to or 0)
     while at:
         inside = [
             int(c.rows.lo) - 1
-            for s in standings
+            for s in positions
             if s.intent is not None
             for c in s.intent.chunks
             if c.state is ChunkState.PLANNED and c.rows.lo <= at < c.rows.hi

@@ -8,14 +8,14 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True)
 class HeldRows:
-    sink: str  # or `follower NAME`, or `the leader's sink NAME`
+    sink: str  # or `consumer NAME`, `follower NAME`, or `the leader's sink NAME`
     rows: int  # 0: the sink lacks none of the due rows, but its watermark is still below them
     since: datetime  # when retention first wanted to delete rows above this sink's watermark
 
 
 @dataclass(frozen=True, slots=True)
 class LostRows:
-    sink: str  # or `follower NAME`, or `the leader's sink NAME`
+    sink: str  # or `consumer NAME`, `follower NAME`, or `the leader's sink NAME`
     rows: int
     lanes: int  # the number of partitions
 

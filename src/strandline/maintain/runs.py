@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from strandline.core import failpoints
 from strandline.core.activity import ActivityKind, Stopwatch
-from strandline.core.audit_events import Event
 from strandline.core.calling_off import CALLED_OFF, called_off_by
 from strandline.core.documents import json_text
 from strandline.core.errors import (
@@ -24,6 +23,8 @@ from strandline.core.errors import (
     StrandlineError,
     unexpected_message,
 )
+from strandline.core.records.audit_events import Event
+from strandline.core.records.maintenance_records import MaintenanceKind, MaintenanceOutcome
 from strandline.core.types import Dataset
 from strandline.jobs.heartbeat import beating
 from strandline.jobs.node import node
@@ -31,7 +32,7 @@ from strandline.jobs.store_end import NOBODY_WAITS, store_end
 from strandline.ledger import audit
 from strandline.ledger.engine import utc_now
 from strandline.ledger.maintain import runs
-from strandline.ledger.maintain.runs import Kind, NewRun, Outcome, Run, RunId
+from strandline.ledger.maintain.runs import MaintenanceRun, NewRun, RunId
 from strandline.maintain.context import MaintainContext, Progress
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ Work = Callable[[StillAlive], T]
 
 @dataclass(frozen=True, slots=True)
 class RunControl:
-    """What whoever started a run keeps in hand while it works."""
+    """How the caller that started a run controls it while it works."""
 
     stopping: threading.Event = field(default_factory=threading.Event)  # set: the run ends before its next durable step
     on_begun: Callable[[RunId], None] = lambda run: None  # gets the run's id as soon as it is on record
@@ -55,39 +56,39 @@ class RunControl:
 
     def check(self) -> None:
         if self.stopping.is_set() or self.called_off.is_set():
-            raise CalledOff(CALLED_OFF, hint="What it has committed stays; the next run goes on from there.")
+            raise CalledOff(CALLED_OFF, hint="What it has committed stays; the next run continues from there.")
 
-    def heeded(self) -> AbstractContextManager[None]:
+    def obeying_calls_to_stop(self) -> AbstractContextManager[None]:
         """Inside, the work of this thread ends when the run is called off: its Spark jobs are cancelled."""
         return called_off_by(self.stopping, self.called_off)
 
     def checking(self, progress: Progress) -> Progress:
         """The progress callback, which also ends the run where a step is about to begin."""
 
-        def told(step: str, done: int, total: int | None) -> None:
+        def checked(step: str, done: int, total: int | None) -> None:
             if total is None or done < total:  # what is done must get into the result
                 self.check()
             progress(step, done, total)
 
-        return told
+        return checked
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult(Generic[T]):
     """The result of a run, and its record."""
 
-    run: Run
+    run: MaintenanceRun
     result: T
 
 
 def rehearsed(
-    context: MaintainContext, dataset: Dataset, kind: Kind, work: Work[T], control: RunControl | None = None
+    context: MaintainContext, dataset: Dataset, kind: MaintenanceKind, work: Work[T], control: RunControl | None = None
 ) -> RunResult[T]:
     """A dry run: it blocks no other run, and writes no files that the reconciler would have to spare."""
     control = control or RunControl()
     new, started_at = NewRun(dataset.id, kind, node()), utc_now()
     try:
-        with control.heeded():
+        with control.obeying_calls_to_stop():
             result = work(lambda: None)
     except Exception as e:
         outcome, reason = _how_it_ended(e, kind)
@@ -96,14 +97,14 @@ def rehearsed(
         raise
     with context.ledger.write() as connection:
         run = runs.record_rehearsal(
-            connection, new, started_at=started_at, outcome=Outcome.DONE, reason=None, result=plain(result)
+            connection, new, started_at=started_at, outcome=MaintenanceOutcome.DONE, reason=None, result=plain(result)
         )
         _forget_old(context, connection, dataset, kind)
         return RunResult(runs.get(connection, run), result)
 
 
 def recorded(
-    context: MaintainContext, dataset: Dataset, kind: Kind, work: Work[T], control: RunControl | None = None
+    context: MaintainContext, dataset: Dataset, kind: MaintenanceKind, work: Work[T], control: RunControl | None = None
 ) -> RunResult[T]:
     """A run on demand; `AlreadyRunning` if one of this kind is under way."""
     control = control or RunControl()
@@ -113,10 +114,10 @@ def recorded(
     return _work(context, dataset, kind, run, work, control)
 
 
-def take_turn(
+def run_scheduled(
     context: MaintainContext,
     dataset: Dataset,
-    kind: Kind,
+    kind: MaintenanceKind,
     work: Work[T],
     control: RunControl | None = None,
     *,
@@ -134,7 +135,7 @@ def _begin(context: MaintainContext, new: NewRun, after: RunId | None) -> RunId 
 
 
 def _work(
-    context: MaintainContext, dataset: Dataset, kind: Kind, run: RunId, work: Work[T], control: RunControl
+    context: MaintainContext, dataset: Dataset, kind: MaintenanceKind, run: RunId, work: Work[T], control: RunControl
 ) -> RunResult[T]:
     def beat() -> bool:
         renewed = context.ledger.change(runs.beat, run)
@@ -145,14 +146,14 @@ def _work(
     def check_alive() -> None:
         if not beat():
             raise LeaseLost(
-                "this run was taken for dead, since it gave no sign of life for too long",
+                "this run counts as dead: it did not renew its lease in time",
                 hint="Its machine may have been asleep. Nothing that it had not committed is lost; run it again.",
             )
         control.check()
 
     watch = Stopwatch(ActivityKind.RUN, kind.value)
     try:
-        with beating(beat, lease_seconds=_lease_seconds(context)), control.heeded():
+        with beating(beat, lease_seconds=_lease_seconds(context)), control.obeying_calls_to_stop():
             result = work(check_alive)
     except BaseException as e:
         outcome, reason = _how_it_ended(e, kind)
@@ -160,25 +161,28 @@ def _work(
 
         def store_failure() -> None:
             with context.ledger.write() as connection:
-                if runs.end(connection, run, outcome, reason=reason, result=None) and outcome is Outcome.SKIPPED:
+                if (
+                    runs.end(connection, run, outcome, reason=reason, result=None)
+                    and outcome is MaintenanceOutcome.SKIPPED
+                ):
                     audit.record(
                         connection, Event.RUN_SKIPPED, dataset=dataset.name, kind=kind.value, run=run, reason=reason
                     )
 
         with suppress(StrandlineError):  # it is logged, and `e` says more
-            # Whoever interrupts a command does not wait for the ledger.
+            # A person who interrupts a command does not wait for the ledger.
             store_end(store_failure, f"run {run}", control.stopping if isinstance(e, Exception) else NOBODY_WAITS)
         raise
     failpoints.hit("maintain.before_end")
 
-    def store_result() -> Run:
+    def store_result() -> MaintenanceRun:
         with context.ledger.write() as connection:
-            runs.end(connection, run, Outcome.DONE, reason=None, result=plain(result))
+            runs.end(connection, run, MaintenanceOutcome.DONE, reason=None, result=plain(result))
             _forget_old(context, connection, dataset, kind)
             return runs.get(connection, run)
 
     ended = store_end(store_result, f"run {run}", control.stopping)
-    watch.tell(Outcome.DONE.value)
+    watch.tell(MaintenanceOutcome.DONE.value)
     return RunResult(ended, result)
 
 
@@ -186,23 +190,23 @@ def _lease_seconds(context: MaintainContext) -> int:
     return context.config.settings.ingest.lease_seconds
 
 
-def _forget_old(context: MaintainContext, connection: Any, dataset: Dataset, kind: Kind) -> None:
+def _forget_old(context: MaintainContext, connection: Any, dataset: Dataset, kind: MaintenanceKind) -> None:
     runs.forget_old(connection, dataset.id, kind, runs_kept=context.config.settings.maintain.runs_kept)
 
 
-def _how_it_ended(error: BaseException, kind: Kind) -> tuple[Outcome, str]:
+def _how_it_ended(error: BaseException, kind: MaintenanceKind) -> tuple[MaintenanceOutcome, str]:
     match error:
         case Skipped():
-            outcome, said = Outcome.SKIPPED, error.message
+            outcome, said = MaintenanceOutcome.SKIPPED, error.message
         case RefusedError():
-            outcome, said = Outcome.REFUSED, error.message
+            outcome, said = MaintenanceOutcome.REFUSED, error.message
         case StrandlineError():
-            outcome, said = Outcome.FAILED, error.message
+            outcome, said = MaintenanceOutcome.FAILED, error.message
         case KeyboardInterrupt():
-            outcome, said = Outcome.FAILED, "interrupted"
+            outcome, said = MaintenanceOutcome.FAILED, "interrupted"
         case _:
-            outcome, said = Outcome.FAILED, unexpected_message(error)
-    if kind is Kind.PURGE and not isinstance(error, CalledOff):
+            outcome, said = MaintenanceOutcome.FAILED, unexpected_message(error)
+    if kind is MaintenanceKind.PURGE and not isinstance(error, CalledOff):
         said = without_words(error)
     return outcome, said
 

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from strandline.core.settings_maintain import MaintainSettings
+from strandline.core.records.maintenance_records import MaintenanceKind
+from strandline.core.settings.maintain import MaintainSettings
 from strandline.core.types import Dataset
-from strandline.ledger.maintain.runs import Kind
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     dataset: Dataset
-    kind: Kind
+    kind: MaintenanceKind
     cron: str
 
 
-def crons(settings: MaintainSettings) -> dict[Kind, str]:
+def crons(settings: MaintainSettings) -> dict[MaintenanceKind, str]:
     """The schedules, in the order of jobs that are due at the same time: rows get sequence numbers before anything is
     decided about them, rows that are to be deleted are not rewritten first, and expiry frees last what the others leave
     behind."""
     by_kind = settings.schedules()
-    order = (Kind.NUMBER, Kind.RETAIN, Kind.COMPACT, Kind.EXPIRE)
+    order = (MaintenanceKind.NUMBER, MaintenanceKind.RETAIN, MaintenanceKind.COMPACT, MaintenanceKind.EXPIRE)
     return {kind: cron for kind in order if (cron := by_kind[kind.value]) is not None}
 
 
@@ -33,5 +33,6 @@ def jobs(settings: MaintainSettings, datasets: Iterable[Dataset], with_rule: Col
         Job(d, kind, cron)
         for d in datasets
         for kind, cron in crons(settings).items()
-        if (kind is not Kind.RETAIN or d.name in with_rule) and (kind is not Kind.NUMBER or d.adopted)
+        if (kind is not MaintenanceKind.RETAIN or d.name in with_rule)
+        and (kind is not MaintenanceKind.NUMBER or d.adopted)
     ]

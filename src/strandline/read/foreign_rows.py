@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 
-from strandline.core.settings import LakeConfig
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.core.types import Dataset, DatasetId, Seq, SeqRange, SnapshotId, TableCounts, merge_ranges
 from strandline.iceberg.metadata.table_metadata import TableView, WapId
 from strandline.ledger.engine import Connection, Ledger, utc_now
@@ -37,7 +37,8 @@ def still_right(
         moved = snapshot.operation == "replace" and wap is None
         if not (ours or moved):
             return None
-        # Its writer may have looked for foreign sequence numbers before this one came, and reserved after the count.
+        # Its writer may have checked for foreign sequence numbers before this one was written, and reserved after the
+        # count.
         if wap is not None and counts.foreign_from is not None and wap.rows.hi >= counts.foreign_from:
             return None
         if snapshot.parent is None:
@@ -107,7 +108,7 @@ def count(config: LakeConfig, ledger: Ledger, dataset: Dataset, view: TableView,
 
 
 def _lowest_since(stored: TableCounts | None, view: TableView) -> Seq | None:
-    """One below the lowest sequence number in main since the last count: no older block needs to be looked up."""
+    """One below the lowest sequence number in main since the last count: no older block has to be read."""
     lows: list[int] = []
     for snapshot in view.ancestors(view.main):
         if stored is not None and snapshot.id == stored.snapshot:
@@ -125,10 +126,10 @@ def _ours(connection: Connection, dataset: Dataset, after: Seq | None) -> tuple[
 
 
 def trusted_snapshots(stored: TableCounts | None, view: TableView, lake: str) -> IsTrusted:
-    """Tells, by the snapshot that added a file and by the file's highest sequence number, whether the file is known to
-    hold each sequence number once, and none that another file has: files of our own, and those that were there when no
-    number was on two rows. A file written by others since may hold any number. One from before may hold a number that
-    a block has got since."""
+    """A function of the snapshot that added a file and of the file's highest sequence number: whether the file is known
+    to hold each sequence number once, and none that another file has: files of our own, and those that were there when
+    no number was on two rows. A file written by others since may hold any number. One from before may hold a number
+    that a block has got since."""
     ours = set()
     base = None if stored is None or stored.twice != 0 else stored.snapshot
     since: set[SnapshotId] = set()
@@ -153,9 +154,10 @@ def trusted_snapshots(stored: TableCounts | None, view: TableView, lake: str) ->
 def _count_anew(
     config: LakeConfig, ledger: Ledger, dataset: Dataset, is_trusted: IsTrusted
 ) -> tuple[TableCounts, bool] | None:
-    """The table first, then the ledger: whatever is in the table was reserved before, so the ledger knows it."""
+    """Reads the table first, then the ledger: every number of ours in the table was reserved before, so the ledger
+    knows it."""
     from strandline.iceberg.pyiceberg.catalog import open_catalog
-    from strandline.iceberg.pyiceberg.foreign_rows import count_rows_not_ours
+    from strandline.iceberg.pyiceberg.foreign_rows import count_foreign_rows
 
     with closing(open_catalog(config)) as catalog:
         table = catalog.load(dataset.name)
@@ -163,5 +165,5 @@ def _count_anew(
             owned, unsettled = _ours(connection, dataset, None)
             last = sequence.read(connection).last
         # Snapshots that came in since `is_trusted` was made are not in it, so their files are read.
-        counted = count_rows_not_ours(table, owned, is_trusted, last)
+        counted = count_foreign_rows(table, owned, is_trusted, last)
     return None if counted is None else (counted, unsettled)

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from strandline.core import read_token as tokens
-from strandline.core.errors import UsageError
-from strandline.core.read_token import Bounds, Continuation
-from strandline.core.settings import LakeConfig
-from strandline.core.types import Dataset, Seq
+from strandline.core.errors import SchemaError, UsageError
+from strandline.core.partition import choose_partition
+from strandline.core.read_token import Continuation, ReadBounds
+from strandline.core.types import INTERNAL_COLUMNS, PARTITION_COLUMN, Dataset, Seq
 from strandline.ledger.engine import Ledger
 from strandline.ledger.ingest import blocks
-from strandline.read import scan
-from strandline.read.settled_view import open_settled
+from strandline.read.consumers import start_of
 
-if TYPE_CHECKING:
-    from strandline.iceberg.spark.tables import SparkTables
-    from strandline.read.scan import Rows
+
+class Lines(Protocol):
+    """Rows as JSON lines in sequence order, each with its token, and the token to continue with after all of them."""
+
+    @property
+    def continuation(self) -> str: ...
+
+    def lines(self) -> Iterator[tuple[str, str]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,20 @@ class ReadRequest:
     internal: bool
 
 
-def bounds(ledger: Ledger, lake_id: str, target: Dataset, wanted: ReadRequest) -> Bounds:
+def read_request(
+    continuation: str | None,
+    until: int | None,
+    partition: str | Mapping[str, str | None] | None,
+    columns: Sequence[str] | None,
+    limit: int | None,
+    internal: bool,
+) -> ReadRequest:
+    """Raises TokenError."""
+    token = None if continuation is None else tokens.decode(continuation)
+    return ReadRequest(token, until, partition, columns, limit, internal)
+
+
+def bounds(ledger: Ledger, lake_id: str, target: Dataset, wanted: ReadRequest) -> ReadBounds:
     """What to read. Raises UsageError or TokenError for a bad request, without starting a JVM."""
     until = wanted.until
     if until is not None and until < 1:
@@ -42,14 +59,31 @@ def bounds(ledger: Ledger, lake_id: str, target: Dataset, wanted: ReadRequest) -
     with ledger.read() as connection:
         seal = blocks.sealed(connection, target.id)
         if wanted.token is not None:
-            after = tokens.check(wanted.token, lake=lake_id, dataset=target.uuid, name=target.name, sealed=seal)
+            after = start_of(connection, target, lake_id, wanted.token)
         if until is not None and (seal is None or until > seal):
             raise UsageError(f"`until` is above what is settled ({until}, sealed: {seal})")
-    return Bounds(after, seal if until is None else Seq(until))
+    return ReadBounds(after, seal if until is None else Seq(until))
 
 
-def rows(
-    config: LakeConfig, ledger: Ledger, lake_id: str, tables: SparkTables, target: Dataset, wanted: ReadRequest
-) -> Rows:
-    settled = open_settled(config, ledger, tables, lake_id, target, bounds(ledger, lake_id, target, wanted))
-    return scan.bounded(settled, lake_id, wanted)
+def partition_of(dataset: Dataset, wanted: ReadRequest, there: Sequence[str]) -> str | None:
+    """The logical partition that is asked for; None: all. `there` are the columns of the table. Raises SchemaError."""
+    partition = wanted.partition
+    if isinstance(partition, Mapping):
+        partition = choose_partition(dataset.deliver_by, partition)
+    if partition is not None and PARTITION_COLUMN not in there:
+        raise SchemaError(f"{dataset.name} has no logical partitions", hint="It was made without --deliver-by.")
+    return partition
+
+
+def chosen_columns(wanted: ReadRequest, there: Sequence[str]) -> list[str]:
+    """The columns that are asked for; by default all of the table's but Strandline's own. Raises SchemaError, also for
+    a limit that is none."""
+    if wanted.limit is not None and wanted.limit < 1:
+        raise SchemaError("a limit is at least 1")
+    if wanted.columns is None:
+        return [c for c in there if wanted.internal or c not in INTERNAL_COLUMNS]
+    if len(set(wanted.columns)) != len(wanted.columns):
+        raise SchemaError("a column is asked for twice")
+    if unknown := [c for c in wanted.columns if c not in there]:
+        raise SchemaError(f"there is no column {unknown[0]!r}", hint=f"Columns: {', '.join(there)}.")
+    return list(wanted.columns)

@@ -1,7 +1,7 @@
-"""Whether a table was rolled back behind what was settled. The settled view asks for all stages, and so does status.
+"""Whether a table was rolled back behind what was settled. The settled view checks it for all stages; status does, too.
 
-All stages refuse a table that was rolled back, until it is repaired or a person accepts it. A deletion, by whomever, is
-no rollback. If expired snapshots leave the question open, the work goes on, and the doubt is recorded and shown
+All stages refuse a table that was rolled back, until it is repaired or a person accepts it. A deletion is no rollback,
+whoever made it. If expired snapshots leave it unknown, the stages continue, and the doubt is recorded and shown
 (docs/adr/0027).
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from strandline.core.audit_events import Event
 from strandline.core.errors import TableRolledBack
+from strandline.core.records.audit_events import Event
 from strandline.core.types import Dataset
 from strandline.iceberg.metadata.lineage import Memory, NotKnown, RolledBack, Verdict, judge
 from strandline.iceberg.metadata.metadata_peek import earlier_links
@@ -58,7 +58,7 @@ def settle_verdict(ledger: Ledger, dataset: Dataset, verdict: Verdict) -> None:
 
 
 def record_doubt(ledger: Ledger | Connection, dataset: Dataset, verdict: Verdict) -> None:
-    """Called before a block is published on top, which would leave no trace of the doubt."""
+    """Called before the next block is published: after that, nothing shows the doubt any more."""
     if not isinstance(verdict, NotKnown):
         return
     with ledger.write() if isinstance(ledger, Ledger) else nullcontext(ledger) as connection:

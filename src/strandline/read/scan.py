@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-import pandas as pd
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
-from pyspark.sql.pandas.functions import pandas_udf
 
-from strandline.core.errors import DuplicateNumbers, SchemaError
-from strandline.core.partition import choose_partition
-from strandline.core.read_token import Bounds, Continuation
-from strandline.core.types import INTERNAL_COLUMNS, PARTITION_COLUMN, SEQ_COLUMN, Dataset, Seq, SeqRange, SnapshotId
-from strandline.iceberg.metadata.identifier import in_spark, quoted
-from strandline.iceberg.metadata.table_metadata import TableView
+from strandline.core.errors import DuplicateNumbers
+from strandline.core.read_token import Continuation
+from strandline.core.settings.lake_config import LakeConfig
+from strandline.core.types import PARTITION_COLUMN, SEQ_COLUMN, Dataset, Seq
+from strandline.iceberg.metadata.identifier import quoted
 from strandline.iceberg.spark.java_errors import explaining
 from strandline.iceberg.spark.row_text import line
 from strandline.iceberg.spark.tables import SparkTables
-from strandline.read.settled_view import SettledView
-
-if TYPE_CHECKING:
-    from strandline.read.request import ReadRequest
+from strandline.ledger.engine import Ledger
+from strandline.read.request import ReadRequest, bounds, chosen_columns, partition_of
+from strandline.read.settled_view import open_settled
 
 
 @dataclass(frozen=True)
@@ -66,18 +61,17 @@ class Rows:
                 yield row[1:], Continuation(self.token.lake, self.token.dataset, Seq(number)).encode()
 
 
-def bounded(settled: SettledView, lake: str, wanted: ReadRequest) -> Rows:
+def read_rows(
+    config: LakeConfig, ledger: Ledger, lake: str, tables: SparkTables, dataset: Dataset, wanted: ReadRequest
+) -> Rows:
     """Checks now whether two rows share a sequence number, if they may: a DataFrame that was handed out cannot
     raise."""
-    dataset, df, behind = settled.dataset, settled.df, settled.bounds.behind
-    partition = wanted.partition
-    if isinstance(partition, Mapping):
-        partition = choose_partition(dataset.deliver_by, partition)
+    settled = open_settled(config, ledger, tables, lake, dataset, bounds(ledger, lake, dataset, wanted))
+    df, behind = settled.df, settled.bounds.behind
+    partition = partition_of(dataset, wanted, df.columns)
+    chosen = chosen_columns(wanted, df.columns)
     if partition is not None:
-        if PARTITION_COLUMN not in df.columns:
-            raise SchemaError(f"{dataset.name} has no logical partitions", hint="It was made without --deliver-by.")
         df = df.where(F.col(PARTITION_COLUMN) == partition)
-    chosen = _chosen(df, wanted.columns, wanted.internal)
     if wanted.limit is not None and (last := _last_of(df, wanted.limit)) is not None:
         df, behind = df.where(F.col(SEQ_COLUMN) <= last), Seq(last)
     if settled.may_repeat_numbers:
@@ -93,41 +87,8 @@ def _check_once(df: DataFrame) -> None:
         raise DuplicateNumbers(f"sequence number {found[0][0]} is on two rows", hint=DuplicateNumbers.REMEDY)
 
 
-def settled_rows(
-    tables: SparkTables, dataset: Dataset, view: TableView, bounds: Bounds, owned: Sequence[SeqRange] | None
-) -> DataFrame:
-    """All columns, internal ones too, of our rows between the bounds."""
-    if view.main is None or bounds.empty:
-        return tables.spark.table(in_spark(dataset.name)).where(F.lit(False))
-    df = _between(tables, dataset, view, view.main, bounds)
-    return df if owned is None else df.where(_is_owned(owned)(F.col(SEQ_COLUMN)))
-
-
-def _between(tables: SparkTables, dataset: Dataset, view: TableView, main: SnapshotId, bounds: Bounds) -> DataFrame:
-    if view.main_has_current_schema:
-        df = tables.read(dataset.name, main)
-    else:  # a snapshot is read with the schema it was written with; the current schema came after it
-        df = tables.spark.table(in_spark(dataset.name))
-    if bounds.after is not None:
-        df = df.where(F.col(SEQ_COLUMN) > bounds.after)
-    return df if bounds.until is None else df.where(F.col(SEQ_COLUMN) <= bounds.until)
-
-
-def _chosen(df: DataFrame, columns: Sequence[str] | None, internal: bool) -> list[str]:
-    hidden = () if internal else INTERNAL_COLUMNS
-    if columns is None:
-        return [c for c in df.columns if c not in hidden]
-    if len(set(columns)) != len(columns):
-        raise SchemaError("a column is asked for twice")
-    if unknown := [c for c in columns if c not in df.columns]:
-        raise SchemaError(f"there is no column {unknown[0]!r}", hint=f"Columns: {', '.join(df.columns)}.")
-    return list(columns)
-
-
 def _last_of(df: DataFrame, limit: int) -> int | None:
     """The sequence number of the last row within the limit; None if the limit cuts nothing off."""
-    if limit < 1:
-        raise SchemaError("a limit is at least 1")
     numbers = df.select(SEQ_COLUMN).orderBy(SEQ_COLUMN).limit(limit)
     with explaining("the rows cannot be read"):
         found = numbers.agg(F.count("*").alias("n"), F.max(SEQ_COLUMN).alias("last")).collect()[0]
@@ -177,18 +138,3 @@ def _zoned(kind: T.DataType) -> Callable[[Any], Any] | None:
 
 def _through(zone: Callable[[Any], Any] | None, value: Any) -> Any:
     return value if zone is None or value is None else zone(value)
-
-
-def _is_owned(owned: Sequence[SeqRange]) -> Any:
-    """For tables with foreign sequence numbers: there may be 100,000 ranges, too many for a predicate."""
-    los = np.array([r.lo for r in owned], dtype=np.int64)
-    his = np.array([r.hi for r in owned], dtype=np.int64)
-
-    @pandas_udf("boolean")  # type: ignore[call-overload, untyped-decorator]
-    def is_owned(numbers: pd.Series) -> pd.Series:
-        values = numbers.to_numpy(dtype=np.int64)
-        at = np.searchsorted(los, values, side="right") - 1
-        inside = (at >= 0) & (values <= his[np.maximum(at, 0)]) if len(los) else np.zeros(len(values), dtype=bool)
-        return pd.Series(inside)
-
-    return is_owned

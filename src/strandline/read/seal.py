@@ -14,6 +14,7 @@ from contextlib import suppress
 
 from strandline.core.errors import StrandlineError
 from strandline.core.types import Dataset, Seq
+from strandline.jobs.loop import LoopControl
 from strandline.ledger.engine import Ledger
 from strandline.ledger.ingest import blocks
 
@@ -104,11 +105,7 @@ class SealedWatermark:
                     log.exception("a subscriber of the sealed watermark failed")
 
     def _poll(self) -> None:
-        while not self._closed.wait(self._poll_seconds):
-            try:
-                self.refresh()
-            except StrandlineError as e:
-                log.warning("the sealed watermark could not be read, trying again: %s", e.message)
+        LoopControl(self._closed).repeat(self.refresh, name="the sealed watermark", poll_seconds=self._poll_seconds)
 
 
 class SealWatches:
@@ -126,7 +123,7 @@ class SealWatches:
         return self._watches.setdefault(dataset.name, SealedWatermark(load, poll_seconds=self._poll_seconds))
 
     def refresh(self, dataset: Dataset) -> None:
-        """Rows are published and acknowledged by now: an error of a watch must not look like a failure of that."""
+        """Rows are published and acknowledged by now: an error of a watch must not fail the append."""
         if (watch := self._watches.get(dataset.name)) is not None:
             with suppress(StrandlineError):
                 watch.refresh()

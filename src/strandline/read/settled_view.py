@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from strandline.core.errors import RefusedError
-from strandline.core.read_token import Bounds
-from strandline.core.settings import LakeConfig
+from strandline.core.read_token import ReadBounds
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.core.types import Dataset, Seq, SeqRange, TableCounts
 from strandline.iceberg.metadata.lineage import Memory, Verdict, judge
 from strandline.iceberg.metadata.metadata_peek import earlier_links
@@ -36,7 +36,7 @@ class SettledView:
     tables: SparkTables
     dataset: Dataset
     view: TableView
-    bounds: Bounds
+    bounds: ReadBounds
     owned: Sequence[SeqRange]  # which sequence numbers between the bounds are ours
     counts: TableCounts | None  # None if foreign rows cannot be counted
     df: DataFrame  # all columns, internal ones too; no foreign row
@@ -44,19 +44,19 @@ class SettledView:
     files: Sequence[DataFile] | None = None
 
     @property
-    def has_only_ours(self) -> bool:
+    def has_no_foreign_rows(self) -> bool:
         """No sequence number in it is foreign."""
         return self.counts is not None and self.counts.foreign == 0
 
     @property
     def may_repeat_numbers(self) -> bool:
         """Two rows may share a sequence number. The count proves nothing after a schema change: the frame then reads
-        the newest snapshot, see `scan.settled_rows`."""
+        the newest snapshot, see `settled_rows`."""
         return self.counts is None or self.counts.twice != 0 or not self.view.main_has_current_schema
 
     @property
     def is_clean(self) -> bool:
-        return self.has_only_ours and not self.may_repeat_numbers
+        return self.has_no_foreign_rows and not self.may_repeat_numbers
 
     @property
     def all_numbered(self) -> bool:
@@ -85,6 +85,13 @@ def check_loaded(
     ledger: Ledger, catalog: PyIcebergCatalog, lake: str, dataset: Dataset, *, settled_to: Seq | None = None
 ) -> Table:
     """As `check_table`, without a JVM."""
+    return check_loaded_with_view(ledger, catalog, lake, dataset, settled_to=settled_to)[0]
+
+
+def check_loaded_with_view(
+    ledger: Ledger, catalog: PyIcebergCatalog, lake: str, dataset: Dataset, *, settled_to: Seq | None = None
+) -> tuple[Table, TableView]:
+    """The table as `check_loaded` gives it, and its metadata of the same version."""
     from strandline.iceberg.pyiceberg.ordered_rows import has_rows
 
     memory = ledger.query(_recall, dataset, settled_to)
@@ -94,7 +101,7 @@ def check_loaded(
         return all(has_rows(table, r.lo, r.hi) for r in ranges)
 
     _check(ledger, lake, dataset, view, lambda: judge(view, memory, lambda: earlier_links(view), all_have_rows))
-    return table
+    return table, view
 
 
 def _recall(connection: Connection, dataset: Dataset, settled_to: Seq | None) -> Memory:
@@ -116,14 +123,14 @@ def _check(ledger: Ledger, lake: str, dataset: Dataset, view: TableView, judged:
 
 
 def open_settled(
-    config: LakeConfig, ledger: Ledger, tables: SparkTables, lake: str, dataset: Dataset, bounds: Bounds
+    config: LakeConfig, ledger: Ledger, tables: SparkTables, lake: str, dataset: Dataset, bounds: ReadBounds
 ) -> SettledView:
     """The table, checked by `check_table`, and our rows between the bounds."""
-    from strandline.read import scan
+    from strandline.read.settled_rows import settled_rows
 
     owned = ledger.query(published_blocks.owned_ranges, dataset.id, after=bounds.after, until=bounds.until)
     view = check_table(ledger, tables, lake, dataset)
     counts = foreign_rows.count(config, ledger, dataset, view, lake)
     needs_no_filter = counts is not None and counts.foreign == 0 and view.main_has_current_schema
-    df = scan.settled_rows(tables, dataset, view, bounds, None if needs_no_filter else owned)
+    df = settled_rows(tables, dataset, view, bounds, None if needs_no_filter else owned)
     return SettledView(tables, dataset, view, bounds, owned, counts, df)

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from strandline.core.errors import FailedError
-from strandline.core.wording import plural
+from strandline.core.text.wording import plural
 from strandline.receive.schema_adapt import SchemaAdapter
 from strandline.receive.spool import Spool
 
@@ -46,7 +46,7 @@ def frame_of(spark: SparkSession, fields: T.StructType, bodies: Sequence[BatchBo
     edges = cut(loads, spark.sparkContext.defaultParallelism)
     runs = tuple(tuple(loads[a:b]) for a, b in pairwise(edges))
     fitting = SchemaAdapter(to_arrow_schema(nullable(fields)), tuple(f.name for f in fields if not f.nullable))
-    task = _Task(runs, fitting, reader)
+    task = _BodiesTask(runs, fitting, reader)
     return spark.range(0, len(runs), 1, len(runs)).mapInArrow(task.run, fields)
 
 
@@ -81,7 +81,7 @@ def cut(loads: Sequence[Load], tasks_max: int) -> list[int]:
 
 
 @dataclass(frozen=True)
-class _Task:
+class _BodiesTask:
     runs: tuple[tuple[Load, ...], ...]
     fitting: SchemaAdapter
     reader: Spool

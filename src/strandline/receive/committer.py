@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 from strandline.core import failpoints
 from strandline.core.errors import LeaseOver, NotLeader, StorageError, StrandlineError
-from strandline.core.wording import plural
+from strandline.core.text.wording import plural
 from strandline.ledger.receive import received
-from strandline.ledger.receive.received import Body, Decision, New
+from strandline.ledger.receive.received import Decision, New, UnrecordedBody
 from strandline.receive.spool import Spool
 from strandline.receive.sqlite_lock import LedgerAccess
 
@@ -27,7 +27,7 @@ GROUP_BODIES_MAX = 256
 
 @dataclass(frozen=True, eq=False)
 class _Waiting:
-    body: Body
+    body: UnrecordedBody
     decision: Future[Decision] = field(default_factory=Future)
 
 
@@ -41,7 +41,7 @@ class Committer:
         self._thread = threading.Thread(target=self._run, name="strandline-committer", daemon=True)
         self._thread.start()
 
-    def submit(self, body: Body) -> Future[Decision]:
+    def submit(self, body: UnrecordedBody) -> Future[Decision]:
         """An error says nothing about the outcome: the client repeats its request, and the ledger knows."""
         waiting = _Waiting(body)
         waiting.decision.set_running_or_notify_cancel()  # a client that disconnects does not cancel it
@@ -109,7 +109,7 @@ class Committer:
             else:
                 waiting.decision.set_result(decision)
 
-    def _remove_losers(self, bodies: Sequence[Body], decisions: Sequence[Decision | Exception]) -> None:
+    def _remove_losers(self, bodies: Sequence[UnrecordedBody], decisions: Sequence[Decision | Exception]) -> None:
         """Removes files of bodies that were not recorded: the ledger does not name them, and never will."""
         lost = [
             b.spool for b, d in zip(bodies, decisions, strict=True) if b.spool is not None and not isinstance(d, New)

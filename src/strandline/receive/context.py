@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from strandline.core.forward_protocol import LaneName
-from strandline.core.settings import LakeConfig
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.core.types import Dataset, Seq
 from strandline.iceberg.schema.columns import Column
 from strandline.ledger.engine import Ledger
@@ -19,6 +19,16 @@ if TYPE_CHECKING:
     from strandline.receive.body.json_lines import ReadLines
 
 
+class ReceivedTables(Protocol):
+    """What requests ask about tables. `receive/facade.Receiver` implements it."""
+
+    def schema_of(self, name: str) -> tuple[Dataset, Sequence[Column]]:
+        """The dataset of a name, with the present columns of its table. Raises NoSuchDataset."""
+
+    def inspect(self, dataset: Dataset, lane: LaneName, lo: Seq, hi: Seq) -> Mapping[str, Any]:
+        """What really exists of a lane's ranges in lo..hi: `ranges`, and `next` if there is more."""
+
+
 @dataclass(frozen=True)
 class ReceiverContext:
     config: LakeConfig
@@ -26,9 +36,6 @@ class ReceiverContext:
     spool: Spool
     receipts: Receipts
     witness: Witness
-    # the dataset of a name, with the present columns of its table; raises NoSuchDataset
-    schema_of: Callable[[str], tuple[Dataset, Sequence[Column]]]
+    tables: ReceivedTables
     read_lines: ReadLines  # `strandline.ingest.sources.body.read_json_lines`
-    # what really exists of a lane's ranges in lo..hi: `ranges`, and `next` if there is more
-    inspect: Callable[[Dataset, LaneName, Seq, Seq], Mapping[str, Any]]
     on_behind: Callable[[], None] = lambda: None  # called when the ledger is behind the witness and needs a resync

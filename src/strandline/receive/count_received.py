@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from strandline.core.errors import StrandlineError
 from strandline.core.forward_protocol import LaneName
+from strandline.core.text.wording import agreeing, part, plural
 from strandline.core.types import SEQ_COLUMN, Dataset, Seq, SeqRange
-from strandline.core.wording import agreeing, part, plural
 from strandline.ledger.engine import Ledger
 from strandline.ledger.receive import senders
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 from strandline.core.errors import RefusedError
-from strandline.core.settings import LakeConfig
+from strandline.core.retry import RetryPolicy
+from strandline.core.settings.lake_config import LakeConfig
+from strandline.core.text.wording import plural
 from strandline.core.types import Dataset
-from strandline.core.wording import plural
 from strandline.ledger.receive import batches, ended_batches, receive_holds
 from strandline.receive.intake import Intake, IntakeContext
 
-_WAIT_WITHOUT_PROGRESS_SECONDS = 60.0  # for a batch that another receiver has under way, or that waits for its retry
+# for a batch that another receiver has under way, or that waits for its retry
+_WITHOUT_PROGRESS = RetryPolicy(0.1, 0.1, seconds_max=60.0)
 
 
 def drain(context: IntakeContext, dataset: Dataset) -> int:
@@ -34,28 +35,29 @@ def drain(context: IntakeContext, dataset: Dataset) -> int:
     at_once = context.config.settings.receive.model_copy(update={"batch_wait_seconds_max": 0})
     settings = context.config.settings.model_copy(update={"receive": at_once})
     intake = Intake(replace(context, config=LakeConfig(settings, context.config.home)))
-    left, deadline = waited, time.monotonic() + _WAIT_WITHOUT_PROGRESS_SECONDS
+    left = waited
     why: str | None = None
-    while left:
+    for attempt in _WITHOUT_PROGRESS.attempts():
+        if not left:
+            break
         done = intake.next_batch(dataset.id)
         why = next((r.reason for r in done or () if r.reason is not None), why)
         now_left, _ = context.ledger.query(batches.waiting, dataset.id, up_to=last)
+        attempt.at_once = bool(done)
         if now_left < left:
-            left, deadline = now_left, time.monotonic() + _WAIT_WITHOUT_PROGRESS_SECONDS
-        elif time.monotonic() > deadline:
+            left, attempt.has_progressed = now_left, True
+        elif attempt.is_last:
             raise RefusedError(
                 f"rows that were received for {dataset.name} cannot be ingested: {why or 'another receiver is at it'}",
                 hint="Nothing was deleted. `strandline status` says what they wait for; run it again when they are in.",
             )
-        elif not done:
-            time.sleep(0.1)
     _check_none_aside(context, dataset)
     intake.tidy()
     return waited
 
 
 def _check_none_aside(context: IntakeContext, dataset: Dataset) -> None:
-    aside = context.ledger.query(ended_batches.aside_count, dataset.id)
+    aside = context.ledger.query(ended_batches.count_set_aside, dataset.id)
     if aside:
         raise RefusedError(
             f"{dataset.name}: {plural(aside, 'body', 'was')} set aside that could not be ingested",

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from strandline.core.actor import carried
-from strandline.core.audit_events import Event
 from strandline.core.errors import RefusedError, StrandlineError
+from strandline.core.records.audit_events import Event
 from strandline.core.roles import Role
-from strandline.core.types import Dataset
+from strandline.core.types import Dataset, Seq
 from strandline.iceberg.metadata.identifier import full_name
 from strandline.jobs.loop import LoopControl
 from strandline.ledger import audit
@@ -26,6 +26,7 @@ from strandline.receive.record_found import RecordedBodies, find_doubtful
 if TYPE_CHECKING:
     import socket
 
+    from strandline.core.forward_protocol import LaneName
     from strandline.http.server import Server, TlsFiles
     from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
     from strandline.iceberg.schema.columns import Column
@@ -147,13 +148,13 @@ class Receiver:
         return ReceivedInspector(self.context.ledger, self.context.tables, self.context.spool)
 
     def set_aside(self, dataset: str | None = None) -> list[AsideBody]:
-        return self.context.ledger.query(ended_batches.aside, None if dataset is None else full_name(dataset))
+        return self.context.ledger.query(ended_batches.list_set_aside, None if dataset is None else full_name(dataset))
 
     def unrecorded(self) -> LeftFiles:
         """Files in the spool whose bodies could not be recorded at the receiver's last check."""
         return self.context.ledger.query(spool_files.left)
 
-    def set_unrecorded_aside(self, dataset: str | None = None) -> list[LeftFile]:
+    def move_unrecorded_aside(self, dataset: str | None = None) -> list[LeftFile]:
         """Gives up bodies in the spool that cannot be recorded. Their files stay under a name that nobody ingests."""
         wanted = None if dataset is None else full_name(dataset)
         self.context.ingestion.catch_up()
@@ -243,9 +244,8 @@ class Receiver:
             self.context.spool,
             self.context.receipts,
             self.context.witness,
-            self._schema_of,
+            self,
             self.read_lines(),
-            self.inspector().document,
             on_behind,
         )
         settings = self.context.settings
@@ -253,6 +253,9 @@ class Receiver:
         limits = HttpLimits(settings.connections_max, settings.head_seconds_max, last_seconds_max)
         return Server(create_app(parts), listening, tls, limits)
 
-    def _schema_of(self, name: str) -> tuple[Dataset, Sequence[Column]]:
+    def schema_of(self, name: str) -> tuple[Dataset, Sequence[Column]]:
         found = self.context.ledger.query(datasets.get, full_name(name))
         return found, self.catalog().columns(found.name)
+
+    def inspect(self, dataset: Dataset, lane: LaneName, lo: Seq, hi: Seq) -> Mapping[str, Any]:
+        return self.inspector().document(dataset, lane, lo, hi)

@@ -22,14 +22,14 @@ Step = Literal["wait", "divide", "set_aside"]
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class BatchFailure:
     bodies: int  # in the batch
     times: int  # how often the batch has failed, this time included
     while_appending: bool  # it failed while its rows were read and written, not before
     unfit: bool  # the table no longer has the columns of the rows
 
 
-def next_step(failure: Failure, facts: FailedBatchFacts) -> Step:
+def next_step(failure: BatchFailure, facts: FailedBatchFacts) -> Step:
     """If other rows were ingested meanwhile, or the error names the rows, this batch is at fault, and half of it may be
     good. Without such proof only the smallest batch of the dataset is divided, so that an outage does not produce one
     batch per body. A single body is set aside only with proof."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from strandline.core import failpoints
 from strandline.core.actor import carried
-from strandline.core.calling_off import called_off_by, check_going
+from strandline.core.calling_off import called_off_by, check_not_called_off
 from strandline.core.errors import (
     BlockLost,
     CalledOff,
@@ -30,11 +30,11 @@ from strandline.core.errors import (
     StrandlineError,
     as_strandline_error,
 )
-from strandline.core.settings import LakeConfig
-from strandline.core.settings_receive import ReceiveSettings
+from strandline.core.retry import backoff_seconds
+from strandline.core.settings.lake_config import LakeConfig
+from strandline.core.settings.receive import ReceiveSettings
+from strandline.core.text.wording import plural
 from strandline.core.types import INTERNAL_COLUMNS, Dataset, DatasetId, Published, SeqRange
-from strandline.core.wording import plural
-from strandline.jobs.backoff import backoff_seconds
 from strandline.jobs.heartbeat import beating
 from strandline.jobs.loop import LoopControl
 from strandline.ledger.engine import Ledger, utc_now
@@ -45,7 +45,7 @@ from strandline.ledger.receive.receipts import Receipts
 from strandline.ledger.receive.received import ReceivedId
 from strandline.ledger.replicate import sites
 from strandline.ledger.witness import Witness
-from strandline.receive.failed_batches import TRIES_WITHOUT_PROOF, Failure, explained, next_step
+from strandline.receive.failed_batches import TRIES_WITHOUT_PROOF, BatchFailure, explained, next_step
 from strandline.receive.record_found import FoundBodies
 
 if TYPE_CHECKING:
@@ -275,7 +275,7 @@ class Intake:
 
         def last_check() -> None:
             self.context.ledger.query(receive_holds.check, dataset.id)
-            check_going()
+            check_not_called_off()
 
         frame = self._frame(dataset, batch)
         return self.context.ingestion.append_received(dataset.name, frame, batch.batch_id, last_check).rows
@@ -313,7 +313,7 @@ class Intake:
         found = next((d for d in known if d.id == batch.dataset), None)
         if found is None:
             raise RefusedError(
-                f"{plural(batch.rows, 'row', 'waits')} for a dataset that was dropped, or whose table was made anew",
+                f"{plural(batch.rows, 'row', 'waits')} for a dataset that was dropped or whose table was created again",
                 hint=f"They stay in the spool: {', '.join(b.spool for b in batch.bodies[:3])} …",
             )
         return found
@@ -324,12 +324,12 @@ class Intake:
         """Takes the step that `failed_batches.next_step` decides. None if another receiver has taken the batch over."""
         reported = explained(error)
         facts = self.context.ledger.query(ended_batches.failed_batch_facts, batch, tries=TRIES_WITHOUT_PROOF)
-        failure = Failure(len(batch.bodies), batch.failures + 1, while_appending, unfit=reported is not error)
+        failure = BatchFailure(len(batch.bodies), batch.failures + 1, while_appending, unfit=reported is not error)
         step = next_step(failure, facts)
         did, hint = "waiting", reported.hint
         if step == "divide" and ended_batches.divide(self.context.ledger, self.context.witness, batch):
             did = "divided"
-        elif step == "set_aside" and ended_batches.set_aside(
+        elif step == "set_aside" and ended_batches.set_body_aside(
             self.context.ledger, self.context.witness, batch, reported.message
         ):
             did, hint = "set_aside", _ASIDE_HINT

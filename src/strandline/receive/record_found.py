@@ -20,16 +20,16 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from strandline.core import failpoints
-from strandline.core.audit_events import Event
 from strandline.core.errors import StorageError
 from strandline.core.forward_protocol import KeyIdentity, LaneName
+from strandline.core.records.audit_events import Event
 from strandline.core.types import Dataset, DatasetId, SeqRange
 from strandline.ledger import audit
 from strandline.ledger.engine import Ledger
 from strandline.ledger.ingest import datasets
 from strandline.ledger.receive import receive_holds, received, spool_files
 from strandline.ledger.receive.batch_receipts import files_of, finished_batches
-from strandline.ledger.receive.receipts import Note, Receipts, TokenMark
+from strandline.ledger.receive.receipts import Note, Receipts, TokenFingerprint
 from strandline.ledger.receive.received import BodyGone, Decision, New, OnHold, OtherBody, Overlaps, Repeat
 from strandline.ledger.receive.senders import NotClaimed, NotOwner, SenderPassed
 from strandline.ledger.receive.spool_files import LeftFile
@@ -49,7 +49,7 @@ class RecordedBodies:
 @dataclass(frozen=True, slots=True)
 class Doubtful:
     files: frozenset[str]
-    keys: frozenset[tuple[TokenMark | None, str]]
+    keys: frozenset[tuple[TokenFingerprint | None, str]]
     ranges: Mapping[LaneName, tuple[SeqRange, ...]]
 
     def has(self, note: Note) -> bool:
@@ -74,7 +74,7 @@ class Doubtful:
 def find_doubtful(ledger: Ledger, receipts: Receipts, dataset: Dataset) -> Doubtful:
     listed = [batch_id for batch_id, _ in receipts.listed(dataset.table_uuid)]
     finished = ledger.query(finished_batches, listed)
-    files, keys, ranges = set[str](), set[tuple[TokenMark | None, str]](), dict[LaneName, tuple[SeqRange, ...]]()
+    files, keys, ranges = set[str](), set[tuple[TokenFingerprint | None, str]](), dict[LaneName, tuple[SeqRange, ...]]()
     for batch_id in listed:
         receipt = None if batch_id in finished else receipts.read(dataset.table_uuid, batch_id)
         for body in () if receipt is None else receipt.bodies:

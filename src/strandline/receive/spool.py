@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from strandline.core.errors import StorageError
-from strandline.core.settings import LakeConfig
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.ledger.receive.receipts import BODY_SUFFIX, Note, parse_note
 from strandline.storage.objects import ObjectStore, explained, open_objects
 

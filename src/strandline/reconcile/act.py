@@ -26,17 +26,18 @@ from dataclasses import replace
 from uuid import uuid4
 
 from strandline.core import failpoints
-from strandline.core.audit_events import Event
 from strandline.core.errors import StorageError, StrandlineError
-from strandline.core.reconcile_records import AbortReason, Asked, FindingKind, RunId, Swept, SweptId, SweptState
-from strandline.core.types import Seq
+from strandline.core.records.audit_events import Event
+from strandline.core.records.reconcile_records import AbortReason, Asked, FindingKind, RunId, Swept, SweptId, SweptState
+from strandline.core.types import Dataset, Seq
 from strandline.ledger import audit
 from strandline.ledger.deliver import lanes
-from strandline.ledger.deliver.lanes import SinkMark
+from strandline.ledger.deliver.lanes import SinkWatermark
 from strandline.ledger.engine import Connection
 from strandline.ledger.ingest import datasets
+from strandline.ledger.read import consumers
 from strandline.ledger.reconcile import dropped_entries, quarantined_files
-from strandline.ledger.reconcile.dropped_entries import DroppedBatch, GoneRows, NewBatch, given_up
+from strandline.ledger.reconcile.dropped_entries import DroppedBatch, GoneRows, NewBatch, losses_above_watermarks
 from strandline.ledger.reconcile.quarantined_files import NewSwept
 from strandline.ledger.replicate import followers
 from strandline.reconcile.context import QUARANTINE_FOLDER, SweepContext
@@ -55,7 +56,7 @@ OUTSIDE_FOLDER = "_outside"
 PROOF_PATHS = 10  # recorded for each batch of entries, at least
 
 
-class Actor:
+class DriftRemover:
     def __init__(self, context: SweepContext, run: RunId, asked: Asked, watch: RunWatch, counters: RunCounters) -> None:
         self._context = context
         self._run = run
@@ -152,7 +153,7 @@ class Actor:
 
     def _needed(self, moved: Sequence[Swept], known: LakeReferences) -> list[Swept]:
         paths = [file.path for file in moved]
-        live = known.referenced(paths) | self._context.spooled(paths)
+        live = known.referenced(paths) | self._context.loader.spooled(paths)
         return [f for f in moved if f.path in live or is_unread(f.table, known, self._asked)]
 
     def _undo(self, files: Sequence[Swept], why: str) -> None:
@@ -231,11 +232,11 @@ class Actor:
         with self._context.ledger.write() as connection:
             self._watch.fence(connection)
             dataset = datasets.find(connection, table)
-            marks = [] if dataset is None else lanes.marks(connection, dataset.id)
+            marks = [] if dataset is None else lanes.lowest_watermarks(connection, dataset.id)
             if not self._asked.accept_loss:
-                # A sink or a follower that was added, or reset, since the run began.
-                sites = [] if dataset is None else list(followers.certain(connection, dataset).values())
-                owed = {f.path for f in findings if (gone := _gone(f)) and _is_owed(gone, marks, sites)}
+                # A sink, a follower or a consumer that was added, or reset, since the run began.
+                others = [] if dataset is None else _certain(connection, dataset)
+                owed = {f.path for f in findings if (gone := _gone(f)) and _is_owed(gone, marks, others)}
                 self._counters.did(skipped_recheck=len(owed))
                 findings = [f for f in findings if f.path not in owed]
             batch = self._begin(connection, table, findings, marks) if findings else None
@@ -251,7 +252,7 @@ class Actor:
         failpoints.hit("reconcile.after_drop")
 
     def _begin(
-        self, connection: Connection, table: str, findings: Sequence[Finding], marks: Sequence[SinkMark]
+        self, connection: Connection, table: str, findings: Sequence[Finding], marks: Sequence[SinkWatermark]
     ) -> DroppedBatch:
         gone = [rows for f in findings if (rows := _gone(f)) is not None]
         new = NewBatch(
@@ -261,7 +262,7 @@ class Actor:
             # Possibly more paths than are shown: they tell whether the batch landed if nothing else does.
             [f.path for f in findings[: max(PROOF_PATHS, self._context.settings.samples_max)]],
             gone,
-            given_up(marks, gone),
+            losses_above_watermarks(marks, gone),
         )
         return dropped_entries.begin(connection, self._run, new)
 
@@ -301,9 +302,15 @@ def is_unread(table: str | None, known: LakeReferences, asked: Asked) -> bool:
     return table in known.unread or (bool(known.unread) and (table is None or asked.delete))
 
 
-def _is_owed(gone: GoneRows, marks: Sequence[SinkMark], sites: Sequence[Seq | None]) -> bool:
-    """Whether a sink, or a follower that has everything up to one of these numbers, lacks such a row."""
-    return bool(given_up(marks, [gone])) or any(int(at or 0) < gone.rows.hi for at in sites)
+def _certain(connection: Connection, dataset: Dataset) -> list[Seq | None]:
+    """Up to where each follower and each consumer has every row."""
+    readers = consumers.certain(connection, dataset.id)
+    return [*followers.certain(connection, dataset).values(), *readers.values()]
+
+
+def _is_owed(gone: GoneRows, marks: Sequence[SinkWatermark], others: Sequence[Seq | None]) -> bool:
+    """Whether a sink, or another one that has everything up to one of these numbers, lacks such a row."""
+    return bool(losses_above_watermarks(marks, [gone])) or any(int(at or 0) < gone.rows.hi for at in others)
 
 
 def _gone(finding: Finding) -> GoneRows | None:

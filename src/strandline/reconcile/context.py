@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from strandline.core.errors import StorageError
-from strandline.core.reconcile_records import Asked, Swept
-from strandline.core.settings_reconcile import ReconcileSettings
+from strandline.core.records.reconcile_records import Swept
+from strandline.core.settings.reconcile import ReconcileSettings
 from strandline.ledger.engine import Connection, Ledger
 from strandline.ledger.reconcile import reconcile_runs
 from strandline.reconcile.fallback import FallbackSurveyor
-from strandline.reconcile.model import LedgerContext, Stat, Storage
+from strandline.reconcile.ledger_context import LedgerContextLoader
+from strandline.reconcile.model import Stat, Storage
 from strandline.reconcile.references.lake_catalog import LakeCatalog
 
 QUARANTINE_FOLDER = "_strandline/quarantine/reconcile"
@@ -25,14 +26,8 @@ class SweepContext:
     storage: Storage
     catalog: LakeCatalog
     surveyor: FallbackSurveyor
-    ledger_context: Callable[[Asked], LedgerContext]  # reads the ledger when a run begins
-    # why nothing may be touched, or None; takes the uuids of the catalog's tables by name, and the unreadable tables
-    gate: Callable[[Mapping[str, str], Collection[str]], str | None]
+    loader: LedgerContextLoader
     warehouse: str  # canonical
-    spooled: Callable[[Sequence[str]], set[str]]  # which of these spool files the ledger has a record of by now
-    # canonical paths of the metadata files that the catalog names for these tables, if it tells without reading them
-    pointers: Callable[[Collection[str]], Sequence[str]] = lambda tables: ()
-
     # the id of the warehouse's folder, if other machines may have another folder at the same path
     folder: str | None = None
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from strandline.core import failpoints
 from strandline.core.actor import SCHEDULE, acting_as
-from strandline.core.audit_events import Event
 from strandline.core.errors import (
     CalledOff,
     LeaseLost,
@@ -25,9 +24,10 @@ from strandline.core.errors import (
     UsageError,
     WitnessUnreadable,
 )
-from strandline.core.reconcile_records import Asked, Run, RunId, Suspect, Swept
-from strandline.core.settings import LakeConfig
-from strandline.core.settings_reconcile import ReconcileSettings
+from strandline.core.records.audit_events import Event
+from strandline.core.records.reconcile_records import Asked, ReconcileRun, RunId, Suspect, Swept
+from strandline.core.settings.lake_config import LakeConfig
+from strandline.core.settings.reconcile import ReconcileSettings
 from strandline.jobs.loop import LoopControl
 from strandline.jobs.schedule import FollowedSchedules
 from strandline.ledger import applied_settings, audit
@@ -51,6 +51,19 @@ log = logging.getLogger(__name__)
 
 _MEMORY = Path("cache/manifests")  # below the lake's folder; may be deleted at any time
 _POLL_SECONDS = 5.0  # how often the daemon checks whether a run is due
+
+
+class SweepListener(Protocol):
+    """Gets what scheduled runs do. `cli/daemon_log.DaemonLog` implements it."""
+
+    def sweep_scheduled(self, settings: ReconcileSettings) -> None: ...
+
+    def sweeping(self, asked: Asked) -> None: ...
+
+    def sweep_busy(self, asked: Asked) -> None:
+        """A run is due, and waits for another one."""
+
+    def swept(self, run: ReconcileRun) -> None: ...
 
 
 class Reconciler:
@@ -77,7 +90,7 @@ class Reconciler:
         self._tried: datetime | None = None
         self._is_waiting = False  # a run is due, and another is under way
 
-    def runs(self, runs_max: int | None = None, *, before: int | None = None) -> list[Run]:
+    def runs(self, runs_max: int | None = None, *, before: int | None = None) -> list[ReconcileRun]:
         """Newest first; `before` is the id of the last run of the previous page."""
         most = self._config.settings.reconcile.history_runs if runs_max is None else runs_max
         return self._ledger.query(reconcile_runs.latest, runs_max=most, before=before)
@@ -90,11 +103,11 @@ class Reconciler:
                 reconcile_runs.get(connection, run)
             return quarantined_files.page(connection, run=run, after=after, files_max=files_max)
 
-    def show(self, run: int) -> tuple[Run, list[Swept]]:
+    def show(self, run: int) -> tuple[ReconcileRun, list[Swept]]:
         with self._ledger.read() as connection:
             return reconcile_runs.get(connection, run), quarantined_files.of_run(connection, RunId(run))
 
-    def show_some(self, run: int, *, files_max: int) -> tuple[Run, list[Swept], int]:
+    def show_some(self, run: int, *, files_max: int) -> tuple[ReconcileRun, list[Swept], int]:
         """A run, its first files, and how many it has. Raises NoSuchRun."""
         with self._ledger.read() as connection:
             found = reconcile_runs.get(connection, run)
@@ -117,7 +130,7 @@ class Reconciler:
         on_finding: OnFinding | None = None,
         on_begun: OnBegun = lambda run: None,
         is_due: Callable[[], bool] = lambda: True,
-    ) -> Run:
+    ) -> ReconcileRun:
         """Does one run; `on_begun` gets its id as soon as it is on record. Raises SweepRunning if another is under way,
         or if `is_due` says under the lease that another has done it. It starts Spark only above `references_max`,
         to drop entries from a table of format version 3, and to resync a restored ledger before it acts."""
@@ -138,7 +151,7 @@ class Reconciler:
                 on_begun=on_begun,
             )
 
-    def cancel(self, run: int) -> Run:
+    def cancel(self, run: int) -> ReconcileRun:
         """Calls a run off, also one of another process: it ends before its next batch. One that has ended or
         died stays as it is. Raises NoSuchRun."""
         with self._ledger.write() as connection:
@@ -154,17 +167,11 @@ class Reconciler:
         """With the schedule that was applied; it may change while this process runs."""
         return self._ledger.query(applied_settings.effective, self._config).reconcile
 
-    def run_if_due(
-        self,
-        *,
-        cancelled: threading.Event | None = None,
-        on_begin: Callable[[Asked], None] = lambda asked: None,
-        on_busy: Callable[[Asked], None] = lambda asked: None,
-    ) -> Run | None:
+    def run_if_due(self, listener: SweepListener, *, cancelled: threading.Event | None = None) -> ReconcileRun | None:
         """The daemon calls this regularly. None if no run is due, or another process does it: for example, another
         machine with the same schedule. A run that was missed because no daemon ran is made up for, once. One that
-        finds another run under way, which may do less, is due until the ledger has one that did as much; `on_busy`
-        is told once."""
+        finds another run under way, which may do less, is due until the ledger has one that did as much; the listener
+        hears of that once."""
         settings, now = self.settings, utc_now()
         asked = Asked(act=not settings.dry_run)
         if (crons := {"reconcile": settings.schedule}) != self._followed.crons:
@@ -183,12 +190,12 @@ class Reconciler:
         self._tried = now
         try:
             with acting_as(SCHEDULE):
-                begun = lambda run: on_begin(asked)  # noqa: E731
+                begun = lambda run: listener.sweeping(asked)  # noqa: E731
                 return self.run(asked, cancelled=cancelled, on_begun=begun, is_due=is_due)
         except SweepRunning:
             self._tried, self._is_waiting = before, True
             if not was_waiting:
-                on_busy(asked)
+                listener.sweep_busy(asked)
             return None
         except LeaseLost:
             return None
@@ -205,27 +212,20 @@ class Reconciler:
         )
         return max(filter(None, (next(like, None), tried)), default=None)
 
-    def run_on_schedule(
-        self,
-        control: LoopControl,
-        on_begin: Callable[[Asked], None] = lambda asked: None,
-        on_run: Callable[[Run], None] = lambda run: None,
-        on_schedule: Callable[[ReconcileSettings], None] = lambda settings: None,
-        on_busy: Callable[[Asked], None] = lambda asked: None,
-    ) -> None:
+    def run_on_schedule(self, control: LoopControl, listener: SweepListener) -> None:
         """Runs until `control.stopping` is set. That also cancels a run under way, which ends before its next batch. A
-        schedule that is applied meanwhile counts at once; `on_schedule` gets it."""
-        told: ReconcileSettings | None = None
+        schedule that is applied meanwhile counts at once."""
+        reported: ReconcileSettings | None = None
 
         def take_turn() -> None:
-            nonlocal told
+            nonlocal reported
             settings = self.settings
-            if settings != told and (settings.enabled or told is not None):
-                told = settings
-                on_schedule(settings)
-            run = self.run_if_due(cancelled=control.stopping, on_begin=on_begin, on_busy=on_busy)
+            if settings != reported and (settings.enabled or reported is not None):
+                reported = settings
+                listener.sweep_scheduled(settings)
+            run = self.run_if_due(listener, cancelled=control.stopping)
             if run is not None:
-                on_run(run)
+                listener.swept(run)
 
         control.repeat(take_turn, name="the reconciler", poll_seconds=_POLL_SECONDS)
 
@@ -234,8 +234,8 @@ class Reconciler:
         return self._ledger.query(suspect_files.list_suspects)
 
     def release(self, path: str) -> Suspect:
-        """Records a person's word that a suspected file is an orphan: from now on runs treat it like any other, and may
-        drop the entry that it seemed to belong to."""
+        """Records that a person has declared a suspected file an orphan: from now on runs treat it like any other,
+        and may drop the entry that it seemed to belong to."""
         with self._ledger.write() as connection:
             released = suspect_files.release(connection, canonical(path))
             if released is None:
@@ -327,11 +327,8 @@ class Reconciler:
                 self.storage,
                 LakeCatalog(self._catalog, self._spark),
                 surveyor,
-                self._loader.ledger_context,
-                self._loader.gate,
+                self._loader,
                 canonical(self._config.warehouse_url),
-                self._loader.spooled,
-                self._pointers,
                 self._folder(),
             )
         finally:
@@ -345,9 +342,3 @@ class Reconciler:
         from strandline.reconcile.storage.local_store import take_folder_id
 
         return take_folder_id(warehouse)
-
-    def _pointers(self, tables: Collection[str]) -> list[str]:
-        from strandline.iceberg.metadata.metadata_peek import read_rows
-
-        rows = read_rows(self._config) or ()
-        return [canonical(at) for row in rows if row.name in tables for at in row.metadata]

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from strandline.core.errors import CalledOff, ReferencesTooMany, StrandlineError
-from strandline.reconcile.model import LedgerContext, Survey, Watch
+from strandline.reconcile.compare.compared import Survey
+from strandline.reconcile.model import LedgerContext, Watch
 from strandline.reconcile.references.collect import LakeReferences
 from strandline.reconcile.survey import LakeSurveyor
 

@@ -9,14 +9,15 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from strandline.core.errors import ResyncNeeded, WitnessUnreadable
-from strandline.core.reconcile_records import Asked
-from strandline.core.settings import LakeConfig
+from strandline.core.records.reconcile_records import Asked
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.core.types import Dataset, Published
 from strandline.ledger.deliver import lanes
 from strandline.ledger.engine import Connection, Ledger, utc_now
 from strandline.ledger.ingest import blocks, datasets, published_blocks, sequence
 from strandline.ledger.maintain import runs
-from strandline.ledger.receive import received, spool_files
+from strandline.ledger.read import consumers
+from strandline.ledger.receive import spool_files
 from strandline.ledger.reconcile import reconcile_runs, suspect_files
 from strandline.ledger.replicate import followers
 from strandline.ledger.witness import Witness
@@ -120,11 +121,20 @@ class LedgerContextLoader:
         return None
 
     def spooled(self, paths: Sequence[str]) -> set[str]:
+        """Those of these spool files that the ledger has a record of by now."""
         names = {name: path for path in paths if (name := below(path, self._spool)) is not None}
         if not names:
             return set()
         with self._ledger.read() as connection:
-            return {names[name] for name in received.spooled(connection, names)}
+            return {names[name] for name in spool_files.spooled(connection, names)}
+
+    def pointers(self, tables: Collection[str]) -> list[str]:
+        """Canonical paths of the metadata files that the catalog names for these tables, if it tells without opening
+        them."""
+        from strandline.iceberg.metadata.metadata_peek import read_rows
+
+        rows = read_rows(self._config) or ()
+        return [canonical(at) for row in rows if row.name in tables for at in row.metadata]
 
 
 def _seal(connection: Connection, dataset: Dataset) -> TableSeal:
@@ -133,7 +143,8 @@ def _seal(connection: Connection, dataset: Dataset) -> TableSeal:
         for block in published_blocks.last_settled(connection, dataset.id)
         if block.snapshot is not None
     ]
-    holds = lanes.certain(connection, dataset.id) | followers.certain(connection, dataset)
+    readers = consumers.certain(connection, dataset.id)
+    holds = lanes.certain(connection, dataset.id) | followers.certain(connection, dataset) | readers
     sealed = blocks.sealed(connection, dataset.id)
     return TableSeal(dataset.name, sealed, holds, last, dataset.table_uuid)
 

@@ -10,19 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from strandline.core.reconcile_records import AbortReason, Counts, Done, FindingKind, RunId, StorageKind
+from strandline.core.records.reconcile_records import AbortReason, Counts, Done, FindingKind, RunId, StorageKind
 from strandline.core.types import Seq, SeqRange
+from strandline.storage.cross_device_move import Stat
 
-if TYPE_CHECKING:
-    from strandline.reconcile.compare.findings import Drift
-    from strandline.reconcile.references.collect import LakeReferences
-
-__all__ = ["AbortReason", "Counts", "Done", "FindingKind", "RunId", "StorageKind"]
+__all__ = ["AbortReason", "Counts", "Done", "FindingKind", "RunId", "Stat", "StorageKind"]
 
 
-class Content(StrEnum):
+class FileContent(StrEnum):
     """What a file is to its table."""
 
     DATA = "data"
@@ -91,14 +88,6 @@ class Phase(StrEnum):
     COMPARE = "compare"
     MISSING = "missing"
     ORPHANS = "orphans"
-
-
-@dataclass(frozen=True, slots=True)
-class Stat:
-    """A file as it is now; a recheck compares it with what was listed."""
-
-    size: int
-    modified_ns: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +195,7 @@ class Finding:
     size: int | None
     modified_ns: int | None  # of a missing file: the latest time at which its entry was added
     protected: Protection | None
-    content: Content = Content.UNKNOWN
+    content: FileContent = FileContent.UNKNOWN
     partition: str | None = None
     rows: SeqRange | None = None
     row_count: int | None = None
@@ -282,12 +271,3 @@ class Watch(Protocol):
 
     def check(self) -> None:
         """Raises if the run must end: cancelled, out of time, or its lease lost."""
-
-
-@dataclass(frozen=True, slots=True)
-class Survey:
-    """Storage and tables, read in this order, and compared."""
-
-    failures: Sequence[PrefixFailure]
-    references: LakeReferences
-    drift: Drift

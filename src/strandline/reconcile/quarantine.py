@@ -12,10 +12,10 @@ from itertools import islice
 from typing import TypeVar
 
 from strandline.core import failpoints
-from strandline.core.audit_events import Event
 from strandline.core.errors import LeaseLost, RefusedError, StorageError
-from strandline.core.reconcile_records import Run, RunId, Swept, SweptState
-from strandline.core.wording import plural
+from strandline.core.records.audit_events import Event
+from strandline.core.records.reconcile_records import ReconcileRun, RunId, Swept, SweptState
+from strandline.core.text.wording import plural
 from strandline.ledger import audit
 from strandline.ledger.engine import Connection, utc_now
 from strandline.ledger.reconcile import quarantined_files, reconcile_runs
@@ -23,7 +23,7 @@ from strandline.reconcile.context import SweepContext
 from strandline.reconcile.model import Phase
 from strandline.reconcile.references.collect import LakeReferences
 from strandline.reconcile.run_watch import Aborted, RunWatch, under_lease
-from strandline.reconcile.settle import SweptFile, look_at_both, settle_dead_runs
+from strandline.reconcile.settle import SweptFile, check_both_places, settle_dead_runs
 
 OnFiles = Callable[[int, int], None]  # files done, and files in total
 TAKEN = "another file is in its place, which a table references; it stays in quarantine"
@@ -118,7 +118,7 @@ def _restore(context: SweepContext, run: RunId, watch: RunWatch, on_progress: On
     while some := list(islice(waiting, context.settings.batch_size)):
         context.ledger.change(watch.fence)
         ends: dict[str, list[Swept]] = {}
-        for seen in look_at_both(context, some):
+        for seen in check_both_places(context, some):
             ends.setdefault(_bring_back(context, seen, watch), []).append(seen.file)
         back, in_place, gone = (ends.pop(end, []) for end in (_BACK, _IN_PLACE, _LOST))
         failpoints.hit("reconcile.after_restored")
@@ -146,9 +146,9 @@ def _bring_back(context: SweepContext, seen: SweptFile, watch: RunWatch) -> str:
     file = seen.file
     if (error := seen.error) is not None:
         return error.message
-    if seen.at_kept is None and file.state is SweptState.LEFT:
+    if seen.at_quarantine is None and file.state is SweptState.LEFT:
         return _LEFT
-    if seen.at_kept is None:
+    if seen.at_quarantine is None:
         return _LOST if seen.at_path is None else _IN_PLACE
     if seen.at_path is not None:
         return _in_both_places(context, seen)
@@ -189,11 +189,11 @@ class Fate(StrEnum):
 def fate(seen: SweptFile, *, is_live: bool) -> Fate:
     if seen.error is not None:
         return Fate.WAITS
-    state, at_path, at_kept = seen.file.state, seen.at_path is not None, seen.at_kept is not None
-    if not at_kept and not at_path:
+    state, at_path, at_quarantine = seen.file.state, seen.at_path is not None, seen.at_quarantine is not None
+    if not at_quarantine and not at_path:
         # A LEFT file was removed by somebody else; a PURGING file is deleted.
         return {SweptState.LEFT: Fate.IN_PLACE, SweptState.PURGING: Fate.GOES}.get(state, Fate.LOST)
-    if not at_kept or (at_path and (is_live or state is SweptState.LEFT)):
+    if not at_quarantine or (at_path and (is_live or state is SweptState.LEFT)):
         return Fate.IN_PLACE
     return Fate.NEEDED if is_live and not at_path else Fate.GOES
 
@@ -231,14 +231,14 @@ def _due(context: SweepContext, connection: Connection, run: RunId | None) -> tu
     return files, [file for file in files if file.begun_at <= before]
 
 
-def _tables_seen(runs: Iterable[Run]) -> Collection[str]:
+def _tables_seen(runs: Iterable[ReconcileRun]) -> Collection[str]:
     """The table uuids of the last run that saw any: an empty catalog is not trusted."""
     return next((run.outcome.tables for run in runs if run.ended_at is not None and run.outcome.tables), {})
 
 
 def _check_catalog(context: SweepContext, known: LakeReferences, seen_before: Collection[str]) -> None:
     """Raises RefusedError if this may not be the same catalog as always: unreferenced files are deleted for good."""
-    refused = context.gate({head.name: head.uuid for head in known.tables}, known.unread.keys())
+    refused = context.loader.gate({head.name: head.uuid for head in known.tables}, known.unread.keys())
     if refused is not None:
         raise RefusedError(
             refused,
@@ -270,11 +270,11 @@ def _purge_batch(
     context: SweepContext, some: Sequence[Swept], known: LakeReferences, watch: RunWatch, result: PurgedFiles
 ) -> None:
     paths = [file.path for file in some]
-    live = known.referenced(paths) | context.spooled(paths)
+    live = known.referenced(paths) | context.loader.spooled(paths)
     ends: dict[Fate, list[Swept]] = {end: [] for end in Fate}
-    for seen in look_at_both(context, list(some)):
+    for seen in check_both_places(context, list(some)):
         file, end = seen.file, fate(seen, is_live=seen.file.path in live)
-        why = _before(context, file, end, file.path in live, watch) if seen.at_kept is not None else None
+        why = _before(context, file, end, file.path in live, watch) if seen.at_quarantine is not None else None
         if why is not None:
             result.failed.append(f"{file.path}: {why}")
             end = Fate.WAITS

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from strandline.core.errors import StorageError
-from strandline.core.reconcile_records import Swept
+from strandline.core.records.reconcile_records import Swept
 from strandline.ledger.reconcile import quarantined_files
 from strandline.reconcile.act import OUTSIDE_FOLDER
+from strandline.reconcile.compare.compared import Survey
 from strandline.reconcile.context import QUARANTINE_FOLDER, SweepContext
-from strandline.reconcile.model import Protection, Storage, Survey
+from strandline.reconcile.model import Protection, Storage
 from strandline.reconcile.paths import below, first_that_is_no_text, key
-from strandline.reconcile.settle import look_at_both
+from strandline.reconcile.settle import check_both_places
 
 CHECKED_EVERY = 1_000
 SOUGHT_AT_ONCE = 100_000  # the whole quarantine is searched each time
@@ -65,7 +66,7 @@ def find_quarantined(context: SweepContext, survey: Survey, check: Callable[[], 
 def _metadata_away(context: SweepContext, survey: Survey) -> list[str]:
     """A table whose newest metadata is in quarantine cannot say what it references: none of its files is reported."""
     try:
-        named = context.pointers(survey.references.unread.keys()) if survey.references.unread else ()
+        named = context.loader.pointers(survey.references.unread.keys()) if survey.references.unread else ()
     except StorageError:
         return []  # the run reports anyway that the table cannot be read
     return [path for path, stat in zip(named, context.look_at(named), strict=True) if stat is None]
@@ -78,11 +79,11 @@ def _seek_recorded(context: SweepContext, lookup: QuarantineLookup, paths: Seque
     with context.ledger.read() as connection:
         recorded = quarantined_files.of_paths(connection, wanted)
         here = context.here(connection, [file for files in recorded.values() for file in files])
-    for seen in look_at_both(context, here):
+    for seen in check_both_places(context, here):
         path, file = wanted[seen.file.path], seen.file
         if seen.error is not None:
             lookup.unchecked[path] = seen.error.message
-        elif seen.at_kept is not None and seen.at_path is None:
+        elif seen.at_quarantine is not None and seen.at_path is None:
             lookup.files.setdefault(path, QuarantinedAt(file.path, file.kept_at, file))
 
 
@@ -92,7 +93,7 @@ def _seek_forgotten(
     if not paths:
         return
     try:
-        found = kept_without_record(context.storage, context.warehouse, list(paths), check)
+        found = find_unrecorded(context.storage, context.warehouse, list(paths), check)
     except StorageError as e:
         lookup.unchecked |= dict.fromkeys(paths, e.message)
     else:
@@ -103,10 +104,10 @@ def _seek_forgotten(
     lookup.planned += sum(1 for path, is_planned in paths.items() if is_planned and path in lookup)
 
 
-def kept_without_record(
+def find_unrecorded(
     storage: Storage, warehouse: str, paths: Sequence[str], check: Callable[[], None] = lambda: None
 ) -> dict[str, str]:
-    """Where files of these paths are lookup, one place for each; paths without one are left out. Lists the whole
+    """Where files of these paths are kept, one place for each; paths without one are left out. Lists the whole
     quarantine once, however many paths. Raises `StorageError` if it cannot: then no file is known to be gone."""
     wanted = {key(path): path for path in paths}
     if not wanted:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import unquote_plus
 
+from strandline.core.documents import iso
 from strandline.reconcile.model import Finding
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -48,4 +49,4 @@ def moment(nanoseconds: int | None) -> str | None:
         found = _EPOCH + timedelta(microseconds=nanoseconds // 1000)
     except OverflowError:
         return None
-    return found.isoformat().replace("+00:00", "Z")
+    return iso(found)

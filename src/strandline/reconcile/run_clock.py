@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 from typing import Any
 
-from strandline.core.clock import SKIPS_MAX, Moment, here, judge
+from strandline.core.clock import SKIPS_MAX, Moment, current_moment, judge
 from strandline.ledger.engine import Connection
 from strandline.ledger.maintain import clocks
 from strandline.ledger.reconcile import reconcile_runs
@@ -36,7 +36,7 @@ class RunClock:
 def read_clock(connection: Connection, now_ns: int, *, jump: timedelta, skew: timedelta) -> RunClock:
     """Judges as retention does, by the reconciler's runs and other records. If the ledger's database is on another
     machine, its clock alone decides."""
-    now = here(_EPOCH + timedelta(microseconds=now_ns // 1_000))
+    now = current_moment(_EPOCH + timedelta(microseconds=now_ns // 1_000))
     theirs = clocks.of_the_database(connection)
     if theirs is not None and now.wall - theirs > max(skew, APART_MIN):
         apart = (now.wall - theirs).total_seconds()

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from strandline.core.errors import StorageError
-from strandline.core.reconcile_records import Done, FindingKind, Outcome
-from strandline.core.settings_reconcile import ReconcileSettings
-from strandline.reconcile.model import Finding, LedgerContext, Protection, Survey
+from strandline.core.records.reconcile_records import Done, FindingKind, SweepOutcome
+from strandline.core.settings.reconcile import ReconcileSettings
+from strandline.reconcile.compare.compared import Survey
+from strandline.reconcile.model import Finding, LedgerContext, Protection
 from strandline.reconcile.rendering import document, printable
 
 
@@ -19,7 +20,7 @@ class RunCounters:
     """What a run has seen and done so far."""
 
     settings: ReconcileSettings
-    seen: Outcome = field(default_factory=Outcome)  # without `done`, failures and samples
+    seen: SweepOutcome = field(default_factory=SweepOutcome)  # without `done`, failures and samples
     done: Done = field(default_factory=Done)
     failures: list[str] = field(default_factory=list)
     unlisted_failures: int = 0
@@ -27,7 +28,7 @@ class RunCounters:
     _sampled: dict[FindingKind, int] = field(default_factory=dict)
 
     def note(self, **values: Any) -> None:
-        """Sets fields of `Outcome`."""
+        """Sets fields of `SweepOutcome`."""
         self.seen = replace(self.seen, **values)
 
     def did(self, **more: int) -> None:
@@ -134,6 +135,6 @@ class RunCounters:
             self._sampled[finding.kind] = count + 1
             self.samples.append(document(finding))
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> SweepOutcome:
         more = [f"and {self.unlisted_failures:,} more"] if self.unlisted_failures else []
         return replace(self.seen, done=self.done, failures=(*self.failures, *more), samples=tuple(self.samples))

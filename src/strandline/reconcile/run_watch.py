@@ -6,11 +6,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING
 
 from strandline.core.calling_off import called_off_by
 from strandline.core.errors import SweepRunning
-from strandline.core.reconcile_records import AbortReason
+from strandline.core.records.reconcile_records import AbortReason
 from strandline.core.types import Lease
 from strandline.jobs.heartbeat import Heartbeat, holding_lease
 from strandline.ledger.engine import Connection, Ledger
@@ -72,37 +73,28 @@ def under_lease(
         )
 
 
+@dataclass
 class RunWatch:
-    def __init__(
-        self,
-        ledger: Ledger,
-        lease: Lease,
-        heartbeat: Heartbeat,
-        *,
-        run_seconds_max: float,
-        cancelled: threading.Event | None = None,
-        called_off: threading.Event | None = None,
-        on_progress: OnProgress | None = None,
-    ) -> None:
-        """`cancelled` is set by whoever started the run; `called_off` if the ledger says so, for this run alone."""
-        self._ledger = ledger
-        self._lease = lease
-        self._heartbeat = heartbeat
-        self._deadline = time.monotonic() + run_seconds_max
-        self.cancelled = cancelled or threading.Event()
-        self._called_off = called_off or threading.Event()
-        self._on_progress = on_progress or (lambda phase, count, total: None)
-        self._phase: Phase | None = None
-        self._count = 0
-        self._total: int | None = None
-        self._reported_at = 0.0
-        self._since = time.monotonic()
-        self.seconds: dict[str, float] = {}  # spent in each phase
+    _ledger: Ledger
+    _lease: Lease
+    _heartbeat: Heartbeat
+    _: KW_ONLY
+    run_seconds_max: float
+    cancelled: threading.Event = field(default_factory=threading.Event)  # the caller that started the run sets it
+    called_off: threading.Event = field(default_factory=threading.Event)  # the ledger says so, for this run alone
+    on_progress: OnProgress | None = None
+    seconds: dict[str, float] = field(default_factory=dict)  # spent in each phase
+    _began: float = field(default_factory=time.monotonic)
+    _since: float = field(default_factory=time.monotonic)
+    _phase: Phase | None = None
+    _count: int = 0
+    _total: int | None = None
+    _reported_at: float = 0.0
 
     def phase(self, phase: Phase, total: int | None = None) -> None:
         self.end_phase()
         self._phase, self._count, self._total, self._reported_at = phase, 0, total, time.monotonic()
-        self._on_progress(phase, 0, total)
+        self.progress(0)
 
     def end_phase(self) -> None:
         now = time.monotonic()
@@ -112,8 +104,8 @@ class RunWatch:
         self._since, self._phase = now, None
 
     def progress(self, count: int) -> None:
-        if self._phase is not None:
-            self._on_progress(self._phase, count, self._total)
+        if self._phase is not None and self.on_progress is not None:
+            self.on_progress(self._phase, count, self._total)
 
     def advance(self, more: int) -> None:
         self._count += more
@@ -124,10 +116,10 @@ class RunWatch:
 
     @property
     def seconds_left(self) -> float:
-        return max(0.0, self._deadline - time.monotonic())
+        return max(0.0, self._began + self.run_seconds_max - time.monotonic())
 
     def check(self) -> None:
-        if self.cancelled.is_set() or self._called_off.is_set():
+        if self.cancelled.is_set() or self.called_off.is_set():
             raise Aborted(AbortReason.CANCELLED, CANCELLED)
         if self._heartbeat.is_lost:
             raise Aborted(AbortReason.LEASE_LOST, "another run has taken over")
@@ -139,7 +131,7 @@ class RunWatch:
         self.check()
         self.hold(connection)
         if reconcile_runs.is_called_off(connection):
-            self._called_off.set()
+            self.called_off.set()
             self.check()
 
     def hold(self, connection: Connection) -> None:

@@ -13,9 +13,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from strandline.core.audit_events import Event
 from strandline.core.errors import StorageError, StrandlineError
-from strandline.core.reconcile_records import AbortReason, Done, FindingKind, Run, RunId, Swept, SweptState
+from strandline.core.records.audit_events import Event
+from strandline.core.records.reconcile_records import (
+    AbortReason,
+    Done,
+    FindingKind,
+    ReconcileRun,
+    RunId,
+    Swept,
+    SweptState,
+)
 from strandline.ledger import audit
 from strandline.ledger.engine import Connection
 from strandline.ledger.ingest import datasets
@@ -39,15 +47,15 @@ class SweptFile:
 
     file: Swept
     at_path: Stat | StorageError | None
-    at_kept: Stat | StorageError | None
+    at_quarantine: Stat | StorageError | None
 
     @property
     def error(self) -> StorageError | None:
         """Why it is not known where the file is."""
-        return next((stat for stat in (self.at_path, self.at_kept) if isinstance(stat, StorageError)), None)
+        return next((stat for stat in (self.at_path, self.at_quarantine) if isinstance(stat, StorageError)), None)
 
 
-def look_at_both(context: SweepContext, files: list[Swept]) -> list[SweptFile]:
+def check_both_places(context: SweepContext, files: list[Swept]) -> list[SweptFile]:
     stats = context.look_at([p for f in files for p in (f.path, f.kept_at)])
     return [SweptFile(f, stats[2 * n], stats[2 * n + 1]) for n, f in enumerate(files)]
 
@@ -56,17 +64,17 @@ def true_state(seen: SweptFile) -> SweptState | None:
     """The state that storage shows; None if it is unchanged, or unknown."""
     if seen.error is not None:
         return None
-    at_path, at_kept = seen.at_path is not None, seen.at_kept is not None
+    at_path, at_quarantine = seen.at_path is not None, seen.at_quarantine is not None
     match seen.file.state:
         case SweptState.BEGUN if at_path:
             return SweptState.LEFT
         case SweptState.BEGUN:
-            return SweptState.HELD if at_kept else SweptState.LOST
-        case SweptState.LEFT if at_kept and not at_path:
+            return SweptState.HELD if at_quarantine else SweptState.LOST
+        case SweptState.LEFT if at_quarantine and not at_path:
             return SweptState.HELD
-        case SweptState.HELD if at_path and not at_kept:
+        case SweptState.HELD if at_path and not at_quarantine:
             return SweptState.RESTORED
-        case SweptState.PURGING if not at_kept:
+        case SweptState.PURGING if not at_quarantine:
             return SweptState.RESTORED if at_path else SweptState.PURGED
     return None
 
@@ -83,7 +91,7 @@ def settle_files(
     files with their old state."""
     changes: dict[SweptState, list[Swept]] = {}
     after: dict[SweptState, list[Swept]] = {}
-    for seen in look_at_both(context, files):
+    for seen in check_both_places(context, files):
         state = true_state(seen)
         if state is not None:
             changes.setdefault(state, []).append(seen.file)
@@ -97,17 +105,17 @@ def settle_files(
 
 
 def close_dead_run(connection: Connection) -> None:
-    """Ends the run that is still on record as under way: whoever holds the lease takes it for dead. The next call of
+    """Ends the run that is still on record as under way: the holder of the lease takes it for dead. The next call of
     `settle_dead_runs` finds out what it left."""
     dead = reconcile_runs.left_running(connection)
     if dead is not None:
         reconcile_runs.close_dead(connection, dead.id, replace(dead.outcome, done=done_so_far(connection, dead)))
 
 
-def _unsettled(connection: Connection, run: RunId | None) -> list[Run]:
+def _unsettled(connection: Connection, run: RunId | None) -> list[ReconcileRun]:
     """The runs before this one (None: all) that may have left something which nobody has settled: those since the last
     one that got past its settling, or that somebody has settled. Newest first."""
-    found: list[Run] = []
+    found: list[ReconcileRun] = []
     while some := reconcile_runs.latest(connection, runs_max=_RUNS_AT_ONCE, before=run):
         for one in some:
             if one.aborted is None or one.outcome.settled or len(one.outcome.phases) >= _PHASES_OF_SETTLED:
@@ -165,7 +173,7 @@ def _correct(connection: Connection, run: RunId) -> None:
 
 
 def _record_late(
-    context: SweepContext, dead: Sequence[Run], connection: Connection, after: Mapping[SweptState, list[Swept]]
+    context: SweepContext, dead: Sequence[ReconcileRun], connection: Connection, after: Mapping[SweptState, list[Swept]]
 ) -> None:
     """Records what a dead run or purge did and did not record."""
     deleting = {one.id for one in dead if one.asked.delete}
@@ -226,7 +234,7 @@ def _dropped(connection: Connection, run: RunId) -> int:
     return sum(batch.dropped or 0 for batch in dropped_entries.of_run(connection, run))
 
 
-def done_so_far(connection: Connection, run: Run) -> Done:
+def done_so_far(connection: Connection, run: ReconcileRun) -> Done:
     """By the record of files and batches, not by the run's own counters."""
     files = quarantined_files.of_run(connection, run.id, _ACTED)
     names = {dataset.name for dataset in datasets.list_datasets(connection)}

@@ -10,31 +10,32 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from strandline.core.errors import StorageError, StrandlineError, TableUnfit, UsageError
-from strandline.core.settings import LakeConfig
-from strandline.core.wording import plural
+from strandline.core.settings.lake_config import LakeConfig
+from strandline.core.text.wording import plural
 from strandline.iceberg.metadata.metadata_peek import CatalogRow, read_rows
 from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
-from strandline.reconcile.compare.compared import CompareContext, Look, compared
+from strandline.reconcile.compare.compared import CompareContext, Look, Survey, compared
 from strandline.reconcile.compare.places import Places, Unclaimed
-from strandline.reconcile.model import LedgerContext, Phase, PrefixFailure, Survey, Watch
+from strandline.reconcile.model import LedgerContext, Phase, PrefixFailure, Watch
 from strandline.reconcile.paths import SPOOL_FOLDER, Room, Roots, canonical, key
 from strandline.reconcile.references.collect import (
     LakeReferences,
     ReferenceReader,
-    entries_said,
+    TableReferences,
+    entries_of_summary,
     folders_in,
     folders_of,
     locations_of,
     references_too_many,
 )
 from strandline.reconcile.references.manifest_workers import ManifestReading
-from strandline.reconcile.references.missing_entries import describe
+from strandline.reconcile.references.missing_entries import Entry, describe
 from strandline.reconcile.references.real_paths import other_spellings, same_folders
 from strandline.reconcile.storage.discovery import Discovery, discover
 from strandline.reconcile.storage.inventory import holding, list_local, list_local_level
@@ -42,7 +43,7 @@ from strandline.reconcile.storage.inventory_file import read_inventory
 from strandline.reconcile.storage.listing import Listing, OnFound, outermost
 from strandline.reconcile.storage.object_inventory import list_level, list_prefixes
 from strandline.reconcile.storage.pool import Pool
-from strandline.storage.s3_listing import Bucket
+from strandline.storage.s3_listing import ListedBucket
 
 
 @dataclass(slots=True)
@@ -70,13 +71,13 @@ class Known:
     def places(self, references: LakeReferences) -> Places:
         """The places, after the references were read."""
         unread = references.unread.keys() - references.by_name.keys()
-        strangers = {name: of for name, of in self.others.items() if name not in references.by_name}
-        strangers |= {name: self.tables[name] for name in unread & self.tables.keys()}
-        nowhere = sorted({name for name, of in strangers.items() if not of} | (unread - strangers.keys()))
+        other_tables = {name: of for name, of in self.others.items() if name not in references.by_name}
+        other_tables |= {name: self.tables[name] for name in unread & self.tables.keys()}
+        nowhere = sorted({name for name, of in other_tables.items() if not of} | (unread - other_tables.keys()))
         folders = [folder for table in references.by_name.values() for folder in table.folders]
-        spellings = other_spellings([*folders, *(folder for of in strangers.values() for folder in of)])
+        spellings = other_spellings([*folders, *(folder for of in other_tables.values() for folder in of)])
         away = {name: self.pointers[name] for name in sorted(unread & self.pointers.keys())}
-        return Places(strangers, next(iter(nowhere), None), spellings, pointers=away)
+        return Places(other_tables, next(iter(nowhere), None), spellings, pointers=away)
 
 
 class LakeSurveyor:
@@ -94,7 +95,7 @@ class LakeSurveyor:
         self.config = config
         self._settings = config.settings.reconcile
         self._open = catalog
-        self._look = look
+        self.look = look
         self.inventory_file = inventory_file
         self._memory = None if memory is None else str(memory)
         self.warehouse = canonical(config.warehouse_url)
@@ -124,8 +125,8 @@ class LakeSurveyor:
             return compared(self.warehouse, listing, references, ledger_context, self.compare_context(watch), places)
 
     @property
-    def bucket(self) -> Bucket | None:
-        return Bucket.of(self.config) if self.warehouse.startswith("s3://") else None
+    def bucket(self) -> ListedBucket | None:
+        return ListedBucket.of(self.config) if self.warehouse.startswith("s3://") else None
 
     def references(self, known: LakeReferences | None, watch: Watch) -> LakeReferences:
         """The present references."""
@@ -133,14 +134,13 @@ class LakeSurveyor:
             return self._reader(pool, watch).read(known)
 
     def compare_context(self, watch: Watch) -> CompareContext:
-        return CompareContext(
-            self._look,
-            lambda references, wanted: describe(self.catalog.load(references.head.name), references, wanted),
-            watch.check,
-            lambda metadata_file: folders_in(self.catalog.read_metadata(metadata_file)),
-            self._settings.references_shrink_max,
-            self._settings.recheck_concurrency,
-        )
+        return CompareContext(self, watch, self._settings.references_shrink_max, self._settings.recheck_concurrency)
+
+    def describe(self, references: TableReferences, wanted: Set[str]) -> Mapping[str, Entry]:
+        return describe(self.catalog.load(references.head.name), references, wanted)
+
+    def folders_in(self, metadata_file: str) -> Sequence[str]:
+        return folders_in(self.catalog.read_metadata(metadata_file))
 
     def _reader(self, pool: Pool, watch: Watch, on_found: OnFound = lambda more: None) -> ReferenceReader:
         s = self._settings
@@ -156,7 +156,7 @@ class LakeSurveyor:
                 known.tables[name] = folders_of(table)
                 known.spelled += [folder for path in locations_of(table) for folder in (canonical(path), key(path))]
                 if (newest := table.current_snapshot()) is not None:
-                    known.expected += entries_said(newest) or 0
+                    known.expected += entries_of_summary(newest) or 0
             except (TableUnfit, StorageError, UsageError):
                 continue  # reported when the references are read; its place may still become known below
         rows = read_rows(self.config)

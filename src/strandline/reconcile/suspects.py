@@ -21,11 +21,12 @@ from itertools import islice
 from typing import Any
 
 from strandline.core.errors import StorageError
-from strandline.core.reconcile_records import Suspect
+from strandline.core.records.reconcile_records import Suspect
 from strandline.core.types import SEQ_COLUMN, Seq, SeqRange
 from strandline.ledger.reconcile import suspect_files
+from strandline.reconcile.compare.compared import Survey
 from strandline.reconcile.context import SweepContext
-from strandline.reconcile.model import Finding, FindingKind, Protection, Survey, Watch
+from strandline.reconcile.model import Finding, FindingKind, Protection, Watch
 from strandline.reconcile.paths import is_metadata_file
 from strandline.reconcile.quarantine_lookup import QuarantineLookup
 

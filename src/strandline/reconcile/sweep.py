@@ -16,8 +16,7 @@ from itertools import chain, groupby, islice
 
 from strandline.core import failpoints
 from strandline.core.activity import ActivityKind, Stopwatch
-from strandline.core.audit_events import Event
-from strandline.core.calling_off import check_going
+from strandline.core.calling_off import check_not_called_off
 from strandline.core.errors import (
     CalledOff,
     CommitUnknown,
@@ -27,17 +26,19 @@ from strandline.core.errors import (
     StrandlineError,
     SweepRunning,
 )
-from strandline.core.reconcile_records import AbortReason, Asked, Run, RunId, SweptState
-from strandline.core.wording import plural
+from strandline.core.records.audit_events import Event
+from strandline.core.records.reconcile_records import AbortReason, Asked, ReconcileRun, RunId, SweptState
+from strandline.core.text.wording import plural
 from strandline.jobs.store_end import NOBODY_WAITS, store_end
 from strandline.ledger import audit
 from strandline.ledger.engine import Connection
 from strandline.ledger.maintain import runs
 from strandline.ledger.reconcile import quarantined_files, reconcile_runs
-from strandline.reconcile.act import Actor, is_unread
+from strandline.reconcile.act import DriftRemover, is_unread
 from strandline.reconcile.compare import guard
+from strandline.reconcile.compare.compared import Survey
 from strandline.reconcile.context import SweepContext
-from strandline.reconcile.model import Content, Finding, Phase, Protection, Stat, Survey
+from strandline.reconcile.model import FileContent, Finding, Phase, Protection, Stat
 from strandline.reconcile.paths import Roots, key
 from strandline.reconcile.quarantine_lookup import QuarantinedAt, QuarantineLookup, find_quarantined
 from strandline.reconcile.references.collect import LakeReferences
@@ -62,7 +63,7 @@ def sweep(
     on_progress: OnProgress | None = None,
     on_finding: OnFinding | None = None,
     on_begun: OnBegun = lambda run: None,
-) -> Run:
+) -> ReconcileRun:
     """Does one run, and returns its record. An abort is an outcome, not an error. Raises SweepRunning, also if it is
     not due any more once it has the lease. `on_begun` gets the run's id as soon as it is on record: before `prepare`,
     and before it settles what a dead run left."""
@@ -99,7 +100,7 @@ class _Sweep:
         self._asked = asked
         self._watch = watch
         self._counters = RunCounters(context.settings)
-        self._actor = Actor(context, run, asked, watch, self._counters)
+        self._actor = DriftRemover(context, run, asked, watch, self._counters)
 
     def run(self, prepare: Callable[[], None], on_finding: OnFinding | None) -> None:
         try:
@@ -133,10 +134,10 @@ class _Sweep:
             prepare()
         for what in settle_dead_runs(self._context, self._watch, run=self._run):
             self._counters.fail(what)
-        check_going()
+        check_not_called_off()
 
     def _work(self, on_finding: OnFinding | None) -> None:
-        ledger_context = self._context.ledger_context(self._asked)
+        ledger_context = self._context.loader.ledger_context(self._asked)
         self._counters.begin(ledger_context)
         survey = self._context.surveyor.survey(ledger_context, self._watch)
         self._counters.survey(survey, ledger_context.contents_before)
@@ -215,7 +216,7 @@ class _Sweep:
 
     def _gate_refusal(self, survey: Survey) -> str | None:
         references = survey.references
-        return self._context.gate({head.name: head.uuid for head in references.tables}, references.unread.keys())
+        return self._context.loader.gate({head.name: head.uuid for head in references.tables}, references.unread.keys())
 
     def _share_refusal(self, survey: Survey, quarantined: QuarantineLookup) -> str | None:
         """Files that are only in quarantine do not count: they were brought back before this check."""
@@ -334,7 +335,7 @@ class _Sweep:
     ) -> list[tuple[Finding, Stat]]:
         """Those that are exactly as listed, and that nothing references now."""
         live = known.referenced([f.path for f in some])
-        spooled = self._context.spooled([f.path for f in some if f.content is Content.SPOOL])
+        spooled = self._context.loader.spooled([f.path for f in some if f.content is FileContent.SPOOL])
         at_work = self._context.ledger.query(runs.at_work)
         # A table may have been registered since, over a folder that nobody owned: its files are its own.
         new_tables = Roots(key(head.location) for head in known.tables if head.location not in before)
@@ -343,7 +344,7 @@ class _Sweep:
             unread = is_unread(finding.table, known, self._asked)
             taken = finding.path in live or finding.path in spooled or new_tables.of(key(finding.path)) is not None
             # An expiry still reads manifests that it has just dropped, to see which files go with them.
-            taken = taken or (finding.content is Content.METADATA and finding.table in at_work)
+            taken = taken or (finding.content is FileContent.METADATA and finding.table in at_work)
             listed = finding.listed
             if not isinstance(stat, Stat) or listed is None or unread or taken:
                 continue
@@ -368,7 +369,7 @@ class _Sweep:
 
     def _end(self, reason: AbortReason | None = None, why: str = "", *, waits: bool = True) -> None:
         """Stores the run's end. If the ledger is away, waits for it, under the lease: a run that had no other trouble
-        must not look dead. With `waits` False it tries once: whoever interrupts a command does not wait."""
+        must not look dead. With `waits` False it tries once: a person who interrupts a command does not wait."""
         self._watch.end_phase()
         self._counters.note(phases=self._watch.seconds)
         outcome, settings = self._counters.outcome(), self._settings

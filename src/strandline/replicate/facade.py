@@ -9,28 +9,25 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from strandline.core.replication import SiteRole
 from strandline.core.secrets import read_secret
+from strandline.core.sites.replication import SiteRole
 from strandline.jobs.loop import LoopControl
 from strandline.ledger.engine import Ledger
 from strandline.ledger.replicate import sites
 from strandline.ledger.replicate.sites import Site
 from strandline.ledger.witness import Witness
-from strandline.replicate.note_passes import PassNotes
+from strandline.replicate.follow.note_passes import PassNotes
 
 if TYPE_CHECKING:
-    from strandline.core.settings import LakeConfig
-    from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
-    from strandline.ingest.context import IngestContext
-    from strandline.ledger.recovery import Recovery
-    from strandline.maintain.context import MaintainContext
+    from strandline.core.settings.lake_config import LakeConfig
     from strandline.replicate.arbiter.arbiter import Arbiter
     from strandline.replicate.arbiter.watch import ArbiterWatch
-    from strandline.replicate.follower import Follower, FollowReport
-    from strandline.replicate.lease import SiteLease
-    from strandline.replicate.promote import Promotion
+    from strandline.replicate.follow.compare_with_leader import DatasetVerdict
+    from strandline.replicate.follow.context import SiteParts
+    from strandline.replicate.follow.follower import Follower, FollowReport
+    from strandline.replicate.lead.lease import SiteLease
     from strandline.replicate.source import LeaderSource
-    from strandline.replicate.verify_leader import DatasetVerdict
+    from strandline.replicate.take_over.promote import Promotion
 
 CHECKPOINT_NAME = "replication-checkpoint.json"
 
@@ -51,12 +48,14 @@ def open_source(leader: str, token: str | None) -> LeaderSource:
     return SharedSource(Path(leader), token=secret)
 
 
-_Followed = tuple[str | None, str | None, datetime | None]
+_Followed = tuple[str | None, str | None, datetime | None, str | None]
 
 
 def _followed_by(site: Site) -> _Followed:
-    """What changes when the site follows another leader, or the same one again after it has led itself."""
-    return site.leader, site.leader_token, site.changed_at
+    """What changes when the site follows another leader, or the same one again after it has led itself, and when its
+    token is replaced, in the file that has it."""
+    secret = None if site.leader_token is None else read_secret(site.leader_token)
+    return site.leader, site.leader_token, site.changed_at, secret
 
 
 class Replication:
@@ -68,16 +67,13 @@ class Replication:
         config: LakeConfig,
         ledger: Ledger,
         witness: Witness,
-        ingestion: Recovery,
-        started: Callable[[], IngestContext],
-        catalog: Callable[[], PyIcebergCatalog],
-        maintenance: Callable[[], MaintainContext],
+        parts: SiteParts,
     ) -> None:
         self._lake_id = lake_id
         self._config = config
         self._ledger = ledger
         self._witness = witness
-        self._parts = (ingestion, started, catalog, maintenance)
+        self._parts = parts
         self._notes = PassNotes(ledger)
         self._followed: _Followed | None = None  # whom `follower` asks
 
@@ -96,13 +92,13 @@ class Replication:
     @cached_property
     def follower(self) -> Follower:
         """Raises RefusedError at a site that leads."""
-        from strandline.replicate.context import FollowContext
-        from strandline.replicate.follower import Follower
+        from strandline.replicate.follow.context import FollowContext
+        from strandline.replicate.follow.follower import Follower
 
         site = self.check_follows()
         self._followed = _followed_by(site)
         source = open_source(site.leader or "", site.leader_token)
-        context = FollowContext(self._lake_id, self._config, self._ledger, self._witness, source, *self._parts)
+        context = FollowContext(self._lake_id, self._config, self._ledger, self._witness, source, self._parts)
         return Follower(context, self._config.settings.follow, self._config.home / CHECKPOINT_NAME)
 
     @cached_property
@@ -115,7 +111,7 @@ class Replication:
     @cached_property
     def lease(self) -> SiteLease | None:
         """What a leader needs to take rows. None: without an arbiter, nothing."""
-        from strandline.replicate.lease import SiteLease
+        from strandline.replicate.lead.lease import SiteLease
 
         arbiter = self.arbiter
         return None if arbiter is None else SiteLease(self._lake_id, self._config, self._ledger, arbiter)
@@ -131,14 +127,18 @@ class Replication:
     @property
     def promotion(self) -> Promotion:
         """What makes this site the leader."""
-        from strandline.replicate.promote import Promotion
+        from strandline.replicate.take_over.promote import Promotion
 
-        _, started, _, _ = self._parts
-        return Promotion(self._config, self._ledger, self._witness, started, self.arbiter)
+        def check() -> None:
+            from strandline.replicate.check_tables import check_tables
+
+            check_tables(self._ledger, self._parts.catalog, self._lake_id)
+
+        return Promotion(self._config, self._ledger, self._witness, self._parts, self.arbiter, check_tables=check)
 
     def verify(self) -> list[DatasetVerdict]:
         """Compares every row up to the seal with the leader's."""
-        from strandline.replicate.verify_leader import verify_leader
+        from strandline.replicate.follow.compare_with_leader import verify_leader
 
         return verify_leader(self._present_follower(self.site).context)
 
@@ -180,7 +180,7 @@ class Replication:
             if not site.follows:
                 self._forget_follower()
                 return
-            from strandline.replicate.follower import raise_failures  # which loads Spark's modules
+            from strandline.replicate.follow.follower import raise_failures  # which loads Spark's modules
 
             report = self._pass(site, control.stopping)
             on_pass(report)

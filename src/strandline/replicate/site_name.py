@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from strandline.core.settings import LakeConfig
+from strandline.core.settings.lake_config import LakeConfig
 
 
 def site_name(config: LakeConfig) -> str:

@@ -8,9 +8,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from strandline.core.replication import DatasetTerms, Offer, SinkDefinition
+from strandline.core.sites.replication import DatasetTerms, Offer, SinkDefinition
 from strandline.core.types import DatasetUuid, Seq, SeqRange
-from strandline.ledger.replicate.followers import Told
+from strandline.ledger.receive.announced_bodies import AnnouncedBatch
+from strandline.ledger.replicate.followers import Acknowledgement
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -43,12 +44,14 @@ class Polled:
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class RangeContent:
     """What the leader has of a range now. `fields` are the leader's columns as Iceberg's JSON, with ids. `frame` gives
     the rows with the columns that it is asked for, by their names at the leader and in the types that it is told."""
 
     fields: Sequence[Mapping[str, Any]] = field(repr=False)
     frame: Callable[[T.StructType], DataFrame]
+    # What the leader's table has stored of the leader that it followed before: JSON. None: nothing.
+    former_fields: str | None = None
 
 
 class LeaderSource(Protocol):
@@ -59,13 +62,19 @@ class LeaderSource(Protocol):
         """What lies behind the bounds: one request, and one read of the leader's ledger. With the
         leader's sinks, if something is new, or if their version is another one."""
 
-    def content(self, tables: SparkTables, dataset: DatasetUuid, rows: SeqRange) -> AbstractContextManager[Content]:
+    def content(
+        self, tables: SparkTables, dataset: DatasetUuid, rows: SeqRange
+    ) -> AbstractContextManager[RangeContent]:
         """The rows of the range. Whatever fails while they are read raises, and then nothing of them may be used."""
 
     def numbers(self, tables: SparkTables, dataset: DatasetUuid, rows: SeqRange) -> AbstractContextManager[DataFrame]:
         """The sequence numbers of the range that the leader still has."""
 
-    def acknowledge(self, told: Told) -> None:
+    def bodies(self, dataset: DatasetUuid, batch_id: str) -> AnnouncedBatch | None:
+        """The bodies in a received batch that is in the leader's table. None if the leader does not know them, or is of
+        a version that does not tell."""
+
+    def acknowledge(self, told: Acknowledgement) -> None:
         """Says how far the follower is, and which site it is."""
 
     def close(self) -> None: ...

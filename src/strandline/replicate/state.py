@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Iterable, Mapping
 
-from strandline.core.replication import SINGLE
+from strandline.core.sites.replication import SINGLE
 from strandline.core.types import SEQ_MAX, Seq, ShardId
 
 __all__ = ["SINGLE", "ReplicationState", "ShardId"]
@@ -66,7 +66,7 @@ def _decode(checkpoint: bytes) -> dict[ShardId, Seq]:
         pairs = json.loads(checkpoint.decode(), object_pairs_hook=_Pairs)
         if not isinstance(pairs, _Pairs):
             return {}
-        marks = {_shard(key): _mark(value) for key, value in pairs}
+        marks = {_shard(key): _applied_upto(value) for key, value in pairs}
     except (ValueError, RecursionError):  # the second for brackets within brackets within brackets
         return {}
     return marks if len(marks) == len(pairs) else {}
@@ -83,7 +83,7 @@ def _shard(key: str) -> ShardId:
     return shard
 
 
-def _mark(value: object) -> Seq:
+def _applied_upto(value: object) -> Seq:
     if type(value) is not int or not 0 <= value <= SEQ_MAX:
         raise ValueError("not a mark")
     return Seq(value)

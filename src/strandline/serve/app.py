@@ -19,6 +19,7 @@ from strandline.core.errors import StrandlineError
 from strandline.serve import health, metrics, problems
 from strandline.serve.api import (
     audit,
+    consumers,
     datasets,
     followers,
     maintenance,
@@ -38,9 +39,14 @@ from strandline.serve.auth.sessions import COOKIE
 from strandline.serve.context import ServeContext, is_limited
 from strandline.serve.describe import BEFORE_ROUTING, OPEN, PROBLEM, documented
 from strandline.serve.headers import SecurityHeaders
-from strandline.serve.limits import RequestLimits
+from strandline.serve.limits import RequestLimiter
+from strandline.serve.pages import audit as audit_page
+from strandline.serve.pages import datasets as dataset_pages
+from strandline.serve.pages import drift, live, login, overview, quarantine, runs, static_files
+from strandline.serve.pages import replication as replication_pages
+from strandline.serve.pages import sinks as sink_pages
+from strandline.serve.pages import tokens as token_page
 from strandline.serve.pages.render import error_page
-from strandline.serve.pages.routes import PAGES
 from strandline.serve.pages.source import Source
 from strandline.serve.problems import Problem
 from strandline.serve.process_metrics import RequestMetrics
@@ -60,21 +66,14 @@ answers 202 with a place to look at, and can be called off there.
 
 Rows are sent to the receiver (`strandline receive`), which has its own paths and its own form of answer.
 """
-_ROUTERS = (
-    status.router,
-    datasets.router,
-    sinks.router,
-    quarantined_rows.router,
-    quarantined_files.router,
-    maintenance.router,
-    reconciliation.router,
-    followers.router,
-    replication.router,
-    tokens.router,
-    audit.router,
-    tasks.router,
-    session.router,
-)
+_ROUTES = (
+    status, datasets, consumers, sinks, quarantined_rows, quarantined_files, maintenance, reconciliation, followers,
+    replication, tokens, audit, tasks, session,
+)  # fmt: skip
+_PAGES = (
+    overview, dataset_pages, sink_pages, replication_pages, quarantine, drift, runs, audit_page, token_page, login,
+    live, static_files,
+)  # fmt: skip
 
 
 def create_app(lake: Lake, *, tls: bool = False, loops: LoopStates | None = None) -> FastAPI:
@@ -102,18 +101,18 @@ def create_app(lake: Lake, *, tls: bool = False, loops: LoopStates | None = None
         redirect_slashes=False,
     )
     app.state.context = context
-    for router in _ROUTERS:
-        app.include_router(router, prefix=API)
+    for routes in _ROUTES:
+        app.include_router(routes.router, prefix=API)
     app.include_router(health.router)
     app.include_router(metrics.router)
     app.include_router(_description(app))
     app.state.pages = Source(context)
     app.state.lake_checks = health.LakeChecks(context)
-    for router in PAGES:
-        app.include_router(router)
+    for page in _PAGES:
+        app.include_router(page.router)
     _answer_errors(app, context)
     app.add_middleware(SessionRenewal, sessions=context.sessions, secure=context.cookie_secure)
-    app.add_middleware(RequestLimits, settings=context.settings, known=context.known)
+    app.add_middleware(RequestLimiter, settings=context.settings, known=context.known)
     app.add_middleware(_Unexpected)
     app.add_middleware(SecurityHeaders, tls=tls)
     app.add_middleware(RequestMetrics, counted=context.metrics, list_paths=lambda: _paths(app))
@@ -165,11 +164,15 @@ def describe(app: FastAPI) -> dict[str, Any]:
 def declared_routes(app: FastAPI) -> Iterator[tuple[str, str, Needs | Anyone | None]]:
     """Each path and method, and what it declares to need of its caller; None for one that declares nothing."""
     for route in iter_route_contexts(app.routes):
-        dependant = getattr(route, "dependant", None)
-        calls = [] if dependant is None else [dependency.call for dependency in dependant.dependencies]
-        declared = next((call for call in calls if isinstance(call, Needs | Anyone)), None)
+        declared = _declared(route)
         for method in sorted(route.methods or ("",)):
             yield route.path_format or route.path or "", method, declared
+
+
+def _declared(route: object) -> Needs | Anyone | None:
+    dependant = getattr(route, "dependant", None)
+    calls = [] if dependant is None else [dependency.call for dependency in dependant.dependencies]
+    return next((call for call in calls if isinstance(call, Needs | Anyone)), None)
 
 
 def _paths(app: FastAPI) -> dict[object, str]:
@@ -212,11 +215,10 @@ def _answer_errors(app: FastAPI, context: ServeContext) -> None:
 
 async def _refused(request: Request) -> Problem | None:
     """Why the caller may not use the route. FastAPI reads a body as JSON before it asks."""
-    dependant = getattr(request.scope.get("route"), "dependant", None)
-    calls = [] if dependant is None else [dependency.call for dependency in dependant.dependencies]
+    declared = _declared(request.scope.get("route"))
     try:
-        for needed in (call for call in calls if isinstance(call, Needs)):
-            await needed(request)
+        if isinstance(declared, Needs):
+            await declared(request)
     except Problem as e:
         return e
     return None

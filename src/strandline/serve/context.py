@@ -16,7 +16,7 @@ from strandline.core.actor import acting_as
 from strandline.core.calling_off import called_off_by
 from strandline.core.documents import Document, json_text
 from strandline.core.errors import StorageError, StrandlineError
-from strandline.core.settings_serve import ServeSettings
+from strandline.core.settings.serve import ServeSettings
 from strandline.http.verified_callers import VerifiedCallers, bearer_secret
 from strandline.jobs.loop import LoopStates
 from strandline.jobs.tasks import Tasks
@@ -47,7 +47,7 @@ _FOR_FOLLOWERS_AT_ONCE = 4  # threads that read offers and rows for followers
 _TABLES_AT_ONCE = 4
 _STORAGE_AT_ONCE = 4
 _CHECKS_AT_ONCE = 3  # each of `health.LakeChecks` has one at a time
-# Whoever asks wants an answer, also if the catalog or the ledger gives none. The thread that asked it waits on.
+# A client gets an answer, also while the catalog or the ledger gives none. The thread that asked it still waits.
 TABLE_SECONDS_MAX = 15.0
 LEDGER_SECONDS_MAX = 30.0
 STORAGE_SECONDS_MAX = 5.0  # an answer shows what was read until then
@@ -61,7 +61,7 @@ class ServeContext:
         self.loops = loops or LoopStates()
         self.settings: ServeSettings = lake.config.settings.serve
         self.cookie_secure = tls or self.settings.cookie_secure
-        self.ending = threading.Event()  # set when the server is told to stop: what streams without end ends then
+        self.ending = threading.Event()  # set when the server shall stop: streams without an end are ended then
         self._over = threading.Event()  # set when nobody is answered any more: what requests still do is called off
         self.streams: Counter[str] = Counter()  # open event streams by token; used from the event loop only
         self.segments = 0  # that are being sent to followers; used from the event loop only
@@ -79,7 +79,7 @@ class ServeContext:
         self._identifying = ThreadPoolExecutor(_IDENTIFIED_AT_ONCE, "strandline-identify")
         self._changing_shortly = ThreadPoolExecutor(_SHORT_AT_ONCE, "strandline-short-change")
         self._changing = ThreadPoolExecutor(self.settings.changes_at_once_max, "strandline-change")
-        # A catalog on another machine may hang. What asks it has threads of its own, so that only that waits for it.
+        # A catalog on another machine may hang. Requests that ask it have their own threads, so only they wait for it.
         self._tables = ThreadPoolExecutor(_TABLES_AT_ONCE, "strandline-table")
         self._storage = ThreadPoolExecutor(_STORAGE_AT_ONCE, "strandline-storage")  # and so may a bucket
         self._checking = ThreadPoolExecutor(_CHECKS_AT_ONCE, "strandline-check")

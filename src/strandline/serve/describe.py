@@ -1,6 +1,7 @@
 """The OpenAPI description: a schema for every answer, problems included. Tests check real answers against it.
 
-Schemas of what is shown whole come from the values themselves; `status/documents.py` says how they are shown.
+Schemas of what is shown whole come from the values themselves; `status/documents/lake_documents.py` says how they are
+shown.
 """
 
 from __future__ import annotations
@@ -101,7 +102,6 @@ PROBLEM: Schema = fields(
 )
 HEALTH = fields(ok=FLAG)
 READY = fields(ready=FLAG, checks=list_of(fields(name=TEXT, ready=FLAG, reason=or_null(TEXT))))
-STARTED = fields(run=NUMBER, place=TEXT)
 
 _PROBLEMS = {
     400: "The request cannot be: a name, a condition or a combination that is wrong.",

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 router = APIRouter(tags=["health"])
 KEPT_SECONDS = 1.0  # anybody may ask, and each look locks the witness
 CATALOG_KEPT_SECONDS = 5.0  # it may be another machine's
-LOOK_SECONDS_MAX = 3.0  # whoever watches the server wants an answer, also if the lake gives none
+LOOK_SECONDS_MAX = 3.0  # monitoring needs an answer, also while the lake gives none
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class HealthCheck:
     name: str
     ready: bool
     reason: str | None  # why not
@@ -36,14 +36,14 @@ class LakeChecks:
     """One look at each part of the lake for all who ask at about the same time. Used from one event loop only."""
 
     def __init__(self, context: ServeContext, clock: Callable[[], float] = time.monotonic) -> None:
-        def looks(name: str, check: Callable[[Lake], list[Check]]) -> _Looks:
-            return _Looks(name, lambda: context.in_check_thread(lambda: check(context.lake)), clock)
+        def looks(name: str, check: Callable[[Lake], list[HealthCheck]]) -> _CachedCheck:
+            return _CachedCheck(name, lambda: context.in_check_thread(lambda: check(context.lake)), clock)
 
         self._ledger = looks("ledger", check_ledger)
         self._witness = looks("witness", check_witness)
         self._catalog = looks("catalog", check_catalog)
 
-    async def newest(self) -> list[Check]:
+    async def newest(self) -> list[HealthCheck]:
         """Within LOOK_SECONDS_MAX, whatever hangs."""
         of_catalog = KEPT_SECONDS if self._catalog.has_failed else CATALOG_KEPT_SECONDS
         ledger, witness, catalog = await asyncio.gather(
@@ -53,12 +53,12 @@ class LakeChecks:
         return [*ledger, *(witness if all(check.ready for check in ledger) else ()), *catalog]
 
 
-class _Looks:
+class _CachedCheck:
     """One look at a time, whose result is kept for a while."""
 
-    def __init__(self, name: str, look: Callable[[], Awaitable[list[Check]]], clock: Callable[[], float]) -> None:
+    def __init__(self, name: str, look: Callable[[], Awaitable[list[HealthCheck]]], clock: Callable[[], float]) -> None:
         self._name, self._look, self._clock = name, look, clock
-        self._looking: asyncio.Task[list[Check]] | None = None
+        self._looking: asyncio.Task[list[HealthCheck]] | None = None
         self._began_at = self._ended_at = float("-inf")
 
     @property
@@ -68,19 +68,19 @@ class _Looks:
             return False
         return looked.exception() is not None or not all(check.ready for check in looked.result())
 
-    async def newest(self, kept_seconds: float) -> list[Check]:
+    async def newest(self, kept_seconds: float) -> list[HealthCheck]:
         looking = self._looking
         if looking is None or (looking.done() and self._clock() - self._ended_at > kept_seconds):
             self._began_at = self._clock()
             looking = self._looking = asyncio.create_task(self._timed())
-        # A look that hangs goes on, alone: whoever asks next finds it, and starts no other.
+        # A check that hangs continues alone: the next request waits for the same one.
         await asyncio.wait({looking}, timeout=max(0.0, LOOK_SECONDS_MAX - (self._clock() - self._began_at)))
         if looking.done():
             return looking.result()
         silent = f"the {self._name} has not answered for {self._clock() - self._began_at:.0f} s"
-        return [Check(self._name, False, silent)]
+        return [HealthCheck(self._name, False, silent)]
 
-    async def _timed(self) -> list[Check]:
+    async def _timed(self) -> list[HealthCheck]:
         try:
             return await self._look()
         finally:
@@ -101,24 +101,24 @@ async def readyz(request: Request, _: None = anyone()) -> Response:
     context = context_of(request)
     checks = await request.app.state.lake_checks.newest()
     checks.append(
-        Check("stopping", not context.work.is_stopping, "the server stops" if context.work.is_stopping else None)
+        HealthCheck("stopping", not context.work.is_stopping, "the server stops" if context.work.is_stopping else None)
     )
-    checks += [Check(name, problem is None, problem) for name, problem in context.loops.problems().items()]
+    checks += [HealthCheck(name, problem is None, problem) for name, problem in context.loops.problems().items()]
     ready = all(check.ready for check in checks)
     headers = {} if ready else {"Retry-After": str(context.settings.retry_after_seconds)}
     return answer({"ready": ready, "checks": checks}, status=200 if ready else 503, headers=headers)
 
 
-def check_ledger(lake: Lake) -> list[Check]:
+def check_ledger(lake: Lake) -> list[HealthCheck]:
     """The reasons are our own words: the message of an error may name a path, an address or a user."""
     try:
         _last(lake)
     except StrandlineError as e:
-        return [Check("ledger", False, f"the ledger cannot be read ({type(e).__name__})")]
-    return [Check("ledger", True, None)]
+        return [HealthCheck("ledger", False, f"the ledger cannot be read ({type(e).__name__})")]
+    return [HealthCheck("ledger", True, None)]
 
 
-def check_witness(lake: Lake) -> list[Check]:
+def check_witness(lake: Lake) -> list[HealthCheck]:
     """Nothing if the ledger cannot be read: that is said already."""
     try:
         last = _last(lake)
@@ -130,18 +130,18 @@ def check_witness(lake: Lake) -> list[Check]:
         ahead = highest > last and highest != _last(lake)
     except StrandlineError as e:
         failed = f"the witness in the warehouse cannot be read ({type(e).__name__}): nothing can be ingested"
-        return [Check("witness", False, failed)]
+        return [HealthCheck("witness", False, failed)]
     why = "the ledger was restored from an older copy, and is resynced before the next work" if ahead else None
-    return [Check("witness", True, why)]
+    return [HealthCheck("witness", True, why)]
 
 
-def check_catalog(lake: Lake) -> list[Check]:
+def check_catalog(lake: Lake) -> list[HealthCheck]:
     try:
         lake.check_catalog()
     except StrandlineError as e:
         failed = f"the catalog cannot be read ({type(e).__name__}): rows can neither come in nor be delivered"
-        return [Check("catalog", False, failed)]
-    return [Check("catalog", True, None)]
+        return [HealthCheck("catalog", False, failed)]
+    return [HealthCheck("catalog", True, None)]
 
 
 def _last(lake: Lake) -> int:

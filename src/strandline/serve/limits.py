@@ -15,8 +15,8 @@ from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from strandline.core.settings_serve import ServeSettings
-from strandline.http.content_length import says_more_than
+from strandline.core.settings.serve import ServeSettings
+from strandline.http.content_length import exceeds
 from strandline.http.verified_callers import bearer_secret
 from strandline.serve.auth.session_key import named_session
 from strandline.serve.auth.sessions import COOKIE
@@ -25,7 +25,7 @@ from strandline.serve.problems import TOO_LARGE, TOO_MANY, TOO_SLOW, Problem, of
 _BURST_SECONDS = 4
 _CALLERS_MAX = 10_000
 _BODIES_OF_AN_ADDRESS = 4  # one address may have this part of the bodies that are on their way
-# They cost little, and whoever watches the server must reach it also while others keep it busy.
+# They cost little, and monitoring must reach the server also while others keep it busy.
 _ALWAYS_ANSWERED = ("/healthz", "/readyz")
 _STREAMS = "/live"  # once open, they do little for minutes; `pages/live.py` limits them
 
@@ -71,7 +71,7 @@ class KnownCallers:
         return named if named is not None and named in self._known else b"address:" + _address(scope)
 
 
-class RequestLimits:
+class RequestLimiter:
     """The middleware. A body is read as a whole before the application sees the request: all bodies are small. A
     request whose body is on its way counts as a body, and not as a request that is answered."""
 
@@ -107,13 +107,13 @@ class RequestLimits:
             self._inside -= is_counted
             is_counted = False
 
-        async def told(message: Message) -> None:
+        async def watched(message: Message) -> None:
             if scope["path"] == _STREAMS and message["type"] == "http.response.start":
                 release()
             await send(message)
 
         try:
-            await self._app(scope, _replayed(body, receive), told)
+            await self._app(scope, _replayed(body, receive), watched)
         finally:
             release()
 
@@ -148,7 +148,7 @@ class RequestLimits:
         most = self._settings.body_bytes_max
         closes = {"Connection": "close"}
         large = Problem(TOO_LARGE, f"a body has at most {most:,} bytes", "Send less in one request.", closes)
-        if says_more_than(Headers(scope=scope).get("content-length"), most):
+        if exceeds(Headers(scope=scope).get("content-length"), most):
             raise large
         pieces: list[bytes] = []
         size = 0

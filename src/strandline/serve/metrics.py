@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-from strandline.core.roles import Role
-from strandline.serve.auth.caller import Caller
-from strandline.serve.auth.needs import needs
-from strandline.serve.context import context_of
+from strandline.serve.auth.needs import LakeReadAccess
 from strandline.serve.describe import TEXT, documented
 
 router = APIRouter(tags=["metrics"])
@@ -19,9 +16,9 @@ router = APIRouter(tags=["metrics"])
     summary="Metrics in the text format of Prometheus",
     **documented(TEXT, kind="text/plain"),
 )
-async def metrics(request: Request, _: Caller = needs(Role.READ, whole_lake=True)) -> Response:
+async def metrics(access: LakeReadAccess) -> Response:
     """How sinks, the receiver, maintenance and the reconciler fare, from the ledger; and counters of this process."""
-    context = context_of(request)
+    context = access.context
     found = await context.gauges.newest()
     body = await context.in_thread(lambda: found.text + context.metrics.text())
     headers = {"Age": str(int(context.gauges.age_seconds(found)))}

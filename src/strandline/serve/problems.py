@@ -15,8 +15,8 @@ from typing import Any
 from fastapi.responses import Response
 
 from strandline.core import errors
-from strandline.core.documents import Document, json_text
-from strandline.core.masking import masked_within
+from strandline.core.documents import json_text
+from strandline.core.text.masking import masked_within
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +29,7 @@ STATUS: Mapping[type[errors.StrandlineError], int] = {
     errors.NoSuchDataset: 404,
     errors.NoSuchSink: 404,
     errors.NoSuchFollower: 404,
+    errors.NoSuchConsumer: 404,
     errors.NoSuchRun: 404,
     errors.RefusedError: 409,
     errors.TooManyTasks: 429,
@@ -49,11 +50,18 @@ STATUS: Mapping[type[errors.StrandlineError], int] = {
     errors.DuplicateNumbers: 409,
     errors.LeaseLost: 409,
     errors.ReferencesTooMany: 409,
-    errors.MarkMoved: 409,
+    errors.WatermarkMoved: 409,
 }
 
 _MISSING = {
-    kind.__name__ for kind in (errors.NoSuchDataset, errors.NoSuchSink, errors.NoSuchFollower, errors.NoSuchRun)
+    kind.__name__
+    for kind in (
+        errors.NoSuchDataset,
+        errors.NoSuchSink,
+        errors.NoSuchFollower,
+        errors.NoSuchConsumer,
+        errors.NoSuchRun,
+    )
 }
 _AGAIN = "Send the same request again later."
 _LIMITED_HINT = "It does not exist, or your token is not for its dataset."
@@ -61,7 +69,7 @@ _LIMITED_HINT = "It does not exist, or your token is not for its dataset."
 
 @dataclass(frozen=True, slots=True)
 class ProblemKind:
-    """A problem that does not come from the error tree."""
+    """What kind of problem it is: its name, the last part of its type, and what all of the kind have in common."""
 
     name: str
     status: int
@@ -94,7 +102,7 @@ class Problem(Exception):
 
     kind: ProblemKind
     detail: str
-    hint: str  # what to do
+    hint: str | None  # what to do
     headers: Mapping[str, str] = field(default_factory=dict)
     more: Mapping[str, Any] = field(default_factory=dict)
 
@@ -122,7 +130,7 @@ def too_many(detail: str, retry_after_seconds: int) -> Problem:
 def ledger_away(error: errors.StrandlineError, retry_after_seconds: int) -> Problem:
     """For callers that nobody knows yet: the error's own words, which may name a path or an address, go to the log."""
     log.warning("the ledger cannot be asked who sends a request: %s", error.message)
-    detail = "the ledger does not answer, so nobody can tell who sends this request"
+    detail = "the ledger does not answer, so the sender of this request cannot be verified"
     return Problem(LEDGER_AWAY, detail, "Try again later.", {"Retry-After": str(retry_after_seconds)})
 
 
@@ -133,39 +141,29 @@ def malformed(found: Sequence[Mapping[str, Any]]) -> Problem:
     return Problem(MALFORMED, first, _DESCRIPTION, more={"errors": said})
 
 
-def type_of(error: type[errors.StrandlineError]) -> str:
-    words = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", error.__name__.removesuffix("Error")).lower()
-    return f"{_TYPES}{words}"
-
-
 def status_of(error: type[errors.StrandlineError]) -> int:
     return next(STATUS[base] for base in error.__mro__ if base in STATUS)
 
 
-def _title(error: type[errors.StrandlineError]) -> str:
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", error.__name__.removesuffix("Error")).lower()
-
-
-def problem_document(
-    type: str, title: str, status: int, detail: str, hint: str | None, retryable: bool, more: Mapping[str, Any]
-) -> Document:
-    return {
-        "type": type,
-        "title": title,
-        "status": status,
-        "detail": detail,
-        "hint": hint,
-        "retryable": retryable,
-        **more,
-    }
+def _kind_of(error: type[errors.StrandlineError], *, retryable: bool = False) -> ProblemKind:
+    title = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", error.__name__.removesuffix("Error")).lower()
+    return ProblemKind(title.replace(" ", "-"), status_of(error), title, retryable)
 
 
 def of_problem(problem: Problem) -> Response:
     kind = problem.kind
-    document = problem_document(
-        f"{_TYPES}{kind.name}", kind.title, kind.status, problem.detail, problem.hint, kind.retryable, problem.more
-    )
-    return _answer(document, problem.headers)
+    document = {
+        "type": f"{_TYPES}{kind.name}",
+        "title": kind.title,
+        "status": kind.status,
+        "detail": problem.detail,
+        "hint": problem.hint,
+        "retryable": kind.retryable,
+        **problem.more,
+    }
+    # `replace`: a message may quote a name that is no valid text
+    text = json_text(masked_within(document)).encode("utf-8", "replace")
+    return Response(text, kind.status, dict(problem.headers), MEDIA_TYPE)
 
 
 def hint_for(kind: str, hint: str | None, *, limited: bool) -> str | None:
@@ -176,22 +174,13 @@ def hint_for(kind: str, hint: str | None, *, limited: bool) -> str | None:
 
 def of_error(error: errors.StrandlineError, retry_after_seconds: int, *, limited: bool) -> Response:
     """`limited`: the caller sees only some datasets."""
-    kind = type(error)
-    hint = hint_for(kind.__name__, error.hint, limited=limited) or (_AGAIN if error.retryable else None)
-    status = status_of(kind)
-    headers = {"Retry-After": str(retry_after_seconds)} if error.retryable and status in (409, 429, 503) else {}
-    return _answer(
-        problem_document(type_of(kind), _title(kind), status, error.message, hint, error.retryable, {}), headers
-    )
+    kind = _kind_of(type(error), retryable=error.retryable)
+    hint = hint_for(type(error).__name__, error.hint, limited=limited) or (_AGAIN if error.retryable else None)
+    headers = {"Retry-After": str(retry_after_seconds)} if error.retryable and kind.status in (409, 429, 503) else {}
+    return of_problem(Problem(kind, error.message, hint, headers))
 
 
 def of_unexpected(error: BaseException) -> Response:
     """Its message stays in the log: it may quote anything."""
     log.error("a request failed in a way that nobody foresaw", exc_info=error)
     return of_problem(Problem(UNEXPECTED, "the server's log says what happened", "Please report it."))
-
-
-def _answer(document: Document, headers: Mapping[str, str]) -> Response:
-    # `replace`: a message may quote a name that is no valid text
-    text = json_text(masked_within(document)).encode("utf-8", "replace")
-    return Response(text, document["status"], dict(headers), MEDIA_TYPE)

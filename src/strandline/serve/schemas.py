@@ -1,17 +1,16 @@
-"""The schemas of what the API answers, by the values behind them and `status/documents.py`."""
+"""The schemas of what the API answers, by the values behind them and `status/documents/lake_documents.py`."""
 
 from __future__ import annotations
 
-from strandline.core.arbiter import Record
 from strandline.core.delivery_types import SinkRecord
-from strandline.core.reconcile_records import Outcome, Swept
-from strandline.core.reconcile_records import Run as ReconcileRun
+from strandline.core.records.reconcile_records import ReconcileRun, SweepOutcome, Swept
+from strandline.core.sites.arbiter import LeaderRecord
 from strandline.core.types import Dataset, ItemKind
 from strandline.ledger.audit import AuditEvent
-from strandline.ledger.maintain.runs import Run as MaintenanceRun
+from strandline.ledger.maintain.runs import MaintenanceRun
 from strandline.ledger.receive.tokens import Token
-from strandline.ledger.replicate.cuts import SetAside
-from strandline.ledger.replicate.followers import Follower
+from strandline.ledger.replicate.cuts import CutFolder
+from strandline.ledger.replicate.followers import RegisteredFollower
 from strandline.ledger.tasks import Task
 from strandline.serve.describe import (
     ANY,
@@ -31,15 +30,16 @@ from strandline.serve.describe import (
     or_null,
     without,
 )
+from strandline.status.consumers import ConsumerStatus
+from strandline.status.documents.reconcile_documents import NOT_KNOWN_AT_FIRST, SHOWN_OF_ANY_RUN
+from strandline.status.documents.replication_documents import NOT_SHOWN_OF_RECORD
 from strandline.status.followers import FollowerStatus
 from strandline.status.leadership import ArbiterStatus, Leadership
-from strandline.status.reconcile_documents import NOT_KNOWN_AT_FIRST, SHOWN_OF_ANY_RUN
+from strandline.status.problems.status_problem import StatusProblem
 from strandline.status.reconciliation import Reconciliation
 from strandline.status.replication import FollowedStatus, SiteStatus
-from strandline.status.replication_documents import NOT_SHOWN_OF_RECORD
 from strandline.status.report import LakeStatus
 from strandline.status.sinks import SinkStatus
-from strandline.status.status_problem import StatusProblem
 
 _WHO: dict[str, Schema] = {"actor": or_null(TEXT), "trigger": or_null(TEXT)}
 _SPAN = fields(**{"from": or_null(NUMBER), "to": or_null(NUMBER)})
@@ -101,18 +101,19 @@ SINK_REMOVED = fields(
     open_intents=COUNT,
     quarantined_rows=COUNT,
 )
+CONSUMER = of_value(ConsumerStatus)
 FOLLOWED_SHARD = of_value(FollowedStatus)
 FOLLOWER_SHARD = of_value(FollowerStatus)
-_ARBITER = also(of_value(ArbiterStatus), record=or_null(without(of_value(Record), *NOT_SHOWN_OF_RECORD)))
+_ARBITER = also(of_value(ArbiterStatus), record=or_null(without(of_value(LeaderRecord), *NOT_SHOWN_OF_RECORD)))
 REPLICATION = also(
     of_value(SiteStatus),
     lake=TEXT,
     leadership=also(of_value(Leadership), arbiter=or_null(_ARBITER)),
-    **first_of("set_aside", of_value(SetAside), None),
+    **first_of("set_aside", of_value(CutFolder), None),
     **first_of("shards", FOLLOWED_SHARD, "GET …/replication/shards"),
     **first_of("followers", FOLLOWER_SHARD, "GET …/replication/followers"),
 )
-FOLLOWER = also(without(of_value(Follower), "id", "token"), datasets=or_null(list_of(TEXT)))
+FOLLOWER = also(without(of_value(RegisteredFollower), "id", "token"), datasets=or_null(list_of(TEXT)))
 FOLLOWER_WITH_SHARDS = also(FOLLOWER, **first_of("shards", FOLLOWER_SHARD, "GET …/replication/followers/{name}/shards"))
 QUARANTINED_ROW = fields(
     sink=TEXT,
@@ -132,7 +133,7 @@ MAINTENANCE_RUN = also(
     seconds=or_null({"type": "number"}),
     **_WHO,
 )
-_OF_OUTCOME = without(of_value(Outcome), "tables", "sequences", "vanished", "clock", "settled")["properties"]
+_OF_OUTCOME = without(of_value(SweepOutcome), "tables", "sequences", "vanished", "clock", "settled")["properties"]
 RECONCILE_RUN = also(
     also(without(of_value(ReconcileRun), "id", "asked", "outcome", "folder", "actor"), **_WHO),
     run=NUMBER,

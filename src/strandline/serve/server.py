@@ -1,4 +1,4 @@
-"""Serves a lake until it is told to stop."""
+"""Serves a lake until it gets a signal to stop."""
 
 from __future__ import annotations
 

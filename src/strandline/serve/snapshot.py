@@ -16,13 +16,13 @@ from typing import Generic, Protocol, TypeVar
 
 from strandline.core.documents import json_text
 from strandline.core.errors import StorageError
-from strandline.status import documents
+from strandline.status.documents import lake_documents
 from strandline.status.reconcile import NOT_YET
 from strandline.status.replication import site_of
 from strandline.status.report import LakeStatus
 from strandline.status.status_text import LakeStatusText
 
-READING_SECONDS_MAX = 30.0  # whoever asks wants an answer, also if the lake gives none
+READING_SECONDS_MAX = 30.0  # a client gets an answer, also while the lake gives none
 _GZIP_LEVEL = 3  # a document of a megabyte in some 10 ms
 _CUTS_MAX = 64  # texts for limited tokens that are kept of one reading
 
@@ -62,7 +62,7 @@ class StatusSnapshot:
         if datasets is None:
             return self.text
         if (found := self._cuts.get(datasets)) is None:
-            cut = documents.lake_status(only_of(self.status, datasets)) | {"sequence": None}
+            cut = lake_documents.lake_status(only_of(self.status, datasets)) | {"sequence": None}
             found = _text_of(_bytes_of(json_text(cut)))
             if len(self._cuts) < _CUTS_MAX:
                 self._cuts[datasets] = found
@@ -110,6 +110,7 @@ def only_of(found: LakeStatus, datasets: tuple[str, ...]) -> LakeStatus:
         datasets=tuple(d for d in found.datasets if d.name in names),
         sinks=tuple(s for s in found.sinks if s.dataset in names),
         followers=tuple(f for f in found.followers if f.dataset in names),
+        consumers=tuple(c for c in found.consumers if c.dataset in names),
         site=site_of(found.site, names),
         receive=tuple(r for r in found.receive or () if r.dataset in names) or None,
         maintenance=None
@@ -154,7 +155,7 @@ class Snapshots(Generic[_S]):
         return max(0.0, self._clock() - snapshot.began)
 
     def outdate(self) -> None:
-        """This process has changed something: whoever asks from now on sees it."""
+        """This process has changed something: every later answer shows it."""
         self._changed_at = self._clock()
 
     async def newest(self) -> _S:
@@ -173,7 +174,7 @@ class Snapshots(Generic[_S]):
             # One that began before the change does not show it; then another one follows.
             reading = self._start_reading()
             await asyncio.wait({reading}, timeout=READING_SECONDS_MAX)
-            if not reading.done():  # it goes on: whoever asks next finds it, and starts no other
+            if not reading.done():  # it continues: the next request waits for the same one
                 raise StorageError(
                     f"the lake has not been read for {READING_SECONDS_MAX:g} s",
                     hint="Check that the ledger and the catalog can be reached from the server.",
@@ -215,7 +216,7 @@ class StatusSnapshots(Snapshots[StatusSnapshot]):
 
         def read(began: float, last: StatusSnapshot | None) -> StatusSnapshot:
             found = StatusSnapshot(load(), began, count_rows(), spelling.text)
-            # Whoever asked for the text of the last one will ask again.
+            # Clients that asked for the text of the last one will ask again.
             return found.spelled() if last is not None and last.is_spelled else found
 
         super().__init__(read, in_thread, measured=measured, refresh_seconds=refresh_seconds, clock=clock)

@@ -49,7 +49,7 @@ class LongWork:
         begun: Future[int] = Future()
         called_off = threading.Event()
 
-        def told(run: int) -> None:
+        def note_begun(run: int) -> None:
             with self._lock:
                 self._here[kind, run] = called_off
             begun.set_result(run)
@@ -57,7 +57,7 @@ class LongWork:
         def run() -> None:
             try:
                 with called_off_by(called_off):
-                    work(called_off, told)
+                    work(called_off, note_begun)
             except BaseException as e:
                 if begun.done():
                     if not isinstance(e, StrandlineError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from strandline.core.wording import part, plural
+from strandline.core.text.wording import part, plural
 
 if TYPE_CHECKING:
     from strandline.ledger.tasks import Task

@@ -27,9 +27,9 @@ class FollowerStatus:
     added_at: datetime
 
 
-def read_followers(connection: Connection, now: datetime | None = None) -> tuple[FollowerStatus, ...]:
-    at = now or utc_now()
-    return tuple(_status(lag, at) for lag in read_lags(connection))
+def read_followers(connection: Connection) -> tuple[FollowerStatus, ...]:
+    now = utc_now()
+    return tuple(_status(lag, now) for lag in read_lags(connection))
 
 
 def load_followers(ledger: Ledger) -> tuple[FollowerStatus, ...]:

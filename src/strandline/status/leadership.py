@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from strandline.core.arbiter import Record
+from strandline.core.sites.arbiter import LeaderRecord
 from strandline.ledger.engine import Connection
 from strandline.ledger.replicate import followers, sites
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class ArbiterStatus:
     place: str
     trouble: str | None  # why its record could not be read
-    record: Record | None  # None: nobody has written one, or it did not answer
+    record: LeaderRecord | None  # None: nobody has written one, or it did not answer
     lease_seconds: float  # for how long a leader may take rows without it
     lease_seconds_left: float | None  # of this process; None: it has no lease
 
@@ -37,7 +37,7 @@ class CandidateStatus:
 class Leadership:
     role: str
     term: int
-    number: int | None  # of this site; None: it has no terms of its own
+    number: int | None  # of this site; None: it begins no terms
     superseded_term: int | None  # another site leads in this higher term, and this one takes no more rows
     superseded_by: str | None  # that site's address or name
     promoting: bool  # a promotion of this site is under way
@@ -47,7 +47,7 @@ class Leadership:
 
     @property
     def replaced(self) -> str | None:
-        """In words: who leads in place of this site; None if it has heard of nobody."""
+        """In words: who leads in place of this site; None if it knows of no other leader."""
         return sites.in_place_of(self.term, self.superseded_term, self.superseded_by)
 
 
@@ -90,7 +90,7 @@ def last_of_arbiter(replication: Replication) -> ArbiterStatus | None:
 
 def _status(replication: Replication, found: ArbiterAnswer) -> ArbiterStatus:
     lease = replication.lease
-    assert lease is not None  # whoever has an arbiter has one
+    assert lease is not None  # a site with an arbiter has one
     return ArbiterStatus(found.place, found.trouble, found.record, lease.seconds, lease.seconds_left)
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from strandline.core.settings import LakeConfig
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.core.types import Dataset
 from strandline.ledger import applied_settings
 from strandline.ledger.engine import Connection, utc_now
 from strandline.ledger.ingest import datasets
 from strandline.ledger.maintain import floors, retention_holds, runs
 from strandline.ledger.maintain.retention_holds import Hold
-from strandline.ledger.maintain.runs import Run
+from strandline.ledger.maintain.runs import MaintenanceRun
 from strandline.ledger.replicate import leader_sinks
 
 
@@ -24,7 +24,7 @@ class DatasetMaintenance:
     dataset: str
     floor: int | None  # retention may have deleted rows at or below it; None: it never deleted any
     held_by: tuple[Hold, ...]  # sinks, also those of the leader, that lack rows which are due, so that those rows stay
-    last: tuple[Run, ...]  # the newest run of each kind, without dry runs
+    last: tuple[MaintenanceRun, ...]  # the newest run of each kind, without dry runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ def read_maintenance(
     settings = effective.maintain
     unknown = sorted(set(settings.rules()) - {d.name for d in known})
     now, lease_seconds = utc_now(), config.settings.ingest.lease_seconds
-    told = {id: tuple(run.told(now, lease_seconds=lease_seconds) for run in some) for id, some in last.items()}
+    shown = {id: tuple(run.as_of(now, lease_seconds=lease_seconds) for run in some) for id, some in last.items()}
     found = tuple(
-        DatasetMaintenance(d.name, floor_of.get(d.id), tuple(held_by.get(d.id, ())), told.get(d.id, ())) for d in known
+        DatasetMaintenance(d.name, floor_of.get(d.id), tuple(held_by.get(d.id, ())), shown.get(d.id, ())) for d in known
     )
     return MaintenanceStatus(settings.schedules(), tuple(unknown), effective.overridden, found)

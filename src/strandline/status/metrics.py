@@ -11,17 +11,18 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample as PrometheusSample
 
-from strandline.core.settings import LakeConfig
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.ledger.engine import Ledger
 from strandline.ledger.ingest.dataset_report import DatasetFacts, read_datasets
 from strandline.ledger.receive import receive_holds
+from strandline.status.consumers import ConsumerStatus, read_consumers
 from strandline.status.followers import FollowerStatus, read_followers
 from strandline.status.leadership import UNASKED, ArbiterStatus, Leadership, read_leadership
 from strandline.status.maintenance import DatasetMaintenance, MaintenanceStatus, read_maintenance
 from strandline.status.receive import ReceiveStatus, read_receive
 from strandline.status.reconcile import ReconcileStatus, read_reconcile
 from strandline.status.replication import LEADS, SiteStatus, read_site
-from strandline.status.whole_sinks import SinkTotals, read_totals
+from strandline.status.whole_sinks import WholeSink, read_whole_sinks
 
 PREFIX = "strandline_"
 HELP: Mapping[str, str] = {
@@ -34,7 +35,7 @@ HELP: Mapping[str, str] = {
     "sink_held_rows": "Rows that are due for deletion and stay, because the sink does not have them.",
     "sink_held_since_timestamp_seconds": "Since when the sink holds retention back; absent while it does not.",
     "sink_lost_rows": "Rows that were deleted before the sink had them, in this generation of it.",
-    "sink_unknown_losses": "Ranges of sequence numbers of which nobody can tell how many rows the sink lost.",
+    "sink_unknown_losses": "Ranges of sequence numbers in which the sink lost an unknown number of rows.",
     "received_waiting_rows": "Rows that were received over HTTP and wait to be ingested.",
     "received_waiting_bytes": "Bytes of their files in the spool.",
     "received_oldest_timestamp_seconds": "When the oldest of them was received; absent while there is none.",
@@ -53,6 +54,12 @@ HELP: Mapping[str, str] = {
     "dataset_refused": "1 while reads, ingest and delivery are refused, or in doubt: `strandline status` says why.",
     "dataset_floor": "Rows up to this sequence number may have been deleted by retention.",
     "dataset_held_rows": "Rows that are due for deletion and stay, for the sink that holds the most of them.",
+    "consumer_watermark": "The consumer has every row up to this sequence number; absent while it has none.",
+    "consumer_lag_rows": "Settled rows that the consumer does not have yet.",
+    "consumer_lag_seconds": "For how long the oldest of them has been settled.",
+    "consumer_heard_of_timestamp_seconds": "When the consumer last said how far it is; absent until then.",
+    "consumer_held_since_timestamp_seconds": "Since when retention keeps due rows for it; absent while it does not.",
+    "consumer_dropped_upto": "Retention has deleted rows up to this sequence number that it did not have; else absent.",
     "follower_lag_segments": "Settled segments of the shard that the follower has not applied yet.",
     "follower_lag_rows": "Rows in them.",
     "follower_lag_seconds": "For how long the oldest of them has been published.",
@@ -109,6 +116,7 @@ _LABELS_OF = {
     "sink": ("sink", "dataset"),
     "received": ("dataset",),
     "dataset": ("dataset",),
+    "consumer": ("consumer", "dataset"),
     "follower": ("follower", "dataset", "shard"),
     "site": (),
     "arbiter": (),
@@ -123,20 +131,22 @@ LABELS: Mapping[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class MetricSample:
     name: str
     labels: Mapping[str, str]
     value: float
 
 
-def load_samples(config: LakeConfig, ledger: Ledger, lake: str, arbiter: ArbiterStatus | None = None) -> list[Sample]:
+def load_samples(
+    config: LakeConfig, ledger: Ledger, lake: str, arbiter: ArbiterStatus | None = None
+) -> list[MetricSample]:
     """From the ledger, and what the arbiter said, if somebody has asked it. What it costs follows the number of sinks
     and datasets, not that of partitions."""
     with ledger.read_at_once() as connection:
         datasets, held = read_datasets(connection), receive_holds.list_holds(connection)
         known = [facts.dataset for facts in datasets]
         return samples(
-            read_totals(connection, lake, known),
+            read_whole_sinks(connection, lake, known),
             read_maintenance(config, connection, known),
             read_reconcile(connection, config),
             read_receive(connection) or (),
@@ -145,11 +155,12 @@ def load_samples(config: LakeConfig, ledger: Ledger, lake: str, arbiter: Arbiter
             read_followers(connection),
             read_site(config, connection),
             read_leadership(connection, arbiter),
+            read_consumers(connection),
         )
 
 
 def samples(
-    sinks: Sequence[SinkTotals],
+    sinks: Sequence[WholeSink],
     maintenance: MaintenanceStatus | None,
     reconcile: ReconcileStatus,
     received: Sequence[ReceiveStatus] = (),
@@ -158,7 +169,8 @@ def samples(
     followers: Sequence[FollowerStatus] = (),
     site: SiteStatus = LEADS,
     leadership: Leadership = UNASKED,
-) -> list[Sample]:
+    consumers: Sequence[ConsumerStatus] = (),
+) -> list[MetricSample]:
     """What is not known is left out. `receivers_held`: datasets whose receiver holds."""
     found = [
         *_of_sinks(sinks),
@@ -166,15 +178,26 @@ def samples(
         *(("received_held", {"dataset": name}, 1) for name in receivers_held),
         *(s for facts in datasets for s in _of_table(facts)),
         *(s for d in (maintenance.datasets if maintenance else ()) for s in _of_dataset(d)),
+        *(s for one in consumers for s in _of_consumer(one)),
         *(s for shard in followers for s in _of_follower(shard)),
         *_of_site(site),
         *_of_leadership(leadership),
         *_of_reconciler(reconcile),
     ]
-    return [Sample(PREFIX + name, labels, float(value)) for name, labels, value in found if value is not None]
+    return [MetricSample(PREFIX + name, labels, float(value)) for name, labels, value in found if value is not None]
 
 
 _NamedValue = tuple[str, dict[str, str], float | None]
+
+
+def _of_consumer(one: ConsumerStatus) -> Iterator[_NamedValue]:
+    labels = {"consumer": one.name, "dataset": one.dataset}
+    yield "consumer_watermark", labels, one.watermark
+    yield "consumer_lag_rows", labels, one.lag_rows
+    yield "consumer_lag_seconds", labels, one.lag_seconds
+    yield "consumer_heard_of_timestamp_seconds", labels, _seconds(one.told_at)
+    yield "consumer_held_since_timestamp_seconds", labels, _seconds(one.held_since)
+    yield "consumer_dropped_upto", labels, one.dropped_upto
 
 
 def _of_follower(shard: FollowerStatus) -> Iterator[_NamedValue]:
@@ -214,19 +237,19 @@ def _of_leadership(found: Leadership) -> Iterator[_NamedValue]:
         yield "site_member", {"follower": one.name}, int(one.member)
 
 
-def _of_sinks(sinks: Sequence[SinkTotals]) -> Iterator[_NamedValue]:
+def _of_sinks(sinks: Sequence[WholeSink]) -> Iterator[_NamedValue]:
     for one in sinks:
-        labels = {"sink": one.name, "dataset": one.dataset}
+        labels = {"sink": one.sink.name, "dataset": one.dataset_name}
         yield "sink_lag_rows", labels, one.lag_rows
         yield "sink_lag_seconds", labels, one.lag_seconds
         yield "sink_state", {**labels, "state": one.state}, 1
-        yield "sink_failed_ticks", labels, one.retries
-        yield "sink_delivered_rows", labels, one.exported
-        yield "sink_quarantined_rows", labels, one.quarantined
+        yield "sink_failed_ticks", labels, one.sink.failures
+        yield "sink_delivered_rows", labels, one.exported_rows
+        yield "sink_quarantined_rows", labels, one.quarantined_rows
         yield "sink_held_rows", labels, one.held_rows
         yield "sink_held_since_timestamp_seconds", labels, _seconds(one.held_since)
-        yield "sink_lost_rows", labels, one.lost_rows
-        yield "sink_unknown_losses", labels, one.unknown_losses
+        yield "sink_lost_rows", labels, one.lost.rows
+        yield "sink_unknown_losses", labels, one.lost.unknown
 
 
 def _of_receiver(received: Sequence[ReceiveStatus]) -> Iterator[_NamedValue]:
@@ -291,14 +314,14 @@ def _seconds(moment: datetime | None) -> float | None:
     return None if moment is None else moment.timestamp()
 
 
-def exposition(found: Sequence[Sample]) -> str:
+def exposition(found: Sequence[MetricSample]) -> str:
     """The text format of Prometheus. A name's samples come together, under its help."""
     return generate_latest(_Gauges(found)).decode()
 
 
 class _Gauges(Collector):
-    def __init__(self, found: Sequence[Sample]) -> None:
-        self._by_name: dict[str, list[Sample]] = {}
+    def __init__(self, found: Sequence[MetricSample]) -> None:
+        self._by_name: dict[str, list[MetricSample]] = {}
         for s in found:
             self._by_name.setdefault(s.name, []).append(s)
 

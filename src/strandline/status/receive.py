@@ -11,7 +11,7 @@ from strandline.ledger.receive.receive_report import Waiting, WaitingBatch
 
 
 @dataclass(frozen=True, slots=True)
-class SetAside:
+class WaitingBodies:
     """Bodies that could not be ingested and wait for a person."""
 
     bodies: int
@@ -27,7 +27,7 @@ class Unrecorded:
     reason: str | None  # of the first; None if that is not among the few that are stored by name
 
 
-_NOTHING_ASIDE = SetAside(0, 0, 0)
+_NOTHING_ASIDE = WaitingBodies(0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class ReceiveStatus:
     bytes: int
     oldest: datetime | None
     batches: tuple[WaitingBatch, ...]
-    set_aside: SetAside
+    set_aside: WaitingBodies
     dropped: bool  # the dataset was dropped, so nobody ingests them any more
     unrecorded: Unrecorded = Unrecorded(0, None)
 
@@ -67,6 +67,6 @@ def _status(w: Waiting) -> ReceiveStatus:
         now.bytes,
         now.oldest,
         w.batches,
-        SetAside(aside.bodies, aside.rows, aside.bytes),
+        WaitingBodies(aside.bodies, aside.rows, aside.bytes),
         w.is_dropped,
     )

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from strandline.core.documents import fields_of
-from strandline.core.reconcile_records import Run
-from strandline.core.settings import LakeConfig
+from strandline.core.records.reconcile_records import ReconcileRun
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.ledger.engine import Connection
 from strandline.ledger.reconcile import reconcile_runs
 
@@ -70,7 +70,7 @@ def read_reconcile(connection: Connection, config: LakeConfig) -> ReconcileStatu
     )
 
 
-def _compared(run: Run) -> Compared:
+def _compared(run: ReconcileRun) -> Compared:
     outcome = run.outcome
     found, done = outcome.found, outcome.done
     return Compared(

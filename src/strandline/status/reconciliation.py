@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from strandline.core.reconcile_records import Run, StorageKind
-from strandline.core.settings import LakeConfig
+from strandline.core.records.reconcile_records import ReconcileRun, StorageKind
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.ledger import applied_settings
 from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.reconcile import reconcile_runs
@@ -26,13 +26,13 @@ class Reconciliation:
     running: int | None  # the run that is under way
     report_only: bool  # whether a scheduled run only reports
     storage: StorageKind
-    last_run: Run | None  # the newest run, under way or not
+    last_run: ReconcileRun | None  # the newest run, under way or not
 
 
-def load_reconciliation(config: LakeConfig, ledger: Ledger, *, now: datetime | None = None) -> Reconciliation:
+def load_reconciliation(config: LakeConfig, ledger: Ledger) -> Reconciliation:
     from cronsim import CronSim
 
-    moment = now or utc_now()
+    moment = utc_now()
     with ledger.read() as connection:
         settings = applied_settings.effective(connection, config).reconcile
         newest = reconcile_runs.latest(connection, runs_max=1)

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from strandline.core.masking import masked
-from strandline.core.settings import LakeConfig
+from strandline.core.settings.lake_config import LakeConfig
+from strandline.core.text.masking import masked
 from strandline.ledger.engine import Connection, Ledger, utc_now
 from strandline.ledger.replicate import cuts, leader_contact, sites
-from strandline.ledger.replicate.cuts import PurgeGivenUp, SetAside
+from strandline.ledger.replicate.cuts import CutFolder, PurgeGivenUp
 from strandline.ledger.replicate.leader_contact import FollowStep
 from strandline.status.followers import FollowerStatus, read_followers
 from strandline.status.leadership import UNASKED, ArbiterStatus, Leadership, hidden, read_leadership
@@ -48,7 +48,7 @@ class FollowedStatus:
     applied: int  # its items are applied up to here; 0: none of them
     bound: int  # the leader's items up to here are on record; 0: none of them
     sealed: int | None  # up to here this site has everything of the dataset
-    leader_sealed: int | None  # the leader's seal, as its last offer said
+    leader_sealed: int | None  # the leader's seal, as it said last; None: it has none, or nobody knows
     is_behind: bool  # the ledger was lost or restored: no seal before it has caught up
     open_items: int  # recorded, and not applied yet
     open_rows: int | None  # in them
@@ -86,7 +86,7 @@ class ReplicationStatus:
     site: SiteStatus
     followers: tuple[FollowerStatus, ...]
     leadership: Leadership = UNASKED
-    set_aside: tuple[SetAside, ...] = ()  # rows and bodies of this site that a later leader has not; newest first
+    set_aside: tuple[CutFolder, ...] = ()  # rows and bodies of this site that a later leader has not; newest first
 
 
 def load_replication(
@@ -99,7 +99,7 @@ def load_replication(
             read_site(config, connection),
             read_followers(connection),
             read_leadership(connection, arbiter),
-            tuple(cuts.list_set_aside(connection)),
+            tuple(cuts.list_cut_folders(connection)),
         )
 
 
@@ -123,17 +123,17 @@ def site_of(site: SiteStatus, datasets: Collection[str]) -> SiteStatus:
     return replace(site, leader=hidden, shards=shards, purges_given_up=purges)
 
 
-def read_site(config: LakeConfig, connection: Connection, now: datetime | None = None) -> SiteStatus:
+def read_site(config: LakeConfig, connection: Connection) -> SiteStatus:
     """In a fixed number of queries; at a leader in one."""
     site, wait_for = sites.get(connection), config.settings.deliver.wait_for
     if not site.follows:
         return SiteStatus(site.role.value, site.term, wait_for)
     from strandline.ledger.replicate.following_report import read_followed  # only the status of a follower pays for it
 
-    at, contact = now or utc_now(), leader_contact.get(connection)
+    now, contact = utc_now(), leader_contact.get(connection)
     failure = contact.failure
     patience = QUIET_AFTER + timedelta(seconds=config.settings.follow.poll_seconds)
-    is_quiet = contact.answered_at is None or at - contact.answered_at > patience
+    is_quiet = contact.answered_at is None or now - contact.answered_at > patience
     is_quiet = is_quiet or (failure is not None and failure.step is FollowStep.ASK)
     leader = LeaderStatus(
         masked(site.leader or ""),
@@ -145,7 +145,7 @@ def read_site(config: LakeConfig, connection: Connection, now: datetime | None =
         None if failure is None else failure.hint,
     )
     followed = read_followed(connection)
-    shards = tuple(_shard(s, at, is_quiet=is_quiet) for s in followed)
+    shards = tuple(_shard(s, now, is_quiet=is_quiet) for s in followed)
     given_up = cuts.purges_given_up(connection, list({s.of.dataset: None for s in followed}))
     purges = tuple(map(_purge, given_up[:PURGES_MAX]))
     return SiteStatus(site.role.value, site.term, wait_for, leader, shards, purges)
@@ -157,7 +157,7 @@ def _purge(p: PurgeGivenUp) -> PurgeStatus:
 
 def _shard(s: FollowedShard, now: datetime, *, is_quiet: bool) -> FollowedStatus:
     # A leader that does not answer may have more, and one with a seal above the bound has.
-    is_known = not is_quiet and s.of.bound >= (s.of.leader_seal or 0)
+    is_known = not is_quiet and s.of.is_told and s.of.bound >= (s.of.leader_seal or 0)
     seconds = None
     if is_known:
         seconds = 0.0 if s.oldest is None else max(0.0, (now - s.oldest).total_seconds())

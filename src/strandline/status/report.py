@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from strandline.core.errors import StrandlineError, WitnessUnreadable
-from strandline.core.settings import LakeConfig
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.core.types import Reserved, TableCounts
 from strandline.iceberg.metadata.lineage import Memory
 from strandline.iceberg.metadata.metadata_peek import TableGlance
@@ -22,18 +22,15 @@ from strandline.ledger.receive import receive_holds
 from strandline.ledger.replicate import sites
 from strandline.ledger.witness import Witness
 from strandline.read import foreign_rows
+from strandline.status.consumers import ConsumerStatus, read_consumers
 from strandline.status.followers import FollowerStatus, read_followers
 from strandline.status.maintenance import MaintenanceStatus, read_maintenance
+from strandline.status.problems.status_problem import TABLE_GONE
 from strandline.status.receive import ReceiveStatus, read_receive
 from strandline.status.reconcile import NOT_YET, ReconcileStatus, read_reconcile
 from strandline.status.replication import LEADS, SiteStatus, read_site
 from strandline.status.sinks import SinkStatus, read_sinks
 from strandline.status.table_glances import NoGlance, TableGlances
-
-TABLE_GONE = (
-    "the catalog has no table of this name: put it back there, or remove its sinks and give the dataset up with "
-    "`strandline dataset drop`"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +72,7 @@ class LakeStatus:
     reconcile: ReconcileStatus = NOT_YET
     followers: tuple[FollowerStatus, ...] = ()
     site: SiteStatus = LEADS
+    consumers: tuple[ConsumerStatus, ...] = ()  # readers with a name
     replaced: str | None = None  # a leader that heard of a later one: who leads in its place
 
 
@@ -92,6 +90,7 @@ def load_status(
         maintenance = read_maintenance(config, connection, datasets)
         reconcile = read_reconcile(connection, config)
         followers, site = read_followers(connection), read_site(config, connection)
+        consumers = read_consumers(connection)
         replaced = sites.replaced(sites.get(connection))
     highest, problem = _witness(witness, counter.last, follows=site.leader is not None)
     tables = _Tables(config, ledger, counter.lake, known, glances or TableGlances(config))
@@ -109,6 +108,7 @@ def load_status(
         reconcile,
         followers,
         site,
+        consumers,
         replaced,
     )
 

@@ -8,14 +8,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 from strandline.core.delivery_types import NOT_PARTITIONED, Lane, SinkRecord
-from strandline.core.types import Dataset, Seq
 from strandline.ledger.deliver import delivery_report, lanes, sinks
-from strandline.ledger.deliver.delivery_report import Pace, ReportedIntent, UnderWay
+from strandline.ledger.deliver.delivery_report import ReportedIntent, UnderWay
 from strandline.ledger.engine import Connection, Ledger, utc_now
 from strandline.ledger.ingest import datasets
 from strandline.status.whole_sinks import BySink, WholeSink
+
+if TYPE_CHECKING:
+    from strandline.core.types import Dataset, Seq
+    from strandline.ledger.deliver.delivery_report import Pace
 
 TREND_MINUTES = 10
 
@@ -62,7 +66,8 @@ def load_sinks(
 
 
 def load_lanes(ledger: Ledger, lake: str, name: str) -> list[tuple[int, SinkStatus]]:
-    """Of one sink, each with its number in the ledger, oldest first. What stands for a sink without lanes has 0."""
+    """Of one sink, each with its number in the ledger, oldest first. A sink without lanes has one status, with
+    number 0."""
     with ledger.read_at_once() as connection:
         found = read_sinks(connection, lake, name)
         numbers = {one.partition: one.id for one in lanes.unchecked(connection, sinks.get(connection, name))}
@@ -108,9 +113,9 @@ class _SinkFacts(WholeSink):
     def __init__(self, found: _Delivery, sink: SinkRecord, lake: str, now: datetime) -> None:
         self.lanes = found.lanes.get(sink.id, [])
         promised = sum(u.rows_left for one in self.lanes if (u := found.under_way.get(one.id)) is not None)
-        super().__init__(found, sink, self.lanes, lake, now, promised=promised)
+        quarantined = sum(found.quarantined.get(one.id, 0) for one in self.lanes)
+        super().__init__(found, sink, self.lanes, lake, now, promised=promised, quarantined=quarantined)
         self.under_way, self.last, self.quarantined = found.under_way, found.last, found.quarantined
-        self.quarantined_rows = sum(found.quarantined.get(one.id, 0) for one in self.lanes)
         self.trend = trend(found.paces[sink.id], self.counted_lag_rows) if self.is_readable else "unknown"
 
     def statuses(self) -> list[SinkStatus]:
@@ -162,8 +167,8 @@ class _SinkFacts(WholeSink):
             self.unplanned_rows,
             self.lag_rows,
             self.lag_seconds,
-            0 if self.hold is None else self.hold.rows,
-            None if self.hold is None else self.hold.since,
+            self.held_rows,
+            self.held_since,
             self.lost.rows,
             self.lost.unknown,
             sink.failing_since,

@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from strandline.core.documents import json_array, json_object, json_text
-from strandline.status import documents
+from strandline.status.consumers import ConsumerStatus
+from strandline.status.documents import lake_documents
 from strandline.status.followers import FollowerStatus
 from strandline.status.maintenance import DatasetMaintenance
 from strandline.status.report import DatasetStatus, LakeStatus
@@ -23,9 +24,10 @@ class LakeStatusText:
 
     def __init__(self) -> None:
         self._datasets = _Items[DatasetStatus](lambda d: d)
-        self._sinks = _Items[SinkStatus](documents.sink_status)
+        self._sinks = _Items[SinkStatus](lake_documents.sink_status)
+        self._consumers = _Items[ConsumerStatus](lambda c: c)
         self._followers = _Items[FollowerStatus](lambda f: f)
-        self._maintenance = _Items[DatasetMaintenance](documents.dataset_maintenance)
+        self._maintenance = _Items[DatasetMaintenance](lake_documents.dataset_maintenance)
 
     def text(self, found: LakeStatus) -> str:
         care = found.maintenance
@@ -34,12 +36,14 @@ class LakeStatusText:
             datasets=(),
             sinks=(),
             followers=(),
+            consumers=(),
             maintenance=None if care is None else replace(care, datasets=()),
         )
-        document = documents.lake_status(few) | {"problems": documents.problems(found)}
+        document = lake_documents.lake_status(few) | {"problems": lake_documents.problems(found)}
         texts = {name: json_text(value) for name, value in document.items()} | {
             "datasets": self._datasets.text(found.datasets),
             "sinks": self._sinks.text(found.sinks),
+            "consumers": self._consumers.text(found.consumers),
             "followers": self._followers.text(found.followers),
         }
         if care is not None:

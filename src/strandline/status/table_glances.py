@@ -11,7 +11,7 @@ from enum import Enum
 from pathlib import Path
 
 from strandline.core.errors import StorageError, StrandlineError
-from strandline.core.settings import LakeConfig
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.core.types import Dataset
 from strandline.iceberg.metadata.identifier import parse_identifier
 from strandline.iceberg.metadata.lineage import Memory
@@ -25,7 +25,7 @@ from strandline.iceberg.metadata.metadata_peek import (
 )
 from strandline.read import rollback
 
-CATALOG_SECONDS_MAX = 5.0  # whoever asks for the status wants an answer, also if the catalog gives none
+CATALOG_SECONDS_MAX = 5.0  # `status` answers, also while the catalog does not
 _LEFT_ALONE_SECONDS = 15.0  # a catalog that hangs is not asked by every reading of the status
 
 

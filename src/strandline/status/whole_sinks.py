@@ -6,16 +6,18 @@ It reads only the ledger. What is unknown is None, never 0.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING
 
-from strandline.core.delivery_types import SinkId, SinkRecord, SinkState
-from strandline.core.errors import MarkUnreadable
-from strandline.core.types import Dataset
+from strandline.core.delivery_types import Lane, SinkId, SinkRecord, SinkState
+from strandline.core.errors import WatermarkUnreadable
 from strandline.ledger.deliver import delivery_report, lanes, sinks
-from strandline.ledger.deliver.lanes import Marked
+from strandline.ledger.deliver.lanes import EqualLanes
 from strandline.ledger.engine import Connection, utc_now
 from strandline.ledger.maintain import retention_holds
+
+if TYPE_CHECKING:
+    from strandline.core.types import Dataset
 
 
 class BySink:
@@ -30,21 +32,32 @@ class BySink:
 
 
 class WholeSink:
-    """What is the same for all partitions of a sink."""
+    """A sink without its partitions: what is the same for all of them, and the sums."""
 
     def __init__(
-        self, found: BySink, sink: SinkRecord, marked: Sequence[Marked], lake: str, now: datetime, *, promised: int
+        self,
+        found: BySink,
+        sink: SinkRecord,
+        marked: Sequence[Lane | EqualLanes],
+        lake: str,
+        now: datetime,
+        *,
+        promised: int,
+        quarantined: int,
     ) -> None:
-        """`promised` rows are in open intents and have not landed."""
+        """`promised` rows are in open intents and have not landed; `quarantined` ones the sink refused."""
         self.sink, self.now, self.state = sink, now, state_of(sink)
         dataset = found.datasets.get(sink.dataset)
         self.dataset_name = dataset.name if dataset else found.dataset_names[sink.id]
         self.is_readable, self.problem = _checked(marked, sink, dataset, lake)
         held = () if dataset is None else found.holds.get(dataset.id, ())
-        self.hold = next((h for h in held if h.sink == sink.id), None)
+        hold = next((h for h in held if h.sink == sink.id), None)
+        self.held_rows: int | None = 0 if hold is None else hold.rows
+        self.held_since: datetime | None = None if hold is None else hold.since
         self.lost = found.losses.get(sink.id, delivery_report.NOTHING_LOST)
         backlog = found.backlogs[sink.id]
-        self.unplanned_rows = backlog.unplanned_rows
+        self.quarantined_rows, self.unplanned_rows = quarantined, backlog.unplanned_rows
+        self.exported_rows = sum(m.exported for m in marked) if self.is_readable else None
         self.counted_lag_rows = backlog.unplanned_rows + promised if backlog.is_counted else None
         # Of watermarks that contradict themselves nobody knows what the sink lacks.
         self.lag_rows = self.counted_lag_rows if self.is_readable else None
@@ -54,13 +67,15 @@ class WholeSink:
         return max(0.0, round((self.now - since).total_seconds(), 3))
 
 
-def _checked(marked: Sequence[Marked], sink: SinkRecord, dataset: Dataset | None, lake: str) -> tuple[bool, str | None]:
+def _checked(
+    marked: Sequence[Lane | EqualLanes], sink: SinkRecord, dataset: Dataset | None, lake: str
+) -> tuple[bool, str | None]:
     """Whether the watermarks can be used, and what is wrong."""
     if dataset is None:
         return True, "its dataset was dropped"
     try:
         lanes.check(marked, sink, lake=lake, dataset=dataset.uuid)
-    except MarkUnreadable as e:
+    except WatermarkUnreadable as e:
         return False, e.message
     return True, None
 
@@ -70,53 +85,21 @@ def state_of(sink: SinkRecord) -> str:
     return "waiting" if waits else sink.state.value
 
 
-@dataclass(frozen=True, slots=True)
-class SinkTotals:
-    """A sink as a whole. As `SinkStatus` has it, with the sums of all partitions."""
-
-    name: str
-    dataset: str
-    state: str
-    retries: int
-    lag_rows: int | None
-    lag_seconds: float | None
-    exported: int | None
-    quarantined: int
-    held_rows: int | None
-    held_since: datetime | None
-    lost_rows: int
-    unknown_losses: int
-
-
-def read_totals(
+def read_whole_sinks(
     connection: Connection, lake: str, known: Sequence[Dataset], *, now: datetime | None = None
-) -> tuple[SinkTotals, ...]:
-    """Of all sinks, in a fixed number of queries. `connection` must be one of `read_at_once`; `known` are all datasets
+) -> list[WholeSink]:
+    """All sinks, in a fixed number of queries. `connection` must be one of `read_at_once`; `known` are all datasets
     that were not dropped."""
     chosen, moment = sinks.list_sinks(connection), now or utc_now()
     if not chosen:
-        return ()
+        return []
     found = BySink(connection, known)
-    equal, promised = lanes.unchecked_by_mark(connection), delivery_report.rows_left(connection)
-    quarantined = delivery_report.quarantined_by_sink(connection)
-    totals = []
-    for record in chosen:
-        marked = equal.get(record.id, [])
-        one = WholeSink(found, record, marked, lake, moment, promised=promised.get(record.id, 0))
-        totals.append(
-            SinkTotals(
-                record.name,
-                one.dataset_name,
-                one.state,
-                record.failures,
-                one.lag_rows,
-                one.lag_seconds,
-                sum(e.exported for e in marked) if one.is_readable else None,
-                quarantined.get(record.id, 0),
-                0 if one.hold is None else one.hold.rows,
-                None if one.hold is None else one.hold.since,
-                one.lost.rows,
-                one.lost.unknown,
-            )
+    equal, promised = lanes.unchecked_by_watermark(connection), delivery_report.rows_left(connection)
+    refused = delivery_report.quarantined_by_sink(connection)
+    return [
+        WholeSink(
+            found, s, equal.get(s.id, []), lake, moment,
+            promised=promised.get(s.id, 0), quarantined=refused.get(s.id, 0),
         )
-    return tuple(totals)
+        for s in chosen
+    ]  # fmt: skip

@@ -59,7 +59,7 @@ def whole_file(path: Path, *, replace: bool = True, sync_name: bool = True) -> I
     with new_file(temporary) as file:
         yield file
     try:
-        _rename(temporary, path, replace)
+        put_in_place(temporary, path, replace=replace)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
@@ -78,7 +78,7 @@ def write_file(path: Path, body: bytes | memoryview, *, replace: bool = True, sy
             sync_data(fd)
         finally:
             os.close(fd)
-        _rename(temporary, path, replace)
+        put_in_place(temporary, path, replace=replace)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
@@ -96,7 +96,8 @@ def _write_all(fd: int, body: bytes | memoryview) -> None:
         left = left[os.write(fd, left) :]
 
 
-def _rename(temporary: Path, path: Path, replace: bool) -> None:
+def put_in_place(temporary: Path, path: Path, *, replace: bool) -> None:
+    """With `replace=False`, raises as `link_new`. The caller syncs the folder."""
     if replace:
         temporary.replace(path)
     else:
@@ -114,7 +115,7 @@ def make_folders(folder: Path) -> None:
 
 def make_folders_in(base: Path, inside: str) -> None:
     """Creates the folders from `base` to `inside`, durably, even if another process made them and died before it
-    synced them. Never creates `base` itself: if it is away (a disk that is not mounted), a folder in its place would
+    synced them. Never creates `base` itself: if it is missing (a disk that is not mounted), a folder in its place would
     hide it."""
     at = base
     for part in Path(inside).parts:

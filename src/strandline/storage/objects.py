@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from strandline.core.errors import StorageError
-from strandline.core.settings import LakeConfig
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.storage.durable import NO_LINKS, make_folders_in, sync_folder, whole_file, write_file
-from strandline.storage.s3_client import Failure, RequestFailed, S3Client
+from strandline.storage.s3_client import RequestFailed, RequestFailure, S3Client
 from strandline.storage.s3_settings import WAREHOUSE_LIMITS, S3Settings, split_url
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Stored:
+class StoredObject:
     name: str
     modified: datetime
 
@@ -51,7 +51,7 @@ class ObjectStore(Protocol):
 
     def size(self, name: str) -> int | None: ...
 
-    def list_below(self, folder: str) -> list[Stored]:
+    def list_below(self, folder: str) -> list[StoredObject]:
         """All objects below a folder, at any depth, by name."""
 
     def folders(self, folder: str) -> set[str]:
@@ -137,13 +137,13 @@ class LocalObjects:
         except FileNotFoundError:
             return None
 
-    def list_below(self, folder: str) -> list[Stored]:
+    def list_below(self, folder: str) -> list[StoredObject]:
         found = []
         for path in self._path(folder).rglob("*"):
             with suppress(FileNotFoundError):
                 if path.is_file():
                     modified = datetime.fromtimestamp(path.stat().st_mtime, UTC)
-                    found.append(Stored(path.relative_to(self.warehouse).as_posix(), modified))
+                    found.append(StoredObject(path.relative_to(self.warehouse).as_posix(), modified))
         return sorted(found)
 
     def folders(self, folder: str) -> set[str]:
@@ -216,10 +216,10 @@ class S3Objects:
         found = self._client().head(self.bucket, self._key(name))
         return None if found is None else int(found["ContentLength"])
 
-    def list_below(self, folder: str) -> list[Stored]:
+    def list_below(self, folder: str) -> list[StoredObject]:
         start = len(self._key(""))
         found = self._client().list_objects(self.bucket, f"{self._key(folder)}/")
-        return [Stored(entry["Key"][start:], entry["LastModified"]) for entry in found]
+        return [StoredObject(entry["Key"][start:], entry["LastModified"]) for entry in found]
 
     def folders(self, folder: str) -> set[str]:
         prefix = f"{self._key(folder)}/"
@@ -237,7 +237,7 @@ class S3Objects:
             self.copy(name, to)
             self.remove([name])
         except RequestFailed as e:
-            if e.failure is not Failure.NOT_FOUND:
+            if e.failure is not RequestFailure.NOT_FOUND:
                 raise
 
     def url(self, name: str) -> str:

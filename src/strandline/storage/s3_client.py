@@ -20,15 +20,14 @@ _DELETES_AT_ONCE_MAX = 1_000
 _REFUSED = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "AccessDenied"})
 _BUSY = frozenset({"SlowDown", "InternalError", "RequestTimeout"})
 _NOT_IMPLEMENTED = 501
-_NO_TIME = "there was no time to ask"
 
 
-class Failure(Enum):
+class RequestFailure(Enum):
     """How a request can fail; the value says it without a name or an address."""
 
     CONDITION = "the condition of the request does not hold"  # 412
     CONFLICT = "another request for the same object is under way"  # 409
-    UNAVAILABLE = "the store is not able to answer now"  # 429, 5xx: the store answered, and the answer was no
+    UNAVAILABLE = "the store is not able to answer now"  # 429, 5xx: the store answered, and refused
     NOT_SENT = "the store cannot be reached"
     UNKNOWN = "the store did not answer"  # it was sent, and no answer came: it may be done, or under way
     NOT_FOUND = "it is not there"
@@ -42,7 +41,7 @@ class RequestFailed(StorageError):
     """Its message contains no secrets."""
 
     def __init__(
-        self, failure: Failure, message: str, *, status: int | None = None, wait_seconds: float | None = None
+        self, failure: RequestFailure, message: str, *, status: int | None = None, wait_seconds: float | None = None
     ) -> None:
         super().__init__(message)
         self.failure = failure
@@ -53,7 +52,7 @@ class RequestFailed(StorageError):
     @property
     def is_passing(self) -> bool:
         """Whether a retry soon may help."""
-        return self.failure in (Failure.UNAVAILABLE, Failure.NOT_SENT, Failure.UNKNOWN)
+        return self.failure in (RequestFailure.UNAVAILABLE, RequestFailure.NOT_SENT, RequestFailure.UNKNOWN)
 
 
 class S3Client:
@@ -81,7 +80,7 @@ class S3Client:
         try:
             answer, body = self._tried(True, "get_object", {"Bucket": bucket, "Key": key, **parameters})
         except RequestFailed as e:
-            if e.failure is Failure.NOT_FOUND:
+            if e.failure is RequestFailure.NOT_FOUND:
                 return None
             raise
         return body, answer
@@ -91,7 +90,7 @@ class S3Client:
         try:
             return self.retry("head_object", Bucket=bucket, Key=key)
         except RequestFailed as e:
-            if e.failure is Failure.NOT_FOUND:
+            if e.failure is RequestFailure.NOT_FOUND:
                 return None
             raise
 
@@ -106,7 +105,7 @@ class S3Client:
             except RequestFailed as e:
                 failed |= dict.fromkeys(some, e)
             else:
-                failed |= {e["Key"]: RequestFailed(Failure.OTHER, str(e.get("Code", "refused"))) for e in errors}
+                failed |= {e["Key"]: RequestFailed(RequestFailure.OTHER, str(e.get("Code", "refused"))) for e in errors}
         return failed
 
     def list_objects(self, bucket: str, prefix: str, *, after: str | None = None) -> Iterator[dict[str, Any]]:
@@ -127,14 +126,13 @@ class S3Client:
             if not page.get("IsTruncated"):
                 return
             if not page.get("NextContinuationToken"):
-                raise RequestFailed(Failure.OTHER, f"the listing of s3://{bucket}/{asked['Prefix']} ends early")
+                raise RequestFailed(RequestFailure.OTHER, f"the listing of s3://{bucket}/{asked['Prefix']} ends early")
             asked = asked | {"ContinuationToken": page["NextContinuationToken"]}
 
     def _tried(self, with_body: bool, operation: str, parameters: dict[str, Any]) -> tuple[Any, bytes]:
         from botocore.exceptions import BotoCoreError
 
-        failed = RequestFailed(Failure.NOT_SENT, _NO_TIME)
-        for _ in self.limits.attempts():
+        for attempt in self.limits.attempts():
             try:
                 answer = self.call(operation, **parameters)
                 return answer, answer["Body"].read() if with_body else b""
@@ -142,10 +140,10 @@ class S3Client:
                 failed = e
             except BotoCoreError as e:  # while the body was read
                 failed = self._failed(e, "")
-            if not failed.is_passing:
-                break
-        failed.is_final = True
-        raise failed from None
+            if attempt.is_last or not failed.is_passing:
+                failed.is_final = True
+                raise failed from None
+        raise AssertionError("unreachable")
 
     def _failed(self, error: Exception, bucket: str) -> RequestFailed:
         from botocore import exceptions as boto
@@ -155,15 +153,15 @@ class S3Client:
         where = store_name(self.settings.endpoint)
         match error:
             case boto.NoCredentialsError() | boto.PartialCredentialsError() | boto.CredentialRetrievalError():
-                return RequestFailed(Failure.DENIED, "there are no credentials for the bucket")
+                return RequestFailed(RequestFailure.DENIED, "there are no credentials for the bucket")
             case boto.EndpointConnectionError() | boto.ConnectTimeoutError() | boto.ProxyConnectionError():
-                return RequestFailed(Failure.NOT_SENT, f"the store at {where} cannot be reached")
+                return RequestFailed(RequestFailure.NOT_SENT, f"the store at {where} cannot be reached")
             case boto.ReadTimeoutError():
-                return RequestFailed(Failure.UNKNOWN, f"the store at {where} did not answer in time")
+                return RequestFailed(RequestFailure.UNKNOWN, f"the store at {where} did not answer in time")
             case boto.HTTPClientError() | boto.ResponseStreamingError() | boto.IncompleteReadError():
-                return RequestFailed(Failure.UNKNOWN, f"the connection to the store at {where} was cut")
+                return RequestFailed(RequestFailure.UNKNOWN, f"the connection to the store at {where} was cut")
             case _:
-                return RequestFailed(Failure.OTHER, f"the request could not be made: {type(error).__name__}")
+                return RequestFailed(RequestFailure.OTHER, f"the request could not be made: {type(error).__name__}")
 
 
 def _refused(response: Any, bucket: str) -> RequestFailed:
@@ -174,21 +172,21 @@ def _refused(response: Any, bucket: str) -> RequestFailed:
     wait = min(float(asked), _WAIT_SECONDS_MAX) if asked.isascii() and asked.isdigit() else None
     said = f"{status} {code}" if code and code != str(status) else str(status)
     if status in (401, 403) or code in _REFUSED:
-        failure, words = Failure.DENIED, f"the credentials were refused for the bucket {bucket} ({said})"
+        failure, words = RequestFailure.DENIED, f"the credentials were refused for the bucket {bucket} ({said})"
     elif code == "NoSuchBucket":
-        failure, words = Failure.NO_BUCKET, f"there is no bucket {bucket}"
+        failure, words = RequestFailure.NO_BUCKET, f"there is no bucket {bucket}"
     elif code == "NoSuchUpload":
-        failure, words = Failure.NO_UPLOAD, "the upload was called off"
+        failure, words = RequestFailure.NO_UPLOAD, "the upload was called off"
     elif status == 404:
-        failure, words = Failure.NOT_FOUND, f"there is no such object in the bucket {bucket}"
+        failure, words = RequestFailure.NOT_FOUND, f"there is no such object in the bucket {bucket}"
     elif status == 412:
-        failure, words = Failure.CONDITION, f"the condition of the request does not hold ({said})"
+        failure, words = RequestFailure.CONDITION, f"the condition of the request does not hold ({said})"
     elif status == 409:
-        failure, words = Failure.CONFLICT, f"another request for the same object is under way ({said})"
+        failure, words = RequestFailure.CONFLICT, f"another request for the same object is under way ({said})"
     elif status == 429 or (status >= 500 and status != _NOT_IMPLEMENTED) or code in _BUSY:
-        failure, words = Failure.UNAVAILABLE, f"the store is not able to answer now ({said})"
+        failure, words = RequestFailure.UNAVAILABLE, f"the store is not able to answer now ({said})"
     else:
-        failure, words = Failure.OTHER, f"the store refused the request ({said})"
+        failure, words = RequestFailure.OTHER, f"the store refused the request ({said})"
     return RequestFailed(failure, words, status=status, wait_seconds=wait)
 
 

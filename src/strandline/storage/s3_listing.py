@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_plus
 
-from strandline.core.settings import LakeConfig
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.storage.s3_client import make_client
 from strandline.storage.s3_settings import LISTING_LIMITS, S3Settings, split_url
 
@@ -36,7 +36,7 @@ Found = tuple[str, int, int]  # key, size, and time in nanoseconds: 0 if unknown
 
 
 class PagesEnd(Exception):
-    """There is no further page. The pages so far are right, but incomplete."""
+    """There is no further page. The pages so far are correct, but incomplete."""
 
     def __init__(self, why: str, *, timed_out: bool = False) -> None:
         super().__init__(why)
@@ -81,14 +81,14 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Bucket:
+class ListedBucket:
     """Can be sent to another process: it keeps no connection."""
 
     name: str
     settings: S3Settings
 
     @classmethod
-    def of(cls, config: LakeConfig) -> Bucket:
+    def of(cls, config: LakeConfig) -> ListedBucket:
         warehouse = config.settings.warehouse
         return cls(split_url(warehouse.url)[0], S3Settings.of_warehouse(warehouse))
 
@@ -133,9 +133,7 @@ class Bucket:
         from botocore.exceptions import BotoCoreError
 
         why = ""
-        for attempt in range(LISTING_LIMITS.attempts_max):
-            if attempt:
-                time.sleep(min(LISTING_LIMITS.first_pause_seconds * 2**attempt, allowed.seconds_left))
+        for _ in LISTING_LIMITS.attempts(lambda seconds: time.sleep(min(seconds, allowed.seconds_left))):
             allowed.check()
             try:
                 status, body = _connected(self).get(asked, allowed)
@@ -176,7 +174,7 @@ class _Connection:
 
 
 @lru_cache(maxsize=4)
-def _connected(bucket: Bucket) -> _Connection:
+def _connected(bucket: ListedBucket) -> _Connection:
     import ssl
 
     import botocore.session

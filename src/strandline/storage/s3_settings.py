@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-import random
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from strandline.core.errors import ConfigError
+from strandline.core.retry import Attempt, RetryPolicy
 from strandline.core.secrets import resolve_key
-from strandline.core.settings import WarehouseSettings
+from strandline.core.settings.lake_config import WarehouseSettings
 
 TABLE_CONNECT_SECONDS_MAX = 10
 # for the files of tables; pyarrow's own limits, 1 s to connect and 3 s for an answer, are too short for a busy store
@@ -116,16 +115,9 @@ class RequestLimits:
     read_timeout_seconds: float
     first_pause_seconds: float = 0.2
 
-    def attempts(self) -> Iterator[int]:
-        """Sleeps between attempts: twice as long each time, with jitter."""
-        began = time.monotonic()
-        for attempt in range(self.attempts_max):
-            if attempt:
-                pause = self.first_pause_seconds * 2 ** (attempt - 1) * random.uniform(0.5, 1.5)
-                if time.monotonic() + pause - began > self.total_seconds_max:
-                    return
-                time.sleep(pause)
-            yield attempt
+    def attempts(self, pause: Callable[[float], object] | None = None) -> Iterator[Attempt]:
+        policy = RetryPolicy(self.first_pause_seconds, math.inf, self.attempts_max, self.total_seconds_max)
+        return policy.attempts(pause)
 
 
 # short: an executor has other chunks to send, and the next tick comes soon

@@ -13,9 +13,9 @@ from strandline.cli.command import Call, command
 from strandline.cli.render import apply as render_apply
 from strandline.core.documents import error_document
 from strandline.core.errors import ConfigError, RefusedError, StrandlineError
-from strandline.core.settings import find_config
-from strandline.core.wording import part, plural
-from strandline.status import documents
+from strandline.core.settings.lake_config import find_config
+from strandline.core.text.wording import part, plural
+from strandline.status.documents import lake_documents
 
 if TYPE_CHECKING:
     from strandline.apply.declaration import Declaration
@@ -54,7 +54,7 @@ def apply(
     if plan.refused:
         _refuse(call, plan)
     if dry_run or not plan.steps:
-        call.show(documents.apply_plan(plan, done=None if dry_run else 0), *render_apply.plan(plan))
+        call.show(lake_documents.apply_plan(plan, done=None if dry_run else 0), *render_apply.plan(plan))
         raise typer.Exit(WOULD_CHANGE if dry_run and plan.steps else 0)
     if not call.as_json:
         call.show({}, *render_apply.plan(plan))
@@ -80,7 +80,7 @@ def _refuse(call: Call, plan: Plan) -> None:
     reason = plural(len(plan.refused), "difference", "is")
     error = RefusedError(f"{reason} refused, so nothing was changed", hint=plan.refused[0].hint)
     if call.as_json:
-        call.show(documents.apply_plan(plan, done=0) | {"error": error_document(error)})
+        call.show(lake_documents.apply_plan(plan, done=0) | {"error": error_document(error)})
         raise typer.Exit(error.exit_code)
     call.show({}, *render_apply.plan(plan))
     raise error
@@ -99,13 +99,13 @@ def _apply(call: Call, declared: Declaration, wish: Wish, plan: Plan) -> None:
             lake.declarations.apply(declared, wish, plan, on_done)
     except StrandlineError as e:
         if call.as_json:
-            call.show(documents.apply_plan(plan, done=len(done)) | {"error": error_document(e)})
+            call.show(lake_documents.apply_plan(plan, done=len(done)) | {"error": error_document(e)})
             raise typer.Exit(e.exit_code) from e
         made = part(len(done), len(plan.steps), "change", "is")
         e.add_note(f"{made} made; run the command again for the rest")
         raise
     if call.as_json:
-        call.show(documents.apply_plan(plan, done=len(done)))
+        call.show(lake_documents.apply_plan(plan, done=len(done)))
 
 
 @command(app)

@@ -7,8 +7,8 @@ import typer
 from strandline.cli.command import Call, command
 from strandline.cli.render import audit as render
 from strandline.core.actor import Trigger
-from strandline.core.audit_events import events_named
-from strandline.status import documents
+from strandline.core.records.audit_events import events_named
+from strandline.status.documents import lake_documents
 
 app = typer.Typer()
 
@@ -28,5 +28,5 @@ def audit(
     events = None if event is None else events_named(event)
     found = call.lake.audit_events(limit + 1, before=before, actor=actor, trigger=trigger, events=events)
     page, more = found[:limit], len(found) > limit
-    document = {"events": list(map(documents.audit_event, page)), "next": page[-1].id if more else None}
+    document = {"events": list(map(lake_documents.audit_event, page)), "next": page[-1].id if more else None}
     call.show(document, *render.events(page, more=more))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -11,11 +11,13 @@ from strandline.cli.command import DELIVERY, EVENT_LINES, Call, command, host_op
 from strandline.cli.commands.follow import follow_loop
 from strandline.cli.commands.receive import receiver_loop
 from strandline.cli.commands.serve import InsecureOption, api_loop
-from strandline.cli.daemon_log import DaemonLog
 from strandline.cli.loops import Loop, lease_loops, open_log, run_loops
 from strandline.core.actor import Actor, Trigger, set_process_actor, system_user
 from strandline.jobs.loop import LoopStates
-from strandline.lake import Lake
+
+if TYPE_CHECKING:
+    from strandline.cli.daemon_log import DaemonLog
+    from strandline.lake import Lake
 
 app = typer.Typer()
 
@@ -55,10 +57,8 @@ def site_loops(lake: Lake, journal: DaemonLog, *, receive: bool) -> Iterator[Loo
     delivery, maintenance, reconciler, receiver = lake.delivery, lake.maintenance, lake.reconciler, lake.receiver
     yield Loop("delivery", lambda control: delivery.run(control, journal.tick))
     # Both always run: a schedule may be applied at any time.
-    scheduled = partial(journal.scheduled, lake)
-    yield Loop("maintenance", lambda control: maintenance.run(control, journal.begun, journal.ended, scheduled))
-    heard = (journal.sweeping, journal.swept, journal.sweep_scheduled, journal.sweep_busy)
-    yield Loop("reconcile", lambda control: reconciler.run_on_schedule(control, *heard))
+    yield Loop("maintenance", lambda control: maintenance.run(control, journal))
+    yield Loop("reconcile", lambda control: reconciler.run_on_schedule(control, journal))
     yield from lease_loops(lake)
     yield follow_loop(lake, journal)
     if receive:

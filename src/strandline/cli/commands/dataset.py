@@ -13,9 +13,9 @@ from strandline.cli.command import Call, NameArgument, command
 from strandline.cli.render import lake as render_lake
 from strandline.cli.render.elements import done
 from strandline.core.errors import UsageError
-from strandline.core.replication import SHARDS_MAX
+from strandline.core.sites.replication import SHARDS_MAX
 from strandline.core.types import History
-from strandline.status import documents
+from strandline.status.documents import lake_documents
 
 if TYPE_CHECKING:
     from strandline.iceberg.schema.alteration import Alteration
@@ -60,7 +60,7 @@ def create(
     made = call.lake.create_dataset(
         name, found.columns, deliver_by=deliver_by or (), partition_by=partition_by, shards=shards
     )
-    call.show(documents.created_dataset(made, found, like), render_lake.created(made, found, inferred_from=like))
+    call.show(lake_documents.created_dataset(made, found, like), render_lake.created(made, found, inferred_from=like))
 
 
 def _columns(schema: Path | None, like: Path | None, types: Sequence[str]) -> Inferred:
@@ -119,14 +119,14 @@ def adopt(
             on_step=lambda rows, total: bar.step("numbering rows", rows, total),
         )
         name = call.lake.dataset(table).name
-    call.show(documents.adopted_dataset(name, numbered), render_lake.adopted(name, numbered))
+    call.show(lake_documents.adopted_dataset(name, numbered), render_lake.adopted(name, numbered))
 
 
 @command(app, "list")
 def list_(call: Call) -> None:
     """The lake's datasets. Starts no JVM."""
     found = call.lake.datasets()
-    call.show({"datasets": [documents.dataset(d) for d in found]}, render_lake.datasets(found))
+    call.show({"datasets": [lake_documents.dataset(d) for d in found]}, render_lake.datasets(found))
 
 
 @command(app)
@@ -136,7 +136,7 @@ def show(call: Call, name: NameArgument) -> None:
 
     found = call.lake.dataset(name)
     table = describe(call.lake.catalog.load(found.name))
-    call.show(documents.described_dataset(found, table), render_lake.shown(found, table))
+    call.show(lake_documents.described_dataset(found, table), render_lake.shown(found, table))
 
 
 @command(app)

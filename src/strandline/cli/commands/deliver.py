@@ -9,10 +9,9 @@ import typer
 
 from strandline.cli.command import DELIVERY, Call, command
 from strandline.cli.render import deliver
-from strandline.cli.render.progress import delivering
+from strandline.cli.render.progress import DeliverBars, showing
 from strandline.core.errors import StrandlineError
-from strandline.status import documents
-from strandline.status.whole_sinks import state_of
+from strandline.status.documents import lake_documents
 
 if TYPE_CHECKING:
     from strandline.core.delivery_types import SinkRecord
@@ -40,12 +39,12 @@ def tick(
         _preview(call, sink)
         return
     lake = call.lake
-    with delivering(call) as progress:
+    with showing(call, DeliverBars) as progress:
         lake.on_start = progress.on_start
         lake.delivery.recovery.catch_up()
         report = lake.delivery.tick(sink, progress=progress.on_rows)
     seconds = time.monotonic() - began
-    call.show(documents.tick(report, seconds), *deliver.tick(report, seconds))
+    call.show(lake_documents.tick(report, seconds), *deliver.tick(report, seconds))
     call.exit(deliver.exit_code(report))
 
 
@@ -53,13 +52,14 @@ def _preview(call: Call, only: str | None) -> None:
     chosen = call.lake.delivery.list_sinks() if only is None else [call.lake.delivery.get(only)]
     with call.spinner("Starting Spark") as lake:
         found = [_preview_one(lake, record) for record in chosen]
-    call.show(documents.tick_preview(found), *deliver.preview(found))
+    call.show(lake_documents.tick_preview(found), *deliver.preview(found))
     call.exit(max((s.error.exit_code for s in found if s.error is not None), default=0))
 
 
 def _preview_one(lake: Lake, record: SinkRecord) -> SinkPreview:
     """A sink that does not answer does not keep the others from being shown."""
     from strandline.deliver.plan.preview import SinkPreview
+    from strandline.status.whole_sinks import state_of
 
     try:
         return SinkPreview(record.name, state_of(record), lake.delivery.preview(record.name), None)

@@ -8,18 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from strandline.cli.command import EVENT_LINES, Call, command, with_call
-from strandline.cli.daemon_log import DaemonLog
 from strandline.cli.loops import Loop, open_log, run_loops
 from strandline.cli.render import lake as render_lake
 from strandline.cli.render import replication as render_replication
 from strandline.core.actor import Actor, Trigger, set_process_actor, system_user
 from strandline.core.errors import FailedError
-from strandline.core.settings import CONFIG_NAME
-from strandline.lake import Lake
-from strandline.lake_admin import follow_lake
-from strandline.status import replication_documents as documents
+from strandline.status.documents import replication_documents as documents
 
 if TYPE_CHECKING:
+    from strandline.cli.daemon_log import DaemonLog
+    from strandline.lake import Lake
     from strandline.ledger.replicate.sites import Site
 
 app = typer.Typer(name="follow", invoke_without_command=True)
@@ -87,6 +85,9 @@ def init(
     Run it again to change the address of the same leader, or after the site's ledger was lost: the tables stay, and the
     leader tells the new ledger what is in them.
     """
+    from strandline.core.settings.lake_config import CONFIG_NAME
+    from strandline.lake_admin import follow_lake
+
     home = folder or (Path() if call.config is None else call.config.parent)
     with follow_lake(home, leader, token=token, warehouse=warehouse, ledger=ledger) as lake:
         path = lake.config.home / CONFIG_NAME

@@ -10,14 +10,13 @@ from rich.text import Text
 from strandline.cli.command import Call, OnlyDatasetsOption, command
 from strandline.cli.render import followers as render_followers
 from strandline.cli.render.elements import done
-from strandline.core import duration
 from strandline.core.errors import UsageError
-from strandline.core.replication import OnLag
-from strandline.status import followers
-from strandline.status import replication_documents as documents
+from strandline.core.sites.replication import OnLag
+from strandline.core.text import duration
+from strandline.status.documents import replication_documents as documents
 
 if TYPE_CHECKING:
-    from strandline.ledger.replicate.followers import Follower
+    from strandline.ledger.replicate.followers import RegisteredFollower
 
 app = typer.Typer(name="follower", help="Manage the sites that follow this lake (run it at the leader).")
 
@@ -53,7 +52,9 @@ def add(
 @command(app, "list")
 def list_(call: Call) -> None:
     """All followers and their progress. Starts no JVM."""
-    found = followers.load_followers(call.lake.ledger)
+    from strandline.status.followers import load_followers
+
+    found = load_followers(call.lake.ledger)
     known = call.lake.followers.list()
     call.show(documents.follower_list(known, _names(call), found), render_followers.follower_list(known, found))
 
@@ -61,8 +62,10 @@ def list_(call: Call) -> None:
 @command(app)
 def show(call: Call, name: FollowerArgument) -> None:
     """One follower: what it follows, and its progress in each shard. Starts no JVM."""
+    from strandline.status.followers import load_followers
+
     record = call.lake.followers.get(name)
-    found = [s for s in followers.load_followers(call.lake.ledger) if s.name == record.name]
+    found = [s for s in load_followers(call.lake.ledger) if s.name == record.name]
     document = documents.follower_in_full(record, _names(call), found)
     call.show(document, *render_followers.detail(record, _follows(call, record), found))
 
@@ -83,7 +86,7 @@ def _names(call: Call) -> dict[str, str]:
     return {d.uuid: d.name for d in call.lake.datasets()}
 
 
-def _follows(call: Call, record: Follower) -> str:
+def _follows(call: Call, record: RegisteredFollower) -> str:
     if record.datasets is None:
         return "every dataset"
     known = _names(call)

@@ -9,8 +9,8 @@ import typer
 
 from strandline.cli.command import ROWS, Call, NameArgument, command
 from strandline.cli.render import ingest as render_ingest
-from strandline.cli.render.progress import watching
-from strandline.status import documents
+from strandline.cli.render.progress import IngestBars, showing
+from strandline.status.documents import lake_documents
 
 app = typer.Typer()
 
@@ -35,7 +35,8 @@ def ingest(
     Rows that do not fit the schema are kept in a file of their own, each with its line and the reason.
     """
     began, lake = time.monotonic(), call.lake
-    with watching(call, len(files) if batch_id is None else 1) as progress:
+    count = len(files) if batch_id is None else 1
+    with showing(call, lambda progress: IngestBars(progress, count)) as progress:
         lake.on_start = progress.on_start
         outcomes = lake.ingest(
             dataset,
@@ -51,5 +52,5 @@ def ingest(
         )
     name = lake.dataset(dataset).name
     seconds = time.monotonic() - began
-    call.show(documents.ingest(name, outcomes, seconds), *render_ingest.outcomes(outcomes, seconds))
+    call.show(lake_documents.ingest(name, outcomes, seconds), *render_ingest.outcomes(outcomes, seconds))
     call.exit(max((o.error.exit_code for o in outcomes if o.error is not None), default=0))

@@ -10,8 +10,6 @@ import typer
 from strandline.cli.command import START, Call, command
 from strandline.cli.render import lake as render_lake
 from strandline.core.errors import FailedError
-from strandline.core.settings import CONFIG_NAME
-from strandline.lake_admin import init_lake
 
 app = typer.Typer()
 
@@ -28,6 +26,9 @@ def init(
     ),
 ) -> None:
     """Create a lake."""
+    from strandline.core.settings.lake_config import CONFIG_NAME
+    from strandline.lake_admin import init_lake
+
     home = folder or _home_of(call.config)
     with init_lake(home, warehouse=warehouse, ledger=ledger) as lake:
         path = lake.config.home / CONFIG_NAME
@@ -36,6 +37,8 @@ def init(
 
 
 def _home_of(config: Path | None) -> Path:
+    from strandline.core.settings.lake_config import CONFIG_NAME
+
     if config is None:
         return Path()
     return config.parent if config.name == CONFIG_NAME else config
@@ -59,6 +62,7 @@ def demo(
 
 def _serve(home: Path) -> None:
     from strandline.cli.commands.serve import serve_until_stopped
+    from strandline.core.settings.lake_config import CONFIG_NAME
 
     with closing(Call(home / CONFIG_NAME, as_json=False, yes=False)) as call:
         serve_until_stopped(call)

@@ -11,9 +11,7 @@ from strandline.cli.command import Call, command
 from strandline.cli.render import lake as render_lake
 from strandline.cli.render.elements import done
 from strandline.core.errors import RefusedError, StorageError
-from strandline.core.settings import find_config, load_config
-from strandline.lake_admin import rebuild_ledger
-from strandline.status import documents
+from strandline.status.documents import lake_documents
 
 app = typer.Typer(name="ledger", help="Look after the ledger: the lake's own state.")
 
@@ -29,10 +27,13 @@ def rebuild(
     ),
 ) -> None:
     """Create a lost or damaged ledger again, from the tables and the witness."""
+    from strandline.core.settings.lake_config import find_config, load_config
+    from strandline.lake_admin import rebuild_ledger
+
     settings = load_config(find_config(call.config, os.environ, Path.cwd()))
     with call.working("Starting Spark") as say:
         made = rebuild_ledger(settings, force=force, lost_witness=lost_witness, on_start=say)
-    call.show(documents.resynced(made), render_lake.resynced(made, "The ledger is rebuilt"))
+    call.show(lake_documents.resynced(made), render_lake.resynced(made, "The ledger is rebuilt"))
 
 
 @command(app)
@@ -54,7 +55,7 @@ def resync(call: Call) -> None:
         found = lake.ingestion.resync_ledger(rebuild=False)
         settled = lake.recover()
     call.show(
-        {"resynced": None if found is None else documents.resynced(found)} | documents.recovered(settled),
+        {"resynced": None if found is None else lake_documents.resynced(found)} | lake_documents.recovered(settled),
         done("Ledger and witness agree") if found is None else render_lake.resynced(found, "The ledger is resynced"),
         render_lake.recovered(settled),
     )

@@ -11,13 +11,13 @@ import typer
 
 from strandline.cli.command import CARE, Call, NameArgument, command
 from strandline.cli.render import maintain
-from strandline.core import duration
 from strandline.core.errors import FailedError
-from strandline.ledger.maintain.runs import Kind
-from strandline.status import documents
+from strandline.core.records.maintenance_records import MaintenanceKind
+from strandline.core.text import duration
+from strandline.status.documents import lake_documents
 
 if TYPE_CHECKING:
-    from strandline.ledger.maintain.runs import Run
+    from strandline.ledger.maintain.runs import MaintenanceRun
     from strandline.maintain.runs import RunResult
 
 app = typer.Typer()
@@ -124,10 +124,10 @@ def purge(
     call.exit(FailedError.exit_code if run.result is not None and run.result["left"] else 0)
 
 
-def _run(call: Call, work: Callable[..., RunResult[Any]]) -> Run:
+def _run(call: Call, work: Callable[..., RunResult[Any]]) -> MaintenanceRun:
     with call.bar() as bar:
         run = work(progress=bar.step).run
-    call.show(documents.maintenance_run(run), *maintain.render_run(run))
+    call.show(lake_documents.maintenance_run(run), *maintain.render_run(run))
     return run
 
 
@@ -137,12 +137,12 @@ def runs(
     dataset: str | None = typer.Argument(
         None, metavar="DATASET", help="Only of this dataset.", show_default="all datasets"
     ),
-    kind: Kind | None = typer.Option(None, help="Only of this kind.", show_default="all"),
+    kind: MaintenanceKind | None = typer.Option(None, help="Only of this kind.", show_default="all"),
     limit: int = typer.Option(20, metavar="N", min=1, help="Show at most so many."),
 ) -> None:
     """The latest runs, newest first: when, begun by whom, and with which outcome."""
     found = call.lake.maintenance.runs(dataset, kind, runs_max=limit)
-    call.show({"runs": [documents.maintenance_run(r) for r in found]}, maintain.runs(found))
+    call.show({"runs": [lake_documents.maintenance_run(r) for r in found]}, maintain.runs(found))
 
 
 RunArgument = Annotated[int, typer.Argument(metavar="RUN", help="Its number, from `maintenance runs`.")]
@@ -152,11 +152,11 @@ RunArgument = Annotated[int, typer.Argument(metavar="RUN", help="Its number, fro
 def show(call: Call, run: RunArgument) -> None:
     """One run, with all that it recorded."""
     found = call.lake.maintenance.get(run)
-    call.show(documents.maintenance_run(found), *maintain.shown(found))
+    call.show(lake_documents.maintenance_run(found), *maintain.shown(found))
 
 
 @command(history)
 def cancel(call: Call, run: RunArgument) -> None:
     """Call a run off, whichever process does it. It ends before its next durable step; what it has committed stays."""
     found = call.lake.maintenance.cancel(run)
-    call.show(documents.maintenance_run(found), *maintain.shown(found))
+    call.show(lake_documents.maintenance_run(found), *maintain.shown(found))

@@ -9,8 +9,8 @@ import typer
 from strandline.cli.command import Call, chosen, command
 from strandline.cli.render import quarantine
 from strandline.core.errors import FailedError
-from strandline.core.wording import plural
-from strandline.status import documents
+from strandline.core.text.wording import plural
+from strandline.status.documents import lake_documents
 
 app = typer.Typer(help="Rows that a sink refused for good: list them, send them again, or give them up.")
 
@@ -31,7 +31,7 @@ def list_(
 ) -> None:
     """The rows in quarantine: sequence number, reason, when, and the row itself. Starts no JVM."""
     found = call.lake.delivery.quarantined(sink, settled_too=settled_too, contents_max=limit)
-    call.show({"rows": [documents.quarantined_row(q) for q in found]}, *quarantine.listed(found))
+    call.show({"rows": [lake_documents.quarantined_row(q) for q in found]}, *quarantine.listed(found))
 
 
 @command(app)
@@ -43,7 +43,7 @@ def replay(call: Call, sink: SinkArgument, numbers: NumbersArgument = None, ever
     wanted = chosen(numbers, "rows", everything=everything)
     with call.bar(words := "Sending") as bar:
         report = call.lake.delivery.replay(sink, wanted, on_progress=lambda done, total: bar.step(words, done, total))
-    call.show(documents.replayed_rows(report), *quarantine.replayed(report))
+    call.show(lake_documents.replayed_rows(report), *quarantine.replayed(report))
     call.exit(FailedError.exit_code if report.failed else 0)
 
 
@@ -58,4 +58,4 @@ def discard(call: Call, sink: SinkArgument, numbers: NumbersArgument = None, eve
         refusal="nothing is discarded",
     )
     gone = call.lake.delivery.discard(sink, wanted)
-    call.show(documents.discarded_rows(sink, gone), quarantine.discarded(sink, gone))
+    call.show(lake_documents.discarded_rows(sink, gone), quarantine.discarded(sink, gone))

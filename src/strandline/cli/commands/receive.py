@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import typer
 
 from strandline.cli.command import DELIVERY, EVENT_LINES, Call, command, host_option, port_option
-from strandline.cli.daemon_log import DaemonLog
 from strandline.cli.loops import Loop, lease_loops, open_log, run_loops
 from strandline.core.actor import Actor, Trigger, set_process_actor, system_user
-from strandline.lake import Lake
+
+if TYPE_CHECKING:
+    from strandline.cli.daemon_log import DaemonLog
+    from strandline.lake import Lake
 
 app = typer.Typer()
 

@@ -12,8 +12,8 @@ from strandline.cli.render import reconcile as render_reconcile
 from strandline.cli.render.findings_file import findings_file
 from strandline.core.documents import fields_of
 from strandline.core.errors import FailedError, RefusedError, UsageError
-from strandline.core.reconcile_records import AbortReason, Asked
-from strandline.status import reconcile_documents
+from strandline.core.records.reconcile_records import AbortReason, Asked
+from strandline.status.documents import reconcile_documents
 
 app = typer.Typer(name="reconcile", invoke_without_command=True)
 

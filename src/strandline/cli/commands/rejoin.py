@@ -11,9 +11,7 @@ import typer
 from strandline.cli.command import Call, command
 from strandline.cli.render import rejoined as render
 from strandline.core import failpoints
-from strandline.core.settings import find_config, load_config
-from strandline.lake_admin import rejoin_lake
-from strandline.status import replication_documents as documents
+from strandline.status.documents import replication_documents as documents
 
 app = typer.Typer()
 
@@ -33,6 +31,9 @@ def rejoin(
     tables. Bodies that the receiver acknowledged and never ingested are copied to files at once. If the command is
     killed, run it again.
     """
+    from strandline.core.settings.lake_config import find_config, load_config
+    from strandline.lake_admin import rejoin_lake
+
     failpoints.arm_from(os.environ)
     config = load_config(find_config(call.config, os.environ, Path.cwd()))
 

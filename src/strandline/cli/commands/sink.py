@@ -13,7 +13,7 @@ from strandline.cli.commands import quarantine
 from strandline.cli.render import sinks as render_sinks
 from strandline.cli.render.elements import done
 from strandline.core.errors import StrandlineError, UsageError
-from strandline.status import documents, sinks
+from strandline.status.documents import lake_documents
 
 if TYPE_CHECKING:
     from strandline.core.delivery_types import SinkRecord
@@ -57,7 +57,7 @@ def add(
         made = lake.delivery.add(name, dataset, kind, options, from_now=start == "now")
         full = lake.dataset(dataset).name
         floor = lake.delivery.floor(made)
-    call.show(documents.sink(made, full), render_sinks.added(made, full, floor))
+    call.show(lake_documents.sink(made, full), render_sinks.added(made, full, floor))
 
 
 def pairs(given: Sequence[str]) -> dict[str, str]:
@@ -76,17 +76,21 @@ def pairs(given: Sequence[str]) -> dict[str, str]:
 @command(app, "list")
 def list_(call: Call) -> None:
     """All sinks: their progress, and what needs attention. Starts no JVM."""
-    found = sinks.load_sinks(call.lake.ledger, call.lake.id)
-    call.show({"sinks": [documents.sink_status(s) for s in found]}, *render_sinks.sink_list(found))
+    from strandline.status.sinks import load_sinks
+
+    found = load_sinks(call.lake.ledger, call.lake.id)
+    call.show({"sinks": [lake_documents.sink_status(s) for s in found]}, *render_sinks.sink_list(found))
 
 
 @command(app)
 def show(call: Call, name: SinkArgument) -> None:
     """One sink: its options, its watermarks, and the chunks that are under way. Starts no JVM."""
+    from strandline.status.sinks import load_sinks
+
     record = call.lake.delivery.get(name)
-    lanes = sinks.load_sinks(call.lake.ledger, call.lake.id, name)
+    lanes = load_sinks(call.lake.ledger, call.lake.id, name)
     found = record, lanes, call.lake.delivery.open_intents(record)
-    call.show(documents.sink_in_full(*found), *render_sinks.detail(*found))
+    call.show(lake_documents.sink_in_full(*found), *render_sinks.detail(*found))
 
 
 @command(app)
@@ -110,7 +114,7 @@ def update(
 
 
 def _show(call: Call, record: SinkRecord, text: str, *notes: RenderableType) -> None:
-    call.show(documents.sink(record, call.lake.delivery.dataset_name(record)), done(text), *notes)
+    call.show(lake_documents.sink(record, call.lake.delivery.dataset_name(record)), done(text), *notes)
 
 
 @command(app)
@@ -174,7 +178,7 @@ def recover(
         call.confirm(what, refusal=f"{name} is not recovered")
     with call.working("Asking the destination which rows it has"):
         found = call.lake.delivery.recover_sink(name, resend=resend, accept_loss=accept_loss)
-    call.show(documents.recovered_sink(found), render_sinks.recovered(found))
+    call.show(lake_documents.recovered_sink(found), render_sinks.recovered(found))
 
 
 @command(app, asks=True)
@@ -197,7 +201,7 @@ def kinds(call: Call) -> None:
     from strandline.deliver.sink_options import COMMON
 
     found = {name: _options_of(name) for name in kind_names()}
-    call.show(documents.sink_kinds(found, COMMON), *render_sinks.kinds(found, COMMON))
+    call.show(lake_documents.sink_kinds(found, COMMON), *render_sinks.kinds(found, COMMON))
 
 
 def _options_of(kind: str) -> Sequence[Option] | str:

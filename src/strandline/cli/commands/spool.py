@@ -13,9 +13,9 @@ from strandline.cli.command import Call, NameArgument, chosen, command
 from strandline.cli.render.elements import LINES_MAX, done, nothing, one_line
 from strandline.core.documents import fields_of
 from strandline.core.errors import UsageError
-from strandline.core.wording import age, plural
+from strandline.core.text.wording import age, plural
 from strandline.iceberg.metadata.identifier import full_name
-from strandline.status import documents
+from strandline.status.documents import lake_documents
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,7 +60,10 @@ def list_(
     found = call.lake.receiver.set_aside(dataset)
     left = call.lake.receiver.unrecorded()
     named = None if dataset is None else full_name(dataset)
-    document = {"bodies": [documents.spool_body(b) for b in found], "unrecorded": documents.unrecorded(left, named)}
+    document = {
+        "bodies": [lake_documents.spool_body(b) for b in found],
+        "unrecorded": lake_documents.unrecorded(left, named),
+    }
     call.show(document, *listed(found), *unrecorded(left, named))
 
 
@@ -112,7 +115,7 @@ def _discard_unrecorded(call: Call, dataset: str | None) -> None:
         "Give up every body that could not be recorded? The receiver may have answered some of them with 202.",
         refusal="nothing is discarded",
     )
-    gone = receiver.set_unrecorded_aside(dataset)
+    gone = receiver.move_unrecorded_aside(dataset)
     said = done(f"{plural(len(gone), 'file')} renamed to `.unsure`, and will not be ingested")
     call.show({"files_set_aside": [f.name for f in gone]}, said)
 
@@ -153,7 +156,7 @@ def listed(found: Sequence[AsideBody], now: datetime | None = None) -> list[Rend
 
 
 def unrecorded(left: LeftFiles, dataset: str | None) -> list[RenderableType]:
-    found = documents.unrecorded(left, dataset)
+    found = lake_documents.unrecorded(left, dataset)
     if not found["files"]:
         return []
     lines: list[RenderableType] = [

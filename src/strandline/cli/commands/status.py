@@ -15,9 +15,7 @@ from strandline.cli.render import lake as render_lake
 from strandline.cli.render import status as render_status
 from strandline.cli.watch import WATCH_SECONDS, WatchOption, check_terminal, watch
 from strandline.core.errors import StrandlineError
-from strandline.core.settings import find_config, load_config
-from strandline.ledger.engine import Ledger
-from strandline.status import documents
+from strandline.status.documents import lake_documents
 
 app = typer.Typer()
 
@@ -31,7 +29,7 @@ def status(call: Call, watching: WatchOption = False) -> None:
     found = call.lake.status()
     # Only one of the two is made: each takes a third of the time at a large lake.
     if call.as_json:
-        call.show(documents.lake_status(found))
+        call.show(lake_documents.lake_status(found))
     else:
         call.show({}, render_status.status(found))
 
@@ -72,18 +70,21 @@ def recover(call: Call) -> None:
     """Settle what dead writers left: publish what was committed, abandon what was not."""
     with call.spark("Settling open blocks") as lake:
         found = lake.recover()
-    call.show(documents.recovered(found), render_lake.recovered(found))
+    call.show(lake_documents.recovered(found), render_lake.recovered(found))
 
 
 @command(app, panel=CARE)
 def migrate(call: Call) -> None:
     """Migrate an older ledger to this version of the program, and keep a copy. Every command does so when it opens an
     older ledger."""
+    from strandline.core.settings.lake_config import find_config, load_config
+    from strandline.ledger.engine import Ledger
+
     settings = load_config(find_config(call.config, os.environ, Path.cwd()))
     with closing(Ledger(settings)) as ledger:
         migrated = ledger.open()
         version = ledger.revision()
-    call.show(documents.migrated(migrated, version), render_lake.migrated(migrated, version))
+    call.show(lake_documents.migrated(migrated, version), render_lake.migrated(migrated, version))
 
 
 @command(app, panel=CARE)

@@ -8,7 +8,7 @@ import typer
 
 from strandline.cli.command import Call, command
 from strandline.cli.render import task as render
-from strandline.status import documents
+from strandline.status.documents import lake_documents
 
 app = typer.Typer(name="task", help="Long work that the API began: list it, show its result, call it off.")
 
@@ -24,7 +24,7 @@ def list_(
     """Tasks that are under way and those that have ended. Starts no JVM."""
     found = call.lake.tasks.latest(before=before, tasks_max=limit + 1)
     page, more = found[:limit], len(found) > limit
-    document = {"tasks": list(map(documents.task, page)), "next": page[-1].id if more else None}
+    document = {"tasks": list(map(lake_documents.task, page)), "next": page[-1].id if more else None}
     call.show(document, *render.tasks(page, more=more))
 
 
@@ -32,11 +32,11 @@ def list_(
 def show(call: Call, task: TaskArgument) -> None:
     """Who began a task, how far it is, and its result."""
     found = call.lake.tasks.get(task)
-    call.show(documents.task(found), *render.shown(found))
+    call.show(lake_documents.task(found), *render.shown(found))
 
 
 @command(app)
 def cancel(call: Call, task: TaskArgument) -> None:
     """Call off a task. It ends at its next durable step; what it has done stays."""
     found = call.lake.tasks.cancel(task)
-    call.show(documents.task(found), *render.shown(found))
+    call.show(lake_documents.task(found), *render.shown(found))

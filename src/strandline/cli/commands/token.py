@@ -11,10 +11,10 @@ from rich.text import Text
 
 from strandline.cli.command import Call, OnlyDatasetsOption, command
 from strandline.cli.render.elements import done, grid
-from strandline.core import duration
 from strandline.core.roles import Role
-from strandline.core.wording import age
-from strandline.status import documents
+from strandline.core.text import duration
+from strandline.core.text.wording import age, moment
+from strandline.status.documents import lake_documents
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,8 +59,8 @@ def create(
     made, secret = call.lake.receiver.create_token(
         name, dataset or None, role=role, expires_in=expires_in, replaces=replaces
     )
-    document = documents.token(made) | {"secret": secret}
-    until = "" if made.expires_at is None else f", until {made.expires_at:%Y-%m-%d %H:%M} UTC"
+    document = lake_documents.token(made) | {"secret": secret}
+    until = "" if made.expires_at is None else f", until {moment(made.expires_at)}"
     call.show(document, done(f"Token {made.name} ({made.role}), for {_for(made)}{until}"), Text(secret))
 
 
@@ -68,7 +68,7 @@ def create(
 def list_(call: Call) -> None:
     """All tokens, also revoked and expired ones, without their secrets."""
     found = call.lake.receiver.list_tokens()
-    call.show({"tokens": [documents.token(t) for t in found]}, tokens(found))
+    call.show({"tokens": [lake_documents.token(t) for t in found]}, tokens(found))
 
 
 @command(app)
@@ -82,7 +82,7 @@ def revoke(call: Call, name: TokenArgument) -> None:
 def claims(call: Call) -> None:
     """Which sinks of which lakes feed the datasets here, and the tokens that their lanes belong to."""
     found = call.lake.receiver.list_claims()
-    call.show({"claims": [documents.claim(c) for c in found]}, claims_table(found))
+    call.show({"claims": [lake_documents.claim(c) for c in found]}, claims_table(found))
 
 
 @command(app, asks=True)
@@ -103,7 +103,7 @@ def release(
     question = f"Let the next token have the lanes of {source} of lake {lake} in {dataset}?"
     call.confirm(question, refusal="the lanes stay with their token")
     released = receiver.release_claim(dataset, lake, source)
-    document = documents.released_claim(dataset, lake, source, forgotten=released.forgotten)
+    document = lake_documents.released_claim(dataset, lake, source, forgotten=released.forgotten)
     rest = "no rows had come: any sink may claim it" if released.forgotten else "its sink and generation stay"
     call.show(document, done(f"The lanes of {source} of lake {lake} are free; {rest}"))
 
@@ -139,7 +139,7 @@ def _state(t: Token, now: datetime) -> Text:
         return Text("in use", "green")
     if t.is_expired(now):
         return Text(f"expired {age(t.expires_at)} ago", "dim")
-    return Text(f"in use until {t.expires_at:%Y-%m-%d %H:%M} UTC", "green")
+    return Text(f"in use until {moment(t.expires_at)}", "green")
 
 
 def _for(t: Token) -> str:

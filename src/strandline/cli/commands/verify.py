@@ -12,13 +12,13 @@ from rich.text import Text
 from strandline.cli.command import DELIVERY, Call, command
 from strandline.cli.render.elements import BAD, DOUBT, OK, nothing
 from strandline.core.errors import FailedError
-from strandline.core.wording import agreeing, plural
-from strandline.status import documents, replication_documents
+from strandline.core.text.wording import agreeing, plural
+from strandline.status.documents import lake_documents, replication_documents
 
 if TYPE_CHECKING:
     from strandline.deliver.verify.ranges import VerifyFinding
     from strandline.deliver.verify.verdict import SinkVerdict, VerifyReport
-    from strandline.replicate.verify_leader import DatasetVerdict
+    from strandline.replicate.follow.compare_with_leader import DatasetVerdict
 
 SHOWN_MAX = 20  # findings of one kind in the text; --json has all
 
@@ -56,7 +56,7 @@ def verify(
             taken_is_fine=taken_is_fine,
             progress=lambda name, what, done, total: bar.step(f"{name}: {what}", done, total),
         )
-    call.show(documents.verify(report), *rendered(report))
+    call.show(lake_documents.verify(report), *rendered(report))
     call.exit(report.exit_code)
 
 
@@ -71,7 +71,8 @@ def _of_leader(verdicts: Sequence[DatasetVerdict]) -> Iterator[RenderableType]:
             said = f": {plural(v.rows, 'row', 'agrees')} with the leader's up to {v.sealed:,}"
             yield Text.assemble(OK, " ", (v.dataset, "bold"), (said, "green"), (only, "dim"))
         else:
-            wrong = f"{plural(v.missing, 'row', 'is')} missing, {v.different:,} different, from {v.first:,} on"
+            wrong = f"{plural(v.missing, 'row', 'is')} missing, {v.different:,} different, {v.doubled:,} doubled"
+            wrong += f", from {v.first:,} on"
             yield Text.assemble(BAD, " ", (v.dataset, "bold"), f": {wrong}")
 
 

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from strandline.cli.demo.scene import DATASET, Demo, events, ingest, killed_child, write
 from strandline.core.errors import FailedError
-from strandline.core.wording import plural
+from strandline.core.text.wording import plural
 
 SINKS = {"archive": "parquet", "partner": "jsonl"}
 FOLDER = "delivered"
@@ -92,7 +92,7 @@ def kill_a_deliverer(demo: Demo) -> None:
         demo.tell(f"process {pid} died of signal {signal.SIGKILL.value}; {words}", "dim")
         acknowledged = sum(s.exported or 0 for s in demo.lake.status().sinks)
         demo.claim(
-            "rows are at a sink, and the ledger has heard of none of them",
+            "rows are at a sink, and the ledger knows of none of them",
             any(landed.values()) and acknowledged == 0,
         )
         demo.claim(

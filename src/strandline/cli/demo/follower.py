@@ -9,8 +9,8 @@ from strandline.cli.demo.delivery import rows_in_lake, rows_text
 from strandline.cli.demo.forward import FRIDAY_ROWS
 from strandline.cli.demo.scene import DATASET, Demo
 from strandline.core.errors import NotLeader
+from strandline.core.text.wording import plural
 from strandline.core.types import SEQ_COLUMN
-from strandline.core.wording import plural
 from strandline.lake import Lake, open_lake
 from strandline.lake_admin import follow_lake
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from strandline.cli.demo.delivery import deliver, rows_text
 from strandline.cli.demo.scene import DATASET, Demo, count, events, ingest, start_child, write
 from strandline.core.errors import FailedError, StrandlineError
+from strandline.core.text.wording import plural
 from strandline.core.types import SEQ_COLUMN
-from strandline.core.wording import plural
 from strandline.jobs.loop import LoopControl
 from strandline.lake import Lake
 from strandline.lake_admin import init_lake

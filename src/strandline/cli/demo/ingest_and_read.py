@@ -26,8 +26,8 @@ from strandline.cli.demo.take_over import take_over
 from strandline.cli.output import Output
 from strandline.core.errors import RefusedError
 from strandline.core.roles import Role
+from strandline.core.text.wording import plural
 from strandline.core.types import Seq
-from strandline.core.wording import plural
 from strandline.lake_admin import init_lake
 
 VISITOR = "visitor"
@@ -187,7 +187,7 @@ def read_on(demo: Demo) -> None:
         ids = [row["id"] for row, _ in new]
         start = MONDAY_ROWS + TUESDAY_ROWS + 1
         demo.claim(
-            f"going on from the token gives the {WEDNESDAY_ROWS} new rows, in order, and no other",
+            f"continuing from the token gives the {WEDNESDAY_ROWS} new rows, in order, and no other",
             ids == list(range(start, start + WEDNESDAY_ROWS)),
         )
         rest = demo.lake.read_since(DATASET, new.continuation).df.isEmpty()

@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 from strandline.cli.demo.delivery import SINKS, consumed, deliver, rows_in_lake, rows_text
 from strandline.cli.demo.scene import DATASET, Demo, events, ingest, write
 from strandline.cli.render import maintain
-from strandline.core.wording import plural
+from strandline.core.text.wording import plural
 from strandline.ledger.engine import utc_now
-from strandline.ledger.maintain.runs import Run
+from strandline.ledger.maintain.runs import MaintenanceRun
 
 PAUSED = "partner"
 LATE_FILES, LATE_ROWS_EACH, LATE_ID = 6, 50, 400_001
@@ -46,7 +46,7 @@ def _ingest_late_rows(demo: Demo) -> None:
         demo.claim(f"{PAUSED} is {rows_text(behind[PAUSED])} behind", behind == {"archive": 0, PAUSED: LATE_ROWS})
 
 
-def _told(demo: Demo, run: Run) -> None:
+def _told(demo: Demo, run: MaintenanceRun) -> None:
     for line in maintain.render_run(run):
         demo.show(line)
 
@@ -92,7 +92,7 @@ def _expire(demo: Demo) -> None:
 
 
 def go_on_after_maintenance(demo: Demo) -> None:
-    with demo.step(f"{PAUSED} goes on, from the compacted table"):
+    with demo.step(f"{PAUSED} continues, from the compacted table"):
         ever = len(list(consumed(demo, "archive")))
         demo.lake.delivery.resume(PAUSED)
         demo.say("Delivering")

@@ -20,7 +20,7 @@ from rich.text import Text
 from strandline.cli.output import Output
 from strandline.cli.render.elements import BAD, OK
 from strandline.core.errors import FailedError
-from strandline.core.settings import CONFIG_NAME
+from strandline.core.settings.lake_config import CONFIG_NAME
 from strandline.ingest.ingest_files import FileOutcome
 from strandline.lake import Lake
 

@@ -7,7 +7,7 @@ import os
 from strandline.cli.demo.delivery import SINKS, consumed, rows_in_lake, rows_text
 from strandline.cli.demo.follower import FOLLOWER, rows_in
 from strandline.cli.demo.scene import DATASET, Demo, events, ingest, write
-from strandline.core.wording import plural
+from strandline.core.text.wording import plural
 from strandline.lake import Lake, open_lake
 from strandline.lake_admin import rejoin_lake
 from strandline.status.replication import load_replication
@@ -42,7 +42,7 @@ def _promote(demo: Demo, site: Lake) -> None:
 
 
 def _go_on(demo: Demo, site: Lake) -> None:
-    with demo.step(f"{NEW_ROWS} new rows come in at the second site, and it goes on with the sinks"):
+    with demo.step(f"{NEW_ROWS} new rows come in at the second site, and it continues to deliver to the sinks"):
         before = {name: sorted(consumed(demo, name)) for name in SINKS}
         path = write(demo.home / "new.jsonl", events(NEW_ID, NEW_ROWS))
         demo.say("Ingesting at the second site")

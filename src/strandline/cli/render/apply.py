@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
-from strandline.apply.steps import Action, Plan, Step
+from strandline.apply.steps import Plan, Step, StepAction
 from strandline.cli.render import elements
-from strandline.core.masking import masked
-from strandline.core.wording import plural
+from strandline.core.text.masking import masked
+from strandline.core.text.wording import plural
 
-_SIGNS = {Action.CREATE: ("+", "green"), Action.CHANGE: ("~", "yellow"), Action.REMOVE: ("-", "red")}
-_DONE = {Action.CREATE: "is created", Action.CHANGE: "is changed", Action.REMOVE: "is removed"}
+_SIGNS = {StepAction.CREATE: ("+", "green"), StepAction.CHANGE: ("~", "yellow"), StepAction.REMOVE: ("-", "red")}
+_DONE = {StepAction.CREATE: "is created", StepAction.CHANGE: "is changed", StepAction.REMOVE: "is removed"}
 
 
 def plan(found: Plan) -> Iterator[RenderableType]:
@@ -32,12 +32,12 @@ def plan(found: Plan) -> Iterator[RenderableType]:
 
 def _headline(step: Step) -> Text:
     sign, style = _SIGNS[step.action]
-    less = " (columns)" if step.what == "dataset" and step.action is Action.REMOVE and step.details else ""
+    less = " (columns)" if step.what == "dataset" and step.action is StepAction.REMOVE and step.details else ""
     return Text.assemble((sign, style), " ", (f"{step.what} {step.name}", "bold"), less)
 
 
 def done(step: Step) -> RenderableType:
     what = _DONE[step.action]
-    if step.what == "dataset" and step.action is Action.REMOVE:
+    if step.what == "dataset" and step.action is StepAction.REMOVE:
         what = "is changed" if step.details else "is dropped"
     return elements.done(f"{step.what} {step.name} {what}")

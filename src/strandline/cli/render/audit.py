@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from strandline.cli.render.elements import grid
+from strandline.core.text.wording import moment
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -30,7 +30,7 @@ def events(found: Sequence[AuditEvent], *, more: bool) -> Iterator[RenderableTyp
     table = grid("when", "what", "who", "detail")
     for e in found:
         detail = ", ".join(f"{k}={v}" for k, v in e.detail.items())
-        when = f"{e.at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
+        when = moment(e.at)
         table.add_row(Text(when), Text(e.event, "bold"), who(e.actor), Text(detail))
     yield table
     if more:

@@ -9,8 +9,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from strandline.cli.render.elements import BAD, DOUBT, NO_SINKS, NOTHING, OK, cut, dim, rate
-from strandline.core.wording import plural
-from strandline.status.problems import reason_of
+from strandline.core.text.wording import plural, took
+from strandline.status.problems.lake_problems import reason_of
 
 if TYPE_CHECKING:
     from strandline.deliver.plan.preview import LanePreview, SinkPreview
@@ -38,7 +38,7 @@ def tick(report: TickReport, seconds: float) -> list[RenderableType]:
         elif s.did == "stopped":
             lines.append(dim(f"  Details: `strandline sink show {s.name}`. Next step: `strandline status`."))
     if rows := sum(s.rows for s in report.sinks):
-        lines.append(dim(f"{plural(rows, 'row')} delivered in {seconds:.1f} s{rate(rows, seconds)}"))
+        lines.append(dim(f"{plural(rows, 'row')} delivered in {took(seconds)}{rate(rows, seconds)}"))
     return lines
 
 

@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from strandline.cli.render.quick_table import QuickTable
-from strandline.core.wording import plural
+from strandline.core.text.wording import plural
 
 if TYPE_CHECKING:
-    from strandline.status.status_problem import StatusProblem
+    from strandline.status.problems.status_problem import StatusProblem
 
 UNKNOWN = "?"
 OK, BAD, NOTHING = ("✓", "green"), ("✗", "bold red"), ("·", "dim")
@@ -58,15 +58,6 @@ def one_line(text: str) -> str:
 
 def number(value: int | None) -> str:
     return UNKNOWN if value is None else f"{value:,}"
-
-
-def size(count: int) -> str:
-    amount = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if amount < 1024:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} TiB"
 
 
 def rate(rows: int, seconds: float) -> str:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, TextIO
 from uuid import uuid4
 
 from strandline.core.errors import UsageError
-from strandline.core.reconcile_records import Run
 
 if TYPE_CHECKING:
+    from strandline.core.records.reconcile_records import ReconcileRun
     from strandline.reconcile.model import Finding
 
 
@@ -32,7 +32,7 @@ class FindingsFile:
             print(json.dumps(document(finding), ensure_ascii=False), file=self._part)
         self._count += 1
 
-    def finish(self, run: Run) -> bool:
+    def finish(self, run: ReconcileRun) -> bool:
         """Returns whether the file was written: not if the run ended before it had reported everything."""
         found = run.outcome.found
         everything = run.has_compared and self._count == found.total

@@ -9,14 +9,14 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from strandline.cli.render.elements import UNKNOWN, grid, number
-from strandline.core.wording import age, duration
+from strandline.core.text.wording import age, duration, moment
 
 if TYPE_CHECKING:
-    from strandline.ledger.replicate.followers import Follower
+    from strandline.ledger.replicate.followers import RegisteredFollower
     from strandline.status.followers import FollowerStatus
 
 
-def follower_list(known: Sequence[Follower], found: Sequence[FollowerStatus]) -> RenderableType:
+def follower_list(known: Sequence[RegisteredFollower], found: Sequence[FollowerStatus]) -> RenderableType:
     if not known:
         return Text("No followers yet. `strandline follower add NAME` lets a site follow this lake.", "dim")
     return shards(found) if found else Text(f"{', '.join(f.name for f in known)}: no dataset to follow yet", "dim")
@@ -27,17 +27,17 @@ def shards(found: Sequence[FollowerStatus]) -> RenderableType:
     table = grid("follower", "dataset", "shard", "applied", "segments", "rows", "behind", "last contact", right=right)
     for s in found:
         behind = Text(UNKNOWN, "yellow") if s.lag_seconds is None else Text(duration(s.lag_seconds))
-        heard = Text("never", "yellow") if s.told_at is None else Text(f"{age(s.told_at)} ago")
+        reported = Text("never", "yellow") if s.told_at is None else Text(f"{age(s.told_at)} ago")
         table.add_row(
             Text(s.name, "bold"), Text(s.dataset), str(s.shard), _count(s.high_water), _count(s.lag_segments),
-            _count(s.lag_rows), behind, heard,
+            _count(s.lag_rows), behind, reported,
         )  # fmt: skip
     return table
 
 
-def detail(record: Follower, follows: str, found: Sequence[FollowerStatus]) -> Iterator[RenderableType]:
+def detail(record: RegisteredFollower, follows: str, found: Sequence[FollowerStatus]) -> Iterator[RenderableType]:
     yield Text(record.name, "bold")
-    yield Text(f"  follows {follows}, since {record.added_at:%Y-%m-%d %H:%M} UTC")
+    yield Text(f"  follows {follows}, since {moment(record.added_at)}")
     if record.drop_after is None:
         yield Text("  retention keeps rows that it lacks")
     else:

@@ -12,8 +12,8 @@ from rich.text import Text
 from strandline.cli.output import shown
 from strandline.cli.render.elements import BAD, NOTHING, OK, grid, rate
 from strandline.core.errors import RefusedError
-from strandline.core.wording import plural
-from strandline.status.documents import new_rows
+from strandline.core.text.wording import plural, took
+from strandline.status.documents.lake_documents import new_rows
 
 if TYPE_CHECKING:
     from strandline.ingest.ingest_files import FileOutcome
@@ -42,7 +42,7 @@ def outcomes(found: Sequence[FileOutcome], seconds: float) -> list[RenderableTyp
         elif o.rows == 0:
             table.add_row(Text(*NOTHING), name, "0 rows", Text("empty: nothing to do", "dim"), "")
         else:
-            speed = f"{o.seconds:.1f} s{rate(o.rows, o.seconds)}"
+            speed = f"{took(o.seconds)}{rate(o.rows, o.seconds)}"
             table.add_row(Text(*OK), name, plural(o.rows, "row"), f"sequence numbers {o.range}", Text(speed, "dim"))
     for o in found:
         if o.error is None and o.absent and o.rows and not o.duplicate:
@@ -77,7 +77,7 @@ def _name(paths: Sequence[Path]) -> str:
 
 def _total(found: Sequence[FileOutcome], seconds: float) -> Text:
     rows = new_rows(found)
-    parts = [f"{plural(len(found), 'file')}: {plural(rows, 'new row')} in {seconds:.1f} s"]
+    parts = [f"{plural(len(found), 'file')}: {plural(rows, 'new row')} in {took(seconds)}"]
     if known := sum(o.duplicate for o in found):
         parts.append(f"{known} already ingested")
     if failed := sum(o.error is not None for o in found):

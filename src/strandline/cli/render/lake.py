@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,19 +11,19 @@ from rich.table import Table
 from rich.text import Text
 
 from strandline.cli.render.elements import BAD, OK, done, grid, nothing
-from strandline.core.replication import shard_ids, shard_span
-from strandline.core.types import Dataset, Numbered
-from strandline.core.wording import agreeing, part, plural
-from strandline.status.documents import replaced_table
+from strandline.core.sites.replication import shard_ids, shard_span
+from strandline.core.text.wording import agreeing, moment, part, plural
+from strandline.status.documents.lake_documents import replaced_table
 
 if TYPE_CHECKING:
+    from strandline.core.types import Dataset, NumberedRows
     from strandline.iceberg.pyiceberg.schema import TableDescription
     from strandline.iceberg.schema.alteration import Alteration
     from strandline.iceberg.schema.columns import Column
     from strandline.iceberg.schema.infer import Guess, Inferred
-    from strandline.iceberg.session.runtime import Check
+    from strandline.iceberg.session.runtime import RuntimeCheck
     from strandline.ingest.recover import Recovered
-    from strandline.ingest.resync import Resynced
+    from strandline.ingest.resync.run import Resynced
     from strandline.ledger.engine import Migrated
 
 
@@ -44,7 +43,7 @@ def follows(lake: str, path: Path, leader: str) -> RenderableType:
     )
 
 
-def checks(found: Sequence[Check]) -> list[RenderableType]:
+def checks(found: Sequence[RuntimeCheck]) -> list[RenderableType]:
     table = grid("", "", "")
     for check in found:
         table.add_row(Text(*(OK if check.ok else BAD)), Text(check.name, "bold"), Text(check.detail))
@@ -115,7 +114,7 @@ def datasets(found: Sequence[Dataset]) -> RenderableType:
         return Text("No datasets yet. `strandline dataset create NAME --like FILE` creates one.", "dim")
     table = grid("dataset", "delivered by", "came as", "created")
     for d in found:
-        values = ", ".join(d.deliver_by) or "–", _origin(d), _minute(d.created_at)
+        values = ", ".join(d.deliver_by) or "–", _origin(d), moment(d.created_at)
         table.add_row(Text(d.name, "bold"), *map(Text, values))
     return table
 
@@ -126,7 +125,7 @@ def shown(d: Dataset, table: TableDescription) -> RenderableType:
         ("delivered by", ", ".join(d.deliver_by) or "–"),
         ("partitioned by", ", ".join(table.partition_by) or "–"),
         ("came as", _origin(d)),
-        ("created", _minute(d.created_at)),
+        ("created", moment(d.created_at)),
         ("shards", shard_span(shard_ids(d.first_shard, d.shards))),
         ("id", d.uuid),
         ("table", d.table_uuid),
@@ -143,11 +142,7 @@ def _origin(d: Dataset) -> str:
     return f"adopted, history: {d.history.value}" if d.adopted else "new"
 
 
-def _minute(moment: datetime) -> str:
-    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M}Z"
-
-
-def adopted(name: str, found: Numbered) -> RenderableType:
+def adopted(name: str, found: NumberedRows) -> RenderableType:
     if not found.rows:
         return done(f"{name}: every row has its sequence number")
     return done(f"{name}: {plural(found.rows, 'row')} numbered in {plural(found.steps, 'step')}")

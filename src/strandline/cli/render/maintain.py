@@ -11,35 +11,35 @@ from rich.text import Text
 
 from strandline.cli.output import dumps
 from strandline.cli.render.audit import who
-from strandline.cli.render.elements import BAD, LINES_MAX, done, grid, nothing, number, size
-from strandline.core.wording import age, agreeing, plural
-from strandline.ledger.maintain.runs import Kind, Outcome
+from strandline.cli.render.elements import BAD, LINES_MAX, done, grid, nothing, number
+from strandline.core.records.maintenance_records import MaintenanceKind, MaintenanceOutcome
+from strandline.core.text.wording import age, agreeing, moment, plural, size, took
 
 if TYPE_CHECKING:
-    from strandline.ledger.maintain.runs import Run
+    from strandline.ledger.maintain.runs import MaintenanceRun
 
 _OUTCOMES = {
     None: "cyan",
-    Outcome.DONE: "green",
-    Outcome.SKIPPED: "yellow",
-    Outcome.REFUSED: "yellow",
-    Outcome.FAILED: "bold red",
-    Outcome.DIED: "bold red",
+    MaintenanceOutcome.DONE: "green",
+    MaintenanceOutcome.SKIPPED: "yellow",
+    MaintenanceOutcome.REFUSED: "yellow",
+    MaintenanceOutcome.FAILED: "bold red",
+    MaintenanceOutcome.DIED: "bold red",
 }
 Result = Mapping[str, Any]
 
 
-def render_run(run: Run) -> Iterator[RenderableType]:
+def render_run(run: MaintenanceRun) -> Iterator[RenderableType]:
     if run.result is None:
         yield Text.assemble(BAD, f" {run.dataset}: {run.reason or 'no result'}")
         return
     yield from _TOLD[run.kind](run, run.result)
-    took = "" if run.seconds is None else f" · {run.seconds:.1f} s"
+    length = "" if run.seconds is None else f" · {took(run.seconds)}"
     note = " · nothing was changed" if run.dry_run else ""
-    yield Text(f"  run {run.id}{took}{note}", "dim")
+    yield Text(f"  run {run.id}{length}{note}", "dim")
 
 
-def _compacted(run: Run, r: Result) -> Iterator[RenderableType]:
+def _compacted(run: MaintenanceRun, r: Result) -> Iterator[RenderableType]:
     if r["files_rewritten"]:
         verb = "would become" if run.dry_run else "became"
         yield done(
@@ -67,7 +67,7 @@ def _again(left: int) -> str:
     return "was repeated" if not left else f"{plural(left, 'file', 'is')} left for the next run"
 
 
-def _expired(run: Run, r: Result) -> Iterator[RenderableType]:
+def _expired(run: MaintenanceRun, r: Result) -> Iterator[RenderableType]:
     gone, kept = r["snapshots_expired"], r["snapshots_before"] - r["snapshots_expired"]
     stays = f"{kept:,} {agreeing(kept, 'stays')}"
     if gone:
@@ -94,9 +94,9 @@ def _held(rows: int, sink: str) -> str:
     )
 
 
-def _retained(run: Run, r: Result) -> Iterator[RenderableType]:
+def _retained(run: MaintenanceRun, r: Result) -> Iterator[RenderableType]:
     of = "of" if r["column"] is None else f"with {r['column']}"
-    before = f"{of} before {_moment(r['cutoff'])}"
+    before = f"{of} before {moment(datetime.fromisoformat(r['cutoff']))}"
     if r["deleted_rows"]:
         verb = "would be deleted" if run.dry_run else "are deleted" if r["deleted_rows"] != 1 else "is deleted"
         yield done(f"{run.dataset}: {plural(r['deleted_rows'], 'row')} {before} {verb}")
@@ -113,14 +113,14 @@ def _retained(run: Run, r: Result) -> Iterator[RenderableType]:
         yield Text(f"  the floor is at {r['floor']:,}: a new sink begins above it", "dim")
 
 
-def _numbered(run: Run, r: Result) -> Iterator[RenderableType]:
+def _numbered(run: MaintenanceRun, r: Result) -> Iterator[RenderableType]:
     if not r["rows"]:
         yield nothing(f"{run.dataset}: every row has its sequence number")
         return
     yield done(f"{run.dataset}: {plural(r['rows'], 'row')} got a sequence number")
 
 
-def _purged(run: Run, r: Result) -> Iterator[RenderableType]:
+def _purged(run: MaintenanceRun, r: Result) -> Iterator[RenderableType]:
     if r["deleted_rows"]:
         verb = "would be deleted" if run.dry_run else "is deleted" if r["deleted_rows"] == 1 else "are deleted"
         yield done(f"{run.dataset}: {plural(r['deleted_rows'], 'row')} {verb}")
@@ -174,7 +174,7 @@ def _same(at: Result, other: Result) -> bool:
     return all(at[key] == other[key] for key in ("sink", "destination", "generation", "removed"))
 
 
-def _not_reached(run: Run, r: Result) -> Iterator[str]:
+def _not_reached(run: MaintenanceRun, r: Result) -> Iterator[str]:
     """What the purge did not reach, and a person has to check."""
     if r["quarantined_not_judged"]:
         rows = plural(r["quarantined_not_judged"], "quarantined row")
@@ -194,39 +194,35 @@ def _not_reached(run: Run, r: Result) -> Iterator[str]:
         yield f"rows up to {r['floor']:,} were deleted by retention before, so sinks were not searched for those"
 
 
-def _moment(text: str) -> str:
-    return f"{datetime.fromisoformat(text):%Y-%m-%d %H:%M:%S} UTC"
-
-
-_TOLD: Mapping[Kind, Callable[[Run, Result], Iterator[RenderableType]]] = {
-    Kind.COMPACT: _compacted,
-    Kind.RETAIN: _retained,
-    Kind.EXPIRE: _expired,
-    Kind.PURGE: _purged,
-    Kind.NUMBER: _numbered,
+_TOLD: Mapping[MaintenanceKind, Callable[[MaintenanceRun, Result], Iterator[RenderableType]]] = {
+    MaintenanceKind.COMPACT: _compacted,
+    MaintenanceKind.RETAIN: _retained,
+    MaintenanceKind.EXPIRE: _expired,
+    MaintenanceKind.PURGE: _purged,
+    MaintenanceKind.NUMBER: _numbered,
 }
 
 
-def runs(found: Sequence[Run], now: datetime | None = None) -> RenderableType:
+def runs(found: Sequence[MaintenanceRun], now: datetime | None = None) -> RenderableType:
     if not found:
         return Text("No maintenance yet. `strandline compact DATASET` is one kind of it.", "dim")
     table = grid("run", "dataset", "kind", "began", "took", "by", "outcome", right=("run", "took"))
     for r in found:
         kind = f"{r.kind.value} (dry run)" if r.dry_run else r.kind.value
-        took = "" if r.seconds is None else f"{r.seconds:.1f} s"
-        plain = map(Text, (r.dataset, kind, f"{age(r.started_at, now)} ago", took))
+        length = "" if r.seconds is None else took(r.seconds)
+        plain = map(Text, (r.dataset, kind, f"{age(r.started_at, now)} ago", length))
         table.add_row(Text(str(r.id), "bold"), *plain, who(r.actor), outcome(r))
     return table
 
 
-def outcome(run: Run) -> Text:
+def outcome(run: MaintenanceRun) -> Text:
     under_way = "under way" if run.stop_asked_at is None else "called off, not yet ended"
     said = under_way if run.outcome is None else run.outcome.value
     text = Text(said, _OUTCOMES[run.outcome])
     return text.append(f": {run.reason}", "") if run.reason else text
 
 
-def shown(run: Run, now: datetime | None = None) -> Iterator[RenderableType]:
+def shown(run: MaintenanceRun, now: datetime | None = None) -> Iterator[RenderableType]:
     began = f"began {age(run.started_at, now)} ago on {run.node}, by "
     yield Text.assemble(
         (f"Run {run.id}", "bold"),

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from strandline.cli.output import Output
 from strandline.cli.render.elements import rate
-from strandline.core.wording import plural
+from strandline.core.text.wording import duration, plural
 
 if TYPE_CHECKING:
     from rich.progress import Progress, Task, TaskID
 
+    from strandline.cli.output import Output
     from strandline.ingest.ingest_files import FileOutcome
 
 
@@ -74,16 +74,15 @@ def how_far(done: float, total: float | None, seconds_left: float | None) -> str
     share = f"{min(100, int(100 * done / total))} %"
     if seconds_left is None or done >= total:
         return share
-    minutes, seconds = divmod(round(seconds_left), 60)
-    hours, minutes = divmod(minutes, 60)
-    left = f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
-    return f"{share}, about {left} left"
+    return f"{share}, about {duration(round(seconds_left))} left"
 
 
 _WORDS = {"counting": "counting rows", "writing": "writing", "publishing": "publishing"}
 
 
-class SilentIngest:
+class Silent:
+    """Shows nothing, where nobody sees the progress."""
+
     def on_start(self, words: str) -> None: ...
 
     def on_step(self, path: Path, step: str, rows: int | None) -> None: ...
@@ -92,8 +91,10 @@ class SilentIngest:
 
     def on_done(self, outcome: FileOutcome) -> None: ...
 
+    def on_rows(self, sink: str, done: int, total: int) -> None: ...
 
-class IngestBars(SilentIngest):
+
+class IngestBars(Silent):
     """One line for all files, and one for each file under way. Called from the threads that work on files."""
 
     def __init__(self, progress: Progress, files: int) -> None:
@@ -122,7 +123,7 @@ class IngestBars(SilentIngest):
             if path not in self._lines:
                 self._lines[path] = self._progress.add_task(f"  {path.name}", total=None, count="", note="")
             note = _WORDS.get(step, step) if rows is None else f"{_WORDS.get(step, step)} {plural(rows, 'row')}"
-            # Each step reads the file from its beginning, at a speed of its own.
+            # Each step reads the file from its beginning, and each at another speed.
             self._progress.reset(self._lines[path], total=None, count="", note=note)
 
     def on_bytes(self, path: Path, done: int, total: int) -> None:
@@ -143,21 +144,6 @@ class IngestBars(SilentIngest):
             self._progress.update(self._all, advance=1, count=f"{self._done}/{self._files}", note=note)
 
 
-@contextmanager
-def watching(out: Output, files: int) -> Iterator[SilentIngest]:
-    if not out.is_live:
-        yield SilentIngest()
-        return
-    with bars_on(out) as progress:
-        yield IngestBars(progress, files)
-
-
-class SilentDelivery:
-    def on_start(self, words: str) -> None: ...
-
-    def on_rows(self, sink: str, done: int, total: int) -> None: ...
-
-
 @dataclass
 class _Line:
     task: TaskID
@@ -167,7 +153,7 @@ class _Line:
     total: int = 0
 
 
-class DeliverBars(SilentDelivery):
+class DeliverBars(Silent):
     """A line for each sink. Called from the threads that deliver, one per sink."""
 
     def __init__(self, progress: Progress) -> None:
@@ -201,9 +187,10 @@ class DeliverBars(SilentDelivery):
 
 
 @contextmanager
-def delivering(out: Output) -> Iterator[SilentDelivery]:
+def showing(out: Output, bars: Callable[[Progress], Silent]) -> Iterator[Silent]:
+    """Shows the progress on a terminal, as `IngestBars` or `DeliverBars` do."""
     if not out.is_live:
-        yield SilentDelivery()
+        yield Silent()
         return
     with bars_on(out) as progress:
-        yield DeliverBars(progress)
+        yield bars(progress)

@@ -9,13 +9,13 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from strandline.cli.render.elements import grid, number
+from strandline.core.text.wording import age, agreeing, plural
 from strandline.core.types import ItemKind
-from strandline.core.wording import agreeing, plural
-from strandline.replicate.promote_plan import End, Refuse
+from strandline.replicate.take_over.promote_plan import End, Refuse
 
 if TYPE_CHECKING:
-    from strandline.ledger.replicate.promotions import GivenUp
-    from strandline.replicate.promote import Forecast, Promoted
+    from strandline.ledger.replicate.promotions import GivenUp, PromotionState
+    from strandline.replicate.take_over.promote import Forecast, Promoted
 
 _SHOWN_MAX = 50
 
@@ -36,6 +36,12 @@ def what_it_left(promoted: Promoted) -> Iterator[RenderableType]:
     if promoted.led.sinks_left:
         names = ", ".join(promoted.led.sinks_left)
         yield Text(f"These sinks were not taken over, because this site lacks their datasets: {names}", "yellow")
+    if promoted.sinks_removed:
+        names = ", ".join(promoted.sinks_removed)
+        said = (
+            "These sinks from when this site led before were removed, because the old leader did not have them any more"
+        )
+        yield Text(f"{said}: {names}", "yellow")
     for sink, rows in promoted.quarantined:
         stays = agreeing(rows, "stays")
         said = f"{plural(rows, 'row')} that sink {sink} refused {stays} in quarantine at the old leader"
@@ -43,6 +49,27 @@ def what_it_left(promoted: Promoted) -> Iterator[RenderableType]:
     for dataset, bodies in promoted.led.bodies_aside:
         said = f"{dataset}: {plural(bodies, 'body', 'was')} set aside, received when this site led before"
         yield Text(f"{said}; list with `strandline spool list`", "yellow")
+    for dataset, reason in promoted.led.receivers_on_hold.items():
+        yield Text(f"{dataset}: its receiver is on hold: {reason}", "yellow")
+        yield Text("See `strandline dataset accept-received --help`.", "yellow")
+
+
+def lacks(standing: PromotionState) -> Iterator[str]:
+    """What a promotion by force gives up, as far as this site was told."""
+    for one in standing.lacks:
+        here = "no row yet" if one.sealed is None else f"every row up to {one.sealed}"
+        leader = (
+            "the leader has not said how far it was"
+            if one.leader_sealed is None
+            else f"the leader had sealed up to {one.leader_sealed} when it offered something last"
+        )
+        yield f"{one.dataset}: this site has {here}; {leader}"
+        for sink, upto in one.sinks:
+            yield f"{one.dataset}: sink {sink} has rows up to {upto}. Those that this site lacks stay in the sink only"
+    at = standing.answered_at
+    said = "The leader has never answered." if at is None else f"The leader answered last {age(at)} ago."
+    yield f"{said} What it accepted after that, and what sinks got of it, is not known here."
+    yield "Sites that have recorded a take-over which this site has not cannot follow it: they must be created again."
 
 
 def _items(found: Sequence[GivenUp], what: str) -> Iterator[RenderableType]:

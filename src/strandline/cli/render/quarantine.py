@@ -11,8 +11,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from strandline.cli.render.elements import BAD, LINES_MAX, OK, dim, done, nothing, one_line
-from strandline.core.wording import age, plural
-from strandline.status.documents import bounded
+from strandline.core.text.wording import age, plural
+from strandline.status.documents.lake_documents import bounded
 
 if TYPE_CHECKING:
     from strandline.deliver.quarantine.replay import ReplayReport

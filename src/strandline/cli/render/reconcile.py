@@ -10,9 +10,9 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from strandline.cli.render.audit import who
-from strandline.cli.render.elements import BAD, DOUBT, NOTHING, OK, UNKNOWN, done, grid, size
-from strandline.core.reconcile_records import Counts, Outcome, Run, Suspect, Swept
-from strandline.core.wording import age, plural
+from strandline.cli.render.elements import BAD, DOUBT, NOTHING, OK, UNKNOWN, done, grid
+from strandline.core.records.reconcile_records import Counts, ReconcileRun, Suspect, SweepOutcome, Swept
+from strandline.core.text.wording import age, plural, size, took
 from strandline.reconcile.model import Protection
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _KINDS = {
 }
 
 
-def run(found: Run) -> list[RenderableType]:
+def run(found: ReconcileRun) -> list[RenderableType]:
     outcome = found.outcome
     kind = ", ".join(("report" if not found.asked.act else "acted", *found.doubts))
     compared = "nothing compared"
@@ -63,7 +63,7 @@ def _count(number: int, is_known: bool) -> str:
     return f"{number:,}" if is_known else UNKNOWN
 
 
-def _sign(found: Run) -> tuple[str, str]:
+def _sign(found: ReconcileRun) -> tuple[str, str]:
     if found.aborted is not None:
         return BAD
     if found.ended_at is None:
@@ -72,10 +72,10 @@ def _sign(found: Run) -> tuple[str, str]:
 
 
 def _took(phases: Mapping[str, float]) -> str:
-    return f", {sum(phases.values()):.1f} s" if phases else ""
+    return f", {took(sum(phases.values()))}" if phases else ""
 
 
-def _notes(found: Run) -> list[RenderableType]:
+def _notes(found: ReconcileRun) -> list[RenderableType]:
     outcome, notes = found.outcome, list[RenderableType]()
     notes += [Text(f"  a guard would refuse to act on this: {why}", "yellow") for why in outcome.refusals]
     if outcome.partial:
@@ -111,7 +111,7 @@ def _protected(protected: Mapping[str, int]) -> list[RenderableType]:
     return [Text("  protected:", "dim"), table]
 
 
-def _more(outcome: Outcome) -> list[RenderableType]:
+def _more(outcome: SweepOutcome) -> list[RenderableType]:
     more = outcome.found.total - len(outcome.samples)
     return [] if more <= 0 else [Text(f"  and {more:,} more: `--findings FILE` writes all of them", "dim")]
 
@@ -148,7 +148,7 @@ def _one_line(path: str) -> str:
     return path if path.isprintable() else path.encode("unicode_escape").decode("ascii")
 
 
-def runs(found: Sequence[Run]) -> list[RenderableType]:
+def runs(found: Sequence[ReconcileRun]) -> list[RenderableType]:
     if not found:
         return [Text("No runs yet: `strandline reconcile` starts one.", "dim")]
     table = grid(

@@ -9,10 +9,10 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from strandline.cli.render.elements import dim, done
-from strandline.core.wording import plural
+from strandline.core.text.wording import plural
 
 if TYPE_CHECKING:
-    from strandline.replicate.rejoin import Rejoined
+    from strandline.replicate.take_over.rejoin import Rejoined
 
 
 def lines(found: Rejoined) -> Iterator[RenderableType]:

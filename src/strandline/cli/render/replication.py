@@ -11,14 +11,14 @@ from rich.text import Text
 
 from strandline.cli.render import followers
 from strandline.cli.render.elements import BAD, UNKNOWN, attention, done, grid, nothing, number
-from strandline.core.wording import age, duration, plural
-from strandline.status.replication import FollowedStatus, LeaderStatus, ReplicationStatus
-from strandline.status.replication_problems import find_replication_problems
+from strandline.core.text.wording import age, duration, moment, plural
+from strandline.status.problems.replication_problems import find_replication_problems
 
 if TYPE_CHECKING:
-    from strandline.ledger.replicate.cuts import SetAside
-    from strandline.replicate.follower import FollowReport
+    from strandline.ledger.replicate.cuts import CutFolder
+    from strandline.replicate.follow.follower import FollowReport
     from strandline.status.leadership import Leadership
+    from strandline.status.replication import FollowedStatus, LeaderStatus, ReplicationStatus
 
 _SET_ASIDE_SHOWN_MAX = 20
 
@@ -72,11 +72,11 @@ def _leadership(found: Leadership) -> Iterator[RenderableType]:
         )
 
 
-def _set_aside(found: Sequence[SetAside]) -> RenderableType:
+def _set_aside(found: Sequence[CutFolder]) -> RenderableType:
     table = grid("set aside", "when", "rows", "place", right=("rows",))
     for one in found[:_SET_ASIDE_SHOWN_MAX]:
         rows = Text(UNKNOWN, "yellow") if one.rows is None else Text(number(one.rows))
-        table.add_row(Text(one.dataset, "bold"), f"{one.at:%Y-%m-%d %H:%M} UTC", rows, Text(one.place))
+        table.add_row(Text(one.dataset, "bold"), moment(one.at), rows, Text(one.place))
     if len(found) <= _SET_ASIDE_SHOWN_MAX:
         return table
     return Group(table, Text(f"and {len(found) - _SET_ASIDE_SHOWN_MAX:,} more: --json names all", "dim"))

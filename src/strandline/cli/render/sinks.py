@@ -12,14 +12,14 @@ from rich.text import Text
 
 from strandline.cli.render.elements import LINES_MAX, attention, cut, dim, done, grid, number
 from strandline.core.delivery_types import ChunkState
-from strandline.core.wording import age, agreeing, plural
-from strandline.status.problems import due_text, find_sink_problems, lag_text
-from strandline.status.sinks import SinkStatus
+from strandline.core.text.wording import age, agreeing, plural
+from strandline.status.problems.lake_problems import due_text, find_sink_problems, lag_text
 
 if TYPE_CHECKING:
     from strandline.core.delivery_types import Chunk, Intent, SinkRecord
     from strandline.deliver.recover_sink import SinkRecovered
     from strandline.deliver.sink import Option
+    from strandline.status.sinks import SinkStatus
 
 STYLES = {"active": "green", "paused": "yellow", "waiting": "yellow", "stopped": "bold red"}
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from strandline.cli.render import followers, replication, sinks
+from strandline.cli.render import consumers, followers, replication, sinks
 from strandline.cli.render.elements import attention, grid, number
+from strandline.core.text.wording import age, duration, plural
 from strandline.core.types import BlockKind
-from strandline.core.wording import age, plural
-from strandline.ledger.maintain.runs import Run
-from strandline.status.maintenance import MaintenanceStatus
-from strandline.status.problems import find_problems
-from strandline.status.receive import ReceiveStatus
-from strandline.status.report import DatasetStatus, LakeStatus, OpenBlockStatus
+from strandline.status.problems.lake_problems import find_problems
+
+if TYPE_CHECKING:
+    from strandline.ledger.maintain.runs import MaintenanceRun
+    from strandline.status.maintenance import MaintenanceStatus
+    from strandline.status.receive import ReceiveStatus
+    from strandline.status.report import DatasetStatus, LakeStatus, OpenBlockStatus
 
 
 def status(found: LakeStatus, at: datetime | None = None) -> RenderableType:
@@ -30,6 +33,8 @@ def status(found: LakeStatus, at: datetime | None = None) -> RenderableType:
         parts += [Text(""), Text("Open blocks", "bold"), _blocks(found, now)]
     if found.sinks:
         parts += [Text(""), sinks.table(found.sinks, now)]
+    if found.consumers:
+        parts += [Text(""), consumers.consumers(found.consumers)]
     if found.site.leader is not None:
         parts += [Text(""), replication.leader_line(found.site.leader, now)]
         parts += [replication.followed(found.site.shards)] if found.site.shards else []
@@ -101,7 +106,7 @@ def _meaning(found: LakeStatus, dataset: str, b: OpenBlockStatus, now: datetime)
         return Text("committed, not visible yet; `strandline recover` publishes it", "yellow")
     left = (b.lease_until - now).total_seconds()
     if left > 0:
-        return Text(f"being written; the writer's lease lasts {left:.0f} s")
+        return Text(f"being written; the writer's lease lasts {duration(left)}")
     if b.kind == BlockKind.ADOPTED:  # recovery leaves these alone: only numbering the same files again settles them
         return Text(f"numbering old rows was interrupted; run `strandline dataset adopt {dataset}` again", "yellow")
     return Text("the writer's lease has expired; `strandline recover` settles it", "yellow")
@@ -140,7 +145,7 @@ def _maintenance(found: MaintenanceStatus, now: datetime | None) -> RenderableTy
     return table
 
 
-def _last_run(run: Run | None, now: datetime | None) -> Text:
+def _last_run(run: MaintenanceRun | None, now: datetime | None) -> Text:
     if run is None:
         return Text("–", "dim")
     style = _OUTCOMES.get(run.outcome, "bold red")

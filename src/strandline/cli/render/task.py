@@ -10,8 +10,8 @@ from rich.text import Text
 from strandline.cli.output import dumps
 from strandline.cli.render.audit import who
 from strandline.cli.render.elements import grid
-from strandline.core.wording import age
-from strandline.ledger.tasks import Outcome
+from strandline.core.records.task_records import TaskOutcome
+from strandline.core.text.wording import age
 from strandline.status.attention import attention
 
 if TYPE_CHECKING:
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from strandline.ledger.tasks import Task
 
 _STYLES = {
-    Outcome.DONE: "green",
-    Outcome.REFUSED: "yellow",
-    Outcome.FAILED: "red",
-    Outcome.CANCELLED: "yellow",
-    Outcome.DIED: "red",
+    TaskOutcome.DONE: "green",
+    TaskOutcome.REFUSED: "yellow",
+    TaskOutcome.FAILED: "red",
+    TaskOutcome.CANCELLED: "yellow",
+    TaskOutcome.DIED: "red",
 }
 
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from datetime import datetime
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from strandline.cli.render.elements import UNKNOWN, attention, dim, done, grid, number
 from strandline.cli.render.sinks import STYLES, lag
-from strandline.core.wording import plural
-from strandline.status.problems import find_problems, worst_first
-from strandline.status.report import LakeStatus
-from strandline.status.sinks import SinkStatus
-from strandline.status.throughput import Throughput
+from strandline.core.text.wording import plural
+from strandline.status.problems.lake_problems import find_problems, worst_first
+
+if TYPE_CHECKING:
+    from strandline.status.report import LakeStatus
+    from strandline.status.sinks import SinkStatus
+    from strandline.status.throughput import Throughput
 
 _PROBLEMS_MAX = 5
 _LINES_BESIDE = 7  # the head, headers, empty lines and "more" below two tables

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from strandline.core.delivery_types import ChunkPlan, ChunkState, LanePlan
+from strandline.core.retry import backoff_seconds
 from strandline.core.types import Seq, SeqRange, merge_ranges
 from strandline.deliver.sink import Cut, Held, HeldRange, covers
 from strandline.deliver.sink_options import DeliveryOptions
-from strandline.jobs.backoff import backoff_seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class RowPortion:
     """Neighbouring rows of one lane: no other piece of the lane has rows between them."""
 
     first: int
@@ -70,10 +70,10 @@ def retry_wait_seconds(
     return max(ladder, min(wanted, ASKED_SECONDS_MAX))
 
 
-def lacking(acknowledged: Sequence[SeqRange], held: Held, *, keeps_marks: bool) -> list[SeqRange]:
+def lacking(acknowledged: Sequence[SeqRange], held: Held, *, stores_watermarks: bool) -> list[SeqRange]:
     """Ranges that a closed intent landed and the sink no longer has: it was restored from a backup, or is another one.
     All ranges of the intent count, not only the last: they landed in any order."""
-    if keeps_marks and held.known:
+    if stores_watermarks and held.known:
         return [r for r in acknowledged if held.mark is None or held.mark < r.hi]
     return not_held(acknowledged, held)
 
@@ -86,7 +86,7 @@ def not_held(ranges: Sequence[SeqRange], held: Held) -> list[SeqRange]:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundAtSink:
     """What the sink holds of a lane beyond the ledger's watermark: listed ranges, and its own watermark."""
 
     listed: tuple[HeldRange, ...]
@@ -103,25 +103,25 @@ class Found:
         return max([self.mark or 0, *(r.rows.hi for r in self.listed)])
 
 
-def found_beyond(after: Seq | None, held: Held) -> Found:
+def found_beyond(after: Seq | None, held: Held) -> FoundAtSink:
     floor = after or 0
     mark = held.mark if held.mark is not None and held.mark > floor else None
-    return Found(tuple(r for r in held.ranges if r.rows.hi > floor), mark)
+    return FoundAtSink(tuple(r for r in held.ranges if r.rows.hi > floor), mark)
 
 
-def straddles(after: Seq | None, found: Found) -> HeldRange | None:
+def straddles(after: Seq | None, found: FoundAtSink) -> HeldRange | None:
     """A held range that begins at or below the watermark and ends above it: neither new nor a repeat."""
     return next((r for r in found.listed if after is not None and r.rows.lo <= after < r.rows.hi), None)
 
 
-def cut(after: Seq | None, until: Seq, pieces: Sequence[Piece], options: DeliveryOptions) -> tuple[ChunkPlan, ...]:
+def cut(after: Seq | None, until: Seq, pieces: Sequence[RowPortion], options: DeliveryOptions) -> tuple[ChunkPlan, ...]:
     """Chunks that tile `after+1..until`. `pieces` are sorted; without any there is nothing to send, and no chunk."""
     groups = _groups(pieces, options.chunk_rows_max, options.chunk_bytes_max)
     return _tile(int(after or 0) + 1, until, groups)
 
 
-def _groups(pieces: Sequence[Piece], rows_max: int, bytes_max: int) -> list[Piece]:
-    groups: list[Piece] = []
+def _groups(pieces: Sequence[RowPortion], rows_max: int, bytes_max: int) -> list[RowPortion]:
+    groups: list[RowPortion] = []
     for p in pieces:
         last = groups[-1] if groups else None
         fits = (
@@ -133,13 +133,13 @@ def _groups(pieces: Sequence[Piece], rows_max: int, bytes_max: int) -> list[Piec
         # A sequence number on two rows may end one piece and begin the next: building the chunk finds it.
         if last is not None and (fits or p.first <= last.last):
             rows, size = last.rows + p.rows, last.size + p.size
-            groups[-1] = Piece(last.first, max(p.last, last.last), rows, size, ends_file=p.ends_file)
+            groups[-1] = RowPortion(last.first, max(p.last, last.last), rows, size, ends_file=p.ends_file)
         else:
             groups.append(p)
     return groups
 
 
-def _tile(lo: int, until: int, groups: Sequence[Piece]) -> tuple[ChunkPlan, ...]:
+def _tile(lo: int, until: int, groups: Sequence[RowPortion]) -> tuple[ChunkPlan, ...]:
     """Each chunk ends with its last row, the last chunk at `until`."""
     chunks = []
     for i, g in enumerate(groups):
@@ -149,7 +149,7 @@ def _tile(lo: int, until: int, groups: Sequence[Piece]) -> tuple[ChunkPlan, ...]
     return tuple(chunks)
 
 
-def segments(after: Seq | None, until: Seq, found: Found) -> list[tuple[SeqRange, HeldRange | None, bool]]:
+def segments(after: Seq | None, until: Seq, found: FoundAtSink) -> list[tuple[SeqRange, HeldRange | None, bool]]:
     """The parts of `after+1..until`, in order: a listed range, a range at or below the sink's own watermark that was
     delivered and is no longer there, a quarantined row, or a range to be sent. The flag says that it was delivered."""
     at = int(after or 0) + 1
@@ -185,8 +185,8 @@ def segments(after: Seq | None, until: Seq, found: Found) -> list[tuple[SeqRange
 def cut_around(
     after: Seq | None,
     until: Seq,
-    found: Found,
-    pieces: Mapping[SeqRange, Sequence[Piece]],
+    found: FoundAtSink,
+    pieces: Mapping[SeqRange, Sequence[RowPortion]],
     options: DeliveryOptions,
 ) -> tuple[ChunkPlan, ...]:
     """Like `cut`, but ranges that the sink holds become landed chunks. `pieces` are by segment; a segment without rows

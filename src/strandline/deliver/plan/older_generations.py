@@ -31,8 +31,8 @@ def ask_foundations(run: SinkRun, partitions: Collection[str]) -> list[tuple[Fou
     return list(zip(found, run.sink().held(asked), strict=True)) if found else []
 
 
-def gone_below(foundation: Foundation, held: Held) -> list[SeqRange]:
-    """Ranges of the foundation that the destination no longer lists. A listed range stands for its rows here: the
+def missing_below(foundation: Foundation, held: Held) -> list[SeqRange]:
+    """Ranges of the foundation that the destination no longer lists. A listed range counts as its rows here: the
     destination was checked when the generation began."""
     return not_held(foundation.ranges, held)
 
@@ -40,14 +40,14 @@ def gone_below(foundation: Foundation, held: Held) -> list[SeqRange]:
 def check_foundations(run: SinkRun, partitions: Collection[str]) -> None:
     """Raises SinkStopped if the destination lacks rows that the present generation builds on."""
     for foundation, held in ask_foundations(run, partitions):
-        if gone := gone_below(foundation, held):
+        if gone := missing_below(foundation, held):
             where = f" (partition {foundation.partition})" if foundation.partition else ""
             name = run.record.name
             raise SinkStopped(
                 f"{name}{where}: its destination no longer has {gone[-1]}, which it acknowledged in generation "
                 f"{foundation.generation}, and generation {run.record.generation} goes on behind it",
                 hint=f"`strandline sink recover {name} --resend` sends it again, in a new generation; "
-                "`--accept-loss` goes on without it.",
+                "`--accept-loss` continues without it.",
             )
 
 

@@ -14,8 +14,8 @@ from strandline.core.types import Seq, SeqRange, before
 from strandline.deliver.context import settled
 from strandline.deliver.plan import size_scan_spark
 from strandline.deliver.plan.chunking import (
-    Found,
-    Piece,
+    FoundAtSink,
+    RowPortion,
     cut,
     cut_around,
     found_beyond,
@@ -34,7 +34,7 @@ from strandline.deliver.sink_session import SinkRun
 from strandline.iceberg.schema.columns import from_iceberg
 from strandline.ledger.deliver import intents, lanes, quarantine
 from strandline.ledger.ingest import blocks, published_blocks
-from strandline.ledger.replicate import followers
+from strandline.ledger.replicate import cuts, followers
 from strandline.read.settled_view import SettledView
 
 
@@ -69,6 +69,8 @@ def load_position(run: SinkRun) -> SinkPosition | None:
         sealed = blocks.sealed(connection, run.dataset.id)
         if sealed is None:
             return None
+        marks = [m for m in (record.planned, *(lane.mark for lane in known.values())) if m is not None]
+        _check_left_out(run, cuts.left_out_term(connection, run.dataset.id, marks))
         waits = followers.waits(connection) if run.context.settings.wait_for == "all" else {}
         promised = promise_limit(sealed, record.planned, waits.get(run.dataset.id, sealed))
         if promised is None:
@@ -150,6 +152,15 @@ def _check_settled(run: SinkRun, position: SinkPosition, beyond: int) -> None:
         )
 
 
+def _check_left_out(run: SinkRun, term: int | None) -> None:
+    if term is not None:
+        raise SinkStopped(
+            f"{run.record.name}: the leader of term {term} delivered to its destination, and this lake's leader was "
+            "promoted by force without that one's rows: an unknown number of rows that are here may be missing there",
+            hint=f"`strandline sink reset {run.record.name} --to beginning` sends everything again.",
+        )
+
+
 def _pinned(run: SinkRun, position: SinkPosition, planned: Planned) -> Planned:
     """The plan with the cut that the sink stores. A sink that cannot cancel a put keeps the first: see `Pinning`."""
     sink = run.sink()
@@ -160,7 +171,7 @@ def _pinned(run: SinkRun, position: SinkPosition, planned: Planned) -> Planned:
         # The ledger alone moved lanes without new rows. The sink finds a pinned cut by its own watermark, so that one
         # is raised first; this also drops a cut that nobody will use again.
         ahead = {p.partition: p.after for p in lanes_ if p.after and p.after > (planned.held[p.partition].mark or 0)}
-        sink.mark([(run.address(p), mark) for p, mark in ahead.items()])
+        sink.set_watermarks([(run.address(p), mark) for p, mark in ahead.items()])
         marks = {p.partition: ahead.get(p.partition, planned.held[p.partition].mark) for p in lanes_}
         asked = [
             (run.address(p.partition), marks[p.partition], Cut(p.until, pinned_part(p, marks[p.partition])))
@@ -189,7 +200,7 @@ def _keep_to(run: SinkRun, plan: LanePlan, cut: Cut | None, mark: Seq | None) ->
 
 def _weighed(
     run: SinkRun, source: SettledView, position: SinkPosition, until: Seq, fields: Sequence[StructField]
-) -> tuple[SettledView, dict[str, list[Piece]]]:
+) -> tuple[SettledView, dict[str, list[RowPortion]]]:
     """The pieces of new rows: read directly from the files if these are enough, else through Spark. `after` is the
     watermark of the one lane, which may be above what is planned if it was read from the sink itself."""
     after = position.mark(NOT_PARTITIONED) if not run.dataset.deliver_by else position.bounds.lowest
@@ -198,7 +209,9 @@ def _weighed(
     files = plain_files(run.context, source, fields, after or 0, until)
     found = None if files is None else scan_files(run.context, files, fields, after or 0, until, run.options)
     if found is None:
-        return replace(source, files=files), size_scan_spark.pieces(source.df, fields, position.bounds, run.options)
+        return replace(source, files=files), size_scan_spark.scan_portions(
+            source.df, fields, position.bounds, run.options
+        )
     return replace(source, files=files), ({NOT_PARTITIONED: found} if found else {})
 
 
@@ -207,15 +220,17 @@ def _cut_lanes(
     position: SinkPosition,
     until: Seq,
     source: SettledView,
-    pieces: Mapping[str, Sequence[Piece]],
-    found: Mapping[str, Found],
+    pieces: Mapping[str, Sequence[RowPortion]],
+    found: Mapping[str, FoundAtSink],
 ) -> list[LanePlan]:
     marks = {p: position.mark(p) for p in pieces}
     around = {p: f for p, f in found.items() if not f.nothing}
     fields = size_scan_spark.delivered_fields(
         source.df.schema, run.options.columns, is_numbered=is_numbered(run.sink())
     )
-    by_segment = size_scan_spark.pieces_around(source.df, fields, marks, around, until, run.options) if around else {}
+    by_segment = (
+        size_scan_spark.scan_portions_around(source.df, fields, marks, around, until, run.options) if around else {}
+    )
     plans = []
     for partition in sorted(pieces):
         after = marks[partition]
@@ -241,15 +256,17 @@ def _ask(run: SinkRun, position: SinkPosition, partitions: Sequence[str]) -> dic
     return answers
 
 
-def _found(run: SinkRun, position: SinkPosition, partition: str, held: Held) -> Found:
+def _found(run: SinkRun, position: SinkPosition, partition: str, held: Held) -> FoundAtSink:
     beyond = found_beyond(position.mark(partition), held)
+    with run.context.ledger.read() as connection:
+        _check_left_out(run, cuts.left_out_term(connection, run.dataset.id, [Seq(beyond.highest)]))
     if (bad := straddles(position.mark(partition), beyond)) is not None:
         raise SinkStopped(
             f"{run.record.name}: its destination holds {bad.rows}, with watermark {position.mark(partition)} inside",
             hint=f"`strandline verify {run.record.name}` shows what is there.",
         )
     aside = position.set_aside.get(partition, frozenset())
-    return Found(tuple(read_back(run.sink(), run, partition, beyond.listed)), beyond.mark, aside)
+    return FoundAtSink(tuple(read_back(run.sink(), run, partition, beyond.listed)), beyond.mark, aside)
 
 
 def ask_from(landed: Sequence[SeqRange], mark: Seq | None) -> Seq | None:
@@ -258,13 +275,13 @@ def ask_from(landed: Sequence[SeqRange], mark: Seq | None) -> Seq | None:
 
 
 def check_last(run: SinkRun, partition: str, landed: Sequence[SeqRange], held: Held) -> None:
-    if gone := lacking(landed, held, keeps_marks=run.sink().keeps_marks):
+    if gone := lacking(landed, held, stores_watermarks=run.sink().stores_watermarks):
         where = f" (partition {partition})" if partition else ""
         raise SinkStopped(
             f"{run.record.name}{where}: its destination no longer knows of {gone[-1]}, which it acknowledged; it was "
             "restored from a backup, emptied, or is another one",
             hint=f"`strandline sink recover {run.record.name} --resend` sends it again, in a new generation; "
-            "`--accept-loss` goes on without it.",
+            "`--accept-loss` continues without it.",
         )
 
 
@@ -306,7 +323,7 @@ def prepare(run: SinkRun, source: SettledView, options: Mapping[str, str] | None
     if key not in run.prepared:
         by_name = {c.name: c for c in columns}
         wanted = [by_name[f.name] for f in fields]
-        if not run.looks_only:
+        if not run.is_preview:
             run.sink(options).prepare(wanted)
         run.prepared.add(key)
     return fields

@@ -43,7 +43,7 @@ def preview(context: DeliverContext, record: SinkRecord, dataset: Dataset) -> li
     if record.state is not SinkState.ACTIVE:
         return []
     found = [_preview(record, i, under_way=True) for i in context.ledger.query(intents.open_of, record)]
-    with closing(SinkRun(context, record, dataset, Lease(record.id, "preview"), looks_only=True)) as run:
+    with closing(SinkRun(context, record, dataset, Lease(record.id, "preview"), is_preview=True)) as run:
         position = load_position(run)
         if position is not None:
             planned = plan_lanes(run, position, position.until).lanes

@@ -13,10 +13,10 @@ from pyspark.sql import types as T
 
 from strandline.core.types import SEQ_COLUMN, SEQ_MAX
 from strandline.deliver.context import DeliverContext
-from strandline.deliver.plan.chunking import Piece
-from strandline.deliver.plan.size_scan_spark import PIECES_PER_CHUNK, piece_rows, width
+from strandline.deliver.plan.chunking import RowPortion
+from strandline.deliver.plan.size_scan_spark import PIECES_PER_CHUNK, portion_rows, width
 from strandline.deliver.send import data_files
-from strandline.deliver.send.data_files import one_after_the_other
+from strandline.deliver.send.data_files import are_disjoint
 from strandline.deliver.sink_options import DeliveryOptions
 from strandline.iceberg.spark.java_errors import explaining
 from strandline.iceberg.spark.tables import DataFile
@@ -38,20 +38,20 @@ def scan_files(
     after: int,
     until: int,
     options: DeliveryOptions,
-) -> list[Piece] | None:
+) -> list[RowPortion] | None:
     """Sorted pieces. If files have sequence numbers between each other's, their pieces are merged by number; None if a
     merged piece is too heavy for a chunk: only a scan of all rows in order can cut it."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     if not files:
         return []
-    apart = one_after_the_other(files)
+    apart = are_disjoint(files)
     spark_context = context.tables().spark.sparkContext
     varying = [f for f in fields if isinstance(f.dataType, T.StringType | T.BinaryType)]
     work = _Weighing(
         to_arrow_schema(T.StructType([T.StructField(SEQ_COLUMN, T.LongType()), *varying])),
         sum(width(f.dataType) for f in fields),
-        piece_rows(options),
+        portion_rows(options),
         options.chunk_bytes_max if apart else SEQ_MAX,
         after,
         until,
@@ -66,15 +66,15 @@ def scan_files(
             found = spark_context.parallelize(locations, tasks).mapPartitions(work.run).collect()  # one row per piece
     if apart:
         return sorted(found, key=lambda p: p.first)
-    return _together(found, piece_rows(options), options.chunk_bytes_max)
+    return _together(found, portion_rows(options), options.chunk_bytes_max)
 
 
-def _together(pieces: Sequence[Piece], rows_max: int, bytes_max: int) -> list[Piece] | None:
-    by_bucket: dict[int, Piece] = {}
+def _together(pieces: Sequence[RowPortion], rows_max: int, bytes_max: int) -> list[RowPortion] | None:
+    by_bucket: dict[int, RowPortion] = {}
     for p in pieces:
         one = by_bucket.get(p.first // rows_max, p)
         if one is not p:
-            one = Piece(min(one.first, p.first), max(one.last, p.last), one.rows + p.rows, one.size + p.size)
+            one = RowPortion(min(one.first, p.first), max(one.last, p.last), one.rows + p.rows, one.size + p.size)
         by_bucket[p.first // rows_max] = one
     if any(p.size > bytes_max and p.rows > 1 for p in by_bucket.values()):
         return None
@@ -101,7 +101,7 @@ class _Weighing:
                 sizes.append(self._sizes(part))
             if numbers:
                 weights = np.concatenate(sizes)
-                found = pieces_of(np.concatenate(numbers), weights, self.rows_max, self.bytes_max)
+                found = divide_file_rows(np.concatenate(numbers), weights, self.rows_max, self.bytes_max)
                 chunks = max(len(weights) / (self.rows_max * PIECES_PER_CHUNK), weights.sum() / self.bytes_max)
                 if chunks >= _LARGE_FILE_CHUNKS:
                     found[-1] = replace(found[-1], ends_file=True)
@@ -117,7 +117,9 @@ class _Weighing:
         return total
 
 
-def pieces_of(numbers: npt.NDArray[Any], sizes: npt.NDArray[Any], rows_max: int, bytes_max: int) -> list[Piece]:
+def divide_file_rows(
+    numbers: npt.NDArray[Any], sizes: npt.NDArray[Any], rows_max: int, bytes_max: int
+) -> list[RowPortion]:
     """Pieces of one file's rows, which come in any order: cut by sequence number, and by weight if too heavy. A row
     that is too heavy by itself becomes a piece of its own."""
     import numpy as np
@@ -133,4 +135,4 @@ def pieces_of(numbers: npt.NDArray[Any], sizes: npt.NDArray[Any], rows_max: int,
     starts = np.concatenate(([0], np.flatnonzero(begins) + 1))
     ends = np.append(starts[1:], len(numbers))
     measured = (numbers[starts], numbers[ends - 1], ends - starts, np.add.reduceat(sizes, starts))
-    return [Piece(*one) for one in zip(*(m.tolist() for m in measured), strict=True)]
+    return [RowPortion(*one) for one in zip(*(m.tolist() for m in measured), strict=True)]

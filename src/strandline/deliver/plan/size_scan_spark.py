@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from strandline.core.types import PARTITION_COLUMN, SEQ_COLUMN, Seq, SeqRange
-from strandline.deliver.plan.chunking import Found, Piece, segments
+from strandline.deliver.plan.chunking import FoundAtSink, RowPortion, segments
 from strandline.deliver.sink_options import DeliveryOptions
 from strandline.iceberg.metadata.identifier import quoted
 from strandline.iceberg.spark.java_errors import explaining
@@ -41,7 +41,7 @@ class LaneBounds:
         return None if any(m is None for m in marks) else min(m for m in marks if m is not None)
 
 
-def beyond_marks(df: DataFrame, bounds: LaneBounds) -> DataFrame:
+def rows_above_watermarks(df: DataFrame, bounds: LaneBounds) -> DataFrame:
     """Only the rows that are new to their lane."""
     lane = F.col("_sl_lane")
     df = df.withColumn("_sl_lane", lane_of(df))
@@ -56,23 +56,23 @@ def beyond_marks(df: DataFrame, bounds: LaneBounds) -> DataFrame:
     return df.where(F.col(SEQ_COLUMN) > mark)
 
 
-def pieces(
+def scan_portions(
     df: DataFrame, fields: Sequence[T.StructField], bounds: LaneBounds, options: DeliveryOptions
-) -> dict[str, list[Piece]]:
+) -> dict[str, list[RowPortion]]:
     """The sorted pieces of every lane that has new rows."""
-    weighed = beyond_marks(df, bounds).select("_sl_lane", SEQ_COLUMN, weight(fields).alias("_sl_size"))
+    weighed = rows_above_watermarks(df, bounds).select("_sl_lane", SEQ_COLUMN, weight(fields).alias("_sl_size"))
     found = _run(_by_bucket(weighed, options, []))
     return {lane: [p for _, p in sorted(own.items())] for lane, own in _refined(weighed, found, options).items()}
 
 
-def pieces_around(
+def scan_portions_around(
     df: DataFrame,
     fields: Sequence[T.StructField],
     marks: Mapping[str, Seq | None],
-    found: Mapping[str, Found],
+    found: Mapping[str, FoundAtSink],
     until: Seq,
     options: DeliveryOptions,
-) -> dict[str, dict[SeqRange, list[Piece]]]:
+) -> dict[str, dict[SeqRange, list[RowPortion]]]:
     """The pieces of these lanes, by segment around what the sink holds."""
     cuts = {lane: segments(marks[lane], until, f) for lane, f in found.items()}
     rows = [(lane, s.lo, s.hi) for lane, parts in cuts.items() for s, _, _ in parts]
@@ -84,7 +84,7 @@ def pieces_around(
         "_sl_lane", "_sl_segment", SEQ_COLUMN, weight(fields).alias("_sl_size"), kept.cast("int").alias("_sl_kept")
     )
     found_pieces = _refined(weighed, _run(_by_bucket(weighed, options, ["_sl_segment"])), options)
-    result: dict[str, dict[SeqRange, list[Piece]]] = defaultdict(dict)
+    result: dict[str, dict[SeqRange, list[RowPortion]]] = defaultdict(dict)
     for lane, own in found_pieces.items():
         bounds = [s for s, _, _ in cuts[lane]]
         starts = [int(s.lo) for s in bounds]
@@ -93,12 +93,12 @@ def pieces_around(
     return result
 
 
-def piece_rows(options: DeliveryOptions) -> int:
+def portion_rows(options: DeliveryOptions) -> int:
     return max(1, options.chunk_rows_max // PIECES_PER_CHUNK)
 
 
 def _by_bucket(weighed: DataFrame, options: DeliveryOptions, keys: list[str]) -> DataFrame:
-    bucket = F.floor(F.col(SEQ_COLUMN) / F.lit(piece_rows(options))).alias("_sl_bucket")
+    bucket = F.floor(F.col(SEQ_COLUMN) / F.lit(portion_rows(options))).alias("_sl_bucket")
     return weighed.groupBy("_sl_lane", *keys, bucket).agg(*_measures(weighed))
 
 
@@ -117,17 +117,17 @@ def _run(df: DataFrame) -> list[Any]:
         return df.collect()  # one row per piece
 
 
-def _piece(row: Any) -> Piece:
-    return Piece(row["first"], row["last"], row["rows"], row["size"], getattr(row, "kept", None))
+def _portion(row: Any) -> RowPortion:
+    return RowPortion(row["first"], row["last"], row["rows"], row["size"], getattr(row, "kept", None))
 
 
-def _refined(weighed: DataFrame, found: list[Any], options: DeliveryOptions) -> dict[str, dict[int, Piece]]:
+def _refined(weighed: DataFrame, found: list[Any], options: DeliveryOptions) -> dict[str, dict[int, RowPortion]]:
     """Cuts buckets that are too heavy for one chunk by weight. A row that is too heavy by itself is a piece, too."""
-    result: dict[str, dict[int, Piece]] = defaultdict(dict)
+    result: dict[str, dict[int, RowPortion]] = defaultdict(dict)
     heavy = [r for r in found if r["size"] > options.chunk_bytes_max and r["rows"] > 1]
     for r in found:
         if r["size"] <= options.chunk_bytes_max or r["rows"] <= 1:
-            result[r["_sl_lane"]][r["first"]] = _piece(r)
+            result[r["_sl_lane"]][r["first"]] = _portion(r)
     if not heavy:
         return result
     known = weighed.sparkSession.createDataFrame(
@@ -154,7 +154,7 @@ def _refined(weighed: DataFrame, found: list[Any], options: DeliveryOptions) -> 
     )
     halves = F.floor(F.col("_sl_before") / half)
     for r in _run(cut.groupBy("_sl_lane", "_sl_from", halves, "_sl_larges", "_sl_large").agg(*_measures(own))):
-        result[r["_sl_lane"]][r["first"]] = _piece(r)
+        result[r["_sl_lane"]][r["first"]] = _portion(r)
     return result
 
 

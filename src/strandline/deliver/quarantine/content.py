@@ -9,20 +9,19 @@ in between; the next deliverer replaces it.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
-import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from strandline.core.errors import FailedError
-from strandline.core.settings import LakeConfig
+from strandline.core.settings.lake_config import LakeConfig
+from strandline.core.text.wording import plural
 from strandline.core.types import SEQ_COLUMN
-from strandline.core.wording import plural
 from strandline.deliver.sink import Address
+from strandline.iceberg.java_numbers import SHORTEST_SINCE
 from strandline.storage import objects
 from strandline.storage.objects import ObjectStore, explained
 
@@ -68,16 +67,14 @@ def unpacked(body: bytes, name: str) -> RowContent:
 
 
 def in_json(content: RowContent, form: str) -> Any:
-    """The row as it is shown: what JSON can hold, its times and bytes as text."""
-    found = shown(content, form)
-    return {f.name: spelled(found[f.name], f.type) for f in content.rows.schema} if form == "rows" else found
+    """The row's values by column, as JSON lines spell them, or the line that was made of them. Raises ValueError for
+    values that only the JVM can spell."""
+    from strandline.iceberg.row_json import json_lines
 
-
-def shown(content: RowContent, form: str) -> Any:
-    """The row's values by column, or the line that was made of them."""
-    [row] = content.rows.to_pylist()
     if form == "rows":
-        return row
+        [batch] = content.rows.combine_chunks().to_batches()
+        return json.loads(json_lines(batch, SHORTEST_SINCE)[0])
+    [row] = content.rows.to_pylist()
     line = row["line"]
     if form == "jsonl":
         try:
@@ -85,39 +82,6 @@ def shown(content: RowContent, form: str) -> Any:
         except ValueError:
             return line
     return {SEQ_COLUMN: row[SEQ_COLUMN], "line": line}
-
-
-def spelled(value: Any, kind: pa.DataType) -> Any:
-    """A value of Arrow as JSON lines spell it (`iceberg/spark/row_text.py`), without a JVM."""
-    import numpy as np
-    import pyarrow.types as t
-
-    if value is None:
-        return None
-    if t.is_struct(kind):
-        return {f.name: spelled(value[f.name], f.type) for f in kind}
-    if t.is_map(kind):
-        return {_key(spelled(k, kind.key_type)): spelled(v, kind.item_type) for k, v in value}
-    if t.is_list(kind) or t.is_large_list(kind):
-        return [spelled(v, kind.value_type) for v in value]
-    if t.is_timestamp(kind):
-        return value.replace(tzinfo=None).isoformat(timespec="microseconds") + ("Z" if kind.tz else "")
-    if t.is_date(kind):
-        return value.isoformat()
-    if t.is_decimal(kind):
-        return format(value, "f")
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode("ascii")
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-        return float(str(np.float32(value))) if t.is_float32(kind) else value
-    return value
-
-
-def _key(value: Any) -> str:
-    """JSON's keys are text."""
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def object_name(address: Address, number: int) -> str:

@@ -13,17 +13,17 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from strandline.core import failpoints
-from strandline.core.audit_events import Event
-from strandline.core.calling_off import check_going
+from strandline.core.calling_off import check_not_called_off
 from strandline.core.delivery_types import SinkRecord
 from strandline.core.errors import CalledOff, FailedError, RefusedError, SchemaError, StrandlineError
+from strandline.core.records.audit_events import Event
 from strandline.core.types import Dataset, Seq, SeqRange, before, merge_ranges
 from strandline.deliver.context import DeliverContext
 from strandline.deliver.manage_sinks import alone
 from strandline.deliver.quarantine.content import QuarantineObjects, RowContent, open_objects, unpacked
 from strandline.deliver.quarantine.rows import OnRows, chosen
 from strandline.deliver.send.rejection import REPLAY_PARTITION
-from strandline.deliver.sink import Conflict, Landed, Outcome, Parcel, Refused, Sender, Sink, TryLater, covers
+from strandline.deliver.sink import ChunkRows, Conflict, Landed, Outcome, Refused, Sender, Sink, TryLater, covers
 from strandline.deliver.sink_session import SinkRun
 from strandline.iceberg.schema.columns import Column
 from strandline.ledger import audit
@@ -122,7 +122,7 @@ class _Replaying:
                 self.on_progress(n, len(wanted))
                 done.append(self._replayed(row, held))
                 if done[-1].outcome in (Replay.UNKNOWN, Replay.WAITING):  # the others would fare no better
-                    check_going()  # or its request was cut short
+                    check_not_called_off()  # or its request was cut short
                     done += (ReplayedRow(r.seq, Replay.WAITING, "not tried") for r in wanted[n + 1 :])
                     break
         except BaseException as e:
@@ -165,7 +165,7 @@ class _Replaying:
             return ReplayedRow(row.seq, Replay.WAITING, "it was given up meanwhile")
         failpoints.hit("replay.after_number")
         address = self.run.address(replay_partition(sink, row))
-        outcome = sender.send(Parcel(address, SeqRange(row.seq, row.seq), content.rows))
+        outcome = sender.send(ChunkRows(address, SeqRange(row.seq, row.seq), content.rows))
         failpoints.hit("replay.after_send")
         return self._recorded(row, outcome)
 
@@ -214,4 +214,4 @@ class _Replaying:
 
 
 def replay_partition(sink: Sink, row: Quarantined) -> str:
-    return REPLAY_PARTITION if sink.keeps_marks else row.partition
+    return REPLAY_PARTITION if sink.stores_watermarks else row.partition

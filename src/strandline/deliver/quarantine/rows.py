@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from strandline.core.audit_events import Event
 from strandline.core.delivery_types import RefusedRow, SinkRecord
 from strandline.core.errors import FailedError, RefusedError, UsageError
+from strandline.core.records.audit_events import Event
 from strandline.core.types import Dataset
 from strandline.deliver.context import DeliverContext
 from strandline.deliver.manage_sinks import alone
-from strandline.deliver.quarantine.content import QuarantineObjects, in_json, open_objects, shown, unpacked
+from strandline.deliver.quarantine.content import QuarantineObjects, in_json, open_objects, unpacked
 from strandline.ledger import audit
 from strandline.ledger.deliver import quarantine, sinks
 from strandline.ledger.deliver.quarantine import NOT_DELIVERED, Quarantined, QuarantineState
@@ -92,7 +92,7 @@ def _content(objects: QuarantineObjects, row: Quarantined) -> tuple[Any, str | N
         return in_json(unpacked(body, row.object), row.form), None
     except FailedError as e:
         return None, e.message
-    except (OverflowError, ValueError) as e:  # a date of a year that Python does not have
+    except ValueError as e:  # only the JVM can spell it
         return None, f"it cannot be shown here: {e}"
 
 
@@ -180,7 +180,7 @@ class QuarantineForPurge:
     def _rows(self, dataset: Dataset) -> list[tuple[SinkRecord, bool, Quarantined]]:
         """The rows whose content is still stored, each with its sink and whether that was removed."""
         with self.context.ledger.read() as connection:
-            known = {r.id: (r, removed) for r, removed in sinks.ever_of_dataset(connection, dataset.id)}
+            known = {r.id: (r, removed) for r, removed in sinks.list_with_removed(connection, dataset.id)}
             rows = quarantine.of_dataset(connection, dataset.id, NOT_DELIVERED)
         return [(*known[row.sink], row) for row in rows]
 
@@ -192,15 +192,15 @@ class QuarantineForPurge:
         if row.form not in ("rows", "jsonl"):
             return None  # a line without the names of its columns
         try:
-            found = shown(unpacked(body, row.object), row.form)
-        except FailedError:
+            found = in_json(unpacked(body, row.object), row.form)
+        except (FailedError, ValueError):
             return None
         return found if isinstance(found, dict) else None
 
     def _remove_leftovers(self, dataset: Dataset, objects: QuarantineObjects) -> None:
         """Removes objects without a row in the ledger: a deliverer or command died between object and ledger. The
         caller holds the leases, so nobody is quarantining rows meanwhile."""
-        known = self.context.ledger.query(sinks.ever_of_dataset, dataset.id)
+        known = self.context.ledger.query(sinks.list_with_removed, dataset.id)
         found = [name for instance in sorted({r.instance for r, _ in known}) for name in objects.names(instance)]
         # The ledger is read after the objects, so that it knows a row that was quarantined in between.
         needed = {row.object for _, _, row in self._rows(dataset)}

@@ -31,13 +31,13 @@ from strandline.deliver.send.build_spark import (
     arming,
     completed,
     cut,
-    given_back,
     in_runs,
+    returned_shipment,
     send,
     ship,
 )
 from strandline.deliver.send.concurrent_send import sent
-from strandline.deliver.send.data_files import one_after_the_other, plain_files
+from strandline.deliver.send.data_files import are_disjoint, plain_files
 from strandline.deliver.sink import Sender
 from strandline.iceberg.parquet_rows import BATCH_ROWS
 from strandline.iceberg.spark.java_errors import explaining
@@ -67,7 +67,7 @@ def ship_either_way(
         lo, hi = min(s.rows.lo for s in shipments), max(s.rows.hi for s in shipments)
         files = source.files or plain_files(context, source, cargo.fields, lo - 1, hi)
         spark, store = context.tables().spark, S3Settings.of_warehouse(context.config.settings.warehouse)
-        if files and one_after_the_other(files):
+        if files and are_disjoint(files):
             shipped, left = ship_directly(spark, files, shipments, cargo, sender, store, tasks_max)
         if files and left:
             return shipped + ship_gathered(spark, files, left, cargo, sender, store, tasks_max)
@@ -84,7 +84,7 @@ def _in_place(context: DeliverContext, source: SettledView, shipments: Sequence[
     lo, hi = min(s.rows.lo for s in shipments), max(s.rows.hi for s in shipments)
     name, main = source.dataset.name, source.view.main
     files = source.files or context.tables().data_files(name, main, lo - 1, hi, files_max=data_files.FILES_MAX)
-    if files is None or not one_after_the_other(files := sorted(files, key=lambda f: f.lo)):
+    if files is None or not are_disjoint(files := sorted(files, key=lambda f: f.lo)):
         return None
     return [f.lo for f in files]
 
@@ -103,7 +103,7 @@ def ship_directly(
 
     runs = _runs(files, shipments, tasks_max or spark.sparkContext.defaultParallelism * TASKS_PER_CORE)
     schema = to_arrow_schema(T.StructType(list(cargo.fields)))
-    work = _Task(schema, store, sender, arming(), uuid4().hex)
+    work = _ParquetTask(schema, store, sender, arming(), uuid4().hex)
     with explaining(CANNOT_BUILD):
         # one result per chunk
         found = spark.sparkContext.parallelize(runs, len(runs)).mapPartitions(work.run).collect()
@@ -138,7 +138,7 @@ def _runs(files: Sequence[DataFile], shipments: Sequence[Shipment], runs_max: in
 
 
 @dataclass(frozen=True)
-class _Task:
+class _ParquetTask:
     schema: pa.Schema
     store: S3Settings
     sender: Sender
@@ -154,7 +154,7 @@ class _Task:
                 reported.add(shipped.index)
                 yield shipped
             if guard.patience.is_over():  # the rest was not even read
-                yield from (given_back(s) for s in run.shipments if s.index not in reported)
+                yield from (returned_shipment(s) for s in run.shipments if s.index not in reported)
 
     def _until_over(self, run: _Run, guard: TaskGuard) -> Iterator[tuple[Shipment, pa.Table]]:
         if not guard.patience.is_over():

@@ -28,7 +28,7 @@ from strandline.deliver.quarantine.content import packed
 from strandline.deliver.send.concurrent_send import sent
 from strandline.deliver.send.patience import patience_of
 from strandline.deliver.send.rejection import Halves, Single
-from strandline.deliver.sink import Address, Conflict, Landed, Outcome, Parcel, Refused, Sender, TryLater, Unknown
+from strandline.deliver.sink import Address, ChunkRows, Conflict, Landed, Outcome, Refused, Sender, TryLater, Unknown
 from strandline.deliver.sink_options import DeliveryOptions
 from strandline.iceberg.spark.conditions import check_condition
 from strandline.iceberg.spark.java_errors import explaining
@@ -155,7 +155,7 @@ def ship(
             rows = _in_place(df, in_runs(ordered, min(cores, tasks), in_place), cargo)
         else:
             rows = _moved(df, ordered, cargo, tasks)
-    work = _Task(ordered, of_lanes, cargo, sender, arming(), uuid4().hex)
+    work = _ShipmentTask(ordered, of_lanes, cargo, sender, arming(), uuid4().hex)
     with explaining(CANNOT_BUILD):
         found = rows.mapInArrow(work.run, RESULT).collect()  # one result per chunk
     return completed(shipments, [pickle.loads(r["shipped"]) for r in found])
@@ -236,7 +236,7 @@ class TaskGuard:
         self.patience = patience_of(job, lanes=lanes)
 
     def unsent(self, shipment: Shipment) -> Shipped | None:
-        return None if self.patience.tries(shipment.address.partition) else given_back(shipment)
+        return None if self.patience.tries(shipment.address.partition) else returned_shipment(shipment)
 
     def heard(self, shipment: Shipment, shipped: Shipped) -> None:
         match shipped.outcome:
@@ -248,7 +248,7 @@ class TaskGuard:
                 self.patience.trouble(shipment.address.partition)
 
 
-def given_back(shipment: Shipment) -> Shipped:
+def returned_shipment(shipment: Shipment) -> Shipped:
     return Shipped(shipment.index, Unsent(), 0)
 
 
@@ -266,7 +266,7 @@ def result_batch(shipped: Shipped) -> pa.RecordBatch:
 
 
 @dataclass(frozen=True)
-class _Task:
+class _ShipmentTask:
     shipments: tuple[Shipment, ...]
     of_lanes: bool
     cargo: Cargo
@@ -319,7 +319,7 @@ def send(
         return Shipped(shipment.index, Nothing(), withheld)
     whole = rows.replace_schema_metadata(None)
     failpoints.hit("deliver.before_send")
-    outcome = sender.send(Parcel(shipment.address, shipment.rows, whole))
+    outcome = sender.send(ChunkRows(shipment.address, shipment.rows, whole))
     failpoints.hit("deliver.after_send")
     refused: Halves | Single | None = None
     if isinstance(outcome, Refused):

@@ -57,7 +57,7 @@ def plain_files(
     return sorted(files, key=lambda f: f.lo)
 
 
-def one_after_the_other(files: Sequence[DataFile]) -> bool:
+def are_disjoint(files: Sequence[DataFile]) -> bool:
     """Whether no file has sequence numbers between those of another; `files` are sorted."""
     return all(a.hi < b.lo for a, b in itertools.pairwise(files))
 

@@ -19,6 +19,6 @@ def same_bytes(one: str, other: str) -> bool:
     return bare(one) == bare(other)
 
 
-def tell_apart(one: str, other: str) -> bool:
+def prove_different(one: str, other: str) -> bool:
     """Whether the digests prove different rows: they differ, and both name the same encoder, or none."""
     return not same_bytes(one, other) and one.partition(";")[2] == other.partition(";")[2]

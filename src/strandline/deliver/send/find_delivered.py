@@ -31,7 +31,7 @@ def find_delivered(run: SinkRun, group: Sequence[Intent]) -> dict[ChunkId, Ackno
         check_last(run, intent.partition, landed.get(intent.lane, ()), held)
         _check_landed(run, intent, held)
         planned = [c for c in intent.chunks if c.state is ChunkState.PLANNED]
-        acks |= found_there(run, sink, intent.partition, planned, held, filtered=filtered)
+        acks |= delivered_chunks(run, sink, intent.partition, planned, held, filtered=filtered)
     return acks
 
 
@@ -46,7 +46,7 @@ def _check_landed(run: SinkRun, intent: Intent, held: Held) -> None:
         )
 
 
-def found_there(
+def delivered_chunks(
     run: SinkRun, sink: Sink, partition: str, chunks: Iterable[Chunk], held: Held, *, filtered: bool
 ) -> dict[ChunkId, Acknowledged]:
     """The chunks of one lane that the sink holds. Raises SinkStopped if it holds a chunk in part: then the range was

@@ -6,13 +6,12 @@ a response may take. The worker process remembers the trouble for all tasks of t
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Hashable
+from functools import lru_cache
 
 # So many lanes in a row in trouble, with nothing landed in between: then the destination is to blame.
 IN_A_ROW_MAX = 3
 _JOBS_MAX = 16
-_by_job: OrderedDict[str, Patience] = OrderedDict()
 
 
 class Patience:
@@ -41,11 +40,7 @@ class Patience:
         self._over |= asked_to_wait or self._in_a_row >= self._in_a_row_max
 
 
+@lru_cache(_JOBS_MAX)
 def patience_of(job: str, *, lanes: int) -> Patience:
     """Shared by all tasks of a job in this process."""
-    found = _by_job.get(job)
-    if found is None:
-        found = _by_job[job] = Patience(lanes=lanes)
-        while len(_by_job) > _JOBS_MAX:
-            _by_job.popitem(last=False)
-    return found
+    return Patience(lanes=lanes)

@@ -34,7 +34,7 @@ class Single:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class ChunkRefusal:
     chunk: Chunk
     intent: IntentId
     why: str
@@ -53,9 +53,9 @@ class RefusalHistory:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    split: tuple[Refusal, ...]
-    set_aside: tuple[Refusal, ...]
-    again: tuple[Refusal, ...]  # single rows whose content is still to be fetched
+    split: tuple[ChunkRefusal, ...]
+    set_aside: tuple[ChunkRefusal, ...]
+    again: tuple[ChunkRefusal, ...]  # single rows whose content is still to be fetched
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class TooMany:
     why: str  # what the sink said to one of them
 
 
-def decide(refusals: Sequence[Refusal], history: RefusalHistory, rows_max: int) -> Steps | TooMany:
+def decide(refusals: Sequence[ChunkRefusal], history: RefusalHistory, rows_max: int) -> Steps | TooMany:
     """Decides for all intents that are finished together. `rows_max` bounds each intent. If the sink takes nothing at
     all, it bounds all of them and earlier ones together: otherwise such a sink would quarantine a whole lake in small
     steps."""

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from strandline.core import failpoints
-from strandline.core.calling_off import check_going
+from strandline.core.calling_off import check_not_called_off
 from strandline.core.delivery_types import Acknowledged, Chunk, ChunkId, ChunkState, Intent, IntentId
 from strandline.core.errors import CalledOff, FailedError
+from strandline.core.portions import portions
 from strandline.core.types import before
 from strandline.deliver.context import settled
 from strandline.deliver.plan.planner import prepare
@@ -22,7 +23,7 @@ from strandline.deliver.send.build_parquet import ship_either_way
 from strandline.deliver.send.build_spark import DuplicateNumber, Nothing, Shipment, Shipped, Unsent, cargo_of
 from strandline.deliver.send.find_delivered import conflict, find_delivered
 from strandline.deliver.send.patience import IN_A_ROW_MAX
-from strandline.deliver.send.rejection import Refusal
+from strandline.deliver.send.rejection import ChunkRefusal
 from strandline.deliver.send.split_rejected import Refusing
 from strandline.deliver.send.undelivered_rows import read_undelivered
 from strandline.deliver.sink import Conflict, Landed, Refused, TriesRows, TryLater, Unknown, can_be_asked
@@ -126,9 +127,9 @@ class _Finishing:
         first = (self.run.record.failures * IN_A_ROW_MAX) % len(lanes_)
         return lanes_[first:] + lanes_[:first]
 
-    def _send_once(self, todo: Sequence[_Todo], total: int, *, brings_content: bool) -> list[Refusal]:
-        refusals: list[Refusal] = []
-        waves = deque(_waves(todo, self.run.context.settings.job_rows_max))
+    def _send_once(self, todo: Sequence[_Todo], total: int, *, brings_content: bool) -> list[ChunkRefusal]:
+        refusals: list[ChunkRefusal] = []
+        waves = deque(portions(todo, lambda t: t.chunk.expected, self.run.context.settings.job_rows_max))
         while waves:
             wave = waves.popleft()
             if self.run.stopping.is_set():  # the rest is stored, and the next deliverer sends it
@@ -185,7 +186,7 @@ class _Finishing:
         try:
             rows = read_undelivered(self.run, self.options, unsent)
         except FailedError as e:  # a row that cannot be built must not hold back other lanes
-            check_going()
+            check_not_called_off()
             self.report.troubles.append(e.message)
             return None
         sender = self.run.sink(self.options).sender(self.run.pass_token)
@@ -211,7 +212,7 @@ class _Finishing:
         self.done |= {a.chunk: a for a in acks}
         self.refusing.takes_others |= _any_rows(acks)
 
-    def _deal_with(self, refusals: Sequence[Refusal]) -> list[_Todo]:
+    def _deal_with(self, refusals: Sequence[ChunkRefusal]) -> list[_Todo]:
         """The chunks to send in the next round."""
         acks = self.refusing.ask(refusals)
         if acks:
@@ -242,7 +243,7 @@ class _Finishing:
         # A task that Spark runs twice may still be sending. The fence keeps it from making anything visible, so that a
         # consumer who removes a chunk below the watermark does not see it again.
         run.fence()
-        run.sink(self.options).mark([(run.address(i.partition), i.until) for i in complete])
+        run.sink(self.options).set_watermarks([(run.address(i.partition), i.until) for i in complete])
         failpoints.hit("deliver.after_mark")
         if not intent_records.close(run.context.ledger, run.lease, run.record, complete, token=run.token):
             raise run.superseded()
@@ -260,17 +261,6 @@ def _any_rows(acks: Iterable[Acknowledged]) -> bool:
     return any(a.state is ChunkState.LANDED and a.count > 0 for a in acks)
 
 
-def _waves(todo: Sequence[_Todo], rows_max: int) -> Iterator[list[_Todo]]:
-    wave: list[_Todo] = []
-    for item in todo:
-        if wave and sum(t.chunk.expected for t in wave) + item.chunk.expected > rows_max:
-            yield wave
-            wave = []
-        wave.append(item)
-    if wave:
-        yield wave
-
-
 @dataclass
 class _Wave:
     """Chunks that one job sends, and what became of them."""
@@ -281,7 +271,7 @@ class _Wave:
     brings_content: bool
     blames_rows: bool = False  # a refusal is because of the rows, not because of trouble of the sink
     acks: list[Acknowledged] = field(default_factory=list)
-    refused: list[Refusal] = field(default_factory=list)
+    refused: list[ChunkRefusal] = field(default_factory=list)
     # may be refused because of their rows, and what the sink said
     doubted: list[tuple[_Todo, str]] = field(default_factory=list)
     # given back, because the destination was in trouble with chunks before them
@@ -308,7 +298,7 @@ class _Wave:
         try:
             return self._send(source, shipments)
         except FailedError as e:
-            check_going()  # a cancelled job says nothing about the rows
+            check_not_called_off()  # a cancelled job says nothing about the rows
             if (newer := self._newer(source)) is not None:
                 return self._send_all(newer, shipments)
             lanes_ = {s.address.partition for s in shipments}
@@ -363,7 +353,7 @@ class _Wave:
             case Refused(why):
                 if shipped.refused is None:
                     raise ValueError(f"chunk {chunk.rows} was refused, and its task does not say what it held")
-                self.refused.append(Refusal(chunk, item.intent.id, why, shipped.withheld, shipped.refused))
+                self.refused.append(ChunkRefusal(chunk, item.intent.id, why, shipped.withheld, shipped.refused))
             case TryLater(why, _, True):
                 self.doubted.append((item, why))
             case TryLater(why, seconds):

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from strandline.core import failpoints
 from strandline.core.delivery_types import Acknowledged, Chunk, ChunkId, ChunkState, Intent, IntentId
 from strandline.core.errors import SinkStopped
+from strandline.core.text.wording import plural
 from strandline.core.types import Seq, before
-from strandline.core.wording import plural
 from strandline.deliver.quarantine.content import object_name, open_objects
-from strandline.deliver.send.find_delivered import found_there
-from strandline.deliver.send.rejection import Halves, Refusal, RefusalHistory, Single, Steps, TooMany, decide
+from strandline.deliver.send.find_delivered import delivered_chunks
+from strandline.deliver.send.rejection import ChunkRefusal, Halves, RefusalHistory, Single, Steps, TooMany, decide
 from strandline.deliver.sink_options import parse_common
 from strandline.deliver.sink_session import SinkRun
 from strandline.ledger.deliver import lanes, quarantine, splits
-from strandline.ledger.deliver.quarantine import NOT_DELIVERED, SetAside
+from strandline.ledger.deliver.quarantine import NOT_DELIVERED, StoredRefusedRow
 from strandline.ledger.deliver.splits import Split
 
 
@@ -45,10 +45,10 @@ class Refusing:
         self._aside: dict[IntentId, int] | None = None
         self._since_landing = 0
 
-    def are_too_many(self, refusals: Sequence[Refusal]) -> bool:
+    def are_too_many(self, refusals: Sequence[ChunkRefusal]) -> bool:
         return bool(refusals) and isinstance(self._decide(refusals), TooMany)
 
-    def ask(self, refusals: Sequence[Refusal]) -> list[Acknowledged]:
+    def ask(self, refusals: Sequence[ChunkRefusal]) -> list[Acknowledged]:
         """Refused chunks that the sink holds: an earlier attempt landed, and its response was lost. Raises SinkStopped
         if an earlier attempt may have landed and the destination cannot be asked."""
         sink = self.run.sink(self.options)
@@ -62,7 +62,7 @@ class Refusing:
             doubtful = next((c for c in chunks if c.offered), None)
             if not held.known and doubtful is not None and not self._splits_in_doubt():
                 raise self._in_doubt(doubtful)
-            acks |= found_there(self.run, sink, partition, chunks, held, filtered=filtered)
+            acks |= delivered_chunks(self.run, sink, partition, chunks, held, filtered=filtered)
         return list(acks.values())
 
     def _splits_in_doubt(self) -> bool:
@@ -81,7 +81,7 @@ class Refusing:
             "before it looks at the rows, it can stay, and nobody has to look.",
         )
 
-    def deal_with(self, refusals: Sequence[Refusal]) -> Dealt:
+    def deal_with(self, refusals: Sequence[ChunkRefusal]) -> Dealt:
         """Splits or quarantines. Raises SinkStopped if there are too many: then the rows are not to blame."""
         match self._decide(refusals):
             case TooMany() as many:
@@ -89,7 +89,7 @@ class Refusing:
             case Steps(split, set_aside, _):
                 return Dealt(self._split(split), self._set_aside(set_aside))
 
-    def _decide(self, refusals: Sequence[Refusal]) -> Steps | TooMany:
+    def _decide(self, refusals: Sequence[ChunkRefusal]) -> Steps | TooMany:
         if self._aside is None:
             self._aside, self._since_landing = self._count_quarantined()
         return decide(refusals, RefusalHistory(self._aside, self._since_landing, self.takes_others), self.rows_max)
@@ -117,7 +117,7 @@ class Refusing:
             f"may be quarantined: `strandline sink update {name} --option quarantine_rows_max=N`.",
         )
 
-    def _split(self, refusals: Sequence[Refusal]) -> Mapping[ChunkId, tuple[Chunk, Chunk]]:
+    def _split(self, refusals: Sequence[ChunkRefusal]) -> Mapping[ChunkId, tuple[Chunk, Chunk]]:
         if not refusals:
             return {}
         wanted = [
@@ -132,7 +132,7 @@ class Refusing:
         failpoints.hit("split.after_store")
         return parts
 
-    def _set_aside(self, refusals: Sequence[Refusal]) -> tuple[Acknowledged, ...]:
+    def _set_aside(self, refusals: Sequence[ChunkRefusal]) -> tuple[Acknowledged, ...]:
         if not refusals:
             return ()
         objects, form = open_objects(self.run.context.config), self.run.sink(self.options).form
@@ -145,15 +145,15 @@ class Refusing:
             failpoints.hit("quarantine.before_object")
             objects.put(name, content)
             failpoints.hit("quarantine.after_object")
-            row = SetAside(intent.lane, Seq(number), r.why, name, len(content), self.options, form)
+            row = StoredRefusedRow(intent.lane, Seq(number), r.why, name, len(content), self.options, form)
             rows.append((r.chunk.id, row))
-        if not quarantine.set_aside(self.run.context.ledger, self.run.lease, rows):
+        if not quarantine.quarantine_rows(self.run.context.ledger, self.run.lease, rows):
             raise self.run.superseded()
         failpoints.hit("quarantine.after_record")
         self._count(refusals)
         return tuple(Acknowledged(chunk, ChunkState.EMPTY, 0, 0, None, None) for chunk, _ in rows)
 
-    def _count(self, refusals: Sequence[Refusal]) -> None:
+    def _count(self, refusals: Sequence[ChunkRefusal]) -> None:
         self._since_landing += len(refusals)
         if self._aside is not None:
             for r in refusals:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from strandline.core.text.wording import agreeing, part, plural
 from strandline.core.types import SeqRange
-from strandline.core.wording import agreeing, part, plural
 
 NAMED_MAX = 5
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from strandline.core.delivery_types import ChunkState
+from strandline.core.text.wording import plural
 from strandline.core.types import SeqRange
-from strandline.core.wording import plural
-from strandline.deliver.send.digests import bare, same_bytes, tell_apart
+from strandline.deliver.send.digests import bare, prove_different, same_bytes
 from strandline.deliver.sink import Inspected
 from strandline.deliver.verify.ranges import Fault, LaneRanges, Present, Recorded, VerifyFinding
 from strandline.deliver.verify.verdict import Proved
@@ -118,7 +118,7 @@ class _Comparison:
         if there is None:
             return
         count, digest = _seen(present, seen)
-        differs = bool(digest and there.digest and tell_apart(digest, there.digest))
+        differs = bool(digest and there.digest and prove_different(digest, there.digest))
         same = count in (None, there.count) and not differs
         if taken_over:
             self.proof.rows += count or 0
@@ -192,7 +192,7 @@ class _Comparison:
         elif there.count != delivered:
             words = f"the condition lets {plural(there.count, 'row')} through, and {delivered:,} were delivered"
             self._differs(record, Fault.COUNT, words)
-        elif digest and there.digest and tell_apart(digest, there.digest):
+        elif digest and there.digest and prove_different(digest, there.digest):
             self._differs(record, Fault.DIGEST, "its rows have another content now")
         elif digest and there.digest and not same_bytes(digest, there.digest):
             self.layout.add(Fault.NOTE, chunk.rows, _ENCODED_OTHERWISE, options=options)

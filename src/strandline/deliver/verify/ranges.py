@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from strandline.core.delivery_types import Chunk, ChunkState, Intent, Lane
+from strandline.core.text.wording import plural
 from strandline.core.types import Seq, SeqRange, merge_ranges
-from strandline.core.wording import plural
 from strandline.deliver.sink import Held, HeldRange
 
 

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 
 from strandline.core.errors import FailedError, UsageError
+from strandline.core.portions import portions
 from strandline.core.types import SEQ_COLUMN, SeqRange, SnapshotId
 from strandline.deliver.plan import size_scan_spark
 from strandline.deliver.send.build_parquet import ship_either_way
 from strandline.deliver.send.build_spark import Cargo, DuplicateNumber, Nothing, Shipment, Shipped, cargo_of, ship
 from strandline.deliver.send.digests import same_bytes
-from strandline.deliver.sink import Landed, Parcel, Provable, Rehearsal, Sender, is_numbered
+from strandline.deliver.sink import ChunkRows, Landed, Provable, Rehearsal, Sender, is_numbered
 from strandline.deliver.sink_options import parse_common
 from strandline.deliver.sink_session import SinkRun
 from strandline.deliver.verify.compare import LakeRows
@@ -140,7 +141,7 @@ class Rebuilding:
                 return
 
 
-def _count_rows(parcel: Parcel) -> Landed:
+def _count_rows(parcel: ChunkRows) -> Landed:
     """For a sink that cannot say what its content would be."""
     return Landed(parcel.rows.num_rows, "", 0)
 
@@ -162,13 +163,5 @@ def _waves(wanted: Sequence[WantedChunk], rows_max: int) -> Iterator[list[Wanted
     for item in wanted:
         by_options[item.options].append(item)
     for alike in by_options.values():
-        wave: list[WantedChunk] = []
-        rows = 0
-        for item in sorted(alike, key=lambda w: (w.rows, w.partition)):
-            if wave and (rows + item.expected > rows_max or len(wave) == CHUNKS_AT_ONCE_MAX):
-                yield wave
-                wave, rows = [], 0
-            wave.append(item)
-            rows += item.expected
-        if wave:
-            yield wave
+        ordered = sorted(alike, key=lambda w: (w.rows, w.partition))
+        yield from portions(ordered, lambda w: w.expected, rows_max, CHUNKS_AT_ONCE_MAX)

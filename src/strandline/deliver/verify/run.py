@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
-from strandline.core.calling_off import check_going
+from strandline.core.calling_off import check_not_called_off
 from strandline.core.delivery_types import Intent, Lane, SinkRecord
 from strandline.core.errors import RefusedError, StorageError, StrandlineError
+from strandline.core.text.wording import plural
 from strandline.core.types import Dataset, Lease, Seq, SeqRange
-from strandline.core.wording import plural
 from strandline.deliver.context import DeliverContext, settled
 from strandline.deliver.plan.older_generations import compare_older
 from strandline.deliver.send.digests import same_bytes
@@ -29,7 +29,7 @@ from strandline.deliver.verify.undelivered import foreign_rows, forgotten, passe
 from strandline.deliver.verify.verdict import Proved, SinkVerdict, VerifyProgress, VerifyReport, add_up
 from strandline.iceberg.spark.java_errors import explaining
 from strandline.ledger.deliver import intents, lanes, losses, quarantine
-from strandline.ledger.deliver.losses import Loss, Reason
+from strandline.ledger.deliver.losses import Reason, RecordedLoss
 from strandline.ledger.deliver.quarantine import NOT_DELIVERED, QuarantineState
 from strandline.ledger.deliver.sinks import seq_or_none
 from strandline.ledger.maintain import floors
@@ -52,7 +52,7 @@ def verify(
             with closing(SinkRun(context, record, dataset, Lease(record.id, "verify"))) as run:
                 verdicts.append(_Verification(run, taken_is_fine, progress).verdict())
         except StrandlineError as e:
-            check_going()  # a cancelled job says nothing about the sink
+            check_not_called_off()  # a cancelled job says nothing about the sink
             words = e.message if e.hint is None else f"{e.message} ({e.hint})"
             unreadable = VerifyFinding(Fault.UNREADABLE, record.name, "", None, record.destination, words)
             verdicts.append(SinkVerdict(record.name, record.kind, 0, findings=(unreadable,)))
@@ -66,7 +66,7 @@ class _Verification:
     progress: VerifyProgress
     history: dict[str, list[Intent]] = field(default_factory=dict)
     held: dict[str, Held] = field(default_factory=dict)
-    losses: list[Loss] = field(default_factory=list)
+    losses: list[RecordedLoss] = field(default_factory=list)
     # of lanes that the ledger does not know or that could not be laid out
     extra: list[VerifyFinding] = field(default_factory=list)
 
@@ -86,7 +86,7 @@ class _Verification:
             self.held,
             chunks,
             inspected[REPLAY_PARTITION],
-            taken_is_fine=self.taken_is_fine and self.run.sink().keeps_marks,
+            taken_is_fine=self.taken_is_fine and self.run.sink().stores_watermarks,
         )
         findings = [*self.extra, *(f for p in proofs for f in p.findings)]
         marks = [lane.mark for lane in known]
@@ -133,7 +133,7 @@ class _Verification:
         record = self.run.record
         found = self.run.context.ledger.query(quarantine.list_quarantined, record)
         rows = [q for q in found if q.generation == record.generation]
-        if not self.run.sink().keeps_marks:
+        if not self.run.sink().stores_watermarks:
             return Replays(tuple(rows), None)
         held = self._held_by_one(self.run.sink(), (self.run.address(REPLAY_PARTITION), None))
         return Replays(tuple(rows), held or Held(None, (), known=False))

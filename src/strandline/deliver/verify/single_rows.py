@@ -11,9 +11,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from strandline.core.delivery_types import NOT_PARTITIONED, SinkRecord
+from strandline.core.text.wording import plural
 from strandline.core.types import PARTITION_COLUMN, SEQ_COLUMN, SeqRange
-from strandline.core.wording import plural
-from strandline.deliver.sink import Address, Outcome, Parcel
+from strandline.deliver.sink import Address, ChunkRows, Outcome
 from strandline.deliver.verify.compare import LakeRows
 from strandline.deliver.verify.ranges import Fault, LaneRanges, VerifyFinding
 from strandline.deliver.verify.rebuild import WantedChunk
@@ -56,7 +56,7 @@ class NumberComparison:
 
     inspector: KnowsNumbers
 
-    def send(self, parcel: Parcel) -> Outcome:
+    def send(self, parcel: ChunkRows) -> Outcome:
         import numpy as np
 
         held = self.inspector.numbers(parcel.address, parcel.range).to_numpy(zero_copy_only=False)

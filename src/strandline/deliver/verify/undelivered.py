@@ -7,18 +7,18 @@ from collections.abc import Mapping, Sequence
 from strandline.core.types import SeqRange
 from strandline.deliver.sink_session import SinkRun
 from strandline.deliver.verify.ranges import Fault, LaneRanges, VerifyFinding
-from strandline.ledger.deliver.losses import Loss, Reason
+from strandline.ledger.deliver.losses import Reason, RecordedLoss
 from strandline.read import foreign_rows as counting
 
 
-def passed_over(losses: Sequence[Loss], partition: str) -> list[SeqRange]:
+def passed_over(losses: Sequence[RecordedLoss], partition: str) -> list[SeqRange]:
     """Ranges where the lane's watermark was moved past rows that it had not got. If rows were deleted and the watermark
     stayed, the remaining rows were delivered in the usual way."""
     return [x.range for x in losses if x.partition == partition and x.reason is Reason.DROPPED]
 
 
 def forgotten(
-    sink: str, losses: Sequence[Loss], layouts: Sequence[LaneRanges], published: Mapping[SeqRange, int | None]
+    sink: str, losses: Sequence[RecordedLoss], layouts: Sequence[LaneRanges], published: Mapping[SeqRange, int | None]
 ) -> list[VerifyFinding]:
     """Ranges whose rows were deleted or left out under a ledger that did not know how far the sink was. The rows that
     the sink holds are compared as far as possible. It is known to have all of them only if as many are accounted for as

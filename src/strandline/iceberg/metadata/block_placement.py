@@ -1,4 +1,4 @@
-"""Decides where a new block may begin: above every sequence number in the table, whoever wrote it. Pure.
+"""Decides where a new block may begin: above every sequence number in the table, foreign ones too. Pure.
 
 Others can write any sequence number into a table. Numbers that are absurdly far ahead are not skipped, because one row
 could then use up the whole sequence. They are remembered, and checked again before the counter comes near them.
@@ -49,7 +49,7 @@ def place(
         if above + rows > SEQ_MAX:
             raise RefusedError(
                 "the table has sequence numbers up to the end of the sequence, and there is no room for new rows",
-                hint="Somebody wrote them past Strandline: `strandline status` counts them as foreign. Delete them.",
+                hint="They were written without Strandline: `strandline status` counts them as foreign. Delete them.",
             )
         if above + rows <= limit:
             return BlockPlacement(above, limit, Checked(snapshot, min(beyond, default=None)))

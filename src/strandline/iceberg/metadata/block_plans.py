@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from strandline.core.batch_names import can_share_rows
+from strandline.core.text.wording import plural
 from strandline.core.types import Anchor, Seq, SeqRange, SnapshotId
-from strandline.core.wording import plural
 from strandline.iceberg.metadata.table_metadata import TableView, WapId
 
 # What to do with a staged block.
@@ -49,7 +49,7 @@ def plan_publish(
     """`rows_in_main` is how many rows of the block's range main has; None if not counted yet. If main has some rows but
     not all, that proves nothing: others can write any sequence number, and rows can be deleted."""
     head = view.refs.get(branch)
-    published = view.published_as(str(wap))
+    published = view.published_as(wap)
     if published is None and any(s.id == snapshot for s in view.ancestors(view.main)):
         published = snapshot
     if head is not None and head != snapshot and not stages_again(view, head, snapshot, wap):
@@ -75,11 +75,11 @@ def plan_publish(
 
 def stages_again(view: TableView, head: SnapshotId, snapshot: SnapshotId, wap: WapId) -> bool:
     """Whether whatever follows the block's snapshot on its branch is the same block once more: a writer that was taken
-    for dead went on. Nobody publishes what it staged."""
+    for dead continued. That snapshot is never published."""
     for found in view.ancestors(head):
         if found.id == snapshot:
             return True
-        if found.wap != str(wap):
+        if not found.brought(wap):
             return False
     return False
 
@@ -118,7 +118,7 @@ def plan_recovery(
     any sink: that sink would never get rows that appear at or below it."""
     elsewhere = batch_elsewhere(view, wap)
     head = view.refs.get(branch)
-    published = view.published_as(str(wap))
+    published = view.published_as(wap)
     # Others can write any sequence number, so rows decide only if history is incomplete.
     landed = rows_in_main > 0 and not view.chain_reaches(None)
     if published is not None or landed:

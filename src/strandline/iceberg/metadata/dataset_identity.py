@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from strandline.core.replication import SHARDS_MAX
+from strandline.core.sites.replication import SHARDS_MAX
 from strandline.core.types import Dataset, DatasetUuid, ShardId
 from strandline.iceberg.metadata.table_metadata import DATASET_ID_PROPERTY, FIRST_SHARD_PROPERTY, SHARDS_PROPERTY
 

@@ -2,9 +2,8 @@
 
 After snapshots are expired, row counts cannot tell a rollback from a deletion. So the table has a tag,
 `strandline-settled`, on a snapshot of main that has everything settled. The commit that publishes a block moves the
-tag, and so does our maintenance; the ledger remembers its last position. Expiry keeps tagged snapshots, whoever runs
-it. Main has everything settled if it descends from that snapshot, whatever its owner deleted since (docs/adr/0027).
-"""
+tag, and so does our maintenance; the ledger remembers its last position. Every expiry keeps tagged snapshots. Main has
+everything settled if it descends from that snapshot, even if its owner deleted rows since (docs/adr/0027)."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ class RolledBack:
 
 @dataclass(frozen=True, slots=True)
 class NotKnown:
-    """Somebody expired the snapshots between it and main, and nothing else tells."""
+    """The snapshots between it and main were expired, and nothing else shows whether main descends from it."""
 
     snapshot: SnapshotId
 
@@ -72,7 +71,7 @@ def judge(
     if None not in found.values() or (is_untagged and True in found.values()):
         return Holds()
     doubtful = next(a for a in anchors if found[a] is None)
-    blocks = _telling(view, memory, doubtful)
+    blocks = _ranges_to_check(view, memory, doubtful)
     return Holds() if blocks and all_have_rows(blocks) else NotKnown(doubtful.snapshot)
 
 
@@ -124,7 +123,7 @@ def _ancestors(links: Links, of: SnapshotId) -> set[SnapshotId]:
     return found
 
 
-def _telling(view: TableView, memory: Memory, anchor: Anchor) -> list[SeqRange]:
+def _ranges_to_check(view: TableView, memory: Memory, anchor: Anchor) -> list[SeqRange]:
     """The ranges of the anchor's last blocks: if main was rolled back to before the anchor, it lacks one of them
     completely. Leaves out later blocks, and blocks whose rows may be missing by our own doing."""
     found = []

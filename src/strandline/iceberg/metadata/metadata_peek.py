@@ -16,14 +16,15 @@ from pathlib import Path
 from urllib.parse import quote
 
 from strandline.core.errors import StorageError
-from strandline.core.settings import LakeConfig
+from strandline.core.retry import RetryPolicy
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.iceberg.metadata.identifier import CATALOG, full_name, name_of, parse_identifier
 from strandline.iceberg.metadata.lineage import Links, links_of
 from strandline.iceberg.metadata.table_metadata import SnapshotView, TableView, parse_view
 
-BUSY_TIMEOUT_SECONDS = 60
+_BUSY_TIMEOUT_SECONDS = 60
 _GZIP_MAGIC = b"\x1f\x8b"
-_READ_ATTEMPTS = 3
+_MOVED_ON = RetryPolicy(0.0, attempts_max=3)
 # What a damaged file may raise: it does not decompress, decode or parse, or lacks what every table has.
 _DAMAGE = (
     OSError,
@@ -55,8 +56,7 @@ def read_pointer(config: LakeConfig, name: str) -> TableGlance | None:
     """None if there is no such table, or not a local one (REST catalogs and buckets). Raises StorageError."""
     if not is_glanceable(config):
         return None
-    missing: OSError | None = None
-    for _ in range(_READ_ATTEMPTS):
+    for attempt in _MOVED_ON.attempts():
         location = read_locations(config).get(parse_identifier(name))
         if location is None or (path := local_path(location)) is None:
             return None
@@ -64,11 +64,12 @@ def read_pointer(config: LakeConfig, name: str) -> TableGlance | None:
             return glance_at(name, location, path)
         except FileNotFoundError as e:
             # After another commit in between, the catalog names a newer file now.
-            missing = e
-    raise StorageError(
-        f"{full_name(name)}: the catalog names a metadata file that is not there: {location}",
-        hint="Someone deleted it. Restore the file, or an older copy of the catalog.",
-    ) from missing
+            if attempt.is_last:
+                raise StorageError(
+                    f"{full_name(name)}: the catalog names a metadata file that is not there: {location}",
+                    hint="Someone deleted it. Restore the file, or an older copy of the catalog.",
+                ) from e
+    raise AssertionError("unreachable")
 
 
 def glance_at(name: str, location: str, path: Path) -> TableGlance:
@@ -114,7 +115,7 @@ def _catalog_file(path: Path) -> Iterator[sqlite3.Connection]:
     """For reading. Raises StorageError."""
     try:
         uri = f"file:{quote(str(path))}?mode=ro"
-        with closing(sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_SECONDS)) as connection:
+        with closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_TIMEOUT_SECONDS)) as connection:
             yield connection
     except sqlite3.DatabaseError as e:
         raise StorageError(f"the catalog {path} cannot be read: {e}") from e
@@ -151,6 +152,12 @@ def read_rows(config: LakeConfig) -> list[CatalogRow] | None:
         )
         for row in rows
     ]  # fmt: skip
+
+
+def sqlite_uri(path: str) -> str:
+    """For PyIceberg. Spaces and accents are fine; these characters would be read as parts of the URL."""
+    escaped = path.replace("%", "%25").replace("?", "%3F").replace("#", "%23")
+    return f"sqlite:///{escaped}?timeout={_BUSY_TIMEOUT_SECONDS}"
 
 
 def local_path(location: str) -> Path | None:

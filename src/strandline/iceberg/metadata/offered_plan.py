@@ -27,7 +27,7 @@ def plan_offered(
     """`rows_shared` is how many sequence numbers of the staged snapshot main has; None if not counted yet. Other rows
     of the range say nothing: a merged or recovered range may be in main in part, and its missing rows must still come.
     Whatever the plan, the commit removes every branch of the block: another process may have staged it, too."""
-    published = view.published_as(str(wap))
+    published = view.published_as(wap)
     if published is None and any(s.id == snapshot for s in view.ancestors(view.main)):
         published = snapshot
     if published is not None:
@@ -46,7 +46,9 @@ def plan_offered(
 
 def _nothing_came_since(view: TableView, staged: SnapshotView, wap: WapId) -> bool:
     """Whether main's history shows that no row of the range came in since the branch began: the applier has subtracted
-    what was there before."""
+    what was there before. A history that is complete to the table's first snapshot shows it for all time: the branch of
+    a table that was empty begins with a snapshot that main never has."""
+    oldest = None
     for found in view.ancestors(view.main):
         if found.id == staged.parent:
             return True
@@ -54,4 +56,5 @@ def _nothing_came_since(view: TableView, staged: SnapshotView, wap: WapId) -> bo
         is_apart = block is not None and not block.rows.overlaps(wap.rows)
         if not is_apart and found.operation not in ("replace", "delete"):
             return False
-    return view.main is None
+        oldest = found
+    return oldest is None or oldest.parent is None

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from strandline.core.block_branches import BlockBranch, parse_branch
 from strandline.core.errors import TableUnfit
+from strandline.core.text.whole_number import whole_number
 from strandline.core.types import (
     INTERNAL_COLUMNS,
     SEQ_COLUMN,
@@ -27,7 +28,6 @@ from strandline.core.types import (
     SnapshotId,
     is_reserved,
 )
-from strandline.core.whole_number import whole_number
 
 LAKE_PROPERTY = "strandline.lake"
 EPOCH_PROPERTY = "strandline.epoch"
@@ -105,6 +105,10 @@ class WapId:
         named = "" if self.shard is None else f"@{self.shard}"
         return f"strandline:1:{self.lake}:{self.rows.lo}-{self.rows.hi}{named}:{self.digest or ''}:{self.batch_id}"
 
+    @property
+    def undigested(self) -> WapId:
+        return replace(self, digest=None)
+
     @staticmethod
     def parse(text: str | None) -> WapId | None:
         """None for a wap id that is not Strandline's."""
@@ -141,6 +145,14 @@ class SnapshotView:
         wap = WapId.parse(self.wap)
         return wap if wap is not None and wap.lake == lake else None
 
+    def brought(self, wap: WapId) -> bool:
+        """Whether it brought this block. The ledger learns the digest of a batch when it is staged, so either side may
+        lack it."""
+        own = self.block_of(wap.lake)
+        if own is None or None not in (own.digest, wap.digest):
+            return own == wap
+        return own.undigested == wap.undigested
+
 
 @dataclass(frozen=True, slots=True)
 class Ref:
@@ -165,6 +177,7 @@ class TableView:
     schema: Mapping[str, Any]
     schema_id: int
     schemas: int = 1  # how many schemas the table has had
+    former_schemas: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)  # those that it knows, this one too
     sequence: int = 0  # the highest sequence number that Iceberg gave to a snapshot of the table
     metadata_log: tuple[str, ...] = ()  # earlier metadata files, oldest first
     ref_rules: tuple[Ref, ...] = ()  # `refs`, with their rules
@@ -251,8 +264,8 @@ class TableView:
         """Whether the remaining history of main has a commit that removed rows."""
         return any(s.operation in ("delete", "overwrite") for s in self.ancestors(self.main))
 
-    def published_as(self, wap: str) -> SnapshotId | None:
-        return next((s.id for s in self.ancestors(self.main) if s.wap == wap), None)
+    def published_as(self, wap: WapId) -> SnapshotId | None:
+        return next((s.id for s in self.ancestors(self.main) if s.brought(wap)), None)
 
     def column(self, name: str) -> Mapping[str, Any] | None:
         fields: list[Mapping[str, Any]] = self.schema["fields"]
@@ -278,6 +291,7 @@ def parse_view(text: str) -> TableView:
         schema=next(s for s in schemas if s.get("schema-id", 0) == schema_id),
         schema_id=schema_id,
         schemas=len(schemas),
+        former_schemas=tuple(schemas),
         sequence=data.get("last-sequence-number", 0),
         metadata_log=tuple(entry["metadata-file"] for entry in data.get("metadata-log", [])),
         ref_rules=tuple(refs),

@@ -10,6 +10,8 @@ from pyarrow import compute
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.types import ListType, MapType, NestedField, StructType, UUIDType
 
+from strandline.iceberg.arrow_nested import is_uuid, list_parts
+
 pc: Any = compute
 
 _HEX = np.full(256, 255, np.uint8)
@@ -80,26 +82,6 @@ def field_id(field: pa.Field[Any]) -> int | None:
     """None in files that Iceberg did not write."""
     found = (field.metadata or {}).get(b"PARQUET:field_id")
     return None if found is None else int(found)
-
-
-def list_parts(array: Any) -> tuple[Any, Any]:
-    """Offsets from 0 on, and the values of a list or the entries of a map, without those of nulls."""
-    at = array.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
-    lengths = np.diff(at)
-    if pa.types.is_map(array.type):
-        values = pa.StructArray.from_arrays([array.keys, array.items], names=["key", "value"])
-    else:
-        values = array.values
-    values = values.slice(at[0], at[-1] - at[0])
-    nulls = pc.is_null(array).to_numpy(zero_copy_only=False)
-    if lengths[nulls].any():  # a null may cover values, which nobody reads
-        values = values.filter(pa.array(np.repeat(~nulls, lengths)))
-        lengths = np.where(nulls, 0, lengths)
-    return np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths))), values
-
-
-def is_uuid(kind: pa.DataType) -> bool:
-    return isinstance(kind, pa.BaseExtensionType) and kind.extension_name == "arrow.uuid"
 
 
 def _uuids(texts: Any, kind: Any) -> Any:

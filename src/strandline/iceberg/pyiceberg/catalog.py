@@ -5,9 +5,7 @@ It opens the same catalog under the same name, `lake`, as Spark's session, from 
 
 from __future__ import annotations
 
-import random
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -24,34 +22,28 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.io import load_file_io
 from pyiceberg.table import StaticTable
-from pyiceberg.table.metadata import TableMetadataV1
 
 from strandline.core.errors import (
     CommitUnknown,
     RefusedError,
     StorageError,
 )
+from strandline.core.retry import RetryPolicy
 from strandline.core.secrets import resolve_catalog_options
-from strandline.core.settings import LakeConfig
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.core.types import INTERNAL_COLUMNS
-from strandline.core.wording import plural
+from strandline.iceberg.metadata.adoption import own_properties
 from strandline.iceberg.metadata.identifier import CATALOG, check_new_name, full_name, name_of, parse_identifier
-from strandline.iceberg.metadata.metadata_peek import BUSY_TIMEOUT_SECONDS, TableGlance, glance_of, metadata_document
+from strandline.iceberg.metadata.metadata_peek import TableGlance, glance_of, metadata_document, sqlite_uri
 from strandline.iceberg.metadata.table_metadata import (
     METRICS_PROPERTY,
-    NUMBERED_SINCE_PROPERTY,
     TableView,
-)
-from strandline.iceberg.pyiceberg.adoption import (
-    adopting_properties,
-    check_adoptable,
-    own_properties,
-    stage_own_columns,
 )
 from strandline.iceberg.pyiceberg.alter import check_alterations, in_effect, stage_alterations
 from strandline.iceberg.pyiceberg.errors import explained, opening
 from strandline.iceberg.pyiceberg.internals import REST_ANSWER_SECONDS_MAX, rest_catalog
-from strandline.iceberg.pyiceberg.schema import columns_of, dataset_schema, fit_own_columns, partition_spec
+from strandline.iceberg.pyiceberg.repeat_commit import repeat_commit
+from strandline.iceberg.pyiceberg.schema import columns_of, dataset_schema, partition_spec
 from strandline.iceberg.schema.alteration import Alteration
 from strandline.iceberg.schema.columns import Column
 from strandline.iceberg.schema.partitioning import parse_partition_by
@@ -63,7 +55,6 @@ if TYPE_CHECKING:
     from strandline.iceberg.schema.columns import Column
 
 OPEN_ATTEMPTS_MAX = 5
-COMMIT_ATTEMPTS_MAX = 20
 FORMAT_VERSION = 2
 SNAPSHOT_LOADING_MODE = "snapshot-loading-mode"
 
@@ -91,7 +82,7 @@ NEW_TABLE_PROPERTIES = {
 def open_catalog(config: LakeConfig, *, answer_seconds_max: float = REST_ANSWER_SECONDS_MAX) -> PyIcebergCatalog:
     """`answer_seconds_max`: how long a REST catalog may be silent. Raises StorageError."""
     remote = config.settings.catalog.kind == "rest"
-    for left in reversed(range(OPEN_ATTEMPTS_MAX)):
+    for attempt in RetryPolicy(0.0, attempts_max=OPEN_ATTEMPTS_MAX).attempts():
         try:
             with explained("the catalog"):
                 options = _catalog_options(config)
@@ -102,7 +93,7 @@ def open_catalog(config: LakeConfig, *, answer_seconds_max: float = REST_ANSWER_
             break
         except StorageError as e:
             # Two processes that open a new lake at once both create the catalog's tables; the second then finds them.
-            if not left or "already exists" not in e.message:
+            if attempt.is_last or "already exists" not in e.message:
                 raise
     # With only the heads of branches, other kept snapshots look like garbage. Set last, to override the server.
     catalog.properties[SNAPSHOT_LOADING_MODE] = "all"
@@ -125,9 +116,11 @@ def _catalog_options(config: LakeConfig) -> dict[str, str]:
         return options | {"type": "rest", "uri": settings.catalog.uri or ""} | further
     path = config.path(settings.catalog.path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Spaces and accents are fine; these characters would be read as parts of the URL.
-    escaped = str(path).replace("%", "%25").replace("?", "%3F").replace("#", "%23")
-    return options | {"type": "sql", "uri": f"sqlite:///{escaped}?timeout={BUSY_TIMEOUT_SECONDS}"}
+    return options | {"type": "sql", "uri": sqlite_uri(str(path))}
+
+
+def _glance(table: Table) -> TableGlance:
+    return glance_of(table.metadata_location, table.io.new_input(table.metadata_location).open().read())
 
 
 class PyIcebergCatalog:
@@ -150,9 +143,7 @@ class PyIcebergCatalog:
         """The table and its metadata as the checks take it, of one version."""
         table = self.load(name)
         with opening(full_name(name)):
-            return table, glance_of(
-                table.metadata_location, table.io.new_input(table.metadata_location).open().read()
-            ).view
+            return table, _glance(table).view
 
     def columns(self, name: str) -> tuple[Column, ...]:
         """All columns of the table, Strandline's own included."""
@@ -179,7 +170,7 @@ class PyIcebergCatalog:
         if known is not None and (same := known.get(table.metadata_location)) is not None:
             return same
         with explained(full_name(name)):
-            return glance_of(table.metadata_location, table.io.new_input(table.metadata_location).open().read())
+            return _glance(table)
 
     def ping(self) -> None:
         """Raises StorageError unless the catalog answers."""
@@ -246,7 +237,7 @@ class PyIcebergCatalog:
                     transaction.set_properties(stale)
             return table
 
-        self._committed(name, attempt)
+        repeat_commit(full_name(name), attempt)
 
     def _ensure_namespace(self, namespace: tuple[str, ...]) -> None:
         try:
@@ -300,40 +291,7 @@ class PyIcebergCatalog:
                 raise
             return table
 
-        return self._committed(name, attempt)
-
-    def add_sequence_column(
-        self,
-        name: str,
-        *,
-        lake_id: str,
-        epoch: int,
-        deliver_by: Sequence[str] = (),
-        properties: Mapping[str, str] | None = None,
-    ) -> Table:
-        """Prepares an existing table for sequence numbers, in one commit. What it has already stays as it is. The
-        columns are optional, because existing rows have no sequence numbers yet."""
-
-        def attempt() -> Table:
-            table = self.load(name)
-            names = [f.name for f in table.schema().fields]
-            check_adoptable(full_name(name), table.properties, names, lake_id, epoch, deliver_by)
-            seq, partition = fit_own_columns(table.schema())
-            wanted = dict(properties or {}) | adopting_properties(table.properties, lake_id, epoch, deliver_by)
-            if seq is None and not isinstance(table.metadata, TableMetadataV1):
-                # Files up to here lack the column, so that their rows can be counted without opening them.
-                wanted[NUMBERED_SINCE_PROPERTY] = str(table.metadata.last_sequence_number)
-            stale = {key: value for key, value in wanted.items() if table.properties.get(key) != value}
-            add_partition = bool(deliver_by) and partition is None
-            if seq is None or add_partition or stale:
-                with self._committing(), table.transaction() as transaction:
-                    if seq is None or add_partition:
-                        stage_own_columns(transaction, add_seq=seq is None, add_partition=add_partition)
-                    if stale:
-                        transaction.set_properties(stale)
-            return table
-
-        return self._committed(name, attempt)
+        return repeat_commit(full_name(name), attempt)
 
     @contextmanager
     def _committing(self) -> Iterator[None]:
@@ -344,19 +302,3 @@ class PyIcebergCatalog:
             if self.is_remote:
                 raise CommitStateUnknownException(str(e)) from e
             raise
-
-    def _committed(self, name: str, attempt: Callable[[], Table]) -> Table:
-        """Repeats an attempt that lost against another commit. Each attempt begins by loading the table, so to repeat
-        after an unknown outcome is safe, too: the attempt sees what landed, and does not do it again."""
-        for number in range(1, COMMIT_ATTEMPTS_MAX + 1):
-            try:
-                with explained(full_name(name)):
-                    return attempt()
-            except (CommitFailedException, CommitStateUnknownException) as e:
-                if number == COMMIT_ATTEMPTS_MAX:
-                    raise CommitUnknown(
-                        f"{full_name(name)}: the change could not be committed in {plural(number, 'attempt')}: {e}",
-                        hint="Others commit to the table all the time, or the catalog does not answer. Try again.",
-                    ) from e
-                time.sleep(random.uniform(0.5, 1.0) * min(0.05 * 2**number, 2.0))
-        raise AssertionError("unreachable")

@@ -16,11 +16,13 @@ from pyiceberg.table import Table
 from pyiceberg.table.update import AssertRefSnapshotId
 
 from strandline.core.errors import CommitUnknown, NoSuchDataset, StorageError
-from strandline.core.wording import plural
+from strandline.core.text.wording import plural
+from strandline.iceberg.commit_lost import COMMIT_LOST
 from strandline.iceberg.metadata.table_metadata import BATCH_SUMMARY, DROPPED_SUMMARY, VOID_PREFIX
 from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
 from strandline.iceberg.pyiceberg.errors import explained
 from strandline.iceberg.pyiceberg.internals import keep_written_files, removal_from_main
+from strandline.iceberg.pyiceberg.repeat_commit import repeat_commit
 
 VOID_KEPT_MS = 30 * 86_400_000  # longer than any process with a prepared commit can sleep; then expiry removes the tag
 FORMAT_VERSION_MAX = 2
@@ -38,12 +40,11 @@ def drop_data_files(
     *,
     token: str,
     summary: Mapping[str, str],
-    attempts_max: int,
     before_commit: Callable[[], None],
 ) -> int:
     """How many files main no longer has. `before_commit` is the last check: if it raises, nothing is committed. Raises
     CommitUnknown or StorageError."""
-    for number in range(1, attempts_max + 1):
+    for now in COMMIT_LOST.attempts():
         table = catalog.load(name)
         if (landed := _landed(table, token)) is not None:
             return landed
@@ -57,8 +58,9 @@ def drop_data_files(
         except CommitFailedException as e:
             if VOID_PREFIX + token in catalog.load(name).metadata.refs:
                 raise CommitUnknown(f"{name}: another run has voided this batch of entries") from e
-            if number == attempts_max:
-                raise CommitUnknown(f"{name}: entries could not be dropped in {plural(number, 'attempt')}: {e}") from e
+            if now.is_last:
+                dropped = f"entries could not be dropped in {plural(now.number, 'attempt')}"
+                raise CommitUnknown(f"{name}: {dropped}: {e}") from e
             continue
         except (CommitStateUnknownException, StorageError) as e:
             raise CommitUnknown(f"{name}: whether entries were dropped is not known: {e}") from e
@@ -83,23 +85,19 @@ def has_entries(catalog: PyIcebergCatalog, name: str, wanted: Collection[str], k
 
 def void(catalog: PyIcebergCatalog, name: str, token: str) -> None:
     """From now on a commit of the batch cannot land. Raises CommitUnknown."""
-    for _ in range(20):
+
+    def attempt() -> None:
         try:
             table = catalog.load(name)
         except NoSuchDataset:
             return
         main = table.current_snapshot()
         if main is None or VOID_PREFIX + token in table.metadata.refs:
-            return  # there is no entry to drop, or another process voided it first
-        try:
-            with explained(name), table.manage_snapshots() as change:
-                change.create_tag(main.snapshot_id, VOID_PREFIX + token, max_ref_age_ms=_until(main.timestamp_ms))
-            return
-        except CommitFailedException:
-            continue
-        except CommitStateUnknownException as e:
-            raise CommitUnknown(f"{name}: whether a batch of entries was voided is not known: {e}") from e
-    raise CommitUnknown(f"{name}: others commit to the table all the time; a batch of entries could not be voided")
+            return  # there is no entry to drop, or it was voided before
+        with table.manage_snapshots() as change:
+            change.create_tag(main.snapshot_id, VOID_PREFIX + token, max_ref_age_ms=_until(main.timestamp_ms))
+
+    repeat_commit(name, attempt, "a batch of entries could not be voided")
 
 
 def _until(tagged_ms: int) -> int:

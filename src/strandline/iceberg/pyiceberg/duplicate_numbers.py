@@ -30,12 +30,6 @@ class NumberedFile:
     is_suspect: bool  # whether it came by a commit that is not known to bring each sequence number once
 
 
-@dataclass(frozen=True, slots=True)
-class DuplicateNumbers:
-    rows: int  # rows beyond the first of each sequence number
-    first: Seq | None
-
-
 def files_to_read(files: Sequence[NumberedFile]) -> tuple[list[NumberedFile], list[tuple[int, int]]]:
     """The files that may share a number with a suspect one, or have one twice, and the ranges to search."""
     numbered = sorted((f for f in files if f.numbers), key=lambda f: (f.lo, f.hi))
@@ -55,18 +49,17 @@ def count_twice(
     files: Sequence[NumberedFile],
     read: Callable[[NumberedFile], Iterator[NDArray[np.int64]]],
     is_owned: Callable[[NDArray[np.int64]], NDArray[np.bool_]],
-    *,
-    rows_max: int = ROWS_READ_MAX,
-) -> DuplicateNumbers | None:
-    """None if too many rows would have to be read. Only numbers of ours count: others are foreign anyway."""
+) -> tuple[int, Seq | None] | None:
+    """The rows beyond the first of each sequence number, and the lowest such number. None if too many rows would have
+    to be read. Only numbers of ours count: others are foreign anyway."""
     chosen, spans = files_to_read(files)
     if not chosen:
-        return DuplicateNumbers(0, None)
-    if sum(f.numbers for f in chosen) > rows_max:
+        return 0, None
+    if sum(f.numbers for f in chosen) > ROWS_READ_MAX:
         return None
     lo, hi = min(s[0] for s in spans), max(s[1] for s in spans)
     parts = [part[(part >= lo) & (part <= hi)] for file in chosen for part in read(file)]
     numbers = np.concatenate(parts) if parts else np.zeros(0, np.int64)
     found, counts = np.unique(numbers[is_owned(numbers)], return_counts=True)
     more = counts > 1
-    return DuplicateNumbers(int((counts[more] - 1).sum()), Seq(int(found[more][0])) if more.any() else None)
+    return int((counts[more] - 1).sum()), Seq(int(found[more][0])) if more.any() else None

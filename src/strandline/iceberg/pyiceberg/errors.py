@@ -23,8 +23,8 @@ from strandline.core.errors import NoSuchDataset, SchemaError, StorageError, Str
 _PASSED = (StrandlineError, CommitFailedException, CommitStateUnknownException, TableAlreadyExistsError)
 _NOT_OF_THE_TABLE = (*_PASSED, NoSuchTableError, NoSuchNamespaceError, NotImplementedError, OSError, RESTError)
 
-AWAY_HINT = "Look whether the REST catalog at catalog.uri is up and can be reached from here."
-DENIED_HINT = "Look at the credentials in catalog.options, and at what the catalog lets them do."
+AWAY_HINT = "Check that the REST catalog at catalog.uri is up and can be reached from here."
+DENIED_HINT = "Check the credentials in catalog.options, and at what the catalog lets them do."
 
 
 @contextmanager
@@ -39,7 +39,7 @@ def opening(what: str) -> Iterator[None]:
         except _NOT_OF_THE_TABLE:
             raise
         except Exception as e:
-            if _is_of_the_database(e):
+            if _is_from("sqlalchemy", e):
                 raise
             raise TableUnfit(f"{what} cannot be opened: {describe_error(e)}") from e
 
@@ -63,30 +63,26 @@ def explained(what: str) -> Iterator[None]:
     except RESTError as e:
         raise StorageError(f"{what} cannot be reached: {_briefly(e)}", hint=AWAY_HINT) from e
     except (ValueError, InvalidMetadata, OSError) as e:
-        if _is_of_the_way(e):
+        if _is_from("requests", e):
             raise StorageError(f"{what} cannot be reached: {_briefly(e)}", hint=AWAY_HINT) from e
         if isinstance(e, OSError):
             raise StorageError(f"{what} cannot be reached: {e}") from e
         raise SchemaError(f"{what}: {e}") from e
     except Exception as e:
-        if _is_of_the_database(e):
+        if _is_from("sqlalchemy", e):
             raise StorageError(f"{what}: the catalog's database: {e}", hint="Another process may hold it.") from e
         raise
 
 
-def _is_of_the_way(error: Exception) -> bool:
-    """An error of the HTTP client, on the way to a REST catalog. Some of those are ValueErrors, too."""
-    return type(error).__module__.startswith("requests.")
+def _is_from(library: str, error: Exception) -> bool:
+    """PyIceberg lets errors of its libraries through. Some of `requests` are ValueErrors, too. Checked by name, to
+    avoid the import of the library."""
+    return type(error).__module__.startswith(f"{library}.")
 
 
 def _briefly(error: Exception) -> str:
     """A gateway answers with whole pages."""
     return (str(error).splitlines() or [type(error).__name__])[0][:500]
-
-
-def _is_of_the_database(error: Exception) -> bool:
-    """PyIceberg lets the driver's errors through. Checked by name, to avoid the import of the driver's library."""
-    return type(error).__module__.startswith("sqlalchemy.")
 
 
 def describe_error(error: Exception) -> str:

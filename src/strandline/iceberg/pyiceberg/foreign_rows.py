@@ -25,7 +25,7 @@ from pyiceberg.types import NestedField
 
 from strandline.core.types import SEQ_COLUMN, SEQ_MAX, Seq, SeqRange, SnapshotId, TableCounts
 from strandline.iceberg.metadata.table_metadata import NUMBERED_SINCE_PROPERTY
-from strandline.iceberg.pyiceberg.duplicate_numbers import DuplicateNumbers, NumberedFile, count_twice
+from strandline.iceberg.pyiceberg.duplicate_numbers import NumberedFile, count_twice
 from strandline.iceberg.pyiceberg.number_bounds import null_numbers, number_bounds
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class _EqualityDeletes(Exception):
     """PyIceberg cannot apply them."""
 
 
-def count_rows_not_ours(
+def count_foreign_rows(
     table: Table, owned: Sequence[SeqRange], is_trusted: Callable[[SnapshotId, int], bool], last: int
 ) -> TableCounts | None:
     """At main's current snapshot; None if equality deletes hide what is left of a file that would count. `owned` is
@@ -66,7 +66,7 @@ def count_rows_not_ours(
         return TableCounts(None, 0, 0, now)
     field = next((f for f in table.schema().fields if f.name == SEQ_COLUMN), None)
     field_id = None if field is None else field.field_id
-    counter = _Counter(table, field_id, _Owned(owned), _Deletes(table, snapshot), last)
+    counter = _Counter(table, field_id, _Owned(owned), _SnapshotDeletes(table, snapshot), last)
     total = _NONE
     entries: list[ManifestEntry] = []
     try:
@@ -79,7 +79,7 @@ def count_rows_not_ours(
         twice = counter.count_twice(entries, is_trusted)
     except _EqualityDeletes:
         return None
-    rows, first = (None, None) if twice is None else (twice.rows, twice.first)
+    rows, first = twice or (None, None)
     at, foreign = SnapshotId(snapshot.snapshot_id), total.foreign + (rows or 0)
     return TableCounts(at, total.unnumbered, foreign, now, rows, first, total.foreign_from)
 
@@ -113,7 +113,7 @@ class _Owned:
         return values[~self.holds_each(values)]
 
 
-class _Deletes:
+class _SnapshotDeletes:
     """The delete files of a snapshot. They are few compared with the data files, so all are kept in memory."""
 
     def __init__(self, table: Table, snapshot: Snapshot) -> None:
@@ -140,7 +140,7 @@ class _Deletes:
 
 
 class _Counter:
-    def __init__(self, table: Table, field_id: int | None, owned: _Owned, deletes: _Deletes, last: int) -> None:
+    def __init__(self, table: Table, field_id: int | None, owned: _Owned, deletes: _SnapshotDeletes, last: int) -> None:
         self._table = table
         self._last = last
         self._field_id = field_id
@@ -167,7 +167,7 @@ class _Counter:
 
     def count_twice(
         self, entries: Sequence[ManifestEntry], is_trusted: Callable[[SnapshotId, int], bool]
-    ) -> DuplicateNumbers | None:
+    ) -> tuple[int, Seq | None] | None:
         files = [self._numbered(n, entry, is_trusted) for n, entry in enumerate(entries)]
 
         def read(file: NumberedFile) -> Iterator[NDArray[np.int64]]:

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.avro.decoder_fast import CythonBinaryDecoder
     from pyiceberg.catalog import Catalog
+    from pyiceberg.expressions import BooleanExpression
     from pyiceberg.io import FileIO
+    from pyiceberg.manifest import DataFile
     from pyiceberg.schema import Schema
     from pyiceberg.table import FileScanTask, Table, Transaction
     from pyiceberg.table.update import TableRequirement, UpdatesAndRequirements
@@ -96,6 +98,13 @@ def deleted_positions(io: FileIO, task: FileScanTask) -> list[Any]:
     from pyiceberg.io.pyarrow import _read_all_delete_files
 
     return list(_read_all_delete_files(io, [task]).get(task.file.file_path, [])) if task.delete_files else []
+
+
+def file_may_match(schema: Schema, condition: BooleanExpression, file: DataFile) -> bool:
+    """Whether the file may have rows that fit, by the bounds of its columns."""
+    from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
+
+    return bool(_InclusiveMetricsEvaluator(schema, condition).eval(file))
 
 
 REST_CONNECT_SECONDS_MAX = 10

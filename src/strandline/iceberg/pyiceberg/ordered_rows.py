@@ -60,7 +60,7 @@ def read_ordered(
         schema = table.schema() if columns is None else table.schema().select(*columns)
         if lo > hi:
             return OrderedRows(schema_to_pyarrow(schema, include_field_ids=True), iter(()))
-        tasks = _plan(table, lo, hi)
+        tasks = plan_tasks(table, lo, hi)
         files = _ordered_files(table, schema, tasks, lo, hi)
         if files is None and (unsafe := [f.name for f in schema.fields if _loses_nulls(f.field_type)]):
             raise TableUnfit(
@@ -68,9 +68,9 @@ def read_ordered(
                 "can read from those",
                 hint=_COMPACT,
             )
-        found = _by_window(table, schema, tasks, lo, hi, window_rows) if files is None else _merged(files)
+        found = _by_window(table, schema, tasks, lo, hi, window_rows) if files is None else merged(files)
         shape = schema_to_pyarrow(schema, include_field_ids=True)
-    return OrderedRows(shape, _checked(found, shape, name))
+    return OrderedRows(shape, checked(found, shape, name))
 
 
 def has_rows(table: Table, lo: int, hi: int) -> bool:
@@ -82,7 +82,7 @@ def _between(lo: int, hi: int) -> BooleanExpression:
     return parse(f"{SEQ_COLUMN} >= {lo} AND {SEQ_COLUMN} <= {hi}")
 
 
-def _plan(table: Table, lo: int, hi: int) -> list[FileScanTask]:
+def plan_tasks(table: Table, lo: int, hi: int) -> list[FileScanTask]:
     try:
         return list(table.scan(row_filter=_between(lo, hi)).plan_files())
     except ValueError as e:
@@ -97,7 +97,7 @@ def _plan(table: Table, lo: int, hi: int) -> list[FileScanTask]:
 # --- files that alone give the rows -----------------------------------------------------------------------------------
 
 
-class _File:
+class OrderedFileRows:
     """A data file, and its rows that are in memory. `read` gives all its rows between the bounds, in order."""
 
     def __init__(self, lo: int, read: Callable[[], Generator[pa.Table]]) -> None:
@@ -141,10 +141,10 @@ class _File:
 _NONE = pa.table({})
 
 
-def _merged(files: Sequence[_File]) -> Iterator[pa.Table]:
+def merged(files: Sequence[OrderedFileRows]) -> Iterator[pa.Table]:
     """Sorted. A file is opened when the others have come to its first number."""
     waiting = deque(sorted(files, key=lambda f: f.lo))
-    begun: list[_File] = []
+    begun: list[OrderedFileRows] = []
     try:
         while waiting or begun:
             begun = [f for f in begun if f.fill()]
@@ -161,22 +161,26 @@ def _merged(files: Sequence[_File]) -> Iterator[pa.Table]:
             file.close()
 
 
-def _ordered_files(table: Table, schema: Schema, tasks: Sequence[FileScanTask], lo: int, hi: int) -> list[_File] | None:
+def _ordered_files(
+    table: Table, schema: Schema, tasks: Sequence[FileScanTask], lo: int, hi: int
+) -> list[OrderedFileRows] | None:
     """None if the files alone do not give the rows, or one is not in order."""
     field_id = schema.find_field(SEQ_COLUMN).field_id
     if any(task.delete_files or task.file.file_format != FileFormat.PARQUET for task in tasks):
         return None
     found = []
     for task in tasks:
-        with _opened(table.io, task.file.file_path) as file:
-            if (file_schema := _schema_of(file)) is None or not in_order(file, row_groups(file, lo, hi)[0]):
+        with opened(table.io, task.file.file_path) as file:
+            if (file_schema := schema_of(file)) is None or not in_order(file, row_groups(file, lo, hi)[0]):
                 return None
         first, _ = number_bounds(task.file, field_id) or (0, SEQ_MAX)
-        found.append(_File(max(first, lo), _reader(table.io, task.file.file_path, schema, file_schema, lo, hi)))
+        found.append(
+            OrderedFileRows(max(first, lo), _reader(table.io, task.file.file_path, schema, file_schema, lo, hi))
+        )
     return found
 
 
-def _schema_of(file: pq.ParquetFile) -> Schema | None:
+def schema_of(file: pq.ParquetFile) -> Schema | None:
     """None if the file does not have the ids of its columns."""
     try:
         return pyarrow_to_schema(file.schema_arrow, downcast_ns_timestamp_to_us=True)
@@ -187,21 +191,27 @@ def _schema_of(file: pq.ParquetFile) -> Schema | None:
 def _reader(
     io: FileIO, location: str, schema: Schema, file_schema: Schema, lo: int, hi: int
 ) -> Callable[[], Generator[pa.Table]]:
-    wanted = schema.field_ids
-    names = [f.name for f in file_schema.fields if f.field_id in wanted]
-
     def read() -> Generator[pa.Table]:
-        with _opened(io, location) as file:
-            groups, whole = row_groups(file, lo, hi)
-            few = rows_per_batch(file, groups, WINDOW_ROWS)
-            for batch in file.iter_batches(few, row_groups=groups, columns=names, use_threads=False):
-                rows = _keep_nulls(pa.Table.from_batches([projected(schema, file_schema, batch)]), batch, schema)
-                if not whole:
-                    rows = rows.filter((pc.field(SEQ_COLUMN) >= lo) & (pc.field(SEQ_COLUMN) <= hi))
-                if rows.num_rows:
-                    yield rows
+        with opened(io, location) as file:
+            yield from rows_between(file, schema, file_schema, lo, hi)
 
     return read
+
+
+def rows_between(
+    file: pq.ParquetFile, schema: Schema, file_schema: Schema, lo: int, hi: int, rows_max: int = WINDOW_ROWS
+) -> Generator[pa.Table]:
+    """A file's rows with the columns of the table, as they lie in the file."""
+    wanted = schema.field_ids
+    names = [f.name for f in file_schema.fields if f.field_id in wanted]
+    groups, whole = row_groups(file, lo, hi)
+    few = rows_per_batch(file, groups, rows_max)
+    for batch in file.iter_batches(few, row_groups=groups, columns=names, use_threads=False):
+        rows = _keep_nulls(pa.Table.from_batches([projected(schema, file_schema, batch)]), batch, schema)
+        if not whole:
+            rows = rows.filter((pc.field(SEQ_COLUMN) >= lo) & (pc.field(SEQ_COLUMN) <= hi))
+        if rows.num_rows:
+            yield rows
 
 
 def _loses_nulls(kind: IcebergType) -> bool:
@@ -228,7 +238,9 @@ def _keep_nulls(rows: pa.Table, in_file: pa.RecordBatch, schema: Schema) -> pa.T
     known = {id_of(field): n for n, field in enumerate(in_file.schema)}
     for n, field in enumerate(schema.fields):
         if _loses_nulls(field.field_type) and field.field_id in known:
-            rows = rows.set_column(n, rows.schema.field(n), _column(in_file, known[field.field_id], field))
+            column = _column(in_file, known[field.field_id], field)
+            # A file that says nothing about Arrow has smaller lists and texts than a table: they are cast together.
+            rows = rows.set_column(n, rows.schema.field(n).with_type(column.type), column)
     return rows
 
 
@@ -238,7 +250,7 @@ def _column(in_file: pa.RecordBatch, n: int, field: NestedField) -> pa.Array[Any
 
 
 @contextmanager
-def _opened(io: FileIO, location: str) -> Iterator[pq.ParquetFile]:
+def opened(io: FileIO, location: str) -> Iterator[pq.ParquetFile]:
     away = "://" in location and not location.startswith("file://")
     with (
         io.new_input(location).open() as handle,
@@ -266,7 +278,7 @@ def _by_window(
             yield scan.to_table(inside).sort_by(SEQ_COLUMN)
 
 
-def _checked(found: Iterator[pa.Table], shape: pa.Schema, name: str) -> Iterator[pa.RecordBatch]:
+def checked(found: Iterator[pa.Table], shape: pa.Schema, name: str) -> Iterator[pa.RecordBatch]:
     last = 0
     with opening(name):
         for rows in found:

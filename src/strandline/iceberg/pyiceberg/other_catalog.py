@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strandline.core.errors import StorageError
-from strandline.iceberg.metadata.metadata_peek import BUSY_TIMEOUT_SECONDS
+from strandline.iceberg.metadata.metadata_peek import sqlite_uri
 from strandline.iceberg.pyiceberg.errors import explained
 from strandline.storage.s3_settings import S3Settings, no_trailers
 
@@ -44,7 +44,4 @@ class CatalogAddress:
                 raise StorageError(f"there is no SQLite catalog {self.place}")
             from pyiceberg.catalog.sql import SqlCatalog
 
-            # Spaces and accents are fine; these characters would be read as parts of the URL.
-            escaped = self.place.replace("%", "%25").replace("?", "%3F").replace("#", "%23")
-            uri = f"sqlite:///{escaped}?timeout={BUSY_TIMEOUT_SECONDS}"
-            return SqlCatalog(self.name, uri=uri, **options)
+            return SqlCatalog(self.name, uri=sqlite_uri(self.place), **options)

@@ -22,7 +22,8 @@ from pyiceberg.typedef import Record
 
 from strandline.core.errors import SchemaError, StorageError
 from strandline.core.types import PARTITION_COLUMN, SEQ_COLUMN, SeqRange
-from strandline.iceberg.pyiceberg.arrow_values import field_id, from_file, list_parts, to_iceberg
+from strandline.iceberg.arrow_nested import list_parts
+from strandline.iceberg.pyiceberg.arrow_values import field_id, from_file, to_iceberg
 from strandline.iceberg.pyiceberg.errors import explained
 from strandline.iceberg.pyiceberg.internals import deleted_positions
 from strandline.iceberg.pyiceberg.number_bounds import number_bounds
@@ -111,7 +112,7 @@ class _File:
     bounds: tuple[int, int] | None  # the lowest and highest sequence number; None if the manifest does not say
 
 
-class RowReader:
+class OtherTableReader:
     """Reads main as it was loaded. Files are planned once; a range opens only files that may have rows of it."""
 
     def __init__(self, loaded: LoadedTable) -> None:

@@ -20,9 +20,9 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.schema import Schema
 
-from strandline.core.errors import CommitUnknown, StorageError, StrandlineError
+from strandline.core.errors import StorageError, StrandlineError
+from strandline.core.text.whole_number import whole_number
 from strandline.core.types import Anchor, SnapshotId
-from strandline.core.whole_number import whole_number
 from strandline.iceberg.metadata.identifier import name_of
 from strandline.iceberg.metadata.lineage import Links
 from strandline.iceberg.metadata.table_metadata import FORMAT_PROPERTY, METRICS_PROPERTY
@@ -30,6 +30,7 @@ from strandline.iceberg.pyiceberg.catalog import FORMAT_VERSION, SNAPSHOT_LOADIN
 from strandline.iceberg.pyiceberg.errors import describe_error, explained, opening
 from strandline.iceberg.pyiceberg.internals import keep_written_files
 from strandline.iceberg.pyiceberg.other_catalog import CatalogAddress
+from strandline.iceberg.pyiceberg.repeat_commit import repeat_commit
 from strandline.iceberg.pyiceberg.schema import columns_of, to_pyiceberg
 from strandline.iceberg.schema.columns import Column, iceberg_schema
 
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 _MANIFEST_MERGE = "commit.manifest-merge.enabled"
-_ADD_ATTEMPTS_MAX = 10
 _NEW_TABLE = {
     "format-version": str(FORMAT_VERSION),
     METRICS_PROPERTY: "full",
@@ -153,18 +153,15 @@ class OtherTable:
 
     def add_columns(self, missing: Callable[[LoadedTable], Sequence[Column]]) -> None:
         """Adds the columns that `missing` finds in the loaded table. Raises CommitUnknown."""
-        why = ""
-        for _ in range(_ADD_ATTEMPTS_MAX):
+
+        def attempt() -> None:
             loaded = self.load()
-            if loaded is None or not (columns := missing(loaded)):
-                return
-            try:
-                with explained(self.name), loaded.table.update_schema() as update:
+            if loaded is not None and (columns := missing(loaded)):
+                with loaded.table.update_schema() as update:
                     for column in columns:
                         update.add_column((column.name,), to_pyiceberg(column.type), doc=column.doc)
-            except CommitFailedException as e:
-                why = str(e)
-        raise CommitUnknown(f"{self.name}: columns could not be added: {why}", hint="Try again.")
+
+        repeat_commit(self.name, attempt, "columns could not be added")
 
     def commit(
         self,

@@ -29,7 +29,8 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import BinaryType, IcebergType, StringType
 
 from strandline.core.errors import SchemaError
-from strandline.iceberg.pyiceberg.arrow_values import binary_content, is_uuid
+from strandline.iceberg.arrow_nested import is_uuid
+from strandline.iceberg.pyiceberg.arrow_values import binary_content
 
 _Hashes = npt.NDArray[np.uint32]
 _DAY_MICROSECONDS, _HOUR_MICROSECONDS = 86_400_000_000, 3_600_000_000

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import parse_transform
-from pyiceberg.types import IcebergType, LongType, NestedField, StringType
+from pyiceberg.types import IcebergType
 
 from strandline.core.errors import SchemaError
+from strandline.core.text.whole_number import whole_number
 from strandline.core.types import INTERNAL_COLUMNS, PARTITION_COLUMN, SEQ_COLUMN
-from strandline.core.whole_number import whole_number
 from strandline.iceberg.schema.columns import (
     Column,
     ColumnType,
@@ -107,16 +107,6 @@ def fields_of_arrow(schema: pa.Schema) -> list[dict[str, Any]]:
 
 def from_pyiceberg(kind: IcebergType) -> ColumnType:
     return type_from_iceberg(kind.model_dump())
-
-
-def fit_own_columns(schema: Schema) -> tuple[NestedField | None, NestedField | None]:
-    """Our columns in an existing table, if present. Raises SchemaError if one has the wrong type."""
-    found = {f.name: f for f in schema.fields}
-    for name, wanted in ((SEQ_COLUMN, LongType()), (PARTITION_COLUMN, StringType())):
-        field = found.get(name)
-        if field is not None and field.field_type != wanted:
-            raise SchemaError(f"the table has a column {name} of type {field.field_type}; Strandline's is {wanted}")
-    return found.get(SEQ_COLUMN), found.get(PARTITION_COLUMN)
 
 
 def _known(names: Sequence[str]) -> str:

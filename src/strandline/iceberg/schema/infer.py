@@ -25,7 +25,7 @@ from typing import IO, Any
 import zstandard
 
 from strandline.core.errors import InputError, SchemaError
-from strandline.core.wording import nearest, plural
+from strandline.core.text.wording import nearest, plural
 from strandline.iceberg.schema.columns import Column, ColumnType, ListOf, MapOf, Primitive, Struct, check_columns
 from strandline.iceberg.schema.input_files import (
     HEAD_BYTES,

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from strandline.core.errors import SchemaError
-from strandline.core.whole_number import whole_number
+from strandline.core.text.whole_number import whole_number
 from strandline.iceberg.schema.schema_file import split_at_commas
 
 _PLAIN = ("identity", "year", "month", "day", "hour")

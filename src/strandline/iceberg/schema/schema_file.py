@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from strandline.core.errors import InputError, SchemaError
-from strandline.core.whole_number import whole_number
+from strandline.core.text.whole_number import whole_number
 from strandline.iceberg.schema.columns import (
     Column,
     ColumnType,

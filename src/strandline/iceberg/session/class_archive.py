@@ -21,7 +21,7 @@ from strandline.iceberg.session.jars import exclusive, spark_home
 from strandline.iceberg.session.java import JavaFound
 
 _TRAINING_TIMEOUT_SECONDS = 300
-_TRY_AGAIN_SECONDS = 24 * 3600
+_DAY_SECONDS = 24 * 3600
 _KEPT = 4
 
 
@@ -82,7 +82,7 @@ def _failure_note(path: Path) -> Path:
 
 def _failed_lately(path: Path) -> bool:
     try:
-        return time.time() - _failure_note(path).stat().st_mtime < _TRY_AGAIN_SECONDS
+        return time.time() - _failure_note(path).stat().st_mtime < _DAY_SECONDS
     except OSError:
         return False
 
@@ -113,8 +113,11 @@ def _train(path: Path, java: JavaFound, jars: tuple[Path, ...]) -> bool:
 
 
 def _prune(folder: Path, keep: Path) -> None:
-    """An archive has some 100 MB, and every change of Java or Spark leaves one behind."""
-    found = sorted(folder.glob("classes-*.jsa"), key=lambda p: p.stat().st_mtime, reverse=True)
-    for old in found[_KEPT:]:
-        if old != keep:
+    """An archive has some 200 MB, and every change of Java or Spark leaves one behind. One that was used within a day
+    stays: several environments of one user would otherwise delete each other's, and make them again at every start."""
+    long_ago = time.time() - _DAY_SECONDS
+    used = sorted(((p.stat().st_mtime, p) for p in folder.glob("classes-*.jsa") if p != keep), reverse=True)
+    died = [(p.stat().st_mtime, p) for p in folder.glob("classes-*.tmp")]
+    for at, old in (*used[_KEPT - 1 :], *died):
+        if at < long_ago:
             old.unlink(missing_ok=True)

@@ -219,24 +219,28 @@ def _run_resolver(scratch: Path, jars: list[Jar], java: JavaFound) -> str:
 def _reason(output: str) -> str:
     """What the resolver said, in a few words; its own report is pages long."""
     lowered = output.lower()
-    if "unknownhostexception" in lowered or "unreachable" in lowered or "no route to host" in lowered:
-        return ": there is no network, or no way to the package repository"
-    if "timed out" in lowered:
-        return ": the package repository did not answer in time"
-    if "connection refused" in lowered:
-        return ": the connection to the package repository was refused"
-    if "no space left" in lowered:
-        return ": the disk is full"
-    if "pkix" in lowered or "sslhandshake" in lowered:
-        return ": Java does not trust the certificate of the package repository"
+    return next((f": {reason}" for signs, reason in _REASONS if any(sign in lowered for sign in signs)), "")
+
+
+_REASONS = (
+    (
+        ("unknownhostexception", "unreachable", "no route to host"),
+        "there is no network, or no way to the package repository",
+    ),
+    (("timed out",), "the package repository did not answer in time"),
+    (("connection refused",), "the connection to the package repository was refused"),
+    (("no space left",), "the disk is full"),
+    (("pkix", "sslhandshake"), "Java does not trust the certificate of the package repository"),
     # The resolver says no more than this if it cannot even resolve the repository's name.
-    if "unresolved dependency" in lowered or "not found" in lowered:
-        return ": there is no network, or the package repository cannot be reached from here"
-    return ""
+    (
+        ("unresolved dependency", "not found"),
+        "there is no network, or the package repository cannot be reached from here",
+    ),
+)
 
 
 def _offline_hint(folder: Path, jar: Jar) -> str:
     return (
         "The first start needs a network once; later ones do not. Behind a mirror, set DEFAULT_ARTIFACT_REPOSITORY to "
-        f"its address. Without any network, put the file {jar.file_name} into {folder} by hand; its sum is checked."
+        f"its address. Without any network, put the file {jar.file_name} into {folder}; its checksum is verified."
     )

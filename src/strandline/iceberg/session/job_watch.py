@@ -1,14 +1,14 @@
-"""Watches Spark jobs: cancels them when their owner must stop, and tells their progress."""
+"""Watches Spark jobs: cancels them when their owner must stop, and reports their progress."""
 
 from __future__ import annotations
 
-import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from strandline.core.calling_off import check_for_other_threads, enter_once
+from strandline.core.polling import polled
 from strandline.iceberg.session.spark_internals import status_tracker
 
 if TYPE_CHECKING:
@@ -45,25 +45,20 @@ def _cancelling(spark: SparkSession, check: Callable[[], None]) -> Iterator[list
     them."""
     context = spark.sparkContext
     tag = f"strandline-{uuid.uuid4().hex}"
-    done = threading.Event()
     ending: list[Exception] = []
 
     def poll() -> None:
-        while not done.wait(_POLL_SECONDS):
-            if _note(check, ending):
-                # Every job, also one that was about to begin.
-                context.cancelJobsWithTag(tag)
+        if _note(check, ending):
+            # Every job, also one that was about to begin.
+            context.cancelJobsWithTag(tag)
 
-    poller = threading.Thread(target=poll, name="job-watch", daemon=True)
     interrupted_before = context.getLocalProperty(_INTERRUPTS)
     context.addJobTag(tag)
     context.setInterruptOnCancel(True)  # also interrupts tasks, which would otherwise run to their end
-    poller.start()
     try:
-        yield ending
+        with polled(poll, seconds=_POLL_SECONDS, name="job-watch"):
+            yield ending
     finally:
-        done.set()
-        poller.join()
         context.setInterruptOnCancel(interrupted_before == "true")
         context.removeJobTag(tag)
 

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from strandline.core.errors import ConfigError, RuntimeMissing
 from strandline.core.secrets import resolve_catalog_options, resolve_secret
-from strandline.core.settings import LakeConfig
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.iceberg.metadata.identifier import CATALOG
 from strandline.iceberg.session import spark_internals
 from strandline.iceberg.session.class_archive import use_flags

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from strandline.core.errors import RuntimeMissing, StrandlineError
+from strandline.core.text.wording import size
 from strandline.iceberg.session.class_archive import archive_path, ensure_archive
 from strandline.iceberg.session.jars import ensure_jars, needed_jars, unverified_jars
 from strandline.iceberg.session.java import JavaFound, find_java, refuse_windows
@@ -32,7 +33,7 @@ class Runtime:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class RuntimeCheck:
     """One line of `strandline doctor`."""
 
     name: str
@@ -69,66 +70,68 @@ def ensure_runtime(*, s3: bool, progress: Callable[[str], None] | None = None) -
     return Runtime(java, jars, ensure_archive(cache / "archives", java, jars, progress))
 
 
-def runtime_report(*, s3: bool = False) -> list[Check]:
+def runtime_report(*, s3: bool = False) -> list[RuntimeCheck]:
     """What is present and what is missing; fetches, makes and starts nothing."""
     return [_platform(), _python(), _sqlite(), *_java_and_jars(s3=s3), _disk()]
 
 
-def _platform() -> Check:
+def _platform() -> RuntimeCheck:
     name = f"{platform.system()} {platform.release()} on {platform.machine()}"
     try:
         refuse_windows()
     except RuntimeMissing as e:
-        return Check("platform", False, e.message, e.hint)
-    return Check("platform", True, name)
+        return RuntimeCheck("platform", False, e.message, e.hint)
+    return RuntimeCheck("platform", True, name)
 
 
-def _python() -> Check:
+def _python() -> RuntimeCheck:
     ok = sys.version_info[:2] >= PYTHON_MIN
     wanted = ".".join(map(str, PYTHON_MIN))
-    return Check("python", ok, platform.python_version(), None if ok else f"Strandline needs Python {wanted} or newer.")
+    return RuntimeCheck(
+        "python", ok, platform.python_version(), None if ok else f"Strandline needs Python {wanted} or newer."
+    )
 
 
-def _sqlite() -> Check:
+def _sqlite() -> RuntimeCheck:
     if sqlite3.sqlite_version_info >= SQLITE_WAL_SAFE:
-        return Check("sqlite", True, sqlite3.sqlite_version)
+        return RuntimeCheck("sqlite", True, sqlite3.sqlite_version)
     newer = ".".join(map(str, SQLITE_WAL_SAFE))
     reason = f"older than {newer}, so the ledger keeps a rollback journal instead of WAL; that is fine"
-    return Check("sqlite", True, f"{sqlite3.sqlite_version}: {reason}")
+    return RuntimeCheck("sqlite", True, f"{sqlite3.sqlite_version}: {reason}")
 
 
-def _java_and_jars(*, s3: bool) -> list[Check]:
+def _java_and_jars(*, s3: bool) -> list[RuntimeCheck]:
     cache = cache_folder()
     jars = needed_jars(s3=s3)
     if missing := unverified_jars(cache / "jars", jars):
         names = ", ".join(jar.artifact for jar in missing)
         hint = "They are fetched at the first start, which needs a network once."
-        jar_check = Check("iceberg", False, f"not in {cache / 'jars'}: {names}", hint)
+        jar_check = RuntimeCheck("iceberg", False, f"not in {cache / 'jars'}: {names}", hint)
     else:
-        jar_check = Check("iceberg", True, ", ".join(f"{jar.artifact} {jar.version}" for jar in jars))
+        jar_check = RuntimeCheck("iceberg", True, ", ".join(f"{jar.artifact} {jar.version}" for jar in jars))
     try:
         java = find_java()
     except RuntimeMissing as e:
-        return [Check("java", False, e.message, e.hint), jar_check]
-    java_check = Check("java", True, f"{java.version} in {java.home}")
+        return [RuntimeCheck("java", False, e.message, e.hint), jar_check]
+    java_check = RuntimeCheck("java", True, f"{java.version} in {java.home}")
     if missing:
         return [java_check, jar_check]
     archive = archive_path(cache / "archives", java, tuple(cache / "jars" / jar.file_name for jar in jars))
     if archive.is_file():
-        return [java_check, jar_check, Check("class archive", True, str(archive))]
+        return [java_check, jar_check, RuntimeCheck("class archive", True, str(archive))]
     note = archive.with_suffix(".failed")
     detail = f"could not be made, see {note}; Spark starts slower" if note.is_file() else "made at the next start"
-    return [java_check, jar_check, Check("class archive", True, detail)]
+    return [java_check, jar_check, RuntimeCheck("class archive", True, detail)]
 
 
-def _disk() -> Check:
+def _disk() -> RuntimeCheck:
     folder = cache_folder()
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free
     ok = free >= DISK_FREE_MIN_BYTES
     hint = None if ok else f"Less than {DISK_FREE_MIN_BYTES >> 30} GiB is free; the runtime needs about half."
-    return Check("disk", ok, f"{free / (1 << 30):.1f} GiB free at {folder}", hint)
+    return RuntimeCheck("disk", ok, f"{size(free)} free at {folder}", hint)
 
 
 def main(arguments: list[str]) -> int:

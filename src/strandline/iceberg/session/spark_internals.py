@@ -15,6 +15,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+_EXECUTION = "org.apache.spark.sql.execution"
+NARROW = frozenset(
+    {f"{_EXECUTION}.datasources.v2.BatchScanExec"}.union(
+        f"{_EXECUTION}.{name}"
+        for name in (
+            "ColumnarToRowExec", "FileSourceScanExec", "FilterExec", "InputAdapter", "LocalTableScanExec",
+            "ProjectExec", "RangeExec", "WholeStageCodegenExec",
+        )
+    )
+)  # fmt: skip
+PUSHED_THROUGH_UNIONS = "org.apache.spark.sql.catalyst.optimizer.PushDownLeftSemiAntiJoin"  # a rule of the optimizer
+
+
 def jvm_of(spark: SparkSession | SparkContext) -> Any:
     return spark._jvm
 
@@ -47,7 +60,7 @@ def has_class(context: SparkContext, name: str) -> bool:
 
 def print_no_query_errors() -> None:
     """PySpark prints every query that fails to standard error, with values of its rows. The error is raised, too, and
-    whoever handles it decides what is shown."""
+    its handler decides what is shown."""
     from pyspark.logger import PySparkLogger
 
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
@@ -72,6 +85,12 @@ def is_of_session(df: DataFrame, spark: SparkSession) -> bool:
     return bool(java_session(df.sparkSession).equals(java_session(spark)))
 
 
+def is_narrow(plan: Any) -> bool:
+    """Whether a physical plan moves no row to another partition."""
+    children = plan.children()
+    return plan.getClass().getName() in NARROW and all(is_narrow(children.apply(i)) for i in range(children.size()))
+
+
 def frame_over(spark: SparkSession, rdd: Any, like: DataFrame) -> DataFrame:
     """A frame over an RDD of Spark's internal rows, with the schema of another frame."""
     from pyspark.sql import DataFrame
@@ -93,7 +112,7 @@ def catalyst_of(spark: SparkSession) -> Any:
 
 
 def parsed_expression(spark: SparkSession, text: str) -> Any:
-    """Catalyst's expression of a SQL text, before Spark has looked up what it names."""
+    """Catalyst's expression of a SQL text, before Spark has resolved its names."""
     return java_session(spark).sessionState().sqlParser().parseExpression(text)
 
 

@@ -27,8 +27,8 @@ _SPECIAL_LITERAL = re.compile(r"(?i)\b(?:date|timestamp(?:_ntz|_ltz)?)\s*r?['\"]
 
 
 def find_other_tables(df: DataFrame, where: str) -> str | None:
-    """What is wrong with a condition that asks other tables; None if it asks none. Spark has not looked at those tables
-    then. Its errors would name their columns, to whoever may add a sink to one dataset and not know of the others.
+    """What is wrong with a condition that asks other tables; None if it asks none. Spark has not read those tables
+    then. Its errors would show their columns to a user who may add a sink to this dataset only.
     Raises what Spark's parser raises."""
     asks = catalyst_of(df.sparkSession).trees.TreePattern.PLAN_EXPRESSION()
     found = parsed_expression(df.sparkSession, where).containsPattern(asks)
@@ -54,7 +54,7 @@ def find_instability(df: DataFrame, where: str) -> str | None:
     for part in _parts(condition):
         kind = part.getClass().getSimpleName()
         if kind.startswith(_USER_FUNCTIONS):
-            return f"{part.sql()} is a function that somebody registered, and nobody knows what it depends on"
+            return f"{part.sql()} is a user-defined function, and it is unknown what it depends on"
         if kind == "AttributeReference" and part.name() not in columns:
             return f"{part.name()} says where the row is stored, which compaction changes"
         if part.children().isEmpty() and kind not in _LEAVES:

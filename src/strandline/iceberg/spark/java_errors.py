@@ -1,4 +1,4 @@
-"""Errors of Spark and of Iceberg's Java library: told apart by class, and explained in one line."""
+"""Errors of Spark and of Iceberg's Java library: distinguished by class, and explained in one line."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ def explain(error: Exception, what: str) -> StrandlineError:
     if kind in java.REST_DENIED:
         return StorageError(
             f"{what}: the catalog refuses it: {first[:500]}",
-            hint="Look at the credentials in catalog.options, and at what the catalog lets them do.",
+            hint="Check the credentials in catalog.options, and at what the catalog lets them do.",
         )
     if kind in java.REST_AWAY:
         return StorageError(
             f"{what}: the catalog does not answer: {first[:500]}",
-            hint="Look whether the REST catalog at catalog.uri is up and can be reached from here. What was under way "
+            hint="Check that the REST catalog at catalog.uri is up and can be reached from here. What was under way "
             "is settled by the next run.",
         )
     return FailedError(f"{what}: {first[:500]}")

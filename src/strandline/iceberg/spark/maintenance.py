@@ -55,7 +55,8 @@ class Main:
 
 
 class CommitLost(Exception):
-    """Others replaced one of the files, or deleted rows from it: what was written from it is useless."""
+    """Another commit replaced one of the files, or deleted rows from it: the files that were written from it are
+    useless."""
 
 
 @dataclass(frozen=True, slots=True)

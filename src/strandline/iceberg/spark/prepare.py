@@ -1,4 +1,4 @@
-"""Prepares an existing table for sequence numbers through Spark: for formats that PyIceberg reads but cannot write."""
+"""Prepares an existing table for sequence numbers: adds our columns and properties."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 from strandline.core.errors import SchemaError
 from strandline.core.types import PARTITION_COLUMN, SEQ_COLUMN
+from strandline.iceberg.metadata.adoption import adopting_properties, check_adoptable
 from strandline.iceberg.metadata.table_metadata import NUMBERED_SINCE_PROPERTY, TableView
-from strandline.iceberg.pyiceberg.adoption import adopting_properties, check_adoptable
 from strandline.iceberg.spark.tables import SparkTables
 
 
@@ -21,28 +21,29 @@ def add_sequence_column(
     deliver_by: Sequence[str] = (),
     properties: Mapping[str, str] | None = None,
 ) -> TableView:
-    """Adds columns and properties in one commit, like `PyIcebergCatalog`; what the table has already stays as it is."""
+    """In one commit; what the table has already stays as it is. The columns are optional, because existing rows have no
+    sequence numbers yet."""
 
     def attempt() -> TableView:
-        table = tables.load(name)
-        view = tables.view(name)
+        change = tables.change(name)
+        view = tables.view_of(change.table)
         names = [f["name"] for f in view.schema["fields"]]
         check_adoptable(name, view.properties, names, lake_id, epoch, deliver_by)
         seq, partition = _own(view, SEQ_COLUMN, "long"), _own(view, PARTITION_COLUMN, "string")
         wanted = dict(properties or {}) | adopting_properties(view.properties, lake_id, epoch, deliver_by)
-        if not seq:
-            wanted[NUMBERED_SINCE_PROPERTY] = str(table.operations().current().lastSequenceNumber())
+        if not seq and view.format_version > 1:
+            # Files up to here lack the column, so that their rows can be counted without opening them.
+            wanted[NUMBERED_SINCE_PROPERTY] = str(view.sequence)
         stale = {key: value for key, value in wanted.items() if view.properties.get(key) != value}
         add_partition = bool(deliver_by) and not partition
         if seq and not add_partition and not stale:
             return view
-        transaction = table.newTransaction()
-        _stage_columns(tables, transaction, add_seq=not seq, add_partition=add_partition)
-        update = transaction.updateProperties()
+        _stage_columns(tables, change.transaction, add_seq=not seq, add_partition=add_partition)
+        update = change.transaction.updateProperties()
         for key, value in stale.items():
             update.set(key, value)
         update.commit()
-        transaction.commitTransaction()
+        change.send()
         return tables.view(name)
 
     return tables.repeat(attempt, f"{name} cannot be prepared for sequence numbers")

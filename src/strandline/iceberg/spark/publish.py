@@ -17,7 +17,7 @@ from strandline.iceberg.metadata.offered_plan import OfferedPlan, plan_offered
 from strandline.iceberg.metadata.table_metadata import TableView, WapId
 from strandline.iceberg.spark.java_errors import explaining
 from strandline.iceberg.spark.table_change import TableChange, check_epoch
-from strandline.iceberg.spark.tables import LookAgain, SparkTables, iterate
+from strandline.iceberg.spark.tables import ReadAgain, SparkTables, iterate
 
 
 def publish(
@@ -45,7 +45,7 @@ def publish(
             _commit(change, plan, [branch], settle=may_move_tag(view))
         return plan
 
-    return tables.repeat(attempt, f"{wap.rows} cannot be published in {name}")
+    return tables.repeat(attempt, f"{wap.rows} cannot be published in {name}", alone_on=name)
 
 
 def publish_offered(
@@ -73,7 +73,7 @@ def publish_offered(
             _commit(change, plan, sorted(view.branches_of(wap.rows.lo)), settle=may_move_tag(view))
         return plan
 
-    return tables.repeat(attempt, f"{wap.rows} cannot be published in {name}")
+    return tables.repeat(attempt, f"{wap.rows} cannot be published in {name}", alone_on=name)
 
 
 def _commit(change: TableChange, plan: CherryPick | RemoveBranch, branches: Sequence[str], *, settle: bool) -> NoReturn:
@@ -81,7 +81,7 @@ def _commit(change: TableChange, plan: CherryPick | RemoveBranch, branches: Sequ
     failpoints.hit("publish.before_commit")
     change.commit(pick=plan.snapshot if isinstance(plan, CherryPick) else None, remove=branches, settle=settle)
     failpoints.hit("publish.after_commit")
-    raise LookAgain("it was sent, and not read back")
+    raise ReadAgain("it was sent, and not read back")
 
 
 def _count_shared(tables: SparkTables, name: str, rows: SeqRange, staged: SnapshotId, main: SnapshotId | None) -> int:

@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame
 
 from strandline.core import failpoints
 from strandline.core.errors import FailedError
+from strandline.core.text.wording import plural
 from strandline.core.types import SEQ_COLUMN, SnapshotId
-from strandline.core.wording import plural
 from strandline.iceberg.metadata.identifier import in_spark
 from strandline.iceberg.metadata.table_metadata import BLOCK_SUMMARY, TableView, WapId
 from strandline.iceberg.session.spark_internals import set_active
@@ -171,7 +171,7 @@ def commit(
     def attempt() -> None:
         change = tables.change(group.name)
         view = tables.view_of(change.table)  # the metadata that the commit replaces, or fails
-        if view.published_as(str(wap)) is not None:
+        if view.published_as(wap) is not None:
             return  # it had landed, and only its answer was lost
         if branch not in view.refs:
             raise FilesGone(f"branch {branch} was removed: the block was given up")

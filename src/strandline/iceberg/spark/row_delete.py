@@ -21,7 +21,7 @@ from strandline.iceberg.spark.java import COMMIT_FAILED, NOT_LANDED, REFUSED
 from strandline.iceberg.spark.java_errors import JAVA_ERRORS, java_class, root_cause
 from strandline.iceberg.spark.rewrite import check_rows, discard, group_of, reading, write
 from strandline.iceberg.spark.table_change import check_epoch
-from strandline.iceberg.spark.tables import LookAgain, SparkTables, planned_files
+from strandline.iceberg.spark.tables import ReadAgain, SparkTables, planned_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class _Fitting:
 def delete(tables: SparkTables, name: str, condition: str, *, epoch: int | None = None) -> None:
     """Repeats a commit that lost or has an unknown outcome: a second delete finds nothing. With an `epoch`, nothing is
     deleted once the table's is higher, however late the commit comes. Raises CommitUnknown, and Superseded."""
-    hint = "Nothing is lost: the next run goes on with it."
+    hint = "Nothing is lost: the next run continues."
     tables.repeat(lambda: _attempt(tables, name, condition, epoch), f"rows of {name} cannot be deleted", hint)
 
 
@@ -78,7 +78,7 @@ def _count(tables: SparkTables, name: str, table: Any, snapshot: SnapshotId, con
     )
     found = counts.collect()  # one row per file
     if tables.view(name).main != snapshot and not view.main_has_current_schema:
-        raise LookAgain("the table was changed while its rows were counted")
+        raise ReadAgain("the table was changed while its rows were counted")
     has_unnumbered = any(r[4] < r["rows"] for r in found)
     return _Fitting(
         {r["file"]: r["rows"] for r in found},
@@ -101,7 +101,7 @@ def _tasks(
             is_whole = task.deletes().isEmpty() and count == task.file().recordCount()
             (whole if is_whole else partial).append(task)
     if len(whole) + len(partial) != len(fitting.by_file):
-        raise LookAgain(f"{name} has other files than were counted")
+        raise ReadAgain(f"{name} has other files than were counted")
     return whole, partial
 
 
@@ -140,13 +140,13 @@ def _commit(tables: SparkTables, name: str, table: Any, replaced: _Replaced, epo
         if not tables.is_remote and java_class(e) in NOT_LANDED:
             discard(table, replaced.added)
         if java_class(e) == REFUSED:
-            raise LookAgain(root_cause(e)) from e
+            raise ReadAgain(root_cause(e)) from e
         raise
 
 
 def _commit_in(tables: SparkTables, name: str, replaced: _Replaced, epoch: int) -> None:
-    """Sends the change on the very metadata whose epoch was looked at. If another commit came between, it is planned on
-    the new metadata, as Iceberg would do by itself, without the look."""
+    """Commits on exactly the metadata whose epoch was checked. If another commit came between, the change is planned on
+    the new metadata, as Iceberg itself would do, but with another check."""
     for n in range(tables.attempts_max):
         change = tables.change(name)
         check_epoch(tables.view_of(change.table), epoch, "nothing was deleted")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from strandline.core.errors import Superseded
@@ -54,11 +54,21 @@ class TableChange:
         manage.commit()
         if settle:
             self._tag_main()
+        self._finish()  # a change of refs is refused on any other metadata than it was planned on
+
+    def append(self, branch: str, files: Iterable[Any], summary: tuple[str, str]) -> None:
+        append = self.transaction.newAppend().toBranch(branch)
+        for file in files:
+            append.appendFile(file)
+        append.set(*summary)
+        append.commit()
+        self._finish()
+
+    def _finish(self) -> None:
         if self._is_remote:
             self.send()
         else:
-            # A change of refs is refused on any other metadata than it was planned on, and Iceberg cleans up.
-            self.transaction.commitTransaction()
+            self.transaction.commitTransaction()  # Iceberg cleans up what it wrote for a commit that was refused
 
     def _tag_main(self) -> None:
         table = self.transaction.table()

@@ -11,11 +11,10 @@ after them (docs/adr/0023).
 
 from __future__ import annotations
 
-import random
-import time
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -24,8 +23,9 @@ from pyspark.sql import functions as F
 
 from strandline.core import failpoints
 from strandline.core.errors import CommitUnknown, NoSuchDataset, StorageError
+from strandline.core.text.wording import plural
 from strandline.core.types import SEQ_COLUMN, SEQ_MAX, SeqRange, SnapshotId
-from strandline.core.wording import plural
+from strandline.iceberg.commit_lost import COMMIT_LOST
 from strandline.iceberg.metadata.block_placement import NumberSpan
 from strandline.iceberg.metadata.identifier import CATALOG, in_spark
 from strandline.iceberg.metadata.table_metadata import EPOCH_PROPERTY, TableView, WapId, parse_view
@@ -54,8 +54,8 @@ class DataFile:
     has_deletes: bool
 
 
-class LookAgain(Exception):
-    """A commit was sent, and its result has not been read back yet; or what it was to replace has changed since."""
+class ReadAgain(Exception):
+    """A commit was sent, and its result has not been read back yet; or the table has changed since it was planned."""
 
 
 T = TypeVar("T")
@@ -67,6 +67,7 @@ class SparkTables:
         self._spark = spark
         self.attempts_max = attempts_max
         self._views: dict[str, TableView] = {}
+        self._turns: dict[str, threading.Lock] = {}
         self._java = IcebergJava(spark)
         self.is_remote = spark.conf.get(f"spark.sql.catalog.{CATALOG}.type", "") == "rest"
         # The JVM loads a catalog with the settings of the active session: make it this one, once.
@@ -209,7 +210,7 @@ class SparkTables:
         view = self.view(name)
         head = view.refs.get(branch)
         snapshot = None if head is None else view.snapshots.get(head)
-        return snapshot.id if snapshot is not None and snapshot.wap == str(wap) else None
+        return snapshot.id if snapshot is not None and snapshot.brought(wap) else None
 
     def names(self) -> list[str]:
         """All tables of the catalog, in all namespaces."""
@@ -247,22 +248,8 @@ class SparkTables:
             if branch not in self.view_of(change.table).refs:
                 change.commit(create=branch)
 
-        self.repeat(attempt, f"branch {branch} of {name} cannot be created")
+        self.repeat(attempt, f"branch {branch} of {name} cannot be created", alone_on=name)
         failpoints.hit("stage.after_branch")
-
-    def stage(self, stamped: DataFrame, name: str, branch: str, wap: WapId) -> None:
-        """Appends to the block's own branch, which readers of main do not see. Each task of the write commits once, and
-        no shuffle follows the stamp, so a task that runs again numbers its rows again completely or not at all."""
-        failpoints.hit("stage.before_commit")
-        with explaining(f"rows cannot be staged in {name}"):
-            (
-                stamped.writeTo(f"{CATALOG}.{name}.branch_{branch}")
-                .option("snapshot-property.wap.id", str(wap))
-                .option("distribution-mode", "none")
-                .option("fanout-enabled", "true")
-                .append()
-            )
-        failpoints.hit("stage.after_commit")
 
     def remove_branch(self, name: str, branch: str) -> None:
         self.remove_branches(name, lambda view: [branch])
@@ -276,7 +263,7 @@ class SparkTables:
             if found := sorted(view.refs.keys() & set(which(view))):
                 change.commit(remove=found)
 
-        self.repeat(attempt, f"a branch of {name} cannot be removed")
+        self.repeat(attempt, f"a branch of {name} cannot be removed", alone_on=name)
 
     def set_properties(self, name: str, values: Mapping[str, str]) -> None:
         def attempt() -> None:
@@ -307,18 +294,24 @@ class SparkTables:
 
         self.repeat(attempt, f"the epoch of {name} cannot be raised")
 
-    def repeat(self, attempt: Callable[[], T], what: str, hint: str = _SETTLED_LATER) -> T:
+    def repeat(
+        self, attempt: Callable[[], T], what: str, hint: str = _SETTLED_LATER, *, alone_on: str | None = None
+    ) -> T:
         """Repeats the attempt until it returns, within bounds. After a commit that lost, or whose outcome is unknown,
-        the next attempt begins by reading, so it finds what landed and does not repeat it. Raises CommitUnknown."""
+        the next attempt begins by reading, so it finds what landed and does not repeat it. With `alone_on`, threads of
+        this process take turns on that table: of several that commit at once, only one would land. Raises
+        CommitUnknown."""
+        turn = nullcontext() if alone_on is None else self._turns.setdefault(alone_on, threading.Lock())
         last: Exception | None = None
-        for n in range(self.attempts_max):
+        for now in replace(COMMIT_LOST, attempts_max=self.attempts_max).attempts():
             try:
-                return attempt()
-            except LookAgain as e:
+                with turn:
+                    return attempt()
+            except ReadAgain as e:
                 last = e
-                continue
+                now.at_once = True
             except JAVA_ERRORS as e:
-                if not _worth_another_look(e):
+                if not _is_worth_another_attempt(e):
                     failure = explain(e, what)
                     if last is None or not self.is_remote or not isinstance(failure, StorageError):
                         raise failure from e
@@ -327,7 +320,6 @@ class SparkTables:
                 if last is None:
                     raise
                 last = e  # a commit was sent: that the catalog is away now says nothing about its outcome
-            time.sleep(min(2.0, 0.02 * 2 ** min(n, 6)) * random.random())
         raise CommitUnknown(
             f"{what}: {plural(self.attempts_max, 'attempt')}, the last one: {'' if last is None else root_cause(last)}",
             hint=hint,
@@ -361,6 +353,6 @@ _STALE = (  # Iceberg has no classes for these
 )
 
 
-def _worth_another_look(error: Exception) -> bool:
+def _is_worth_another_attempt(error: Exception) -> bool:
     kind, text = java_class(error), root_cause(error)
     return kind in java.LOST_OR_UNKNOWN or any(words in text for words in _STALE)

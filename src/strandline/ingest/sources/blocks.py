@@ -38,6 +38,25 @@ def result_schema(fields: t.StructType) -> t.StructType:
     return t.StructType(columns + [t.StructField(name, dt) for name, dt in reading])
 
 
+COUNT_SCHEMA = "partition bigint, fit bigint, rejected bigint, filled array<boolean>"
+
+
+def count_rows(partition: int, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
+    """Of one partition of a file: rows that fit, rows that do not, and in which of the dataset's columns there is a
+    value."""
+    fit, rejected, filled = 0, 0, list[bool]()
+    for batch in batches:
+        fitting = int(batch.column(REJECT).null_count)
+        fit, rejected = fit + fitting, rejected + batch.num_rows - fitting
+        found = [batch.column(i).null_count < batch.num_rows for i in range(batch.schema.get_field_index(LINE))]
+        filled = [a or b for a, b in zip(filled, found, strict=True)] if filled else found
+    counted = {"partition": [partition], "fit": [fit], "rejected": [rejected]}
+    return pa.RecordBatch.from_arrays(
+        [*(pa.array(values, pa.int64()) for values in counted.values()), pa.array([filled], pa.list_(pa.bool_()))],
+        names=[*counted, "filled"],
+    )
+
+
 def to_batches(
     blocks: Iterable[Block], fields: t.StructType, read_columns: ColumnsReader, read_row: RowReader
 ) -> Iterator[pa.RecordBatch]:

@@ -13,8 +13,8 @@ import pyarrow.csv as pv
 from pyspark.sql import types as t
 
 from strandline.core.errors import InputError
+from strandline.core.text.wording import nearest
 from strandline.core.types import INTERNAL_COLUMNS
-from strandline.core.wording import nearest
 from strandline.iceberg.schema.input_files import other_delimiter, wrong_delimiter
 from strandline.ingest.sources.blocks import to_batches
 from strandline.ingest.sources.columns import Array, Unfit, arrow_type, from_text

@@ -21,6 +21,7 @@ from pyspark.sql import types as t
 from strandline.core.errors import InputError
 from strandline.core.types import INTERNAL_COLUMNS
 from strandline.iceberg.metadata.identifier import quoted
+from strandline.iceberg.spark.row_text import line
 from strandline.ingest.sources.blocks import LINE, RAW, RAW_CHARS_MAX, REJECT, result_schema
 from strandline.ingest.sources.identify import SourceFile
 from strandline.ingest.sources.values import named
@@ -45,7 +46,7 @@ def read_parquet(spark: SparkSession, source: SourceFile, fields: t.StructType) 
     except _Mismatch as e:
         raise InputError(f"{source.path} does not fit the dataset: {e}") from e
     reject = F.coalesce(*reasons) if reasons else F.lit(None).cast("string")
-    text = F.left(F.to_json(F.struct(*[F.col(quoted(name)) for name in raw.columns])), F.lit(RAW_CHARS_MAX))
+    text = F.left(line("jsonl", raw.schema.fields), F.lit(RAW_CHARS_MAX))
     fitted = raw.select(
         *[column.alias(f.name) for column, f in zip(columns, fields, strict=True)],
         (raw.metadataColumn("_metadata").getField("row_index") + 1).alias(LINE),

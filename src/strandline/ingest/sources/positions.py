@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import struct
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from strandline.core.polling import polled
 
 OnBytes = Callable[[int], None]
 _SLOT = struct.Struct("<q")
@@ -56,26 +57,22 @@ def watched(on_bytes: OnBytes | None, also: Callable[[], int] = lambda: 0) -> It
     if on_bytes is None:
         yield None
         return
-    positions, ended = Positions(), threading.Event()
+    positions = Positions()
 
-    def poll() -> None:
-        while not ended.wait(_POLL_SECONDS):
-            on_bytes(positions.read_bytes() + also())
-
-    thread = threading.Thread(target=poll, name="strandline-progress", daemon=True)
-    thread.start()
-    try:
-        yield positions
-    finally:
-        ended.set()
-        thread.join()
+    def report() -> None:
         on_bytes(positions.read_bytes() + also())
+
+    try:
+        with polled(report, seconds=_POLL_SECONDS, name="strandline-progress"):
+            yield positions
+    finally:
+        report()
         positions.close()
 
 
 # --- in a task ---
 
-_told: list[tuple[int, int]] = []  # descriptor and slot of the present range; a worker reads one range at a time
+_open_slots: list[tuple[int, int]] = []  # descriptor and slot of the present range; a worker reads one range at a time
 
 
 @contextmanager
@@ -88,15 +85,15 @@ def telling(path: str | None, slot: int) -> Iterator[None]:
     if file is None:
         yield
         return
-    _told.append((file, slot))
+    _open_slots.append((file, slot))
     try:
         yield
     finally:
-        _told.remove((file, slot))
+        _open_slots.remove((file, slot))
         os.close(file)
 
 
 def tell(count: int) -> None:
     """Reports that so many bytes of the present range were read."""
-    for file, slot in _told[-1:]:
+    for file, slot in _open_slots[-1:]:
         os.pwrite(file, _SLOT.pack(count), _SLOT.size * slot)

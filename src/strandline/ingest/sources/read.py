@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -12,35 +13,53 @@ from pyspark.sql import types as t
 from strandline.core.errors import InputError
 from strandline.iceberg.metadata.identifier import quoted
 from strandline.iceberg.metadata.table_metadata import TableView
+from strandline.iceberg.spark.row_text import line
 from strandline.ingest.sources import delimited, jsonl, parquet
-from strandline.ingest.sources.blocks import LINE, RAW, RAW_CHARS_MAX, REJECT, result_schema
+from strandline.ingest.sources.blocks import (
+    COUNT_SCHEMA,
+    LINE,
+    RAW,
+    RAW_CHARS_MAX,
+    REJECT,
+    count_rows,
+    result_schema,
+)
 from strandline.ingest.sources.columns import arrow_type
 from strandline.ingest.sources.failures import TaskFailure, translate
 from strandline.ingest.sources.identify import SourceFile, unreadable
 from strandline.ingest.sources.lines import ByteRange, plan_ranges
 from strandline.ingest.sources.positions import Positions, telling
+from strandline.ingest.stamp import PartitionCount
 
 RangeReader = Callable[[ByteRange], Iterator[pa.RecordBatch]]
 
 
+@dataclass(frozen=True, slots=True)
+class SourceRows:
+    frame: DataFrame
+    """The file's rows. Running it twice gives the same rows in the same partitions and order."""
+    count: Callable[[], list[PartitionCount]] | None = None
+    """Counts the frame's partitions without a row leaving the Python workers; None if Spark counts as well itself."""
+
+
 def read_source(
     spark: SparkSession, source: SourceFile, fields: t.StructType, positions: Positions | None = None
-) -> DataFrame:
+) -> SourceRows:
     """Lazy: only the header or footer is read here. The lines of a large uncompressed file are counted, so that its
-    parts know their line numbers. Running it twice gives the same rows in the same partitions and order."""
+    parts know their line numbers."""
     schema = result_schema(fields)
     arrow_type(fields)  # raises now, not in a task, for a type that no file can hold
     if source.size_bytes == 0 and source.format != "parquet":
-        return spark.createDataFrame([], schema)
+        return SourceRows(spark.createDataFrame([], schema))
     try:
         match source.format:
             case "parquet":
-                return parquet.read_parquet(spark, source, fields)
+                return SourceRows(parquet.read_parquet(spark, source, fields))
             case "jsonl":
                 return _in_tasks(spark, source, schema, lambda span: jsonl.read_range(source, span, fields), positions)
             case "csv":
                 if (header := delimited.read_header(source, fields)) is None:
-                    return spark.createDataFrame([], schema)
+                    return SourceRows(spark.createDataFrame([], schema))
                 return _in_tasks(
                     spark, source, schema, lambda span: delimited.read_records(source, span, fields, header), positions
                 )
@@ -65,20 +84,34 @@ def absent_columns(source: SourceFile, fields: t.StructType) -> tuple[str, ...] 
 
 def _in_tasks(
     spark: SparkSession, source: SourceFile, schema: t.StructType, read: RangeReader, positions: Positions | None
-) -> DataFrame:
+) -> SourceRows:
     spans = plan_ranges(source, spark.sparkContext.defaultParallelism)
     reported_to = None if positions is None else positions.path
     first = 0 if positions is None else positions.take(len(spans))
 
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def of_range(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
         for batch in batches:
             for index in batch.column(0):
                 at = int(index.as_py())
                 with telling(reported_to, first + at):
-                    yield from read(spans[at])
+                    yield at, read(spans[at])
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _, found in of_range(batches):
+            yield from found
+
+    def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for at, found in of_range(batches):
+            yield count_rows(at, found)
 
     # one partition per range: `range` distributes its numbers evenly and in order
-    return spark.range(0, len(spans), 1, len(spans)).mapInArrow(run, schema)
+    ranges = spark.range(0, len(spans), 1, len(spans))
+
+    def counted() -> list[PartitionCount]:
+        rows = sorted(ranges.mapInArrow(count, COUNT_SCHEMA).collect())
+        return [PartitionCount(r["fit"], r["rejected"], tuple(r["filled"])) for r in rows]
+
+    return SourceRows(ranges.mapInArrow(run, schema), counted)
 
 
 _UUID = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\\z"
@@ -106,6 +139,6 @@ def fit_values(df: DataFrame, view: TableView) -> DataFrame:
         checked = True
     if not checked:
         return df
-    data = [F.col(quoted(c)) for c in df.columns if c not in (LINE, REJECT, RAW)]
-    raw = F.coalesce(F.col(RAW), F.when(reason.isNotNull(), F.left(F.to_json(F.struct(*data)), F.lit(RAW_CHARS_MAX))))
+    data = [field for field in df.schema.fields if field.name not in (LINE, REJECT, RAW)]
+    raw = F.coalesce(F.col(RAW), F.when(reason.isNotNull(), F.left(line("jsonl", data), F.lit(RAW_CHARS_MAX))))
     return df.withColumns({RAW: raw, REJECT: reason})

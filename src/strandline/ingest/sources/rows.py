@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 
 from pyspark.sql import types as t
 
+from strandline.core.text.wording import plural
 from strandline.core.types import INTERNAL_COLUMNS
-from strandline.core.wording import plural
 from strandline.ingest.sources.values import Misfit, Number, from_json_scalar, from_text, named, show
 
 RowReader = Callable[[bytes], dict[str, Any]]  # the row's values by column, as Arrow takes them; raises Misfit

@@ -2,7 +2,7 @@
 
 Only the holder of a sink's lease changes them, in transactions that begin with the fence. A deliverer that lost its
 lease learns that from the result. A deliverer that holds its lease, but finds the ledger changed (it was restored from
-a copy), gets `MarkMoved` and must read the ledger again.
+a copy), gets `WatermarkMoved` and must read the ledger again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from strandline.core.delivery_types import (
     LanePlan,
     SinkRecord,
 )
-from strandline.core.errors import MarkMoved
+from strandline.core.errors import WatermarkMoved
 from strandline.core.types import Lease, Seq, SeqRange
 from strandline.ledger.deliver import plans, sinks
 from strandline.ledger.deliver.lanes import Token, of_sink
@@ -97,7 +97,7 @@ def store_plan(
     """Stores the plan and returns its intents; None if the lease is lost. Lanes that are not in the plan, have no open
     intent and are not in `left_out` have no new rows up to `until`: their watermarks move there, without sending.
     `waits_upto`: how far the planner chose to go, where sinks wait for followers; the rest up to `until` is at the sink
-    already. Raises MarkMoved if a follower lacks some of that by now."""
+    already. Raises WatermarkMoved if a follower lacks some of that by now."""
     _check_lease(lease, sink)
     plans.check(lanes, until)
     with ledger.write() as connection:
@@ -116,7 +116,8 @@ def _check_lease(lease: Lease, sink: SinkRecord) -> None:
 
 
 def acknowledge(ledger: Ledger, lease: Lease, acks: Sequence[Acknowledged]) -> bool:
-    """Records the outcomes of chunks; False if the lease is lost. Idempotent; another outcome raises `MarkMoved`."""
+    """Records the outcomes of chunks; False if the lease is lost. Idempotent; another outcome raises
+    `WatermarkMoved`."""
     return ledger.change(acknowledge_in, lease, acks)
 
 
@@ -143,16 +144,16 @@ def _chunks(connection: sa.Connection, lease: Lease, ids: Iterable[ChunkId]) -> 
 
 
 def _is_same(known: Chunk | None, ack: Acknowledged) -> bool:
-    """True if the outcome is recorded, False if the chunk is still planned; `MarkMoved` for anything else."""
+    """True if the outcome is recorded, False if the chunk is still planned; `WatermarkMoved` for anything else."""
     if known is None:
-        raise MarkMoved("the ledger does not know a chunk that was sent", hint="It was restored: try again.")
+        raise WatermarkMoved("the ledger does not know a chunk that was sent", hint="It was restored: try again.")
     if known.state is ChunkState.PLANNED:
         return False
     if known.state is ack.state and known.found:
         return True  # the sink had the chunk before anybody here knew its content
     outcome = (known.state, known.count, known.withheld, known.digest, known.size)
     if outcome != (ack.state, ack.count, ack.withheld, ack.digest, ack.size):
-        raise MarkMoved(f"chunk {known.rows} was recorded before with another outcome", hint="Try again.")
+        raise WatermarkMoved(f"chunk {known.rows} was recorded before with another outcome", hint="Try again.")
     return True
 
 
@@ -175,7 +176,7 @@ def _settle(connection: sa.Connection, acks: Sequence[Acknowledged]) -> None:
         for ack in acks
     ]
     if bound and connection.execute(_SETTLE, bound).rowcount != len(bound):
-        raise MarkMoved("a chunk was recorded by another meanwhile", hint="Try again.")
+        raise WatermarkMoved("a chunk was recorded by another meanwhile", hint="Try again.")
 
 
 def offer(ledger: Ledger, lease: Lease, chunks: Iterable[ChunkId]) -> bool:
@@ -212,8 +213,8 @@ def close(ledger: Ledger, lease: Lease, sink: SinkRecord, intents: Sequence[Inte
     return True
 
 
-def _moved(sink: SinkRecord, promised: Intent) -> MarkMoved:
-    return MarkMoved(
+def _moved(sink: SinkRecord, promised: Intent) -> WatermarkMoved:
+    return WatermarkMoved(
         f"sink {sink.name}, partition {promised.partition!r}: the ledger is not where the delivery of "
         f"{promised.after or 0}+1..{promised.until} left it",
         hint="It was restored, or the sink was reset: try again.",

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 
 from strandline.core.delivery_types import Lane, SinkId, SinkRecord
-from strandline.core.errors import MarkUnreadable, TokenError
+from strandline.core.errors import TokenError, WatermarkUnreadable
 from strandline.core.read_token import decode
 from strandline.core.types import DatasetId, DatasetUuid, Seq, SeqRange
 from strandline.ledger.deliver.sinks import seq_or_none
@@ -58,13 +58,13 @@ def _find(connection: sa.Connection, sink: SinkRecord, partition: str) -> Lane |
 
 
 def list_lanes(connection: sa.Connection, sink: SinkRecord, *, lake: str, dataset: DatasetUuid) -> list[Lane]:
-    """The lanes of the sink's current generation, by partition; `MarkUnreadable` if one contradicts itself."""
+    """The lanes of the sink's current generation, by partition; `WatermarkUnreadable` if one contradicts itself."""
     found = unchecked(connection, sink)
     check(found, sink, lake=lake, dataset=dataset)
     return found
 
 
-class Marked(Protocol):
+class LanesAtWatermark(Protocol):
     """A lane, or several with the same watermark."""
 
     @property
@@ -75,8 +75,8 @@ class Marked(Protocol):
     def mark(self) -> Seq | None: ...
 
 
-def check(found: Iterable[Marked], sink: SinkRecord, *, lake: str, dataset: DatasetUuid) -> None:
-    """Raises `MarkUnreadable` if one of these lanes of a sink contradicts itself."""
+def check(found: Iterable[LanesAtWatermark], sink: SinkRecord, *, lake: str, dataset: DatasetUuid) -> None:
+    """Raises `WatermarkUnreadable` if one of these lanes of a sink contradicts itself."""
     known: dict[str, Seq | None] = {}  # each token is decoded once: most lanes of a sink have the same watermark
     for one in found:
         if one.continuation not in known:
@@ -85,7 +85,7 @@ def check(found: Iterable[Marked], sink: SinkRecord, *, lake: str, dataset: Data
             raise _unreadable(sink, one, f"it is {one.mark}, and its token says {known[one.continuation]}")
 
 
-def _decode(sink: SinkRecord, found: Marked, lake: str, dataset: DatasetUuid) -> Seq | None:
+def _decode(sink: SinkRecord, found: LanesAtWatermark, lake: str, dataset: DatasetUuid) -> Seq | None:
     try:
         token = decode(found.continuation)
     except TokenError as e:
@@ -95,8 +95,8 @@ def _decode(sink: SinkRecord, found: Marked, lake: str, dataset: DatasetUuid) ->
     return token.after
 
 
-def _unreadable(sink: SinkRecord, found: Marked, why: str) -> MarkUnreadable:
-    return MarkUnreadable(
+def _unreadable(sink: SinkRecord, found: LanesAtWatermark, why: str) -> WatermarkUnreadable:
+    return WatermarkUnreadable(
         f"the watermark of sink {sink.name}, partition {found.partition!r}, cannot be used: {why}",
         hint=f"`strandline sink recover {sink.name}` reads it from the sink's own side.",
     )
@@ -134,7 +134,7 @@ class EqualLanes:
     exported: int  # by all of them
 
 
-def unchecked_by_mark(connection: sa.Connection) -> dict[SinkId, list[EqualLanes]]:
+def unchecked_by_watermark(connection: sa.Connection) -> dict[SinkId, list[EqualLanes]]:
     """As `unchecked_of_all`, summed up by the database."""
     query = (
         sa.select(
@@ -154,7 +154,7 @@ def unchecked_by_mark(connection: sa.Connection) -> dict[SinkId, list[EqualLanes
     return found
 
 
-def highest_mark(connection: sa.Connection, dataset: DatasetId) -> Seq | None:
+def highest_watermark(connection: sa.Connection, dataset: DatasetId) -> Seq | None:
     """The highest sequence number that any sink of the dataset has passed or has planned."""
     of_dataset = (sink.c.dataset_id == dataset, sink.c.removed_at.is_(None))
     marks = sa.union_all(
@@ -165,7 +165,7 @@ def highest_mark(connection: sa.Connection, dataset: DatasetId) -> Seq | None:
 
 
 @dataclass(frozen=True, slots=True)
-class SinkMark:
+class SinkWatermark:
     sink: SinkId
     name: str
     generation: int
@@ -174,10 +174,10 @@ class SinkMark:
 
 def certain(connection: sa.Connection, dataset: DatasetId) -> dict[str, Seq | None]:
     """The same by name of the sink."""
-    return {at.name: at.mark for at in marks(connection, dataset)}
+    return {at.name: at.mark for at in lowest_watermarks(connection, dataset)}
 
 
-def marks(connection: sa.Connection, dataset: DatasetId) -> list[SinkMark]:
+def lowest_watermarks(connection: sa.Connection, dataset: DatasetId) -> list[SinkWatermark]:
     """For every sink that was not removed (paused and stopped ones too), the lowest watermark of its lanes. It is never
     above `planned`, because rows of a partition without a lane are in no plan yet. Rows before a sink's start are not
     meant for it."""
@@ -190,11 +190,11 @@ def marks(connection: sa.Connection, dataset: DatasetId) -> list[SinkMark]:
         .group_by(*columns)
         .order_by(sink.c.id)
     )
-    found: list[SinkMark] = []
+    found: list[SinkWatermark] = []
     for row in rows:
         planned = row.planned or 0
         at = planned if row.lowest is None else min(planned, row.lowest)
-        found.append(SinkMark(SinkId(row.id), row.name, row.generation, seq_or_none(at or None)))
+        found.append(SinkWatermark(SinkId(row.id), row.name, row.generation, seq_or_none(at or None)))
     return found
 
 
@@ -208,8 +208,8 @@ def rebuild(
     last: SeqRange | None,
     builds_on: Seq | None = None,
 ) -> Lane:
-    """Writes the lane from what the sink itself reports, even if the stored lane is unreadable. Raises `MarkUnreadable`
-    instead of lowering a watermark.
+    """Writes the lane from what the sink itself reports, even if the stored lane is unreadable. Raises
+    `WatermarkUnreadable` instead of lowering a watermark.
 
     A lane with an open intent keeps the watermark at which the intent starts: finishing the intent, with its promised
     chunks, finds what the sink holds. `builds_on` is for a new lane: how far the generation before has delivered."""
@@ -226,9 +226,9 @@ def rebuild(
     ).one_or_none()
     target = mark if pinned is None else seq_or_none(pinned.after)
     if known.mark is not None and (target is None or target < known.mark):
-        raise MarkUnreadable(
+        raise WatermarkUnreadable(
             f"the ledger's watermark of sink {of.name}, partition {partition!r}, is {known.mark}, above the "
-            f"{target} from which it would go on, and watermarks never go back",
+            f"{target} from which it would continue, and watermarks never go back",
             hint=f"`strandline sink reset {of.name}` starts a new generation with watermarks of its own.",
         )
     if last is None or target is None or last.hi > target:
@@ -243,7 +243,7 @@ def rebuild(
 
 
 def forget_last(connection: sa.Connection, found: Lane) -> None:
-    """A person gave up rows that the sink acknowledged and lost: the sink need not have them any more."""
+    """A person gave up rows that the sink acknowledged and lost: recovery no longer expects them in the sink."""
     connection.execute(
         lane.update()
         .where(lane.c.id == found.id)

@@ -37,7 +37,7 @@ class NewLoss:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loss(NewLoss):
+class RecordedLoss(NewLoss):
     sink: SinkId
     generation: int
     reason: Reason
@@ -65,14 +65,14 @@ def add_for(
         connection.execute(loss.insert(), [{**fixed, **asdict(x), "at": utc_now()} for x in found])
 
 
-def of_sink(connection: sa.Connection, record: SinkRecord) -> list[Loss]:
+def of_sink(connection: sa.Connection, record: SinkRecord) -> list[RecordedLoss]:
     """The losses of the sink's current generation, in order."""
     rows = connection.execute(
         sa.select(loss)
         .where(loss.c.sink_id == record.id, loss.c.generation == record.generation)
         .order_by(loss.c.until, loss.c.id)
     )
-    return [from_row(Loss, r, sink=r.sink_id, reason=Reason(r.reason)) for r in rows]
+    return [from_row(RecordedLoss, r, sink=r.sink_id, reason=Reason(r.reason)) for r in rows]
 
 
 def add_purge(connection: sa.Connection, id: DatasetId, rows: SeqRange, count: int) -> None:

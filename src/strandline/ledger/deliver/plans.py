@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from strandline.core.delivery_types import NOT_PARTITIONED, ChunkPlan, ChunkState, LaneId, LanePlan, SinkRecord
-from strandline.core.errors import MarkMoved
+from strandline.core.errors import WatermarkMoved
 from strandline.core.types import Seq
 from strandline.ledger.deliver.lanes import Token, of_sink
 from strandline.ledger.deliver.sinks import options_text
@@ -29,11 +29,11 @@ def check(lanes: Sequence[LanePlan], until: Seq) -> None:
 
 
 def check_followers(connection: sa.Connection, sink: SinkRecord, upto: Seq) -> None:
-    """Raises MarkMoved if sinks may be promised less than `upto` now: a follower was added, or made again, since the
-    planner looked. What this sink was promised before stays so."""
+    """Raises WatermarkMoved if sinks may be promised less than `upto` now: a follower was added, or made again, since
+    the planner read the ledger. What this sink was promised before stays promised."""
     have = followers.waits(connection).get(sink.dataset, upto)
     if upto > max(have or 0, sink.planned or 0):
-        raise MarkMoved(
+        raise WatermarkMoved(
             f"sink {sink.name} waits for followers: one of them has everything up to {have or 'nothing'} only, and the "
             f"plan went up to {upto}",
             hint="It is planned again once they have caught up.",
@@ -95,7 +95,7 @@ def _move_planned(connection: sa.Connection, sink: SinkRecord, until: Seq) -> Se
         .values(planned=planned)
     )
     if moved.rowcount != 1:
-        raise MarkMoved(
+        raise WatermarkMoved(
             f"sink {sink.name} is not where it was when the plan was made",
             hint="Another deliverer was here, or the sink was reset: try again.",
         )

@@ -41,7 +41,7 @@ NOT_DELIVERED = (QuarantineState.HELD, QuarantineState.REPLAYING)  # the sink do
 
 
 @dataclass(frozen=True, slots=True)
-class SetAside:
+class StoredRefusedRow:
     """A refused row whose content is stored and whose record is not."""
 
     lane: LaneId
@@ -54,7 +54,7 @@ class SetAside:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quarantined(SetAside):
+class Quarantined(StoredRefusedRow):
     id: QuarantinedId
     sink: SinkId
     generation: int
@@ -65,7 +65,7 @@ class Quarantined(SetAside):
     changed_at: datetime
 
 
-def set_aside(ledger: Ledger, lease: Lease, rows: Sequence[tuple[ChunkId, SetAside]]) -> bool:
+def quarantine_rows(ledger: Ledger, lease: Lease, rows: Sequence[tuple[ChunkId, StoredRefusedRow]]) -> bool:
     """Quarantines the rows and settles their chunks (of one row each) as empty, in one transaction. False if the lease
     is lost. Idempotent."""
     acks = [Acknowledged(chunk, ChunkState.EMPTY, 0, 0, None, None) for chunk, _ in rows]
@@ -77,7 +77,7 @@ def set_aside(ledger: Ledger, lease: Lease, rows: Sequence[tuple[ChunkId, SetAsi
     return True
 
 
-def add(connection: sa.Connection, row: SetAside) -> bool:
+def add(connection: sa.Connection, row: StoredRefusedRow) -> bool:
     """False if the row is quarantined already. The caller's transaction must settle the chunk, too."""
     now = utc_now()
     of = connection.execute(sa.select(lane.c.sink_id, lane.c.generation).where(lane.c.id == row.lane)).one()

@@ -68,7 +68,7 @@ def of_dataset(connection: sa.Connection, dataset: DatasetId) -> list[SinkGenera
     for r in rows:
         by_lane.setdefault((r.sink_id, r.generation), {}).setdefault(r.partition, []).append(r)
     found = []
-    for record, removed in sinks.ever_of_dataset(connection, dataset):
+    for record, removed in sinks.list_with_removed(connection, dataset):
         known = sorted(g for id, g in by_lane if id == record.id)
         if not removed and record.generation not in known:
             known.append(record.generation)

@@ -53,8 +53,8 @@ def add(
     peer: PeerKind | None = None,
     from_now: bool | None = None,
 ) -> SinkRecord:
-    """`planned`: of a sink that goes on from another ledger. `generation`: above 1 if the destination's own record has
-    one. `RefusedError` for a taken name or destination."""
+    """`planned`: of a sink that another ledger delivered to before. `generation`: above 1 if the destination's own
+    record has one. `RefusedError` for a taken name or destination."""
     added = connection.execute(
         insert_into(connection, sink)
         .values(
@@ -80,12 +80,14 @@ def add(
         return _sink(added)
     if find(connection, name) is not None:
         raise RefusedError(
-            f"there is a sink named {name} already", hint="Choose another name, or change that one with `sink update`."
+            f"a sink named {name} exists already", hint="Choose another name, or change that one with `sink update`."
         )
-    raise taken(next((s.name for s in list_sinks(connection) if s.destination == destination), "another"), destination)
+    raise destination_taken(
+        next((s.name for s in list_sinks(connection) if s.destination == destination), "another"), destination
+    )
 
 
-def taken(other: str, destination: str) -> DestinationTaken:
+def destination_taken(other: str, destination: str) -> DestinationTaken:
     return DestinationTaken(
         f"sink {other} delivers to {destination} already",
         hint="Two sinks must not share a destination: choose another place, or remove that sink.",
@@ -118,7 +120,7 @@ def of_dataset(connection: sa.Connection, dataset: DatasetId) -> list[SinkRecord
     return [_sink(r) for r in connection.execute(_PRESENT.where(sink.c.dataset_id == dataset))]
 
 
-def ever_of_dataset(connection: sa.Connection, dataset: DatasetId) -> list[tuple[SinkRecord, bool]]:
+def list_with_removed(connection: sa.Connection, dataset: DatasetId) -> list[tuple[SinkRecord, bool]]:
     """Includes removed sinks (True), whose destinations still have the rows that they got."""
     rows = connection.execute(sa.select(sink).where(sink.c.dataset_id == dataset).order_by(sink.c.name, sink.c.id))
     return [(_sink(r), r.removed_at is not None) for r in rows]
@@ -144,7 +146,7 @@ def set_options(
     these options: two people who change it at the same time do not undo each other's change."""
     for other in list_sinks(connection):
         if other.destination == destination and other.id != id:
-            raise taken(other.name, destination)
+            raise destination_taken(other.name, destination)
     still = [] if expected is None else [sink.c.options == options_text(expected)]
     text = options_text(options)
     return _change(connection, id, *still, options=text, destination=destination, retry_at=None, failing_since=None)
@@ -188,11 +190,11 @@ def failed(
 
 
 def retry_now(connection: sa.Connection, id: SinkId) -> bool:
-    """Ends the backoff when a person asks for it, and keeps the failures."""
+    """Ends the backoff at a person's request, and keeps the number of failures."""
     return _change(connection, id, retry_at=None)
 
 
-def went_well(connection: sa.Connection, id: SinkId) -> bool:
+def clear_failures(connection: sa.Connection, id: SinkId) -> bool:
     """Clears the failures; True if there were any."""
     news = sa.or_(sink.c.failures > 0, sink.c.reason.is_not(None), sink.c.retry_at.is_not(None))
     not_stopped = sink.c.state != SinkState.STOPPED.value

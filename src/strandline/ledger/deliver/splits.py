@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from strandline.core.delivery_types import Chunk, ChunkId, ChunkState
-from strandline.core.errors import MarkMoved
+from strandline.core.errors import WatermarkMoved
 from strandline.core.types import Lease, Seq
 from strandline.ledger.deliver import sinks
 from strandline.ledger.deliver.intents import CHUNK_COLUMNS, chunk_of
@@ -96,8 +96,8 @@ def _parts(connection: sa.Connection, lease: Lease, wanted: Iterable[Split]) -> 
     return parts
 
 
-def _moved(one: Split) -> MarkMoved:
-    return MarkMoved(
+def _moved(one: Split) -> WatermarkMoved:
+    return WatermarkMoved(
         f"a chunk that was to be split at {one.at} is not in the ledger as it was sent",
         hint="The ledger was restored, or the chunk was settled or split otherwise: try again.",
     )

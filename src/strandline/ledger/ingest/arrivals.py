@@ -1,5 +1,5 @@
-"""How many rows have come in while somebody watched: rows of published blocks, and not the sequence numbers that were
-taken, some of which never get a row."""
+"""Counts rows that come in while a command watches: rows of published blocks, not reserved sequence numbers, of which
+some never get a row."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Arrivals:
 
 
 def count_arrivals(connection: sa.Connection, last: Arrivals | None) -> Arrivals:
-    """Reads the blocks that were open or not there the last time. Begins anew if the ledger was restored meanwhile.
+    """Reads only blocks that are new, or were open the last time. Begins anew if the ledger was restored since.
     `connection` must be one of `read_at_once`."""
     first_open, newest = connection.execute(_ENDS).one()
     up_to = BlockId((newest or 0) if first_open is None else first_open - 1)

@@ -36,7 +36,7 @@ from strandline.core.types import (
     SnapshotId,
     Staged,
 )
-from strandline.ledger.engine import Ledger, from_row, insert_into, utc_now
+from strandline.ledger.engine import Ledger, from_row, utc_now
 from strandline.ledger.ingest import datasets, reserve_sql, sequence, table_states
 from strandline.ledger.replicate import sites
 from strandline.ledger.schema.core import block, input_file
@@ -160,14 +160,18 @@ def _step_over(connection: sa.Connection, witness: Witness, wanted: NewBlock, pl
 
 
 def _same_batch(known: Block, wanted: NewBlock) -> Block:
-    head = known.head
-    # A recovered batch may have lost its digest with the ledger. Then its id alone decides.
-    if head.digest is not None and wanted.digest is not None and head.digest != wanted.digest:
+    check_same_batch(known, wanted.digest)
+    return known
+
+
+def check_same_batch(known: Block, digest: str | None) -> None:
+    """Raises `BatchConflict` if both digests are known, and differ."""
+    # The batch may still be written, or may have come in without a digest. Then its id alone decides.
+    if None not in (known.head.digest, digest) and known.head.digest != digest:
         raise BatchConflict(
-            f"batch {wanted.batch_id!r} came in before with other rows (block {head.rows})",
+            f"batch {known.head.batch_id!r} came in before with other rows (block {known.head.rows})",
             hint="Give the new rows a batch id of their own.",
         )
-    return known
 
 
 def of_batch(connection: sa.Connection, dataset: DatasetId, batch_id: str) -> Block | None:
@@ -209,14 +213,8 @@ def change_block(
     connection: sa.Connection, head: BlockHead, expected: str, fence: Fence | None, /, **values: Any
 ) -> bool:
     """Compare-and-set: changes the block if it is in the expected state, and has the fence if one is given."""
-    where = [
-        block.c.id == head.id,
-        block.c.lo == head.rows.lo,
-        block.c.batch_id == head.batch_id,
-        block.c.state == expected,
-    ]
-    if fence is not None:
-        where.append(block.c.fence == fence)
+    same = (block.c.id == head.id, block.c.lo == head.rows.lo, block.c.batch_id == head.batch_id)
+    where = [*same, block.c.state == expected, *([] if fence is None else [block.c.fence == fence])]
     changed = connection.execute(block.update().where(*where).values(changed_at=utc_now(), **values))
     return changed.rowcount == 1
 
@@ -226,9 +224,12 @@ def renew(ledger: Ledger, reserved: Reserved, *, lease_seconds: float) -> bool:
     return ledger.change(change_block, reserved.head, "reserved", reserved.fence, lease_until=until)
 
 
-def mark_staged(ledger: Ledger, witness: Witness, reserved: Reserved, snapshot: SnapshotId) -> bool:
-    """The commit point of a batch. It checks the witness, under the counter's lock: a ledger that was restored under
-    its writer may have brought back a block that had been abandoned, with its fence. A leader also needs its lease."""
+def mark_staged(
+    ledger: Ledger, witness: Witness, reserved: Reserved, snapshot: SnapshotId, *, digest: str | None = None
+) -> bool:
+    """The commit point of a batch. `digest` is that of the rows on the branch, unless the ledger has it. It checks the
+    witness, under the counter's lock: a ledger that was restored under its writer may have brought back a block that
+    had been abandoned, with its fence. A leader also needs its lease."""
     failpoints.hit("stage.before_mark")
     if not reserved.head.offered:
         ledger.write_right.obtain()
@@ -238,10 +239,16 @@ def mark_staged(ledger: Ledger, witness: Witness, reserved: Reserved, snapshot: 
         if not reserved.head.offered:
             ledger.write_right.check()
         check_resynced(connection, reserved.head.dataset)
-        values = {"state": "staged", "snapshot_id": snapshot, "lease_until": None}
+        if reserved.head.offered and datasets.is_dropped(connection, reserved.head.dataset):
+            return False
+        values = {"state": "staged", "snapshot_id": snapshot, "lease_until": None, **_learned(digest)}
         done = change_block(connection, reserved.head, "reserved", reserved.fence, **values)
     failpoints.hit("stage.after_mark")
     return done
+
+
+def _learned(digest: str | None) -> dict[str, str]:
+    return {} if digest is None else {"digest": digest}
 
 
 def mark_published(
@@ -251,6 +258,7 @@ def mark_published(
     row_count: int,
     snapshot: SnapshotId | None,
     settled: Anchor | None = None,
+    digest: str | None = None,
 ) -> bool:
     """True if the block is published now, by us or by another process: that happens once, and in one way. `settled` is
     the snapshot of our tag when the block was found in main."""
@@ -261,7 +269,7 @@ def mark_published(
     with ledger.write() as connection:
         if settled is not None:
             table_states.raise_settled(connection, open_block.head.dataset, settled)
-        values = {"row_count": row_count, "snapshot_id": snapshot, "lease_until": None}
+        values = {"row_count": row_count, "snapshot_id": snapshot, "lease_until": None, **_learned(digest)}
         done = change_block(connection, open_block.head, state, fence, state="published", **values)
         if not done:
             now = get(connection, open_block.head.id)
@@ -275,10 +283,8 @@ def take_over(ledger: Ledger, found: Reserved, *, lease_seconds: float, above: F
     now = utc_now()
     until = now + timedelta(seconds=lease_seconds)
     with ledger.write() as connection:
-        if found.lease_until > now:
-            return None
         current = get(connection, found.head.id)
-        if not isinstance(current, Reserved) or current.lease_until > now:
+        if not isinstance(current, Reserved) or max(found.lease_until, current.lease_until) > now:
             return None
         fence = Fence(max(found.fence, above) + 1)
         if not change_block(connection, found.head, "reserved", found.fence, fence=fence, lease_until=until):
@@ -291,9 +297,8 @@ def abandon(ledger: Ledger, witness: Witness, reserved: Reserved, reason: str) -
     with ledger.write() as connection:
         sequence.lock(connection)
         current = get(connection, reserved.head.id)
-        if not isinstance(current, Reserved) or current.fence != reserved.fence:
-            return False
-        if not is_same(current.head, reserved.head):
+        is_ours = isinstance(current, Reserved) and current.fence == reserved.fence
+        if current is None or not is_ours or not is_same(current.head, reserved.head):
             return False
         sequence.take(connection, witness, 1, step="abandon")
         done = forget_reserved(connection, reserved, reason)
@@ -313,49 +318,6 @@ def void(connection: sa.Connection, staged: Staged, reason: str) -> bool:
     return change_block(connection, staged.head, "staged", staged.fence, **values)
 
 
-def fence_open_blocks(connection: sa.Connection) -> int:
-    """Fences off everyone who held an open block before the ledger was restored."""
-    changed = connection.execute(
-        block.update().where(block.c.state.in_(OPEN_STATES)).values(fence=block.c.fence + 1, changed_at=utc_now())
-    )
-    return int(changed.rowcount)
-
-
-def insert_published(
-    connection: sa.Connection,
-    dataset: DatasetId,
-    rows: SeqRange,
-    *,
-    kind: BlockKind,
-    batch_id: str,
-    digest: str | None = None,
-    row_count: int | None = None,
-    snapshot: SnapshotId | None = None,
-    shard: ShardId | None = None,
-) -> bool:
-    """Stores a block that the table's history shows, in the dataset's first shard unless another is given. False if the
-    ledger has its batch or its `lo`."""
-    values = {"digest": digest, "row_count": row_count, "snapshot_id": snapshot, "shard": shard}
-    return _insert(connection, dataset, rows, kind, batch_id, state="published", **values)
-
-
-def _insert(
-    connection: sa.Connection, dataset: DatasetId, rows: SeqRange, kind: BlockKind, batch_id: str, **values: object
-) -> bool:
-    """False if the ledger has the batch or a block with the same `lo`."""
-    fixed = {"dataset_id": dataset, "lo": rows.lo, "hi": rows.hi, "kind": kind.value, "batch_id": batch_id, "fence": 1}
-    if values.get("shard") is None:
-        values["shard"] = reserve_sql.first_shard(dataset)
-    now = utc_now()
-    inserted = connection.execute(
-        insert_into(connection, block)
-        .values(**fixed, **values, reserved_at=now, changed_at=now)
-        .on_conflict_do_nothing()
-        .returning(block.c.id)
-    )
-    return inserted.one_or_none() is not None
-
-
 def open_blocks(connection: sa.Connection, dataset: DatasetId | None = None) -> list[OpenBlock]:
     query = sa.select(block).where(block.c.state.in_(OPEN_STATES)).order_by(block.c.lo)
     if dataset is not None:
@@ -368,54 +330,20 @@ def read_blocks(connection: sa.Connection, query: sa.Select[Any]) -> list[Block]
     return list(map(_block, connection.execute(query)))
 
 
-def page(
-    connection: sa.Connection, dataset: DatasetId, *, only_open: bool = False, before: int | None, blocks_max: int
-) -> list[Block]:
-    """Highest sequence numbers first; `before` is the `lo` of the last block of the previous page."""
-    query = sa.select(block).where(block.c.dataset_id == dataset).order_by(block.c.lo.desc(), block.c.id.desc())
-    if only_open:
-        query = query.where(block.c.state.in_(OPEN_STATES))
-    if before is not None:
-        query = query.where(block.c.lo < before)
-    return read_blocks(connection, query.limit(blocks_max))
-
-
-def postpone(connection: sa.Connection, dataset: DatasetId, rows: SeqRange, batch_id: str) -> None:
-    """Only for a resync: reserves a range of our sequence numbers while nobody knows which of them the dataset has. As
-    an open block, it holds back the seal."""
-    _insert(connection, dataset, rows, BlockKind.RECOVERED, batch_id, state="reserved", lease_until=utc_now())
-
-
-_POSTPONED = (  # literals, so that SQLite finds the index
-    sa.select(block)
-    .where(block.c.state == sa.literal_column("'reserved'"), block.c.kind == sa.literal_column("'recovered'"))
-    .where(~block.c.offered)  # what a follower still has to apply
-    .order_by(block.c.lo)
+# Of a range for which the dataset's resync was postponed. Offered blocks are those that a follower still has to apply.
+# Literals, so that SQLite finds the index.
+IS_POSTPONED = (
+    block.c.state == sa.literal_column("'reserved'"),
+    block.c.kind == sa.literal_column("'recovered'"),
+    ~block.c.offered,
 )
-_IS_POSTPONED = _POSTPONED.with_only_columns(block.c.id).where(block.c.dataset_id == sa.bindparam("dataset")).limit(1)
-
-
-def postponed(connection: sa.Connection, dataset: DatasetId | None = None) -> list[Reserved]:
-    """The ranges for which the resync of datasets was postponed, lowest first."""
-    query = _POSTPONED if dataset is None else _POSTPONED.where(block.c.dataset_id == dataset)
-    return [b for b in read_blocks(connection, query) if isinstance(b, Reserved)]
-
-
-def postponed_of(dataset: sa.ColumnElement[int]) -> sa.Select[Any]:
-    """The postponed ranges of a dataset, which may be a column of another query."""
-    own = block.alias()
-    return (
-        sa.select(own.c.id)
-        .where(own.c.dataset_id == dataset, own.c.state == sa.literal_column("'reserved'"))
-        .where(own.c.kind == sa.literal_column("'recovered'"), ~own.c.offered)
-        .correlate_except(own)
-    )
+_FIRST_POSTPONED = sa.select(block.c.id).where(*IS_POSTPONED, block.c.dataset_id == sa.bindparam("dataset")).limit(1)
 
 
 def check_resynced(connection: sa.Connection, dataset: DatasetId) -> None:
     """Raises `ResyncNeeded` if the dataset's resync was postponed. Its table may have batches that the ledger has
     forgotten. Until they are known again, nothing is ingested and nothing is settled."""
-    if connection.execute(_IS_POSTPONED, {"dataset": dataset}).first() is not None:
+    if connection.execute(_FIRST_POSTPONED, {"dataset": dataset}).first() is not None:
         name = next((d.name for d in datasets.list_datasets(connection) if d.id == dataset), f"dataset {dataset}")
         raise ResyncNeeded(
             f"{name}: its table could not be read when the ledger was found to be "
@@ -423,10 +351,6 @@ def check_resynced(connection: sa.Connection, dataset: DatasetId) -> None:
             hint="`strandline recover` resyncs it as soon as its table can be read; `strandline status` says what is "
             "wrong with it.",
         )
-
-
-def settle_postponed(connection: sa.Connection, found: Reserved) -> None:
-    change_block(connection, found.head, "reserved", None, state="published", lease_until=None)
 
 
 def sealed(connection: sa.Connection, dataset: DatasetId) -> Seq | None:

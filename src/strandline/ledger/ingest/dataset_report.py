@@ -1,4 +1,5 @@
-"""What `status` shows about datasets, of all of them at once: a fixed number of queries, however many there are."""
+"""What `status` shows about datasets, of all of them at once: a fixed number of queries, however many there are.
+And the blocks of one dataset, page by page."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from strandline.core.types import Dataset, DatasetId, OpenBlock, Published, Seq, TableCounts
+from strandline.core.types import Block, Dataset, DatasetId, OpenBlock, Published, Seq, TableCounts
 from strandline.ledger.deliver.sinks import seq_or_none
 from strandline.ledger.ingest import blocks, datasets, published_blocks, table_states
 from strandline.ledger.ingest.table_states import TableState
@@ -108,3 +109,15 @@ def _last_settled_query() -> sa.Select[Any]:
         .where(newest.c.place <= published_blocks.LAST_SETTLED_MAX)
         .order_by(block.c.changed_at.desc(), block.c.id.desc())
     )
+
+
+def page(
+    connection: sa.Connection, dataset: DatasetId, *, only_open: bool = False, before: int | None, blocks_max: int
+) -> list[Block]:
+    """Highest sequence numbers first; `before` is the `lo` of the last block of the previous page."""
+    query = sa.select(block).where(block.c.dataset_id == dataset).order_by(block.c.lo.desc(), block.c.id.desc())
+    if only_open:
+        query = query.where(block.c.state.in_(blocks.OPEN_STATES))
+    if before is not None:
+        query = query.where(block.c.lo < before)
+    return blocks.read_blocks(connection, query.limit(blocks_max))

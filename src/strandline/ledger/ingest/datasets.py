@@ -9,11 +9,14 @@ from typing import Any
 import sqlalchemy as sa
 
 from strandline.core.errors import NoSuchDataset, RefusedError
+from strandline.core.sites.replication import FIRST_TERM
+from strandline.core.sites.terms import first_shard_of
 from strandline.core.types import Checked, Dataset, DatasetId, DatasetUuid, History, ShardId, TableCounts
 from strandline.ledger.engine import from_row, insert_into, upsert, utc_now
 from strandline.ledger.ingest import sequence
 from strandline.ledger.row_memo import RowMemo
 from strandline.ledger.schema.core import dataset, table_check, table_count
+from strandline.ledger.schema.replicate import site
 
 
 def _dataset(row: Any) -> Dataset:
@@ -35,10 +38,16 @@ def add(
     first_shard: ShardId | None = None,
     shards: int = 1,
 ) -> Dataset:
-    """`RefusedError` for a taken name, also where another process took it just now. A dataset without an id of its own
-    has its table's. Without a first shard, it gets the next shards that nobody has."""
+    """`RefusedError` for a taken name, and for taken shards. Without `uuid`, the dataset gets its table's. Without a
+    first shard, it gets the next free shards."""
     if first_shard is None:
         first_shard = free_shard(connection, None, shards)
+    elif (other := connection.scalar(sa.select(dataset.c.name).where(_overlaps(first_shard, shards)))) is not None:
+        raise RefusedError(
+            f"{name}: its shards, from {first_shard} on, are those of {other} at this site",
+            hint="Two leaders of an older version have made a dataset each. Make this site anew, in another folder and "
+            "another warehouse: `strandline follow init LEADER`.",
+        )
     added = connection.execute(
         insert_into(connection, dataset)
         .values(
@@ -61,20 +70,28 @@ def add(
 
 
 def next_shard(connection: sa.Connection) -> ShardId:
-    """Above the shards of every dataset that there ever was."""
+    """The first shard above those of every dataset, dropped ones too, and in this site's own term or above: what the
+    leader before has made last may not have come here."""
     found = connection.scalar(sa.select(sa.func.max(dataset.c.first_shard + dataset.c.shards)))
-    return ShardId(int(found or 0))
+    return ShardId(max(int(found or 0), lowest_shard(connection)))
+
+
+def lowest_shard(connection: sa.Connection) -> ShardId:
+    """Of those that this site gives in its term."""
+    return first_shard_of(int(connection.scalar(sa.select(site.c.term)) or FIRST_TERM))
 
 
 def free_shard(connection: sa.Connection, wanted: ShardId | None, shards: int) -> ShardId:
     """The first of so many shards that no dataset ever had: the wanted one if it can be. Until this transaction ends,
-    nobody else gets shards."""
+    no other one gets shards."""
     sequence.lock(connection)
-    if wanted is not None:
-        overlaps = (wanted < dataset.c.first_shard + dataset.c.shards) & (dataset.c.first_shard < wanted + shards)
-        if connection.execute(sa.select(dataset.c.id).where(overlaps)).first() is None:
-            return wanted
-    return next_shard(connection)
+    if wanted is None or connection.execute(sa.select(dataset.c.id).where(_overlaps(wanted, shards))).first():
+        return next_shard(connection)
+    return wanted
+
+
+def _overlaps(first: ShardId, shards: int) -> sa.ColumnElement[bool]:
+    return (first < dataset.c.first_shard + dataset.c.shards) & (dataset.c.first_shard < first + shards)
 
 
 def is_known_id(connection: sa.Connection, uuid: DatasetUuid) -> bool:
@@ -121,7 +138,7 @@ def list_dropped(connection: sa.Connection) -> list[Dataset]:
 
 
 def mark_adopted(connection: sa.Connection, known: Dataset, history: History) -> Dataset:
-    """The dataset's table no longer requires a sequence number: from now on, rows without one are looked for."""
+    """The dataset's table no longer requires a sequence number: from now on, its rows without one are counted."""
     connection.execute(dataset.update().where(dataset.c.id == known.id).values(adopted=True, history=history.value))
     return get(connection, known.name)
 
@@ -133,6 +150,10 @@ def mark_dropped(connection: sa.Connection, id: DatasetId) -> bool:
         dataset.update().where(dataset.c.id == id, dataset.c.dropped_at.is_(None)).values(dropped_at=utc_now())
     )
     return changed.rowcount == 1
+
+
+def is_dropped(connection: sa.Connection, id: DatasetId) -> bool:
+    return connection.execute(sa.select(dataset.c.dropped_at).where(dataset.c.id == id)).scalar() is not None
 
 
 def counts(connection: sa.Connection, id: DatasetId) -> TableCounts | None:

@@ -1,4 +1,4 @@
-"""Items that are no batch: purges and cuts, as blocks of one sequence number that are published when they are made."""
+"""Items without rows, purges and cuts: each is a block of one sequence number, published from the start."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from strandline.ledger.schema.core import block
 def insert_item(
     connection: sa.Connection, dataset: DatasetId, number: Seq, kind: ItemKind, ranges: str, name: str | None = None
 ) -> None:
-    """Stores the item, settled, under a number that the caller has taken. `name`: its batch id, which followers get."""
+    """Stores the item, published, under a sequence number that the caller has taken. `name`: its batch id, which
+    followers get."""
     now = utc_now()
     connection.execute(
         block.insert().values(

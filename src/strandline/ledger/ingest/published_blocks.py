@@ -1,8 +1,10 @@
-"""Published blocks: which sequence numbers they own, and the snapshots that brought them."""
+"""Published blocks: which sequence numbers they own, and the snapshots that added them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import heapq
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -12,6 +14,13 @@ from strandline.ledger.ingest.blocks import read_blocks
 from strandline.ledger.schema.core import block
 
 LAST_SETTLED_MAX = 16
+PAGE_BLOCKS = 500
+
+# Literals: with parameters, SQLite does not use the partial indexes of published blocks. Only recovered ranges may
+# cover other blocks.
+_IS_PUBLISHED = block.c.state == sa.literal_column("'published'", sa.Text)
+_PUBLISHED = sa.select(block.c.lo, block.c.hi).where(_IS_PUBLISHED)
+_RECOVERED = block.c.kind == sa.literal_column("'recovered'", sa.Text)
 
 
 def last_settled(connection: sa.Connection, dataset: DatasetId) -> list[Published]:
@@ -19,11 +28,27 @@ def last_settled(connection: sa.Connection, dataset: DatasetId) -> list[Publishe
     blocks in another order than they committed them."""
     query = (
         sa.select(block)
-        .where(block.c.dataset_id == dataset, block.c.state == "published", block.c.snapshot_id.is_not(None))
+        .where(block.c.dataset_id == dataset, _IS_PUBLISHED, block.c.snapshot_id.is_not(None))
         .order_by(block.c.changed_at.desc(), block.c.id.desc())
         .limit(LAST_SETTLED_MAX)
     )
     return [b for b in read_blocks(connection, query) if isinstance(b, Published)]
+
+
+def _between() -> sa.CompoundSelect[Any]:
+    """The query of blocks that touch two bounds. Of those that end above the upper one, one at most begins below it,
+    and recovered ones."""
+    dataset, after, until = (sa.bindparam(name, type_=sa.BigInteger) for name in ("dataset", "after", "until"))
+    of = _PUBLISHED.where(block.c.dataset_id == dataset, block.c.hi > after)
+    next_one = of.where(~_RECOVERED, block.c.hi > until).order_by(block.c.hi).limit(1).subquery()
+    return sa.union_all(
+        of.where(block.c.hi <= until),
+        sa.select(next_one).where(next_one.c.lo <= until),
+        of.where(_RECOVERED, block.c.hi > until, block.c.lo <= until),
+    )
+
+
+_BETWEEN = _between()
 
 
 def owned_ranges_of(
@@ -62,32 +87,40 @@ def forget_snapshots(connection: sa.Connection, dataset: DatasetId) -> int:
 def owned_ranges(
     connection: sa.Connection, dataset: DatasetId, *, after: Seq | None = None, until: Seq | None = None
 ) -> list[SeqRange]:
-    """The merged ranges of published blocks that touch the given bounds. Rows outside of them are foreign."""
-    query = sa.select(block.c.lo, block.c.hi).where(block.c.dataset_id == dataset, block.c.state == "published")
-    if after is not None:
-        query = query.where(block.c.hi > after)
-    if until is not None:
-        query = query.where(block.c.lo <= until)
-    return merge_ranges(SeqRange(Seq(r.lo), Seq(r.hi)) for r in connection.execute(query))
+    """The merged ranges of published blocks that touch the given bounds. Rows outside of them are foreign. Reads only
+    these blocks, however many there are."""
+    if until is None:
+        query = _PUBLISHED.where(block.c.dataset_id == dataset, block.c.hi > (after or 0))
+        return merge_ranges(SeqRange(Seq(r.lo), Seq(r.hi)) for r in connection.execute(query))
+    bounds = {"dataset": dataset, "after": after or 0, "until": until}
+    return merge_ranges(SeqRange(Seq(r.lo), Seq(r.hi)) for r in connection.execute(_BETWEEN, bounds))
 
 
 def cut(connection: sa.Connection, dataset: DatasetId, *, after: Seq | None, sealed: Seq, rows_max: int) -> Seq:
-    """Returns the end of about `rows_max` rows after `after`: the end of a block, or a point within a larger one."""
-    query = (
-        sa.select(block.c.lo, block.c.hi)
-        .where(block.c.dataset_id == dataset, block.c.state == "published", block.c.hi > (after or 0))
-        .where(block.c.lo <= sealed)
-        .order_by(block.c.lo)
-    )
+    """Returns the end of about `rows_max` rows after `after`: the end of a block, or a point within a larger one. Reads
+    only the blocks of these rows, however many follow."""
+    recovered = _PUBLISHED.where(_RECOVERED, block.c.dataset_id == dataset, block.c.hi > (after or 0))
+    by_lo = [(r.lo, r.hi) for r in connection.execute(recovered.where(block.c.lo <= sealed).order_by(block.c.lo))]
     rows, reached = 0, after or 0
-    for r in connection.execute(query):
-        first, last = max(r.lo, reached + 1), min(r.hi, sealed)
+    for lo, hi in heapq.merge(by_lo, _disjoint(connection, dataset, reached, sealed)):
+        first, last = max(lo, reached + 1), min(hi, sealed)
         if last <= reached:  # a recovered range covers the blocks that were found again
             continue
         if rows + last - first + 1 > rows_max:
             return Seq(reached) if rows else Seq(first + rows_max - 1)
         rows, reached = rows + last - first + 1, last
     return sealed
+
+
+def _disjoint(connection: sa.Connection, dataset: DatasetId, after: int, until: Seq) -> Iterator[tuple[int, int]]:
+    """The blocks between the bounds, in order, without recovered ones. Each page is read when it is needed."""
+    page = _PUBLISHED.where(~_RECOVERED, block.c.dataset_id == dataset).order_by(block.c.hi).limit(PAGE_BLOCKS)
+    while found := connection.execute(page.where(block.c.hi > after)).all():
+        for r in found:
+            if r.lo > until:
+                return
+            yield r.lo, r.hi
+        after = found[-1].hi
 
 
 def end_of_history(connection: sa.Connection, dataset: DatasetId) -> Seq | None:

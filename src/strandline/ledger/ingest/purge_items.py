@@ -1,4 +1,5 @@
-"""Purges as items: a purge that is done takes a sequence number, so that followers carry it out in its place."""
+"""Purges as items: a purge that is done takes a sequence number, so that followers carry it out between the same
+batches."""
 
 from __future__ import annotations
 
@@ -53,5 +54,5 @@ def insert_begun(connection: sa.Connection, dataset: DatasetId, number: Seq, ran
 
 
 def makes_up() -> sa.ColumnElement[bool]:
-    """Whether a purge makes up for those before it, as a condition of a query."""
+    """Whether a purge covers what earlier purges left, as a condition of a query."""
     return ~block.c.batch_id.startswith(_BEGUN)

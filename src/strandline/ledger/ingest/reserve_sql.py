@@ -24,7 +24,7 @@ _NEW_BATCH: sa.BindParameter[str] = sa.bindparam("new_batch", type_=sa.Text)
 
 
 def first_shard(dataset: int | sa.ColumnElement[int]) -> sa.ScalarSelect[int]:
-    """A subquery, for blocks whose shard nobody has chosen."""
+    """A subquery, for blocks whose writer names no shard."""
     return sa.select(core.dataset.c.first_shard).where(core.dataset.c.id == dataset).scalar_subquery()
 
 

@@ -1,4 +1,4 @@
-"""The counter of sequence numbers: the one row that every writer waits for, so it is locked as briefly as possible."""
+"""The counter of sequence numbers. Every writer waits for this one row, so it is locked as briefly as possible."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from strandline.core import failpoints
 from strandline.core.errors import LedgerUnreadable, RefusedError
-from strandline.core.terms import term_of
+from strandline.core.sites.terms import term_of
 from strandline.core.types import Seq, SeqRange
 from strandline.ledger.engine import REBUILD_HINT
 from strandline.ledger.schema.core import sequence
@@ -37,7 +37,7 @@ def read(connection: sa.Connection) -> Counter:
 
 
 def lock(connection: sa.Connection) -> Counter:
-    """Locks the counter: nobody else takes a sequence number until this transaction ends."""
+    """Locks the counter: no other process takes a sequence number until this transaction ends."""
     return _counter(connection.execute(_READ.with_for_update()).one_or_none())
 
 
@@ -65,8 +65,8 @@ def take(connection: sa.Connection, witness: Witness, count: int, *, step: str) 
 
 def witnessed(witness: Witness, last: int, count: int, *, step: str) -> SeqRange:
     """Raises the witness to `last` and returns the sequence numbers just taken. The witness has them before the
-    caller's transaction commits. If that fails, nobody gets them, and the next resync finds the witness ahead. Raises
-    RefusedError at the end of the term's numbers: those behind it may be another leader's."""
+    caller's transaction commits. If the transaction fails, no block gets them, and the next resync finds the witness
+    ahead. Raises RefusedError at the end of the term's numbers: later numbers may be another leader's."""
     if term_of(Seq(last)) != (term := term_of(Seq(last - count))):
         raise RefusedError(
             f"this site has used up the sequence numbers of term {term}, in which it leads",

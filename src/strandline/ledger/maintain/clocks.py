@@ -1,4 +1,4 @@
-"""The last time that retention of a dataset saw, and the times that others recorded."""
+"""The clock at the last retention of a dataset, and the times that other processes recorded."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def put(
 
 
 def _recorded() -> sa.CompoundSelect[Any]:
-    """Times that anybody recorded, in microseconds: changes of blocks, and starts of maintenance runs that were not
+    """All recorded times, in microseconds: changes of blocks, and starts of maintenance runs that were not
     skipped (a run may have been skipped because of the clock)."""
     runs = sa.select(sa.type_coerce(maintenance_run.c.started_at, sa.BigInteger).label("at")).where(
         maintenance_run.c.ended_at.is_not(None), maintenance_run.c.outcome != "skipped"

@@ -42,7 +42,7 @@ def by_dataset(connection: sa.Connection) -> dict[DatasetId, Seq]:
 
 
 def lock(connection: sa.Connection, id: DatasetId) -> None:
-    """Until the transaction ends, nobody else raises the floor, adds or resets a sink, or drops the dataset.
+    """Until the transaction ends, no other process raises the floor, adds or resets a sink, or drops the dataset.
     `NoSuchDataset` if it was dropped."""
     query = sa.select(dataset.c.name, dataset.c.dropped_at).where(dataset.c.id == id).with_for_update(key_share=True)
     found = connection.execute(query).one()
@@ -85,7 +85,7 @@ class SinkProgress:
 
 def list_sink_progress(connection: sa.Connection, id: DatasetId) -> list[SinkProgress]:
     """For every sink that was not removed. The watermark of a lane with an open intent is where the intent starts."""
-    marks = {at.sink: at.mark for at in lanes.marks(connection, id)}
+    marks = {at.sink: at.mark for at in lanes.lowest_watermarks(connection, id)}
     return [SinkProgress(record, marks[record.id]) for record in sinks.of_dataset(connection, id)]
 
 

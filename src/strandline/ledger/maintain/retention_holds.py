@@ -20,7 +20,7 @@ from strandline.ledger.schema.maintain import hold
 class Hold:
     sink: SinkId | None  # None: a sink of the leader, at a site that follows
     name: str
-    rows: int | None  # None if nobody counted
+    rows: int | None  # None if they were not counted
     since: datetime
     up_to: Seq
 

@@ -1,9 +1,8 @@
 """Runs of maintenance: which process works on a dataset, since when, and the result.
 
 A run that has not ended is a registered job: files that are younger than the oldest job may belong to it. A run without
-a heartbeat for the length of a lease is taken for dead: it is shown so at once (`Run.told`), and the next run that
-begins closes it.
-"""
+a heartbeat for the length of a lease is taken for dead: it is shown as dead at once (`MaintenanceRun.as_of`), and the
+next run that begins closes it."""
 
 from __future__ import annotations
 
@@ -11,7 +10,6 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import Any, NewType
 
 import sqlalchemy as sa
@@ -19,6 +17,8 @@ import sqlalchemy as sa
 from strandline.core.actor import Actor
 from strandline.core.calling_off import CALLED_OFF
 from strandline.core.errors import AlreadyRunning
+from strandline.core.records.maintenance_records import MaintenanceKind, MaintenanceOutcome
+from strandline.core.text.wording import moment
 from strandline.core.types import DatasetId
 from strandline.ledger.actor_columns import read_actor
 from strandline.ledger.engine import lock_row, utc_now
@@ -30,55 +30,42 @@ from strandline.ledger.schema.maintain import maintenance_run
 RunId = NewType("RunId", int)
 # For this long, files that a dead job may have written are not garbage, and its record stays.
 DIED_SPARED = timedelta(days=7)
-_DIED = "its process gave no sign of life any more; what it had committed stays, and the next run goes on"
-
-
-class Kind(StrEnum):
-    COMPACT = "compact"
-    RETAIN = "retain"
-    EXPIRE = "expire"
-    PURGE = "purge"
-    NUMBER = "number"  # gives sequence numbers to rows that others appended to an adopted table
-
-
-class Outcome(StrEnum):
-    DONE = "done"
-    SKIPPED = "skipped"
-    REFUSED = "refused"
-    FAILED = "failed"
-    DIED = "died"
+_DIED = "its process has stopped renewing its lease; what it had committed stays, and the next run continues"
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class MaintenanceRun:
     id: RunId
     dataset: str
-    kind: Kind
+    kind: MaintenanceKind
     node: str
     dry_run: bool
     by_schedule: bool
     started_at: datetime
     heartbeat_at: datetime
     ended_at: datetime | None
-    outcome: Outcome | None  # None while it is under way
+    outcome: MaintenanceOutcome | None  # None while it is under way
     reason: str | None
     result: Mapping[str, Any] | None
     actor: Actor | None = None  # None: recorded by a version that did not store it
     stop_asked_at: datetime | None = None  # None: nobody has called it off
 
-    def told(self, now: datetime, *, lease_seconds: float) -> Run:
-        """The run as it is shown: one that nobody has closed yet has died if its process gives no sign of life."""
+    def as_of(self, now: datetime, *, lease_seconds: float) -> MaintenanceRun:
+        """The run as it is shown: one without an end has died if its process gives no sign of life."""
         lease = timedelta(seconds=lease_seconds)
         if self.ended_at is not None or now - lease <= self.heartbeat_at <= now + lease:
             return self
         return replace(
-            self, ended_at=max(self.started_at, min(now, self.heartbeat_at + lease)), outcome=Outcome.DIED, reason=_DIED
+            self,
+            ended_at=max(self.started_at, min(now, self.heartbeat_at + lease)),
+            outcome=MaintenanceOutcome.DIED,
+            reason=_DIED,
         )
 
     @property
     def was_called_off(self) -> bool:
-        """By a person, or because its process was told to stop."""
-        return self.outcome is Outcome.SKIPPED and self.reason == CALLED_OFF
+        """By a person, or because its process had to stop."""
+        return self.outcome is MaintenanceOutcome.SKIPPED and self.reason == CALLED_OFF
 
     @property
     def seconds(self) -> float | None:
@@ -88,24 +75,24 @@ class Run:
 @dataclass(frozen=True, slots=True)
 class NewRun:
     dataset: DatasetId
-    kind: Kind
+    kind: MaintenanceKind
     node: str
     by_schedule: bool = False
 
 
-def _run(row: Any) -> Run:
+def _run(row: Any) -> MaintenanceRun:
     # By position: a status of a thousand datasets has thousands of them.
-    return Run(
+    return MaintenanceRun(
         row.id,
         row.dataset_name,
-        Kind(row.kind),
+        MaintenanceKind(row.kind),
         row.node,
         row.dry_run,
         row.by_schedule,
         row.started_at,
         row.heartbeat_at,
         row.ended_at,
-        None if row.outcome is None else Outcome(row.outcome),
+        None if row.outcome is None else MaintenanceOutcome(row.outcome),
         row.reason,
         None if row.result is None else json.loads(row.result),
         read_actor(row),
@@ -125,7 +112,7 @@ get = _RUNS.get
 ask_to_stop = _RUNS.ask_to_stop
 
 
-def _of(dataset: DatasetId, kind: Kind) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[bool]]:
+def _of(dataset: DatasetId, kind: MaintenanceKind) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[bool]]:
     return maintenance_run.c.dataset_id == dataset, maintenance_run.c.kind == kind.value
 
 
@@ -141,8 +128,8 @@ def begin(connection: sa.Connection, new: NewRun, *, lease_seconds: float, after
             return None
         raise AlreadyRunning(
             f"{new.kind.value} of {running.dataset} is under way already: run {running.id} on {running.node}, "
-            f"since {running.started_at:%Y-%m-%d %H:%M:%S} UTC",
-            hint=f"Wait for it. If its process is gone, it is taken for dead {lease_seconds:.0f} s after its last sign "
+            f"since {moment(running.started_at)}",
+            hint=f"Wait for it. If its process is gone, it counts as dead {lease_seconds:.0f} s after its last sign "
             "of life.",
         )
     if new.by_schedule:
@@ -162,7 +149,7 @@ def record_rehearsal(
     new: NewRun,
     *,
     started_at: datetime,
-    outcome: Outcome,
+    outcome: MaintenanceOutcome,
     reason: str | None,
     result: Mapping[str, Any] | None,
 ) -> RunId:
@@ -172,18 +159,23 @@ def record_rehearsal(
     return _insert(connection, new, dry_run=True, **started, **ending)
 
 
-def _ending(outcome: Outcome, reason: str | None, result: Mapping[str, Any] | None) -> dict[str, Any]:
+def _ending(outcome: MaintenanceOutcome, reason: str | None, result: Mapping[str, Any] | None) -> dict[str, Any]:
     text = None if result is None else json.dumps(dict(result))
     return {"ended_at": utc_now(), "outcome": outcome.value, "reason": reason, "result": text}
 
 
 def beat(connection: sa.Connection, id: RunId) -> Renewed | None:
-    """Says whether somebody has called the run off. None if it was taken for dead."""
+    """Says whether the run was called off. None if it was taken for dead."""
     return _RUNS.renew(connection, maintenance_run.c.id == id, heartbeat_at=utc_now())
 
 
 def end(
-    connection: sa.Connection, id: RunId, outcome: Outcome, *, reason: str | None, result: Mapping[str, Any] | None
+    connection: sa.Connection,
+    id: RunId,
+    outcome: MaintenanceOutcome,
+    *,
+    reason: str | None,
+    result: Mapping[str, Any] | None,
 ) -> bool:
     """False if the run was taken for dead, which it stays."""
     return _RUNS.change(connection, id, **_ending(outcome, reason, result))
@@ -199,14 +191,14 @@ def close_dead(connection: sa.Connection, now: datetime, *, lease_seconds: float
         .where(_RUNS.running, sa.or_(beat_at < now - lease, beat_at > now + abs(lease)))
         .values(
             ended_at=utc_now(),
-            outcome=Outcome.DIED.value,
+            outcome=MaintenanceOutcome.DIED.value,
             reason=_DIED,
         )
     )
     return done.rowcount
 
 
-def forget_old(connection: sa.Connection, dataset: DatasetId, kind: Kind, *, runs_kept: int) -> int:
+def forget_old(connection: sa.Connection, dataset: DatasetId, kind: MaintenanceKind, *, runs_kept: int) -> int:
     """Deletes all but the newest runs and those that died lately. The newest scheduled run always stays: the next one
     is scheduled from it."""
     mine = _of(dataset, kind)
@@ -227,10 +219,10 @@ def latest(
     connection: sa.Connection,
     *,
     datasets: Collection[DatasetId] | None = None,
-    kind: Kind | None = None,
+    kind: MaintenanceKind | None = None,
     before: int | None = None,
     runs_max: int = 20,
-) -> list[Run]:
+) -> list[MaintenanceRun]:
     """Newest first; `before` is the id of the last run of the previous page."""
     wanted: list[sa.ColumnElement[bool]] = []
     if datasets is not None:
@@ -242,7 +234,7 @@ def latest(
     return _RUNS.latest(connection, *wanted, runs_max=runs_max)
 
 
-def last_of_each_kind(connection: sa.Connection) -> dict[DatasetId, list[Run]]:
+def last_of_each_kind(connection: sa.Connection) -> dict[DatasetId, list[MaintenanceRun]]:
     """By dataset, the newest run of each kind, under way or not, without dry runs."""
     newest = (
         sa.select(sa.func.max(maintenance_run.c.id))
@@ -251,7 +243,7 @@ def last_of_each_kind(connection: sa.Connection) -> dict[DatasetId, list[Run]]:
     )
     live = dataset_table.c.dropped_at.is_(None)
     query = _RUNS.rows.where(maintenance_run.c.id.in_(newest), live).order_by(maintenance_run.c.kind)
-    found: dict[DatasetId, list[Run]] = {}
+    found: dict[DatasetId, list[MaintenanceRun]] = {}
     for id, run in _LAST.read(connection.execute(query).all()):
         found.setdefault(id, []).append(run)
     return found
@@ -260,7 +252,7 @@ def last_of_each_kind(connection: sa.Connection) -> dict[DatasetId, list[Run]]:
 _LAST = RowMemo(lambda row: (DatasetId(row.dataset_id), _run(row)))
 
 
-def last_scheduled(connection: sa.Connection, dataset: DatasetId, kind: Kind) -> Run | None:
+def last_scheduled(connection: sa.Connection, dataset: DatasetId, kind: MaintenanceKind) -> MaintenanceRun | None:
     found = _RUNS.latest(connection, *_of(dataset, kind), maintenance_run.c.by_schedule.is_(True), runs_max=1)
     return found[0] if found else None
 
@@ -284,4 +276,4 @@ def at_work(connection: sa.Connection) -> set[str]:
 
 
 def _died_after(moment: datetime) -> sa.ColumnElement[bool]:
-    return sa.and_(maintenance_run.c.outcome == Outcome.DIED.value, maintenance_run.c.ended_at > moment)
+    return sa.and_(maintenance_run.c.outcome == MaintenanceOutcome.DIED.value, maintenance_run.c.ended_at > moment)

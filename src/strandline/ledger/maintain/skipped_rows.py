@@ -12,7 +12,7 @@ from datetime import datetime
 import sqlalchemy as sa
 
 from strandline.core.delivery_types import Intent, LaneId, SinkRecord
-from strandline.core.errors import MarkMoved
+from strandline.core.errors import WatermarkMoved
 from strandline.core.types import Lease, Seq
 from strandline.ledger.deliver import intents, lanes, sinks
 from strandline.ledger.deliver.lanes import Token
@@ -78,7 +78,9 @@ def _move_lane(connection: sa.Connection, record: SinkRecord, drop: LaneDrop, te
     move = intents.lane_move(drop.position.lane, drop.position.mark, drop.until, text, done, now)
     moved = connection.execute(intents.MOVE_LANE, move)
     if moved.rowcount != 1:
-        raise MarkMoved(f"sink {record.name}, partition {drop.position.partition!r} moved meanwhile", hint="Try again.")
+        raise WatermarkMoved(
+            f"sink {record.name}, partition {drop.position.partition!r} moved meanwhile", hint="Try again."
+        )
 
 
 def _close(connection: sa.Connection, begun: Intent, until: Seq, now: datetime) -> None:

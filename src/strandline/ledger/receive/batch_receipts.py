@@ -20,7 +20,12 @@ from strandline.ledger.schema.receive import api_token, receive_batch, received,
 
 def receipt_of(connection: sa.Connection, batch: Batch) -> Receipt:
     """The bodies of the batch, as the ledger has them."""
-    return Receipt(batch.batch_id, tuple(map(_body, connection.execute(_BODIES, {"id": batch.id}))))
+    return read_receipt(connection, batch.id, batch.batch_id)
+
+
+def read_receipt(connection: sa.Connection, id: int, batch_id: str) -> Receipt:
+    """Without bodies whose keys were forgotten since the batch was published."""
+    return Receipt(batch_id, tuple(map(_body, connection.execute(_BODIES, {"id": id}))))
 
 
 _BODIES = (
@@ -44,7 +49,7 @@ _BODIES = (
 def _body(row: Any) -> ReceiptBody:
     identity: Identity
     if row.lane_id is None:
-        identity, owner = KeyIdentity(row.key), tokens.mark(row.token_name, row.token_hash)
+        identity, owner = KeyIdentity(row.key), tokens.fingerprint(row.token_name, row.token_hash)
     else:
         lane = LaneName(row.lake, row.instance, row.generation, row.source_dataset, row.partition)
         identity, owner = RangeIdentity(lane, SeqRange(Seq(row.lo), Seq(row.hi))), None
@@ -58,27 +63,29 @@ def take_back(connection: sa.Connection, dataset: DatasetId, receipt: Receipt, n
     text says how."""
     if has_batch(connection, receipt.batch_id):
         return None
-    if receipt.rows != len(numbers):
+    if receipt.rows > len(numbers):  # fewer: a follower wrote it, and its leader had forgotten some keys
         return f"its receipt counts {receipt.rows} rows, and the table has the sequence numbers {numbers}"
     found: list[tuple[ReceiptBody, _Found]] = []
     for body in receipt.bodies:
         one = _find(connection, dataset, body.note)
         if not one.fits(body.note):
-            return f"the ledger has other rows, or another batch, for {_named(body.note.identity)}"
+            return f"the ledger has other rows, or another batch, for {named(body.note.identity)}"
         found.append((body, one))
-    values = {"batch_id": receipt.batch_id, "rows": receipt.rows, "created_at": utc_now(), "failures": 0}
-    batch = connection.execute(
-        receive_batch.insert()
-        .values(dataset_id=dataset, **values, **published_as(numbers))
-        .returning(receive_batch.c.id)
-    ).scalar_one()
+    batch = insert_published(connection, dataset, receipt.batch_id, numbers)
     for body, one in found:
         placed = {"batch": batch, "place": body.place}
         if one.waiting is not None:
             connection.execute(received.update().where(received.c.id == one.waiting.id).values(placed))
         else:
-            connection.execute(received.insert().values(_values(dataset, body) | one.identity | placed))
+            connection.execute(received.insert().values(body_values(dataset, body) | one.identity | placed))
     return None
+
+
+def insert_published(connection: sa.Connection, dataset: DatasetId, batch_id: str, numbers: SeqRange) -> int:
+    """Records a batch that the table has under these sequence numbers, without bodies yet. Returns its id."""
+    values = {"batch_id": batch_id, "rows": len(numbers), "created_at": utc_now(), "failures": 0}
+    made = receive_batch.insert().values(dataset_id=dataset, **values, **published_as(numbers))
+    return int(connection.execute(made.returning(receive_batch.c.id)).scalar_one())
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +134,7 @@ def _find(connection: sa.Connection, dataset: DatasetId, note: Note, bodies_max:
     return _Found(identity, connection.execute(sa.select(received).where(*where).limit(bodies_max)).all())
 
 
-def _values(dataset: DatasetId, body: ReceiptBody) -> dict[str, Any]:
+def body_values(dataset: DatasetId, body: ReceiptBody) -> dict[str, Any]:
     note = body.note
     return {
         "dataset_id": dataset,
@@ -140,7 +147,7 @@ def _values(dataset: DatasetId, body: ReceiptBody) -> dict[str, Any]:
     }
 
 
-def _named(identity: Identity) -> str:
+def named(identity: Identity) -> str:
     if isinstance(identity, KeyIdentity):
         return f"the key {identity.key!r}"
     return f"the range {identity.rows} of lake {identity.lane.lake}, dataset {identity.lane.dataset}"

@@ -17,12 +17,13 @@ import sqlalchemy as sa
 
 from strandline.core import batch_names
 from strandline.core.errors import BlockLost
+from strandline.core.text.wording import plural
 from strandline.core.types import DatasetId, Lease, SeqRange
-from strandline.core.wording import plural
 from strandline.ledger.engine import Ledger, from_row, lock_row, slices, utc_now
 from strandline.ledger.ingest import sequence
 from strandline.ledger.leases import LeaseColumns
 from strandline.ledger.receive.received import ReceivedId
+from strandline.ledger.schema.core import block
 from strandline.ledger.schema.core import dataset as dataset_table
 from strandline.ledger.schema.receive import HAS_ROWS, UNFINISHED, receive_batch, received
 
@@ -224,17 +225,25 @@ def published_as(rows: SeqRange) -> dict[str, Any]:
 
 def settle(ledger: Ledger, batch: Batch, rows: SeqRange) -> None:
     """Records that the table has the batch under these sequence numbers. Idempotent, and needs no lease. `BlockLost` if
-    the ledger does not have the batch like that, because it was restored."""
+    the ledger does not have the batch or its block like that: it was restored, or a take-over has given the batch up.
+    Then the spool files stay."""
     if len(rows) != batch.rows:
         raise ValueError(f"batch {batch.batch_id} has {plural(batch.rows, 'row')}, and the sequence numbers {rows}")
     with ledger.write() as connection:
+        # Locked: a cut abandons the block, and then looks for settled batches whose bodies it has to forget.
+        in_table = (block.c.state == "published", block.c.lo == rows.lo, block.c.hi == rows.hi)
+        placed = sa.select(block.c.id).where(
+            block.c.dataset_id == batch.dataset, block.c.batch_id == batch.batch_id, *in_table
+        )
+        has_block = connection.execute(placed.with_for_update(read=True)).first() is not None
         own = (receive_batch.c.id == batch.id, receive_batch.c.batch_id == batch.batch_id)
-        connection.execute(receive_batch.update().where(*own, *UNFINISHED).values(**published_as(rows)))
+        if has_block:
+            connection.execute(receive_batch.update().where(*own, *UNFINISHED).values(**published_as(rows)))
         stored = connection.execute(sa.select(receive_batch.c.lo, receive_batch.c.hi).where(*own)).one_or_none()
-        if stored is None or (stored.lo, stored.hi) != (rows.lo, rows.hi):
+        if not has_block or stored is None or (stored.lo, stored.hi) != (rows.lo, rows.hi):
             raise BlockLost(
                 f"the ledger does not know batch {batch.batch_id} with the sequence numbers {rows}",
-                hint="It was restored from a copy: try again.",
+                hint="It was restored from a copy, or another site took over: what was not settled stays in the spool.",
             )
 
 

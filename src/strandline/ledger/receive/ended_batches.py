@@ -15,8 +15,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from strandline.core import batch_names, failpoints
-from strandline.core.audit_events import Event
 from strandline.core.errors import RefusedError, ResyncNeeded, UsageError, WitnessUnreadable
+from strandline.core.records.audit_events import Event
 from strandline.core.types import BlockKind, DatasetId, ItemKind, Published, Reserved
 from strandline.ledger import audit
 from strandline.ledger.engine import Ledger, from_row, utc_now
@@ -85,7 +85,7 @@ def divide(ledger: Ledger, witness: Witness, batch: Batch) -> list[Batch]:
     return parts
 
 
-def set_aside(ledger: Ledger, witness: Witness, batch: Batch, reason: str) -> bool:
+def set_body_aside(ledger: Ledger, witness: Witness, batch: Batch, reason: str) -> bool:
     """The batch's only body waits for a person, with the reason. False as in `divide`."""
     if len(batch.bodies) != 1:
         raise ValueError("only a body that was tried alone is set aside")
@@ -209,11 +209,11 @@ _ASIDE = (
 )
 
 
-def aside(connection: sa.Connection, dataset: str | None = None) -> list[AsideBody]:
-    return [_aside(row) for row in _chosen(connection, None, dataset)]
+def list_set_aside(connection: sa.Connection, dataset: str | None = None) -> list[AsideBody]:
+    return [_body_set_aside(row) for row in _chosen(connection, None, dataset)]
 
 
-def _aside(row: Any) -> AsideBody:
+def _body_set_aside(row: Any) -> AsideBody:
     return from_row(
         AsideBody,
         row,
@@ -225,7 +225,7 @@ def _aside(row: Any) -> AsideBody:
     )
 
 
-def aside_count(connection: sa.Connection, dataset: DatasetId) -> int:
+def count_set_aside(connection: sa.Connection, dataset: DatasetId) -> int:
     query = sa.select(sa.func.count()).where(_IS_ASIDE, receive_batch.c.dataset_id == dataset)
     return int(connection.execute(query).scalar_one())
 
@@ -240,12 +240,12 @@ def replay(ledger: Ledger, ids: Collection[int] | None, dataset: str | None = No
                 hint=f"`strandline spool clear {dropped[0].name}` gives such bodies up.",
             )
         for row in chosen:
-            _end_aside(connection, row, "replayed")
+            _end_set_aside(connection, row, "replayed")
             body = BatchBody(ReceivedId(row.id), row.spool, row.rows, 0)
             _parts(connection, DatasetId(row.dataset_id), row.batch_id, [body])
         _record(connection, Event.BODIES_REPLAYED, chosen)
     failpoints.hit("spool.after_replay")
-    return [_aside(row) for row in chosen]
+    return [_body_set_aside(row) for row in chosen]
 
 
 def discard(ledger: Ledger, ids: Collection[int] | None, dataset: str | None = None) -> list[AsideBody]:
@@ -253,10 +253,10 @@ def discard(ledger: Ledger, ids: Collection[int] | None, dataset: str | None = N
     with ledger.write() as connection:
         chosen = _chosen(connection, ids, dataset)
         for row in chosen:
-            _end_aside(connection, row, "discarded")
+            _end_set_aside(connection, row, "discarded")
         _record(connection, Event.BODIES_DISCARDED, chosen)
     failpoints.hit("spool.after_discard")
-    return [_aside(row) for row in chosen]
+    return [_body_set_aside(row) for row in chosen]
 
 
 def _chosen(connection: sa.Connection, ids: Collection[int] | None, dataset: str | None) -> list[Any]:
@@ -269,7 +269,7 @@ def _chosen(connection: sa.Connection, ids: Collection[int] | None, dataset: str
     return found
 
 
-def _end_aside(connection: sa.Connection, row: Any, ending: str) -> None:
+def _end_set_aside(connection: sa.Connection, row: Any, ending: str) -> None:
     changed = connection.execute(
         receive_batch.update().where(receive_batch.c.id == row.batch_row, _IS_ASIDE).values(**_ended(ending))
     )

@@ -16,7 +16,7 @@ from typing import Any
 
 from strandline.core.errors import StorageError
 from strandline.core.forward_protocol import Identity, KeyIdentity, LaneName, RangeIdentity
-from strandline.core.settings import LakeConfig
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.core.types import Seq, SeqRange
 from strandline.storage.objects import ObjectStore, explained, open_objects
 
@@ -27,7 +27,7 @@ BATCH_PREFIX = "received-"  # of the ids of received batches, as in a table's hi
 
 
 @dataclass(frozen=True, slots=True)
-class TokenMark:
+class TokenFingerprint:
     """Identifies a token in the warehouse. Its id cannot: a restored ledger gives the same id to another token."""
 
     name: str
@@ -37,7 +37,7 @@ class TokenMark:
 @dataclass(frozen=True, slots=True)
 class Note:
     identity: Identity
-    owner: TokenMark | None  # of the key or lane; None only in a receipt, for a range, whose lane has an owner
+    owner: TokenFingerprint | None  # of the key or lane; None only in a receipt, for a range, whose lane has an owner
     rows: int
     digest: str
     size: int  # bytes as they were sent
@@ -117,7 +117,7 @@ def _note(document: dict[str, Any]) -> Note:
     else:
         lo, hi = document["range"]
         identity = RangeIdentity(LaneName(*document["lane"]), SeqRange(Seq(lo), Seq(hi)))
-    owner = None if document["token"] is None else TokenMark(*document["token"])
+    owner = None if document["token"] is None else TokenFingerprint(*document["token"])
     return Note(identity, owner, document["rows"], document["digest"], document["size"])
 
 

@@ -18,7 +18,7 @@ from strandline.core.errors import LeaseOver, LedgerRefused, LedgerUnreadable, N
 from strandline.core.forward_protocol import Identity, KeyIdentity, RangeIdentity
 from strandline.core.roles import Role, roles_that_allow
 from strandline.core.types import DatasetId, SeqRange, merge_ranges
-from strandline.ledger.engine import Ledger, insert_into, rows_with, slices, utc_now
+from strandline.ledger.engine import Ledger, insert_into, slices, utc_now
 from strandline.ledger.receive.ranges import HeldBody, holding, keep_lanes, lane_key, lanes_of
 from strandline.ledger.receive.receipts import Note
 from strandline.ledger.receive.senders import (
@@ -33,7 +33,7 @@ from strandline.ledger.receive.senders import (
 from strandline.ledger.receive.tokens import IS_VALID, TokenId, recall
 from strandline.ledger.replicate import sites
 from strandline.ledger.schema import core
-from strandline.ledger.schema.receive import HAS_ROWS, api_token, receive_batch, receive_hold, received
+from strandline.ledger.schema.receive import api_token, receive_batch, receive_hold, received
 
 ReceivedId = NewType("ReceivedId", int)
 
@@ -41,7 +41,7 @@ _FORGET_AT_ONCE_MAX = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class UnrecordedBody:
     """A body that is checked and spooled, and not recorded yet."""
 
     dataset: DatasetId
@@ -97,7 +97,7 @@ class OnHold:
 Decision = New | Repeat | Overlaps | OtherBody | BodyGone | OnHold | NotOwner | NotClaimed | SenderPassed
 
 
-def record(ledger: Ledger, bodies: Sequence[Body]) -> list[Decision]:
+def record(ledger: Ledger, bodies: Sequence[UnrecordedBody]) -> list[Decision]:
     """The commit point of receiving: decides each identity; new bodies are durable when this returns. Bodies of one
     call are decided in order, so they can repeat or overlap each other, too. The caller must remove the files of bodies
     that are not new. Raises `NotLeader` or `LeaseOver` at a site that may not take rows (any more)."""
@@ -116,7 +116,7 @@ def record(ledger: Ledger, bodies: Sequence[Body]) -> list[Decision]:
 
 def _record(
     connection: sa.Connection,
-    bodies: Sequence[Body],
+    bodies: Sequence[UnrecordedBody],
     decided: dict[int, Decision],
     owners: Mapping[int, TokenId],
     now: datetime,
@@ -140,13 +140,13 @@ def record_found(ledger: Ledger, dataset: DatasetId, note: Note, *, spool: str, 
     with ledger.write() as connection:
         sites.check_leads(connection)
         owner = recall(connection, note.owner)
-        body = Body(dataset, note.identity, owner, note.rows, note.digest, note.size, spool, spool_bytes)
+        body = UnrecordedBody(dataset, note.identity, owner, note.rows, note.digest, note.size, spool, spool_bytes)
         decided = _not_now(connection, [body], {owner: owner})
         decided = {n: decision for n, decision in decided.items() if not isinstance(decision, OnHold)}
         return _record(connection, [body], decided, {owner: owner}, utc_now())[0]
 
 
-def record_each(ledger: Ledger, bodies: Sequence[Body]) -> list[Decision | Exception]:
+def record_each(ledger: Ledger, bodies: Sequence[UnrecordedBody]) -> list[Decision | Exception]:
     """As `record`. If the database refuses the transaction, each body gets its own transaction, so that a body that
     cannot be recorded does not block others; its error is returned instead of a decision. If this raises, the outcome
     of all bodies is unknown."""
@@ -186,7 +186,9 @@ _LIVE_DATASETS = (
 )
 
 
-def _not_now(connection: sa.Connection, bodies: Sequence[Body], tokens: Mapping[int, TokenId]) -> dict[int, Decision]:
+def _not_now(
+    connection: sa.Connection, bodies: Sequence[UnrecordedBody], tokens: Mapping[int, TokenId]
+) -> dict[int, Decision]:
     """Bodies whose token is revoked or expired, or whose dataset is dropped or on hold. The request was checked before,
     but only this check counts: it locks token and dataset until the transaction ends."""
     rows = connection.execute(_LIVE_DATASETS, {"ids": list({b.dataset for b in bodies})})
@@ -222,7 +224,7 @@ def known(
     return _decide(identity.rows, holding(connection, [(lane, identity.rows)]).get(lane, {}).values())
 
 
-def _values(body: Body, now: datetime, **identity: Any) -> dict[str, Any]:
+def _values(body: UnrecordedBody, now: datetime, **identity: Any) -> dict[str, Any]:
     return {
         "dataset_id": body.dataset,
         "rows": body.rows,
@@ -242,7 +244,7 @@ _INSERTED = received.insert().returning(received.c.id, received.c.lane_id, recei
 
 def _record_ranges(
     connection: sa.Connection,
-    bodies: Sequence[tuple[int, Body, RangeIdentity]],
+    bodies: Sequence[tuple[int, UnrecordedBody, RangeIdentity]],
     owners: Mapping[int, TokenId],
     now: datetime,
 ) -> dict[int, Decision]:
@@ -276,7 +278,7 @@ def _record_ranges(
     return decided
 
 
-def source_key(body: Body, identity: RangeIdentity) -> SourceKey:
+def source_key(body: UnrecordedBody, identity: RangeIdentity) -> SourceKey:
     return body.dataset, identity.lane.lake, identity.lane.dataset
 
 
@@ -316,11 +318,11 @@ def _decide_key(first: Repeat, digest: str) -> Repeat | OtherBody:
 
 def _record_keys(
     connection: sa.Connection,
-    bodies: Sequence[tuple[int, Body, KeyIdentity]],
+    bodies: Sequence[tuple[int, UnrecordedBody, KeyIdentity]],
     owners: Mapping[int, TokenId],
     now: datetime,
 ) -> dict[int, Decision]:
-    first: dict[_Key, tuple[int, Body]] = {}
+    first: dict[_Key, tuple[int, UnrecordedBody]] = {}
     for n, body, identity in bodies:
         first.setdefault((body.dataset, owners[body.token], identity.key), (n, body))
     values = [_values(first[key][1], now, token_id=key[1], key=key[2]) for key in sorted(first)]
@@ -377,29 +379,3 @@ def forget_keys(ledger: Ledger, older_than: datetime) -> int:
                 forgotten += connection.execute(received.delete().where(received.c.id.in_(ids))).rowcount
         if len(ids) < _FORGET_AT_ONCE_MAX:
             return forgotten
-
-
-# --- what is on disk ---
-
-
-def waiting_bytes(connection: sa.Connection) -> dict[DatasetId, int]:
-    """The bytes of all spool files per dataset, including published ones that are about to be removed."""
-    return {DatasetId(row.dataset_id): int(row.bytes) for row in connection.execute(_WAITING_BYTES)}
-
-
-# An expression: for the column itself, SQLite would scan an index of all bodies that ever were.
-_OF_DATASET = received.c.dataset_id + sa.literal_column("0")
-_WAITING_BYTES = (
-    sa.select(
-        _OF_DATASET.label("dataset_id"), sa.cast(sa.func.sum(received.c.spool_bytes), sa.BigInteger).label("bytes")
-    )
-    .where(received.c.spool_removed_at.is_(None), HAS_ROWS)
-    .group_by(_OF_DATASET)
-)
-
-
-def spooled(connection: sa.Connection, names: Iterable[str]) -> set[str]:
-    """Which of these files belong to a recorded body and are not removed. Any other file belongs to a body that is
-    about to be recorded, or was left by a process that was killed before that."""
-    left = sa.select(received.c.spool).where(received.c.spool_removed_at.is_(None))
-    return {row.spool for row in rows_with(connection, left, received.c.spool, names)}

@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from strandline.core.forward_protocol import LaneName, RangeIdentity
-from strandline.core.replication import FIRST_TERM
+from strandline.core.sites.replication import FIRST_TERM
 from strandline.core.types import SEQ_MAX, DatasetId, Seq, SeqRange
 from strandline.ledger.engine import from_row, insert_into, slices, utc_now
 from strandline.ledger.receive.ranges import HeldBody, holding_some, lane_key, lanes_of

@@ -1,5 +1,5 @@
-"""Spool files: all that the ledger knows (`received.spooled` answers for a few), and those whose bodies it cannot
-record. The audit log gets an entry whenever the latter change."""
+"""Spool files: those that the ledger knows, and those whose bodies it cannot record. The audit log gets an entry
+whenever the latter change."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass
 
 import sqlalchemy as sa
 
-from strandline.core.audit_events import Event
-from strandline.core.wording import plural
+from strandline.core.records.audit_events import Event
+from strandline.core.text.wording import plural
+from strandline.core.types import DatasetId
 from strandline.ledger import audit
 from strandline.ledger.engine import Ledger, rows_with
 from strandline.ledger.schema.receive import HAS_ROWS, receive_batch, received
@@ -45,6 +46,29 @@ def list_spool_files(connection: sa.Connection) -> set[str]:
     """The files that belong to a recorded body and are not removed."""
     waiting = sa.select(received.c.spool).where(received.c.spool_removed_at.is_(None), HAS_ROWS)
     return set(connection.execute(waiting).scalars())
+
+
+def waiting_bytes(connection: sa.Connection) -> dict[DatasetId, int]:
+    """The bytes of all spool files per dataset, including published ones that are about to be removed."""
+    return {DatasetId(row.dataset_id): int(row.bytes) for row in connection.execute(_WAITING_BYTES)}
+
+
+# An expression: for the column itself, SQLite would scan an index of all bodies that ever were.
+_OF_DATASET = received.c.dataset_id + sa.literal_column("0")
+_WAITING_BYTES = (
+    sa.select(
+        _OF_DATASET.label("dataset_id"), sa.cast(sa.func.sum(received.c.spool_bytes), sa.BigInteger).label("bytes")
+    )
+    .where(received.c.spool_removed_at.is_(None), HAS_ROWS)
+    .group_by(_OF_DATASET)
+)
+
+
+def spooled(connection: sa.Connection, names: Iterable[str]) -> set[str]:
+    """Which of these files belong to a recorded body and are not removed. Any other file belongs to a body that is
+    about to be recorded, or was left by a process that was killed before that."""
+    left = sa.select(received.c.spool).where(received.c.spool_removed_at.is_(None))
+    return {row.spool for row in rows_with(connection, left, received.c.spool, names)}
 
 
 def left(connection: sa.Connection) -> LeftFiles:

@@ -16,11 +16,11 @@ from typing import Any, NewType
 
 import sqlalchemy as sa
 
-from strandline.core.bounded_text import check_text
 from strandline.core.errors import RefusedError, UsageError
 from strandline.core.roles import Role
+from strandline.core.text.bounded_text import check_text
 from strandline.ledger.engine import from_row, insert_into, utc_now
-from strandline.ledger.receive.receipts import TokenMark
+from strandline.ledger.receive.receipts import TokenFingerprint
 from strandline.ledger.schema.core import UtcMicros
 from strandline.ledger.schema.receive import api_token
 
@@ -103,7 +103,7 @@ def create(
     ).one_or_none()
     if made is None:
         raise RefusedError(
-            f"there is a token named {name} already", hint="Choose another name, or revoke that one first."
+            f"a token named {name} exists already", hint="Choose another name, or revoke that one first."
         )
     return read_token(made), secret
 
@@ -159,22 +159,22 @@ IS_VALID = sa.and_(
 _FIND = sa.select(api_token).where(api_token.c.hash == sa.bindparam("hash"), IS_VALID)
 
 
-def mark_of(connection: sa.Connection, owner: TokenId) -> TokenMark:
+def fingerprint_of(connection: sa.Connection, owner: TokenId) -> TokenFingerprint:
     row = connection.execute(_MARK, {"id": owner}).one()
-    return mark(row.name, row.hash)
+    return fingerprint(row.name, row.hash)
 
 
 _MARK = sa.select(api_token.c.name, api_token.c.hash).where(api_token.c.id == sa.bindparam("id"))
 
 
-def mark(name: str, hash: str) -> TokenMark:
-    return TokenMark(name, hash.removeprefix(_FORGOTTEN)[:_FINGERPRINT_CHARS])
+def fingerprint(name: str, hash: str) -> TokenFingerprint:
+    return TokenFingerprint(name, hash.removeprefix(_FORGOTTEN)[:_FINGERPRINT_CHARS])
 
 
-def recall(connection: sa.Connection, meant: TokenMark) -> TokenId:
-    """The token that a file in the warehouse names. If a restored ledger has forgotten it, a revoked token is created
-    in its place: its bodies keep their identity, and a new token can replace it."""
-    found = connection.execute(
+def recall(connection: sa.Connection, meant: TokenFingerprint) -> TokenId:
+    """The token that a file in the warehouse names, or a leader. If the ledger does not know it, a revoked token is
+    created in its place: its bodies keep their identity, and a new token can replace it."""
+    known = (
         sa.select(api_token.c.id)
         .where(
             sa.or_(
@@ -184,8 +184,8 @@ def recall(connection: sa.Connection, meant: TokenMark) -> TokenId:
         )
         .order_by(api_token.c.id)
         .limit(1)
-    ).scalar()
-    if found is not None:
+    )
+    if (found := connection.execute(known).scalar()) is not None:
         return TokenId(found)
     now = utc_now()
     values = {
@@ -195,4 +195,6 @@ def recall(connection: sa.Connection, meant: TokenMark) -> TokenId:
         "revoked_at": now,
         "role": Role.WRITE.value,
     }
-    return TokenId(connection.execute(api_token.insert().values(values).returning(api_token.c.id)).scalar_one())
+    # Another process may create it just now.
+    connection.execute(insert_into(connection, api_token).values(values).on_conflict_do_nothing())
+    return TokenId(connection.execute(known).scalar_one())

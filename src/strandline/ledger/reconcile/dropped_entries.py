@@ -10,16 +10,17 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from strandline.core.audit_events import Event
 from strandline.core.delivery_types import SinkId
-from strandline.core.reconcile_records import RunId
+from strandline.core.records.audit_events import Event
+from strandline.core.records.reconcile_records import RunId
 from strandline.core.types import Dataset, Seq, SeqRange, merge_ranges
 from strandline.ledger import audit
 from strandline.ledger.deliver import losses
-from strandline.ledger.deliver.lanes import SinkMark
+from strandline.ledger.deliver.lanes import SinkWatermark
 from strandline.ledger.deliver.losses import NewLoss, Reason
 from strandline.ledger.engine import from_row, utc_now
 from strandline.ledger.ingest import datasets
+from strandline.ledger.read import consumers
 from strandline.ledger.replicate import followers
 from strandline.ledger.schema.reconcile import dropped_batch
 
@@ -43,7 +44,7 @@ class SinkLoss:
     count: int
 
 
-def given_up(marks: Sequence[SinkMark], gone: Sequence[GoneRows]) -> list[SinkLoss]:
+def losses_above_watermarks(marks: Sequence[SinkWatermark], gone: Sequence[GoneRows]) -> list[SinkLoss]:
     """The lost rows above each sink's watermark, in as few ranges as possible. Pure."""
     found: list[SinkLoss] = []
     for at in marks:
@@ -130,6 +131,7 @@ def _record_losses(connection: sa.Connection, batch: DroppedBatch) -> None:
         rows_lost = sum(loss.count for loss in batch.lost if loss.name == name)
         audit.record(connection, Event.ROWS_LOST, sink=name, dataset=batch.table, rows=rows_lost, rule="reconcile")
     _record_for_followers(connection, dataset, batch)
+    _record_for_consumers(connection, dataset, batch)
 
 
 def _record_for_followers(connection: sa.Connection, dataset: Dataset, batch: DroppedBatch) -> None:
@@ -142,6 +144,18 @@ def _record_for_followers(connection: sa.Connection, dataset: Dataset, batch: Dr
             audit.record(
                 connection, Event.FOLLOWER_ROWS_DROPPED, follower=progress.follower.name, dataset=batch.table,
                 rows=sum(g.count for g in lacking), after=progress.number, up_to=upto, rule="reconcile",
+            )  # fmt: skip
+
+
+def _record_for_consumers(connection: sa.Connection, dataset: Dataset, batch: DroppedBatch) -> None:
+    for reader in consumers.of_dataset(connection, dataset.id):
+        lacking = [g for g in batch.gone if g.rows.hi > (reader.watermark or 0)]
+        if lacking:
+            upto = max(g.rows.hi for g in lacking)
+            consumers.drop_for(connection, reader.id, upto)
+            audit.record(
+                connection, Event.CONSUMER_ROWS_DROPPED, consumer=reader.name, dataset=batch.table,
+                rows=sum(g.count for g in lacking), after=reader.watermark, up_to=upto, rule="reconcile",
             )  # fmt: skip
 
 

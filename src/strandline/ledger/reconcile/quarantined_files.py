@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from strandline.core.reconcile_records import FindingKind, RunId, Swept, SweptId, SweptState
+from strandline.core.records.reconcile_records import FindingKind, RunId, Swept, SweptId, SweptState
 from strandline.ledger.engine import from_row, rows_with, slices, utc_now
 from strandline.ledger.schema.reconcile import swept_file
 

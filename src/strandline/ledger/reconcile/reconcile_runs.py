@@ -14,8 +14,17 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from strandline.core.audit_events import Event
-from strandline.core.reconcile_records import AbortReason, Asked, Counts, Done, Outcome, Run, RunId, StorageKind
+from strandline.core.records.audit_events import Event
+from strandline.core.records.reconcile_records import (
+    AbortReason,
+    Asked,
+    Counts,
+    Done,
+    ReconcileRun,
+    RunId,
+    StorageKind,
+    SweepOutcome,
+)
 from strandline.core.types import Lease
 from strandline.ledger import audit
 from strandline.ledger.actor_columns import read_actor
@@ -62,7 +71,7 @@ def start(connection: sa.Connection, asked: Asked, storage: StorageKind, folder:
         **asdict(asked),
         storage=storage.value,
         state="running",
-        outcome=_written(Outcome()),
+        outcome=_written(SweepOutcome()),
         started_at=utc_now(),
         folder=folder,
     )
@@ -72,24 +81,24 @@ def start(connection: sa.Connection, asked: Asked, storage: StorageKind, folder:
     return RunId(run)
 
 
-def progress(connection: sa.Connection, run: RunId, outcome: Outcome) -> bool:
+def progress(connection: sa.Connection, run: RunId, outcome: SweepOutcome) -> bool:
     """Stores what a run has found so far, so that a run that dies leaves a record."""
     return _RUNS.change(connection, run, outcome=_written(outcome))
 
 
-def complete(connection: sa.Connection, run: RunId, outcome: Outcome) -> bool:
-    """False if somebody took the run for dead and ended it."""
+def complete(connection: sa.Connection, run: RunId, outcome: SweepOutcome) -> bool:
+    """False if another process took the run for dead and ended it."""
     ended = _RUNS.change(connection, run, state="completed", outcome=_written(outcome), ended_at=utc_now())
     return ended and _audited(connection, Event.RUN_COMPLETED, run, outcome)
 
 
-def abort(connection: sa.Connection, run: RunId, outcome: Outcome, reason: AbortReason, why: str) -> bool:
+def abort(connection: sa.Connection, run: RunId, outcome: SweepOutcome, reason: AbortReason, why: str) -> bool:
     end = {"reason": reason.value, "why": why}
     values = {"state": "aborted", **end, "outcome": _written(outcome), "ended_at": utc_now()}
     return _RUNS.change(connection, run, **values) and _audited(connection, Event.RUN_ABORTED, run, outcome, **end)
 
 
-def close_dead(connection: sa.Connection, run: RunId, outcome: Outcome) -> bool:
+def close_dead(connection: sa.Connection, run: RunId, outcome: SweepOutcome) -> bool:
     """Stores the end of a run that is taken for dead. Its record has always said so in `why`, with the reason
     `unknown`: that is the one end which the ledger lets the run itself correct, if it lives after all."""
     values = {"reason": AbortReason.UNKNOWN.value, "why": DIED, "outcome": _written(outcome), "ended_at": utc_now()}
@@ -98,7 +107,7 @@ def close_dead(connection: sa.Connection, run: RunId, outcome: Outcome) -> bool:
     return ended and _audited(connection, Event.RUN_ABORTED, run, outcome, **end)
 
 
-def outlived(connection: sa.Connection, run: RunId, outcome: Outcome) -> bool:
+def outlived(connection: sa.Connection, run: RunId, outcome: SweepOutcome) -> bool:
     """Records what a run really did that was wrongly taken for dead: it lost its lease. False if the run's end is its
     own."""
     taken_for_dead = (
@@ -123,7 +132,7 @@ def correct(connection: sa.Connection, run: RunId, done: Done, *, settled: bool 
     return connection.execute(reconcile_run.update().where(*aborted).values(outcome=outcome)).rowcount == 1
 
 
-def _audited(connection: sa.Connection, event: Event, run: RunId, outcome: Outcome, **end: str) -> bool:
+def _audited(connection: sa.Connection, event: Event, run: RunId, outcome: SweepOutcome, **end: str) -> bool:
     storage = connection.execute(sa.select(reconcile_run.c.storage).where(reconcile_run.c.id == run)).scalar_one()
     audit.record(
         connection,
@@ -141,13 +150,13 @@ def _audited(connection: sa.Connection, event: Event, run: RunId, outcome: Outco
 
 
 def is_called_off(connection: sa.Connection) -> bool:
-    """Whether somebody has called off the run of whoever holds the lease."""
+    """Whether the run that holds the lease was called off."""
     fence = sa.select(sweep_lease.c.fence).scalar_subquery()
     asked = (_RUNS.running, reconcile_run.c.fence == fence, reconcile_run.c.stop_asked_at.is_not(None))
     return connection.execute(sa.select(reconcile_run.c.id).where(*asked)).first() is not None
 
 
-def left_running(connection: sa.Connection) -> Run | None:
+def left_running(connection: sa.Connection) -> ReconcileRun | None:
     found = _RUNS.latest(connection, _RUNS.running, runs_max=1)
     return found[0] if found else None
 
@@ -160,7 +169,7 @@ def elsewhere(connection: sa.Connection, folder: str | None) -> set[RunId]:
     return {RunId(run) for run in found.scalars()}
 
 
-def _ended_outcomes(connection: sa.Connection) -> Iterator[Outcome]:
+def _ended_outcomes(connection: sa.Connection) -> Iterator[SweepOutcome]:
     """Oldest first."""
     rows = connection.execute(
         sa.select(reconcile_run.c.outcome).where(reconcile_run.c.state != "running").order_by(reconcile_run.c.id)
@@ -218,7 +227,7 @@ def _held(connection: sa.Connection, runs: Sequence[int]) -> dict[int, int]:
     return {row.run_id: row.files for row in rows_with(connection, query, swept_file.c.run_id, runs)}
 
 
-def _read_all(connection: sa.Connection, rows: Sequence[Any]) -> list[Run]:
+def _read_all(connection: sa.Connection, rows: Sequence[Any]) -> list[ReconcileRun]:
     held = _held(connection, [row.id for row in rows])
     found = {row.id: _run(row, held.get(row.id, 0)) for row in rows}
     running = [row for row in rows if row.ended_at is None]
@@ -230,14 +239,14 @@ def _read_all(connection: sa.Connection, rows: Sequence[Any]) -> list[Run]:
     return list(found.values())
 
 
-def _died(run: Run, at: datetime) -> Run:
+def _died(run: ReconcileRun, at: datetime) -> ReconcileRun:
     """How a run is shown that has no lease any more. The next run settles what it left, and stores its end."""
     return replace(run, ended_at=max(at, run.started_at), aborted=AbortReason.DIED, why=DIED)
 
 
-def _run(row: Any, held: int) -> Run:
+def _run(row: Any, held: int) -> ReconcileRun:
     return from_row(
-        Run,
+        ReconcileRun,
         row,
         asked=from_row(Asked, row),
         storage=StorageKind(row.storage),
@@ -254,13 +263,13 @@ def _aborted(reason: str | None, why: str | None) -> AbortReason | None:
     return None if reason is None else AbortReason(reason)
 
 
-def _written(outcome: Outcome) -> str:
+def _written(outcome: SweepOutcome) -> str:
     return json.dumps(asdict(outcome), sort_keys=True, default=str)
 
 
-def _read(text: str) -> Outcome:
+def _read(text: str) -> SweepOutcome:
     found = json.loads(text)
-    return Outcome(
+    return SweepOutcome(
         **{
             **found,
             "found": Counts(**found["found"]),
@@ -278,7 +287,7 @@ get = _RUNS.get
 ask_to_stop = _RUNS.ask_to_stop
 
 
-def latest(connection: sa.Connection, *, runs_max: int, before: int | None = None) -> list[Run]:
+def latest(connection: sa.Connection, *, runs_max: int, before: int | None = None) -> list[ReconcileRun]:
     """Newest first; `before` is the id of the last run of the previous page."""
     wanted = () if before is None else (reconcile_run.c.id < before,)
     return _RUNS.latest(connection, *wanted, runs_max=runs_max)

@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from strandline.core.reconcile_records import Suspect
+from strandline.core.records.reconcile_records import Suspect
 from strandline.ledger.engine import slices, utc_now
 from strandline.ledger.schema.reconcile import suspect_file
 

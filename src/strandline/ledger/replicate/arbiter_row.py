@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
-from strandline.core.arbiter import CellMoved, CellUnclear, Stored
 from strandline.core.errors import StorageError
+from strandline.core.sites.arbiter import CellMoved, CellUnclear, StoredRecord, count_and_digest, version_of
 from strandline.ledger.postgres import parse_url, shown, without_secrets
 
 _METADATA = sa.MetaData()
@@ -17,7 +17,7 @@ _ROW = sa.Table(
     sa.Column("version", sa.BigInteger, nullable=False),
     sa.Column("body", sa.Text, nullable=False),
 )
-_TABLE_MADE_MEANWHILE = ("42P07", "23505")
+_TABLE_MADE_MEANWHILE = ("42P07", "42710", "23505")  # a table, its row type, or an entry of either in the catalog
 
 
 class RowCell:
@@ -40,7 +40,7 @@ class RowCell:
     def place(self) -> str:
         return shown(self._url)
 
-    def read(self) -> Stored | None:
+    def read(self) -> StoredRecord | None:
         try:
             with self._engine.connect() as connection:
                 if not sa.inspect(connection).has_table(_ROW.name):
@@ -48,10 +48,10 @@ class RowCell:
                 row = connection.execute(sa.select(_ROW).where(_ROW.c.lake == self._lake)).one_or_none()
         except sa.exc.DBAPIError as e:
             raise StorageError(self._failed(e)) from e
-        return None if row is None else Stored(row.body.encode(), str(row.version))
+        return None if row is None else StoredRecord(row.body.encode(), version_of(row.version, row.body.encode()))
 
     def write(self, body: bytes, *, over: str | None) -> str:
-        version = 1 if over is None else int(over) + 1
+        version = 1 if over is None else count_and_digest(over)[0] + 1
         committing = False
         try:
             if over is None:
@@ -64,7 +64,7 @@ class RowCell:
             if committing and not isinstance(e, sa.exc.IntegrityError):
                 raise CellUnclear(self._failed(e)) from e
             raise StorageError(self._failed(e)) from e
-        return str(version)
+        return version_of(version, body)
 
     def _put(self, connection: sa.Connection, body: bytes, version: int, over: str | None) -> None:
         from sqlalchemy.dialects.postgresql import insert
@@ -74,7 +74,9 @@ class RowCell:
             new = insert(_ROW).values(lake=self._lake, **values).on_conflict_do_nothing()
             done = connection.execute(new.returning(_ROW.c.version)).scalar()
         else:
-            own = (_ROW.c.lake == self._lake, _ROW.c.version == int(over))
+            count, digest = count_and_digest(over)
+            is_same = sa.func.encode(sa.func.sha256(sa.func.convert_to(_ROW.c.body, "UTF8")), "hex") == digest
+            own = (_ROW.c.lake == self._lake, _ROW.c.version == count, is_same)
             done = connection.execute(_ROW.update().where(*own).values(**values).returning(_ROW.c.version)).scalar()
         if done is None:
             raise CellMoved

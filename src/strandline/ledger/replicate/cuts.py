@@ -7,17 +7,18 @@ One transaction abandons them and settles the cut, when their rows are set aside
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 import sqlalchemy as sa
 
 from strandline.core import failpoints
-from strandline.core.audit_events import Event
-from strandline.core.cuts import REASON_PREFIX, NumberedCut
-from strandline.core.errors import LedgerUnreadable, MarkMoved
-from strandline.core.replication import Cut
+from strandline.core.errors import LedgerUnreadable, WatermarkMoved
+from strandline.core.records.audit_events import Event
+from strandline.core.sites.replication import FIRST_TERM, TakeoverCut
+from strandline.core.sites.takeover_cuts import REASON_PREFIX, NumberedCut
+from strandline.core.sites.terms import term_of
 from strandline.core.types import (
     Block,
     BlockHead,
@@ -34,6 +35,7 @@ from strandline.ledger import audit
 from strandline.ledger.engine import Ledger, from_row, slices, utc_now
 from strandline.ledger.ingest import blocks, purge_items, sequence
 from strandline.ledger.ingest.items import insert_item
+from strandline.ledger.receive import announced_bodies
 from strandline.ledger.replicate import item_ranges
 from strandline.ledger.schema.core import block, dataset
 from strandline.ledger.schema.replicate import set_aside
@@ -42,7 +44,7 @@ from strandline.ledger.witness import Witness
 _NAMED_MAX = 100  # in the audit
 
 
-def insert(connection: sa.Connection, dataset: DatasetId, number: Seq, cut: Cut) -> None:
+def insert(connection: sa.Connection, dataset: DatasetId, number: Seq, cut: TakeoverCut) -> None:
     """In the transaction in which a site becomes leader: stores its own cut, settled, under a number that the caller
     has taken. Followers get it as an item."""
     insert_item(connection, dataset, number, ItemKind.CUT, item_ranges.of_cut(cut))
@@ -59,6 +61,16 @@ def settled_cuts(connection: sa.Connection) -> dict[DatasetId, tuple[NumberedCut
         if cut is not None:
             found[DatasetId(row.dataset_id)].append(NumberedCut(Seq(row.lo), cut))
     return {id: tuple(own) for id, own in found.items()}
+
+
+def left_out_term(connection: sa.Connection, dataset: DatasetId, numbers: Iterable[Seq]) -> int | None:
+    """The term of one of these numbers of whose leader this site's own leaders know nothing, because one of them was
+    promoted by force. Whoever has such a number has gone past rows that are here. None: there is no such number."""
+    terms = {term_of(number) for number in numbers} - {FIRST_TERM}
+    if not terms:
+        return None
+    own = settled_cuts(connection).get(dataset, ())
+    return next((term for term in sorted(terms) if any(at.cut.leaves_out(term) for at in own)), None)
 
 
 # --- what a recorded cut cuts out ------------------------------------------------------------------------------------
@@ -148,13 +160,13 @@ class PreparedCut:
 
 def settle_prepared(connection: sa.Connection, prepared: Sequence[PreparedCut]) -> int:
     """In a transaction that has the counter's lock and takes a number: settles the cuts, lowest first, and returns the
-    epoch that it has to record. Raises `MarkMoved` if the ledger has reached one of their epochs meanwhile: somebody
-    may have published since."""
+    epoch that it has to record. Raises `WatermarkMoved` if the ledger has reached one of their epochs meanwhile:
+    somebody may have published since."""
     known = sequence.read(connection).epoch
     for one in sorted(prepared, key=lambda p: p.at.number):
         if known >= one.epoch:
             why = f"{one.dataset.name}: another cut, or a resync, raised the epoch to {known}"
-            raise MarkMoved(why, hint="Try again.")
+            raise WatermarkMoved(why, hint="Try again.")
         settle_in(connection, one.dataset, one.block, one.at)
     return max([known, *(p.epoch for p in prepared)])
 
@@ -162,7 +174,7 @@ def settle_prepared(connection: sa.Connection, prepared: Sequence[PreparedCut]) 
 def settle(ledger: Ledger, witness: Witness, of: Dataset, held: Reserved, at: NumberedCut, *, epoch: int) -> bool:
     """When rows are set aside and removed: abandons the blocks that are cut out and settles the cut, in one
     transaction. `epoch` is what the table's was raised to. False if the cut is no longer ours. Raises `ResyncNeeded`;
-    and `MarkMoved` if the ledger has reached that epoch meanwhile: somebody may have published since."""
+    and `WatermarkMoved` if the ledger has reached that epoch meanwhile: somebody may have published since."""
     failpoints.hit("cut.before_settle")
     with ledger.write() as connection:
         sequence.lock(connection)
@@ -197,11 +209,12 @@ def settle_in(connection: sa.Connection, of: Dataset, cut: Reserved, at: Numbere
     if not blocks.change_block(
         connection, cut.head, "reserved", cut.fence, state="published", row_count=0, lease_until=None
     ):
-        raise MarkMoved(f"{of.name}: another process has cut {at.number}", hint="Try again.")
+        raise WatermarkMoved(f"{of.name}: another process has cut {at.number}", hint="Try again.")
     _give_ids(connection, of.id)
+    bodies = announced_bodies.withdraw(connection, of.id, [head.batch_id for head in out])
     audit.record(
         connection, Event.CUT_CARRIED_OUT, dataset=of.name, number=at.number, term=at.cut.term, above=at.cut.above,
-        blocks=len(out), purges=[int(number) for number in purges[:_NAMED_MAX]],
+        blocks=len(out), purges=[int(number) for number in purges[:_NAMED_MAX]], bodies=bodies,
     )  # fmt: skip
 
 
@@ -240,7 +253,7 @@ def purges_given_up(connection: sa.Connection, known: Sequence[Dataset]) -> list
 
 
 @dataclass(frozen=True, slots=True)
-class SetAside:
+class CutFolder:
     """A folder of rows, or of bodies, that this site acknowledged and the leader has not."""
 
     dataset: str
@@ -251,7 +264,7 @@ class SetAside:
     at: datetime
 
 
-def record_set_aside(
+def record_cut_folder(
     connection: sa.Connection, of: Dataset, *, number: Seq | None, place: str, rows: int | None, files: int
 ) -> None:
     """Before the rows are removed."""
@@ -263,10 +276,10 @@ def record_set_aside(
     audit.record(connection, Event.ROWS_SET_ASIDE, dataset=of.name, number=number, place=place, rows=rows, files=files)
 
 
-def list_set_aside(connection: sa.Connection) -> list[SetAside]:
+def list_cut_folders(connection: sa.Connection) -> list[CutFolder]:
     """Newest first."""
     query = sa.select(set_aside, dataset.c.name).join_from(set_aside, dataset, dataset.c.id == set_aside.c.dataset_id)
     return [
-        from_row(SetAside, r, dataset=r.name, rows=r.row_count)
+        from_row(CutFolder, r, dataset=r.name, rows=r.row_count)
         for r in connection.execute(query.order_by(set_aside.c.id.desc()))
     ]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from strandline.core.errors import RefusedError
-from strandline.core.terms import FIRST_SITE, SITES_MAX
+from strandline.core.sites.terms import FIRST_SITE, SITES_MAX
 from strandline.ledger.replicate import sites
 from strandline.ledger.schema.replicate import follower
 
 
-def give_free(connection: sa.Connection) -> int | None:
+def take_free_number(connection: sa.Connection) -> int | None:
     """A number that no other site has: a term belongs to one site. Only whoever made the lake knows of all sites; sites
     that were there before a take-over bring theirs along. A number of a removed follower is given again only if there
     is no other: that site may still be alive. Raises RefusedError while the number of a follower is unknown."""
@@ -36,7 +36,7 @@ def _check_numbers_known(connection: sa.Connection) -> None:
     name = connection.execute(sa.select(follower.c.name).where(follower.c.removed_at.is_(None), *unknown)).scalar()
     if name is not None:
         raise RefusedError(
-            f"nobody knows which number follower {name} has, so no new site can get one",
+            f"the number of follower {name} is unknown, so no new site can get one",
             hint=f"`strandline follower add {name}` gives it a token, with which it says its number; or remove it.",
         )
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from strandline.core.replication import shard_ids
+from strandline.core.sites.replication import shard_ids
 from strandline.core.types import Seq, ShardId
 from strandline.ledger.deliver.sinks import seq_or_none
 from strandline.ledger.ingest import blocks, datasets
 from strandline.ledger.replicate import followers
-from strandline.ledger.replicate.followers import Follower
+from strandline.ledger.replicate.followers import RegisteredFollower
 from strandline.ledger.schema.core import block
 from strandline.ledger.schema.replicate import follower, follower_mark, follower_seal
 
@@ -22,7 +22,7 @@ from strandline.ledger.schema.replicate import follower, follower_mark, follower
 class ShardLag:
     """What a follower lacks of a shard. None: it has not said how far it is, or the leader has not counted the rows."""
 
-    follower: Follower
+    follower: RegisteredFollower
     dataset: str
     shard: ShardId
     mark: Seq | None
@@ -60,7 +60,7 @@ def read_lags(connection: sa.Connection) -> list[ShardLag]:
 _OfDataset = tuple[Seq | None, datetime | None, Seq | None]  # seal, held since, dropped up to
 
 
-def _lag(one: Follower, dataset: str, shard: ShardId, whole: _OfDataset, row: Any | None) -> ShardLag:
+def _lag(one: RegisteredFollower, dataset: str, shard: ShardId, whole: _OfDataset, row: Any | None) -> ShardLag:
     seal, held, dropped = whole
     if row is None:
         return ShardLag(one, dataset, shard, None, seal, None, None, None, held, dropped)

@@ -1,8 +1,8 @@
 """The followers of a leader, and how far each of them is.
 
-A follower's seal is a lower bound: it has everything up to there. Retention, the reconciler and sinks that wait for
-followers go by it. Its marks are per shard and may lie above its seal: recovery goes by the highest of them, because a
-block that a follower has passed must not come back. Both count only if they were told in the leader's own term.
+A follower has everything up to its seal: retention, the reconciler and waiting sinks go by it. What it has applied of a
+shard may lie above. Recovery goes by that, because no block that a follower has passed may come back. Only what a
+follower said in the leader's own term counts.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any, NewType
 
 import sqlalchemy as sa
 
-from strandline.core.audit_events import Event
-from strandline.core.bounded_text import check_text
 from strandline.core.errors import NoSuchFollower, RefusedError, TermPassed, UsageError
-from strandline.core.replication import OnLag
+from strandline.core.records.audit_events import Event
+from strandline.core.sites.replication import OnLag
+from strandline.core.text.bounded_text import check_text
 from strandline.core.types import Dataset, DatasetId, DatasetUuid, Seq, ShardId
 from strandline.ledger import audit
 from strandline.ledger.deliver.sinks import seq_or_none
@@ -28,13 +28,14 @@ from strandline.ledger.ingest import sequence
 from strandline.ledger.maintain import floors
 from strandline.ledger.receive.tokens import TokenId
 from strandline.ledger.replicate import follower_numbers
+from strandline.ledger.schema.core import dataset
 from strandline.ledger.schema.replicate import follower, follower_mark, follower_seal, site
 
 FollowerId = NewType("FollowerId", int)
 
 
 @dataclass(frozen=True, slots=True)
-class Follower:
+class RegisteredFollower:
     id: FollowerId
     name: str
     token: TokenId | None  # the first token of its line
@@ -67,10 +68,21 @@ class NewFollower:
     drop_after: timedelta | None = None
 
 
-def _follower(row: Any) -> Follower:
-    only = None if row.datasets is None else tuple(map(DatasetUuid, json.loads(row.datasets)))
+def _follower(connection: sa.Connection, row: Any) -> RegisteredFollower:
+    only = None if row.datasets is None else _with_namesakes(connection, json.loads(row.datasets))
     bound = None if row.drop_after_seconds is None else timedelta(seconds=row.drop_after_seconds)
-    return from_row(Follower, row, token=row.token_id, datasets=only, on_lag=OnLag(row.on_lag), drop_after=bound)
+    return from_row(
+        RegisteredFollower, row, token=row.token_id, datasets=only, on_lag=OnLag(row.on_lag), drop_after=bound
+    )
+
+
+def _with_namesakes(connection: sa.Connection, chosen: Sequence[str]) -> tuple[DatasetUuid, ...]:
+    """Those, and what was made again under their names after they were dropped: the follower's token has the names, so
+    it is offered that, too, and retention has to wait for it."""
+    names = sa.select(dataset.c.name).where(dataset.c.uuid.in_(chosen))
+    again = sa.select(dataset.c.uuid).where(dataset.c.dropped_at.is_(None), dataset.c.name.in_(names))
+    found = {*chosen, *connection.execute(again).scalars()}
+    return tuple(map(DatasetUuid, sorted(found)))
 
 
 def term(connection: sa.Connection) -> int:
@@ -83,7 +95,7 @@ def check_name(name: str) -> str:
     return check_text("the follower's name", name)
 
 
-def add(connection: sa.Connection, new: NewFollower) -> Follower:
+def add(connection: sa.Connection, new: NewFollower) -> RegisteredFollower:
     """Locks the datasets that it follows, as a new sink does: a retention run that does not
     see the new follower has finished, or fails."""
     check_name(new.name)
@@ -102,11 +114,11 @@ def add(connection: sa.Connection, new: NewFollower) -> Follower:
     own = (follower.c.name == new.name, follower.c.removed_at.is_(None), follower.c.token_id.is_(None))
     made = connection.execute(follower.update().where(*own).values(**chosen).returning(follower)).one_or_none()
     if made is None:
-        number = follower_numbers.give_free(connection) if new.datasets is None else None
+        number = follower_numbers.take_free_number(connection) if new.datasets is None else None
         made = _insert(connection, new.name, chosen | {"site_number": number})
     if made is None:
         raise _taken(new.name)
-    return _follower(made)
+    return _follower(connection, made)
 
 
 def _lock_followed(connection: sa.Connection, only: Collection[DatasetUuid] | None) -> None:
@@ -118,8 +130,8 @@ def _lock_followed(connection: sa.Connection, only: Collection[DatasetUuid] | No
 def add_forgotten(connection: sa.Connection, name: str) -> bool:
     """A follower that tables record and the ledger does not know: what it lacks is kept until a person adds it again,
     which gives it a token, or removes it. False if the ledger has it."""
-    chosen = {"token_id": None, "datasets": None, "on_lag": OnLag.HOLD.value, "drop_after_seconds": None}
-    return _insert(connection, name, chosen) is not None
+    nothing = {"token_id": None, "datasets": None, "on_lag": OnLag.HOLD.value, "drop_after_seconds": None}
+    return _insert(connection, name, nothing) is not None
 
 
 def _insert(connection: sa.Connection, name: str, chosen: Mapping[str, object]) -> Any | None:
@@ -141,23 +153,22 @@ def _taken(name: str) -> RefusedError:
 _LIVE = sa.select(follower).where(follower.c.removed_at.is_(None))
 
 
-def list_followers(connection: sa.Connection) -> list[Follower]:
+def list_followers(connection: sa.Connection) -> list[RegisteredFollower]:
     """By name, without removed ones."""
-    return [_follower(r) for r in connection.execute(_LIVE.order_by(follower.c.name))]
+    return [_follower(connection, r) for r in connection.execute(_LIVE.order_by(follower.c.name))]
 
 
-def get(connection: sa.Connection, name: str) -> Follower:
-    row = connection.execute(_LIVE.where(follower.c.name == name)).one_or_none()
-    if row is None:
+def get(connection: sa.Connection, name: str) -> RegisteredFollower:
+    if (row := connection.execute(_LIVE.where(follower.c.name == name)).one_or_none()) is None:
         known = ", ".join(f.name for f in list_followers(connection)) or "none yet"
         raise NoSuchFollower(f"there is no follower {name}", hint=f"Followers here: {known}.")
-    return _follower(row)
+    return _follower(connection, row)
 
 
-def of_token(connection: sa.Connection, owner: TokenId) -> Follower | None:
+def of_token(connection: sa.Connection, owner: TokenId) -> RegisteredFollower | None:
     """The follower that a token was made for, or that a token of its line was."""
     row = connection.execute(_LIVE.where(follower.c.token_id == owner)).one_or_none()
-    return None if row is None else _follower(row)
+    return None if row is None else _follower(connection, row)
 
 
 def list_tokens_of_removed(connection: sa.Connection, name: str) -> list[TokenId]:
@@ -166,8 +177,14 @@ def list_tokens_of_removed(connection: sa.Connection, name: str) -> list[TokenId
     return [TokenId(n) for n in connection.execute(sa.select(follower.c.token_id).where(*gone)).scalars()]
 
 
-def of_dataset(connection: sa.Connection, of: Dataset) -> list[Follower]:
+def of_dataset(connection: sa.Connection, of: Dataset) -> list[RegisteredFollower]:
     return [f for f in list_followers(connection) if f.follows(of.uuid)]
+
+
+def of_name(connection: sa.Connection, name: str) -> list[RegisteredFollower]:
+    """Those that follow a dataset of this name, once it is made."""
+    had = set(connection.execute(sa.select(dataset.c.uuid).where(dataset.c.name == name)).scalars())
+    return [f for f in list_followers(connection) if f.datasets is None or had.intersection(f.datasets)]
 
 
 def begin_removal(connection: sa.Connection, name: str) -> None:
@@ -175,7 +192,7 @@ def begin_removal(connection: sa.Connection, name: str) -> None:
     connection.execute(follower.update().where(follower.c.id == get(connection, name).id).values(leaving=True))
 
 
-def remove(connection: sa.Connection, found: Follower) -> None:
+def remove(connection: sa.Connection, found: RegisteredFollower) -> None:
     """From now on it holds nothing. What it has stays where it is."""
     connection.execute(
         follower.update().where(follower.c.id == found.id).values(removed_at=utc_now(), waited_for=False, member=False)
@@ -196,7 +213,7 @@ def remove_all(connection: sa.Connection) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Acknowledgement:
     """What a follower says about itself."""
 
     term: int
@@ -206,7 +223,7 @@ class Told:
     number: int | None = None  # of the site; None: it has none
 
 
-def acknowledge(connection: sa.Connection, found: Follower, told: Told) -> Follower:
+def acknowledge(connection: sa.Connection, found: RegisteredFollower, told: Acknowledgement) -> RegisteredFollower:
     """Records how far the follower is, forward only, and returns it: a site that was made again begins anew. Datasets
     and shards that it does not follow are ignored. Raises TermPassed if it was told in another term, RefusedError for
     numbers that nobody has taken yet, and for a site in whose place another one follows since."""
@@ -237,7 +254,7 @@ def acknowledge(connection: sa.Connection, found: Follower, told: Told) -> Follo
     return found
 
 
-def _as_instance(connection: sa.Connection, found: Follower, instance: str) -> Follower:
+def _as_instance(connection: sa.Connection, found: RegisteredFollower, instance: str) -> RegisteredFollower:
     if found.instance == instance:
         return found
     live = (follower.c.id == found.id, follower.c.removed_at.is_(None))
@@ -255,7 +272,7 @@ def _as_instance(connection: sa.Connection, found: Follower, instance: str) -> F
     return _begin_anew(connection, found, instance)
 
 
-def _begin_anew(connection: sa.Connection, found: Follower, instance: str) -> Follower:
+def _begin_anew(connection: sa.Connection, found: RegisteredFollower, instance: str) -> RegisteredFollower:
     """The site was made again, with the token and the number of the one before, and may have nothing: it takes that
     one's place as a follower that has told nothing, is no member, and holds everything."""
     _lock_followed(connection, found.datasets)
@@ -269,10 +286,10 @@ def _begin_anew(connection: sa.Connection, found: Follower, instance: str) -> Fo
     if made is None:
         raise _changed(found)
     audit.record(connection, Event.FOLLOWER_BEGAN_ANEW, follower=found.name, site_number=found.site_number)
-    return _follower(made)
+    return _follower(connection, made)
 
 
-def _changed(found: Follower) -> RefusedError:
+def _changed(found: RegisteredFollower) -> RefusedError:
     return RefusedError(f"follower {found.name} was changed at the leader just now", hint="It tries again.")
 
 
@@ -298,7 +315,7 @@ def _raise(
 class FollowerProgress:
     """How far a follower has everything of one dataset."""
 
-    follower: Follower
+    follower: RegisteredFollower
     number: Seq | None  # None: it may lack the very first row
     held_since: datetime | None  # since when retention waits for it
     dropped_upto: Seq | None  # a rule has deleted rows up to here that it did not have
@@ -325,7 +342,7 @@ def certain(connection: sa.Connection, of: Dataset) -> dict[str, Seq | None]:
     return {p.follower.title: p.number for p in list_progress(connection, of)}
 
 
-def highest_mark(connection: sa.Connection, of: DatasetId) -> Seq | None:
+def highest_applied(connection: sa.Connection, of: DatasetId) -> Seq | None:
     """The highest sequence number of the dataset that any follower has passed, in whatever term."""
     live = sa.select(follower.c.id).where(follower.c.removed_at.is_(None))
     passed = sa.union_all(

@@ -14,10 +14,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from strandline.core import failpoints
-from strandline.core.audit_events import Event
-from strandline.core.cuts import NumberedCut
-from strandline.core.errors import MarkMoved, TermPassed
-from strandline.core.replication import FIRST_TERM, Cut, Item, Offer
+from strandline.core.errors import TermPassed, WatermarkMoved
+from strandline.core.records.audit_events import Event
+from strandline.core.sites.replication import FIRST_TERM, Item, Offer, TakeoverCut
+from strandline.core.sites.takeover_cuts import NumberedCut
+from strandline.core.sites.terms import term_of
 from strandline.core.types import (
     SEQ_MAX,
     BlockHead,
@@ -36,6 +37,7 @@ from strandline.core.types import (
 from strandline.ledger import audit
 from strandline.ledger.engine import Ledger, slices, upsert, utc_now
 from strandline.ledger.ingest import blocks, datasets, sequence
+from strandline.ledger.receive import announced_bodies
 from strandline.ledger.replicate import cuts, item_ranges, sites
 from strandline.ledger.schema.core import block, dataset
 from strandline.ledger.schema.replicate import followed_dataset
@@ -57,12 +59,21 @@ def epoch_of(fence: Fence) -> int:
 class Followed:
     dataset: Dataset
     bound: Seq  # every item of the leader up to here is recorded; 0: nothing
-    witnessed: (
-        Seq | None
-    )  # where the witness was when the ledger was behind it: there is no seal; None: it is not behind
-    leader_seal: Seq | None
-    offered_at: datetime | None
+    # Where the witness was when the ledger was behind it: there is no seal; None: it is not behind.
+    witnessed: Seq | None
+    leader_seal: Seq | None  # as it said last; None: it has sealed nothing, or nobody knows
+    offered_at: datetime | None  # None: it says nothing of the dataset now
     term: int  # of the last leader whose cut is recorded, or in which the dataset was made
+
+    @property
+    def is_told(self) -> bool:
+        return self.offered_at is not None
+
+    @property
+    def reached_term(self) -> int:
+        """The highest term that this site has followed a leader of, whatever became of its ledger: the witness has a
+        number of it. A leader of a lower one would give the site rows that were given up, and a seal that is lower."""
+        return self.term if self.witnessed is None else max(self.term, term_of(self.witnessed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +81,7 @@ class OpenItem:
     block: Reserved | Staged
     offered_rows: int | None  # how many rows the leader has counted in it
     ranges: tuple[SeqRange, ...]  # where a purge deleted rows
-    cut: Cut | None = None
+    cut: TakeoverCut | None = None
 
     @property
     def head(self) -> BlockHead:
@@ -144,7 +155,7 @@ def catch_up(connection: sa.Connection, id: DatasetId, upto: Seq, *, epoch: int)
     if any(b.head.rows.lo <= upto for b in blocks.open_blocks(connection, id)):
         return False
     values = {"witnessed": None, "leader_seal": max(int(upto), found.leader_seal or 0) or None}
-    if found.bound < found.witnessed and found.bound < (values["leader_seal"] or 0):
+    if found.bound < found.witnessed and found.bound < (found.leader_seal or 0):
         return False  # an offer that was recorded meanwhile says that the leader has more
     connection.execute(followed_dataset.update().where(followed_dataset.c.dataset_id == id).values(**values))
     return True
@@ -156,13 +167,13 @@ def catch_up(connection: sa.Connection, id: DatasetId, upto: Seq, *, epoch: int)
 def record(ledger: Ledger, witness: Witness, offers: Sequence[Offer]) -> list[DatasetUuid]:
     """Records the items of each offer that begins at its dataset's bound. Returns the datasets of these offers: a late
     or repeated one changes nothing. A cut in it moves the dataset to the term of that cut, settles nothing, and ends
-    whoever still applies what it cuts out. Raises `ResyncNeeded`, `MarkMoved` for an offer of another lake, and
+    whoever still applies what it cuts out. Raises `ResyncNeeded`, `WatermarkMoved` for an offer of another lake, and
     `TermPassed` for one of a term that is over, RefusedError at a site that leads, or is about to."""
     with ledger.write() as connection:
         counter = sequence.lock(connection)
         sites.check_follows(connection)
         if wrong := next((o for o in offers if o.lake != counter.lake), None):
-            raise MarkMoved(
+            raise WatermarkMoved(
                 f"the leader offers items of lake {wrong.lake}; this site follows {counter.lake}",
                 hint="Nothing was recorded. `strandline replication status` shows both sites.",
             )
@@ -186,6 +197,7 @@ def record(ledger: Ledger, witness: Witness, offers: Sequence[Offer]) -> list[Da
                 if item.cut is not None:
                     cuts.fence_cut_out(connection, followed.dataset.id, NumberedCut(item.lo, item.cut))
             _move_bound(connection, followed, offer)
+            announced_bodies.keep_hold(connection, followed.dataset.id, offer.receiver_hold)
         if any(i.cut is not None for _, o in new for i in o.items):
             sites.raise_term(connection, min(f.term for f in list_followed(connection)))
     failpoints.hit("record.after_commit")
@@ -194,10 +206,10 @@ def record(ledger: Ledger, witness: Witness, offers: Sequence[Offer]) -> list[Da
 
 def check_term(followed: Followed, offered: int) -> None:
     """Raises `TermPassed` if the site has recorded the cut of a later leader than the one that offers."""
-    if offered < followed.term:
+    if offered < followed.reached_term:
         raise TermPassed(
             f"{followed.dataset.name}: the leader that this site asks leads in term {offered}, and this site has "
-            f"recorded that another one took over in term {followed.term}",
+            f"recorded that another one took over in term {followed.reached_term}",
             hint="Nothing was recorded. `strandline rejoin LEADER` names the leader of that term.",
         )
 
@@ -270,7 +282,7 @@ def _move_bound(connection: sa.Connection, followed: Followed, offer: Offer) -> 
         followed_dataset.update().where(own, followed_dataset.c.bound == offer.after).values(**values)
     )
     if moved.rowcount != 1:
-        raise MarkMoved(f"{followed.dataset.name}: another process recorded an offer meanwhile", hint="Try again.")
+        raise WatermarkMoved(f"{followed.dataset.name}: another process recorded an offer meanwhile", hint="Try again.")
 
 
 # --- items -----------------------------------------------------------------------------------------------------------
@@ -301,7 +313,7 @@ def take(ledger: Ledger, found: Reserved, *, lease_seconds: float) -> Reserved |
     return blocks.take_over(ledger, found, lease_seconds=lease_seconds, above=above)
 
 
-def give_back(ledger: Ledger, held: Reserved) -> bool:
+def release_item(ledger: Ledger, held: Reserved) -> bool:
     """Lets anyone take the item at once, instead of after the lease. False if it is no longer ours."""
     return ledger.change(blocks.change_block, held.head, "reserved", held.fence, lease_until=utc_now())
 
@@ -339,16 +351,16 @@ def settle_without_rows(ledger: Ledger, witness: Witness, held: Reserved, *, row
 # --- how far ---------------------------------------------------------------------------------------------------------
 
 
-def marks(connection: sa.Connection, followed: Sequence[Dataset]) -> dict[ShardId, Seq]:
+def applied_upto(connection: sa.Connection, followed: Sequence[Dataset]) -> dict[ShardId, Seq]:
     """How far each shard is applied, by the formula of the seal over its items; purges and cuts are in every shard. 0:
     nothing is."""
     shards_max = max((d.shards for d in followed), default=0)
     ids = {d.id for d in followed}
-    found = connection.execute(_marks(shards_max)) if followed else ()
+    found = connection.execute(_applied_upto(shards_max)) if followed else ()
     return {ShardId(r.shard): Seq(r.mark or 0) for r in found if r.dataset_id in ids}
 
 
-def _marks(shards_max: int) -> sa.Select[Any]:
+def _applied_upto(shards_max: int) -> sa.Select[Any]:
     """The formula of the seal, over the items of each shard."""
     count = sa.select(sa.literal(0, sa.BigInteger).label("n")).cte("count", recursive=True)
     count = count.union_all(sa.select(count.c.n + 1).where(count.c.n + 1 < shards_max))

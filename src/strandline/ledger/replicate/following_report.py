@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from strandline.core.replication import shard_ids
+from strandline.core.sites.replication import shard_ids
 from strandline.core.types import DatasetId, Seq, ShardId
 from strandline.ledger.deliver.sinks import seq_or_none
 from strandline.ledger.ingest import blocks
@@ -34,7 +34,7 @@ def read_followed(connection: sa.Connection) -> list[FollowedShard]:
     known = following.list_followed(connection)
     if not known:
         return []
-    marks = following.marks(connection, [f.dataset for f in known])
+    marks = following.applied_upto(connection, [f.dataset for f in known])
     seals = {DatasetId(r.dataset_id): seq_or_none(r.seal) for r in connection.execute(_SEALS)}
     opened: dict[int, list[Any]] = {}
     for row in connection.execute(_OPEN):
@@ -47,6 +47,12 @@ def read_followed(connection: sa.Connection) -> list[FollowedShard]:
             own = [r for r in opened.get(id, ()) if r.shard in (shard, None)]
             found.append(_shard(f, shard, marks[shard], seals.get(id), own))
     return found
+
+
+def count_open(connection: sa.Connection) -> dict[DatasetId, int]:
+    """By dataset: how many items are recorded and not applied."""
+    query = sa.select(block.c.dataset_id, sa.func.count()).where(_IS_OPEN, block.c.offered)
+    return {DatasetId(id): count for id, count in connection.execute(query.group_by(block.c.dataset_id))}
 
 
 def _shard(f: Followed, shard: ShardId, mark: Seq, seal: Seq | None, opened: list[Any]) -> FollowedShard:

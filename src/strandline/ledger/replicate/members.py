@@ -7,12 +7,12 @@ from collections.abc import Collection
 
 import sqlalchemy as sa
 
-from strandline.core.arbiter import Member
+from strandline.core.sites.arbiter import Member
 from strandline.core.types import Seq
 from strandline.ledger.deliver import lanes
 from strandline.ledger.ingest import blocks, datasets
 from strandline.ledger.replicate import followers
-from strandline.ledger.replicate.followers import Follower, FollowerId
+from strandline.ledger.replicate.followers import FollowerId, RegisteredFollower
 from strandline.ledger.schema.replicate import follower
 
 # Numbered, and not removed just now. A follower that lacks a dataset cannot lead the lake.
@@ -29,7 +29,7 @@ def wait_for_all(connection: sa.Connection) -> None:
     connection.execute(follower.update().where(*_CANDIDATE, ~follower.c.waited_for).values(waited_for=True))
 
 
-def candidates(connection: sa.Connection) -> dict[Member, Follower]:
+def candidates(connection: sa.Connection) -> dict[Member, RegisteredFollower]:
     """Those that are waited for, could be members, and have said which site they are."""
     ids = {FollowerId(r.id) for r in connection.execute(sa.select(follower.c.id).where(*_CANDIDATE))}
     return {
@@ -50,7 +50,7 @@ def choose(connection: sa.Connection, before: Collection[Member], *, sinks_wait:
         if blocks.sealed(connection, d.id) is None:
             continue  # there is nothing to have
         told = {p.follower.id: p.number for p in followers.list_progress(connection, d)}
-        promised = (lanes.highest_mark(connection, d.id) if sinks_wait else None) or Seq(0)
+        promised = (lanes.highest_watermark(connection, d.id) if sinks_wait else None) or Seq(0)
         lacking |= {f.id for f in found.values() if (told.get(f.id) or Seq(0)) < promised}
         silent |= {f.id for f in found.values() if told.get(f.id) is None}
     return frozenset(m for m, f in found.items() if f.id not in lacking and (m in before or f.id not in silent))

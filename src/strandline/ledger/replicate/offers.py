@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import sqlalchemy as sa
 
-from strandline.core.cuts import NumberedCut
 from strandline.core.errors import LedgerUnreadable
-from strandline.core.replication import FIRST_TERM, Cut, ItemKind, SiteRole
-from strandline.core.terms import numbers_of
-from strandline.core.types import (
-    SEQ_MAX,
-    BlockKind,
-    Dataset,
-    DatasetId,
-    DatasetUuid,
-    Seq,
-    SeqRange,
-    ShardId,
-)
+from strandline.core.sites.replication import FIRST_TERM, SiteRole, TakeoverCut
+from strandline.core.sites.takeover_cuts import NumberedCut
+from strandline.core.sites.terms import numbers_of
+from strandline.core.types import SEQ_MAX, BlockKind, Dataset, DatasetId, DatasetUuid, ItemKind, Seq, SeqRange, ShardId
 from strandline.ledger.deliver.sinks import seq_or_none
 from strandline.ledger.engine import REBUILD_HINT, rows_with
-from strandline.ledger.ingest import blocks, datasets
+from strandline.ledger.ingest import blocks, datasets, restored_blocks
 from strandline.ledger.replicate import item_ranges, sites
 from strandline.ledger.replicate.cuts import settled_cuts
 from strandline.ledger.schema.core import block, dataset, sequence
 from strandline.ledger.schema.maintain import floor
+from strandline.ledger.schema.receive import receive_hold
 from strandline.ledger.schema.replicate import site
+
+# That are new to the follower in one answer, and as many with something new: the leader reads a table for each.
+DATASETS_MAX = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +41,7 @@ class SettledBlock:
     batch_id: str
     digest: str | None
     ranges: tuple[SeqRange, ...]
-    cut: Cut | None = None
+    cut: TakeoverCut | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +55,7 @@ class SettledItems:
     blocks: tuple[SettledBlock, ...]
     sealed: Seq | None
     floor: Seq | None
+    receiver_hold: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +64,11 @@ class LeaderState:
 
     lake: str
     term: int
-    unknown: tuple[Dataset, ...]  # those that the follower did not name
+    unknown: tuple[Dataset, ...]  # the first of those that the follower did not name
     dropped: tuple[DatasetUuid, ...]  # of those that it named
     # By dataset that the follower named. One that waits for its resync is left out: its seal may have been higher.
     seals: Mapping[DatasetUuid, Seq | None]
-    news: tuple[SettledItems, ...]  # of datasets that have something behind the follower's bound
+    news: tuple[SettledItems, ...]  # of the first datasets that have something behind the follower's bound
     datasets: tuple[DatasetUuid, ...] = ()  # all that it may see
     # Settled cuts, of datasets that have one of this term: it has them of all terms before, too.
     cuts: Mapping[DatasetId, tuple[NumberedCut, ...]] = field(default_factory=dict)
@@ -97,10 +95,13 @@ def read_state(
         sites.check_offers(connection)
     visible = {r.uuid: r for r in rows if r.uuid is not None and (only is None or r.name in only)}
     new = {uuid for uuid, r in visible.items() if r.sealed is not None and r.sealed > after.get(uuid, 0)}
-    unknown = {uuid for uuid in visible if uuid not in after}
+    unknown = set(islice((uuid for uuid in visible if uuid not in after), DATASETS_MAX))
+    # Those that the follower is furthest behind with; it asks again for the others.
+    behind = (uuid for uuid in new if uuid in after or uuid in unknown)
+    new = set(heapq.nsmallest(DATASETS_MAX, behind, key=lambda uuid: (after.get(uuid, 0), uuid)))
     known = {d.uuid: d for d in datasets.list_datasets(connection)} if new or unknown else {}
     news = [
-        _items(connection, known[uuid], after.get(uuid, Seq(0)), _reached(r), items_max)
+        _items(connection, known[uuid], after.get(uuid, Seq(0)), _offer_bound(r), items_max)
         for uuid, r in visible.items()
         if uuid in new
     ]
@@ -119,10 +120,11 @@ def _cuts(connection: sa.Connection, term: int) -> dict[DatasetId, tuple[Numbere
 
 
 @dataclass(frozen=True, slots=True)
-class _Reached:
+class _OfferBound:
     sealed: Seq | None
     below: int  # the first sequence number of the lowest open block
     floor: Seq | None
+    receiver_hold: str | None
 
 
 # One row for each live dataset, in the order of names; one with only lake and term if there is none.
@@ -137,19 +139,21 @@ _STATE = (
         blocks.sealed_of(dataset.c.id).scalar_subquery().label("sealed"),
         blocks.first_open_of(dataset.c.id).scalar_subquery().label("below"),
         floor.c.floor,
-        sa.exists(blocks.postponed_of(dataset.c.id)).label("is_postponed"),
+        receive_hold.c.reason.label("receiver_hold"),
+        restored_blocks.has_postponed(dataset.c.id).label("is_postponed"),
     )
     .select_from(sequence)
     .join(site, sa.true())
     .join(dataset, dataset.c.dropped_at.is_(None), isouter=True)
     .join(floor, floor.c.dataset_id == dataset.c.id, isouter=True)
+    .join(receive_hold, receive_hold.c.dataset_id == dataset.c.id, isouter=True)
     .order_by(dataset.c.name)
 )
 
 
-def _reached(row: Any) -> _Reached:
+def _offer_bound(row: Any) -> _OfferBound:
     below = SEQ_MAX if row.below is None else int(row.below)
-    return _Reached(seq_or_none(row.sealed), below, seq_or_none(row.floor or None))
+    return _OfferBound(seq_or_none(row.sealed), below, seq_or_none(row.floor or None), row.receiver_hold)
 
 
 _COLUMNS = (
@@ -171,7 +175,7 @@ _RECOVERED = _SETTLED.where(block.c.kind == sa.literal_column("'recovered'"))
 _OWN = _SETTLED.where(block.c.kind != sa.literal_column("'recovered'")).limit(sa.bindparam("most"))
 
 
-def _items(connection: sa.Connection, of: Dataset, after: Seq, at: _Reached, items_max: int) -> SettledItems:
+def _items(connection: sa.Connection, of: Dataset, after: Seq, at: _OfferBound, items_max: int) -> SettledItems:
     """One block more than `items_max` is read: what lies before it is complete."""
     bounds = {"dataset": of.id, "after": after, "below": at.below}
     own = list(map(_settled, connection.execute(_OWN, {**bounds, "most": items_max + 1})))
@@ -179,7 +183,7 @@ def _items(connection: sa.Connection, of: Dataset, after: Seq, at: _Reached, ite
     complete_to = at.below - 1
     if len(own) > items_max:
         complete_to = min(complete_to, own.pop().rows.lo - 1)
-    return SettledItems(of, after, Seq(complete_to), (*own, *recovered), at.sealed, at.floor)
+    return SettledItems(of, after, Seq(complete_to), (*own, *recovered), at.sealed, at.floor, at.receiver_hold)
 
 
 def _settled(row: Any) -> SettledBlock:

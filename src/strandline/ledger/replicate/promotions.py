@@ -4,18 +4,18 @@ leader. The rules are those of docs/adr/0071.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 
 import sqlalchemy as sa
 
 from strandline.core import failpoints
-from strandline.core.audit_events import Event
-from strandline.core.cuts import NumberedCut
-from strandline.core.errors import MarkMoved, RefusedError
-from strandline.core.replication import Cut, SiteRole
-from strandline.core.terms import numbers_of
+from strandline.core.errors import RefusedError, WatermarkMoved
+from strandline.core.records.audit_events import Event
+from strandline.core.sites.replication import SiteRole, TakeoverCut
+from strandline.core.sites.takeover_cuts import NumberedCut
+from strandline.core.sites.terms import numbers_of
 from strandline.core.types import (
     Block,
     BlockHead,
@@ -33,13 +33,23 @@ from strandline.ledger import audit
 from strandline.ledger.deliver import losses
 from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.ingest import blocks, datasets, purge_items, sequence
-from strandline.ledger.receive import ended_batches
-from strandline.ledger.replicate import cuts, following, item_ranges, sites
+from strandline.ledger.receive import announced_bodies, ended_batches, receive_holds
+from strandline.ledger.replicate import (
+    cuts,
+    following,
+    item_ranges,
+    leader_contact,
+    leader_sinks,
+    promotion_claims,
+    seen_terms,
+    sites,
+)
 from strandline.ledger.replicate.cuts import OpenCut, PreparedCut
+from strandline.ledger.replicate.following import Followed
 from strandline.ledger.replicate.sites import Site
 from strandline.ledger.schema.core import block
 from strandline.ledger.schema.replicate import followed_dataset, site
-from strandline.ledger.witness import Mark, Witness, behind
+from strandline.ledger.witness import Witness, WitnessRecord, behind
 
 ASIDE_REASON = (
     "another site led since it came; `strandline rejoin` copied it to files then: discard it if they were ingested"
@@ -59,35 +69,58 @@ class GivenUp:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Lack:
+    """What others may have of a dataset, and this site has not, as far as this site was told."""
+
+    dataset: str
+    sealed: Seq | None
+    leader_sealed: Seq | None  # as the leader said last; None: it has said nothing
+    sinks: tuple[tuple[str, Seq], ...]  # the old leader's sinks that have rows above `sealed`, and up to where
+
+    @property
+    def is_known(self) -> bool:
+        """Whether anything is known to be missing. What the leader took since it answered last is never known."""
+        return bool(self.sinks) or (self.leader_sealed or 0) > (self.sealed or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class PromotionState:
     """How far a follower is, as its promotion sees it."""
 
     site: Site
     terms: dict[str, int]  # by dataset: that of the last leader whose cut it has recorded
     behind: tuple[str, ...]  # datasets whose ledger is behind: they have no seal
     seals: dict[str, Seq | None]
-    staged: tuple[tuple[Dataset, Staged], ...]  # without what a recorded cut cuts out: nobody publishes that
+    staged: tuple[tuple[Dataset, Staged], ...]  # of all datasets, without what a recorded cut cuts out
     cuts: tuple[tuple[Dataset, OpenCut], ...]
     given_up: tuple[GivenUp, ...]  # what would be, if the promotion came now
     purged: tuple[Dataset, ...]  # those that have purges which would be given up
     claim: str | None = None  # by which the record names this promotion and no other; None: none has begun
+    by_force: bool = False  # the promotion that has begun is by force
+    lacks: tuple[Lack, ...] = ()  # by dataset
+    answered_at: datetime | None = None  # when the leader last answered; None: never
+    heard_term: int = 0  # the highest that this site has heard of
 
 
-def read(connection: sa.Connection) -> Standing:
+def read(connection: sa.Connection) -> PromotionState:
     """`connection` must be one of `read_at_once`."""
     followed = following.list_followed(connection)
     named = {f.dataset.id: f.dataset for f in followed}
-    opened = [b for b in blocks.open_blocks(connection) if b.head.dataset in named]
+    everything = blocks.open_blocks(connection)
+    opened = [b for b in everything if b.head.dataset in named]
+    # A dataset that the leader has never heard of is not followed, and comes along all the same.
+    known = {d.id: d for d in datasets.list_datasets(connection)}
+    staged = [b for b in everything if isinstance(b, Staged) and b.head.dataset in known]
     recorded = [(d, c) for d in named.values() for c in cuts.open_cuts(connection, d.id)]
     settled = {c.block.head.id for _, c in recorded}
     out = {h.id for d, c in recorded for h in cuts.blocks_out(connection, d.id, c.at)}
     here = sites.get(connection)
-    return Standing(
+    return PromotionState(
         site=here,
         terms={f.dataset.name: f.term for f in followed},
         behind=tuple(f.dataset.name for f in followed if f.witnessed is not None),
         seals={d.name: blocks.sealed(connection, d.id) for d in named.values()},
-        staged=tuple((named[b.head.dataset], b) for b in opened if isinstance(b, Staged) and b.head.id not in out),
+        staged=tuple((known[b.head.dataset], b) for b in staged if b.head.id not in out),
         cuts=tuple(recorded),
         given_up=tuple(
             _given_up(connection, named[b.head.dataset], b.head)
@@ -95,7 +128,11 @@ def read(connection: sa.Connection) -> Standing:
             if isinstance(b, Reserved) and b.head.id not in settled | out
         ),
         purged=tuple(named[id] for id in sorted(_purges_open(opened, out))),
-        claim=None if here.promoting_term is None else _claim(connection),
+        claim=None if here.promoting_term is None else promotion_claims.begun(connection).get("claim"),
+        by_force=here.promoting_term is not None and bool(promotion_claims.begun(connection).get("by_force")),
+        lacks=tuple(_lack(connection, f) for f in followed),
+        answered_at=leader_contact.get(connection).answered_at,
+        heard_term=seen_terms.get(connection),
     )
 
 
@@ -103,9 +140,11 @@ def _purges_open(opened: Iterable[Block], out: Collection[BlockId]) -> set[Datas
     return {b.head.dataset for b in opened if b.head.item is ItemKind.PURGE and b.head.id not in out}
 
 
-def _claim(connection: sa.Connection) -> str | None:
-    begun = audit.newest(connection, Event.PROMOTION_BEGUN)
-    return None if begun is None else begun.detail.get("claim")
+def _lack(connection: sa.Connection, of: Followed) -> Lack:
+    sealed, told = blocks.sealed(connection, of.dataset.id), leader_sinks.list_all(connection)
+    ahead = [(s.name, s.number) for s in told if s.dataset == of.dataset.uuid and s.number is not None]
+    above = tuple((n, upto) for n, upto in ahead if upto > (sealed or 0))
+    return Lack(of.dataset.name, sealed, of.leader_seal, above)
 
 
 def _given_up(connection: sa.Connection, of: Dataset, head: BlockHead) -> GivenUp:
@@ -113,42 +152,14 @@ def _given_up(connection: sa.Connection, of: Dataset, head: BlockHead) -> GivenU
     return GivenUp(of.name, head.rows, head.item, head.batch_id, rows)
 
 
+def led_in(connection: sa.Connection, id: DatasetId, term: int) -> bool:
+    """Whether this site has given numbers of the term to batches of the dataset."""
+    rows = numbers_of(term)
+    own = (block.c.dataset_id == id, ~block.c.offered, block.c.lo.between(rows.lo, rows.hi))
+    return connection.execute(sa.select(block.c.id).where(*own).limit(1)).first() is not None
+
+
 # --- before it leads -------------------------------------------------------------------------------------------------
-
-
-def begin(ledger: Ledger, seen_term: int) -> None:
-    """Stores the term that the promotion replaces, and by what the arbiter's record shall name this promotion: a site
-    that was given the same number by mistake may begin one at the same time."""
-    with ledger.write() as connection:
-        _set(connection, promoting_term=seen_term)
-        audit.record(connection, Event.PROMOTION_BEGUN, replaces=seen_term, claim=uuid.uuid4().hex)
-    failpoints.hit("promote.after_begin")
-
-
-def claim(ledger: Ledger, term: int) -> None:
-    """The term is ours. From now on the site records and stages nothing of its old leader. Raises `MarkMoved` if it has
-    followed another leader meanwhile."""
-    with ledger.write() as connection:
-        sequence.lock(connection)
-        found = sites.get(connection)
-        if found.promoting_term is None or found.term >= term:
-            raise MarkMoved(
-                "this site has followed another leader meanwhile", hint="See `strandline replication status`."
-            )
-        _set(connection, claimed_term=term)
-        audit.record(connection, Event.TERM_TAKEN, term=term, replaces=found.promoting_term)
-    failpoints.hit("promote.after_claim")
-
-
-def end(ledger: Ledger, why: str) -> None:
-    """The site follows as before: a promotion changes nothing before it leads."""
-    with ledger.write() as connection:
-        sequence.lock(connection)
-        found = sites.get(connection)
-        if found.promoting_term is None:
-            return
-        _set(connection, promoting_term=None, claimed_term=None)
-        audit.record(connection, Event.PROMOTION_ENDED, replaces=found.promoting_term, reason=why)
 
 
 def resume(ledger: Ledger, witness: Witness) -> None:
@@ -160,21 +171,15 @@ def resume(ledger: Ledger, witness: Witness) -> None:
             sequence.move(connection, last=mark.highest, epoch=counter.epoch)
 
 
-def check_none_under_way(connection: sa.Connection, mark: Mark) -> None:
+def check_none_under_way(connection: sa.Connection, mark: WitnessRecord) -> None:
     """Raises RefusedError if the witness is ahead because a promotion died before its transaction: then the ledger is
     not behind, and only the promotion may go on."""
     found = sites.get(connection)
     if found.follows and found.claimed_term is not None and mark.term == found.claimed_term:
         raise RefusedError(
             f"this site is about to lead in term {found.claimed_term}, and its promotion was interrupted",
-            hint="`strandline promote` goes on with it.",
+            hint="Run `strandline promote` to finish it.",
         )
-
-
-def _set(connection: sa.Connection, **values: int | str | None) -> None:
-    changed = connection.execute(site.update().where(site.c.role == SiteRole.FOLLOWER.value).values(**values))
-    if changed.rowcount != 1:
-        raise MarkMoved("this site leads by now", hint="See `strandline replication status`.")
 
 
 # --- the transaction -------------------------------------------------------------------------------------------------
@@ -189,6 +194,8 @@ class Led:
     given_up: tuple[GivenUp, ...]
     sinks_left: tuple[str, ...] = ()  # sinks of the old leader whose datasets are not here: nobody goes on with them
     bodies_aside: tuple[tuple[str, int], ...] = ()  # by dataset: bodies from when this site led before
+    receivers_on_hold: Mapping[str, str] = field(default_factory=dict)  # by dataset, with the reason
+    lacks: tuple[Lack, ...] | None = None  # of a promotion by force; None: of any other, which needs none
 
 
 def lead(
@@ -206,17 +213,22 @@ def lead(
 
     `prepared` are the recorded cuts whose rows are set aside and removed; `lost` are staged blocks that nobody can
     publish; `fenced` are the epochs of tables with purges that are given up, raised before; `take_over_sinks` makes the
-    old leader's sinks ours, and returns the names of those that it left. Raises `MarkMoved` if something was staged or
-    recorded meanwhile, and `ResyncNeeded`."""
+    old leader's sinks ours, and returns the names of those that it left. Raises `WatermarkMoved` if something was
+    staged or recorded meanwhile, and `ResyncNeeded`."""
     with ledger.write() as connection:
         counter = sequence.lock(connection)
         here = sites.get(connection)
         if here.claimed_term != term:
-            raise MarkMoved(
+            raise WatermarkMoved(
                 f"this site has abandoned the promotion to term {term}", hint="See `strandline replication status`."
             )
-        _check_witness(witness.read(), counter, term)
+        taken = _check_witness(witness.read(), counter, term)
         known = sorted(datasets.list_datasets(connection), key=lambda d: d.id)
+        # Of the last leader whose cut is recorded; a dataset that is not followed was made here, in a term before.
+        replaces = {d.id: here.term for d in known} | {
+            f.dataset.id: f.term for f in following.list_followed(connection)
+        }
+        lacks = tuple(_lack(connection, f) for f in following.list_followed(connection))
         _check_ready(connection, known, prepared, lost)
         _check_fenced(connection, counter.epoch, prepared, fenced)
         # Before recorded cuts are settled: what lies above the seal is what other sites may have otherwise.
@@ -229,34 +241,41 @@ def lead(
             if deleted_in := _purges_begun(connection, d):
                 begun.append((d, deleted_in))
             given_up += _give_up(connection, d, number)
-            cut = Cut(term, above[d.id], _keeps(connection, d, above[d.id]))
+            cut = TakeoverCut(term, above[d.id], _keeps(connection, d, above[d.id]), replaces[d.id])
             cuts.insert(connection, d.id, number, cut)
             made.append((d.name, NumberedCut(number, cut)))
             # A site that follows receives nothing: these are bodies that it had when it led before, and that `rejoin`
             # copied to files. Whoever ingested the files would have the rows twice.
             if bodies := ended_batches.set_all_aside(connection, d.id, ASIDE_REASON):
                 aside.append((d.name, bodies))
+            announced_bodies.hold_unknown(connection, d.id)
         for n, (d, ranges) in enumerate(begun):
             purge_items.insert_begun(connection, d.id, Seq(first + len(known) + n), ranges)
-        last = first + max(0, len(known) - 1) + len(begun)
+        # An attempt that died may have taken more: a dataset was dropped since.
+        last = max(first + max(0, len(known) - 1) + len(begun), taken)
         failpoints.hit("promote.before_witness")
         # Nobody else writes it: all who do hold the counter's lock.
-        witness.replace(Mark(counter.lake, last, SiteRole.LEADER, term))
+        by_force = bool(promotion_claims.begun(connection).get("by_force"))
+        witness.replace(WitnessRecord(counter.lake, last, SiteRole.LEADER, term))
         failpoints.hit("promote.after_witness")
         sequence.move(connection, last=last, epoch=epoch)
         _become_leader(connection, here, term)
         left = tuple(take_over_sinks(connection))
-        led = Led(term, tuple(made), tuple(given_up), left, tuple(aside))
+        held = receive_holds.list_holds(connection)
+        holding = {d.name: held[d.id] for d in known if d.id in held}
+        led = Led(term, tuple(made), tuple(given_up), left, tuple(aside), holding, lacks if by_force else None)
         _say(connection, here, led)
     failpoints.hit("promote.after_commit")
     return led
 
 
-def _check_witness(mark: Mark, counter: sequence.Counter, term: int) -> None:
+def _check_witness(mark: WitnessRecord, counter: sequence.Counter, term: int) -> int:
+    """Up to where an attempt that died before its transaction has taken numbers of the term; 0: none did."""
     mark.check_lake(counter.lake)
     died_here = mark.role is SiteRole.LEADER and mark.term == term
     if mark.highest != counter.last and not died_here:
         raise behind(mark.highest, counter.last)
+    return mark.highest if died_here else 0
 
 
 def _check_ready(
@@ -270,9 +289,9 @@ def _check_ready(
             is_staged = isinstance(found, Staged) and found.head.id not in (*lost, *out)
             if (is_cut and found.head.id not in done) or is_staged:
                 what = "a cut was recorded" if is_cut else f"block {found.head.rows} was staged"
-                raise MarkMoved(f"{d.name}: {what} meanwhile", hint="Try again.")
+                raise WatermarkMoved(f"{d.name}: {what} meanwhile", hint="Try again.")
     if any(f.witnessed is not None for f in following.list_followed(connection)):
-        raise MarkMoved("the ledger was found to be behind meanwhile", hint="Try again.")
+        raise WatermarkMoved("the ledger was found to be behind meanwhile", hint="Try again.")
 
 
 def _check_fenced(
@@ -281,7 +300,7 @@ def _check_fenced(
     """Whoever carries out a purge that is given up has an epoch of the ledger up to now: no higher than `known`."""
     out = {head.id for p in prepared for head in cuts.blocks_out(connection, p.dataset.id, p.at)}
     if any(fenced.get(id, 0) <= known for id in _purges_open(blocks.open_blocks(connection), out)):
-        raise MarkMoved("the epoch was raised, or a purge was recorded, meanwhile", hint="Try again.")
+        raise WatermarkMoved("the epoch was raised, or a purge was recorded, meanwhile", hint="Try again.")
 
 
 def _purges_begun(connection: sa.Connection, of: Dataset) -> list[SeqRange]:
@@ -297,12 +316,13 @@ def _give_up(connection: sa.Connection, of: Dataset, number: Seq) -> list[GivenU
     """Whatever is open by now: recorded cuts and what they cut out are settled."""
     opened = blocks.open_blocks(connection, of.id)
     found = [_given_up(connection, of, b.head) for b in opened]
-    reason = NumberedCut(number, Cut(1, Seq(0), ())).reason
+    reason = NumberedCut(number, TakeoverCut(1, Seq(0), ())).reason
     for b in opened:
         state = "reserved" if isinstance(b, Reserved) else "staged"
         values = {"state": "abandoned", "reason": reason, "lease_until": None, "snapshot_id": None}
         if not blocks.change_block(connection, b.head, state, None, **values):
-            raise MarkMoved(f"{of.name}: block {b.head.rows} was changed meanwhile", hint="Try again.")
+            raise WatermarkMoved(f"{of.name}: block {b.head.rows} was changed meanwhile", hint="Try again.")
+    announced_bodies.withdraw(connection, of.id, [b.head.batch_id for b in opened])
     return found
 
 
@@ -334,4 +354,9 @@ def _say(connection: sa.Connection, here: Site, led: Led) -> None:
         cuts={name: int(cut.number) for name, cut in led.cuts}, given_up=len(led.given_up),
         batches=[f"{g.dataset} {g.numbers} {g.batch_id}" for g in led.given_up[:_NAMED_MAX]],
         sinks_left=list(led.sinks_left), bodies_aside=dict(led.bodies_aside),
+        receivers_on_hold=dict(led.receivers_on_hold), by_force=led.lacks is not None,
+        lacks=None if led.lacks is None else [
+            {"dataset": x.dataset, "sealed": x.sealed, "leader_sealed": x.leader_sealed, "sinks": dict(x.sinks)}
+            for x in led.lacks
+        ],
     )  # fmt: skip

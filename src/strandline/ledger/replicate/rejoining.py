@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 import sqlalchemy as sa
 
 from strandline.core import failpoints
-from strandline.core.audit_events import Event
-from strandline.core.replication import SiteRole
+from strandline.core.records.audit_events import Event
+from strandline.core.sites.replication import SiteRole
 from strandline.core.types import DatasetUuid, Seq
 from strandline.ledger import audit
 from strandline.ledger.engine import Ledger
 from strandline.ledger.ingest import blocks, datasets, sequence
-from strandline.ledger.replicate import followers, following, leader_sinks, sites
+from strandline.ledger.replicate import followers, following, leader_sinks, seen_terms, sites
 from strandline.ledger.schema.replicate import followed_dataset
 from strandline.ledger.witness import Witness
 
@@ -67,11 +67,12 @@ def become_follower(ledger: Ledger, witness: Witness, leader: NewLeader) -> Beca
                 others.append(known.name)
         if here.own_number is not None:  # the first leader has none stored, and has terms of its own all the same
             sites.take_number(connection, here.own_number)
+        heard = max(leader.term, seen_terms.get(connection))
         sites.follow(connection, leader=leader.address, token=leader.token, term=here.term)
         followers.remove_all(connection)
         leader_sinks.forget(connection)
         audit.record(
-            connection, Event.REJOINED, leader=leader.address, term=leader.term, led_in_term=here.term,
+            connection, Event.REJOINED, leader=leader.address, term=leader.term, heard=heard, led_in_term=here.term,
             bound=bound, open_blocks=opened, not_at_the_leader=others,
         )  # fmt: skip
     failpoints.hit("rejoin.after_commit")
@@ -89,13 +90,23 @@ def _follow_from(connection: sa.Connection, id: int, bound: Seq, term: int) -> N
         connection.execute(followed_dataset.insert().values(dataset_id=id, bound=bound, term=term))
 
 
+def check_may_follow(connection: sa.Connection, term: int) -> sites.Site:
+    """Whether this follower may follow the leader of the term. Raises TermPassed if the term is over here, and
+    RefusedError while a promotion has claimed a term, or at a site that leads."""
+    here = sites.check_follows(connection)
+    for known in following.list_followed(connection):
+        following.check_term(known, term)
+    return here
+
+
 def follow_another(ledger: Ledger, leader: NewLeader) -> None:
-    """A follower is pointed to another leader of its lake. Raises TermPassed for one whose term is over here."""
+    """A follower is pointed to another leader of its lake. Raises what `check_may_follow` raises."""
     with ledger.write() as connection:
-        here = sites.get(connection)
-        for known in following.list_followed(connection):
-            following.check_term(known, leader.term)
-        if (here.leader, here.leader_token) == (leader.address, leader.token):
+        here = check_may_follow(connection, leader.term)
+        heard = seen_terms.get(connection)
+        if (here.leader, here.leader_token) == (leader.address, leader.token) and heard >= leader.term:
             return
         sites.follow(connection, leader=leader.address, token=leader.token, term=here.term)
-        audit.record(connection, Event.FOLLOWING_BEGUN, leader=leader.address, term=leader.term)
+        audit.record(
+            connection, Event.FOLLOWING_BEGUN, leader=leader.address, term=leader.term, heard=max(leader.term, heard)
+        )  # fmt: skip

@@ -8,11 +8,12 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from strandline.core.errors import MarkMoved, NotLeader, RefusedError
-from strandline.core.replication import FIRST_TERM, SiteRole
-from strandline.core.terms import FIRST_SITE, SITES_MAX
+from strandline.core.errors import NotLeader, RefusedError, WatermarkMoved
+from strandline.core.sites.replication import FIRST_TERM, SiteRole
+from strandline.core.sites.terms import FIRST_SITE, SITES_MAX
+from strandline.core.types import DatasetId
 from strandline.ledger.engine import from_row, utc_now
-from strandline.ledger.schema.replicate import site
+from strandline.ledger.schema.replicate import followed_dataset, site
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +145,12 @@ def in_place_of(led_in: int, term: int | None, leader: str | None) -> str | None
     return f"this site led in term {led_in}; {f'site {leader}' if leader else 'another site'} leads in term {term}"
 
 
+def is_only_here(connection: sa.Connection, id: DatasetId) -> bool:
+    """Whether this site follows, and its leader has never heard of the dataset: it is from when another site led."""
+    is_followed = sa.exists().where(followed_dataset.c.dataset_id == id)
+    return get(connection).follows and not connection.scalar(sa.select(is_followed))
+
+
 def take_number(connection: sa.Connection, number: int) -> None:
     """The number that the leader has given to this site. It never changes."""
     connection.execute(site.update().where(site.c.number.is_(None)).values(number=number))
@@ -159,15 +166,17 @@ def check_follows(connection: sa.Connection) -> Site:
     if found.claimed_term is not None:
         raise RefusedError(
             f"this site is being promoted (term {found.claimed_term}), and follows no leader now",
-            hint="If `strandline promote` does not run, run it again: it goes on, or ends.",
+            hint="If `strandline promote` does not run, run it again: it finishes the promotion or gives it up.",
         )
     return found
 
 
 def check_may_commit(connection: sa.Connection, *, offered: bool) -> None:
-    """At the commit point of a block. Raises `NotLeader` for a batch at a site that does not lead, `MarkMoved` for an
-    item that a leader offered to a site that is about to lead."""
+    """At the commit point of a block. Raises `NotLeader` for a batch at a site that does not lead, `WatermarkMoved` for
+    an item that a leader offered to a site that is about to lead."""
     if not offered:
         check_leads(connection)
     elif (term := get(connection).claimed_term) is not None:
-        raise MarkMoved(f"this site is about to lead in term {term}: it takes nothing from its old leader any more")
+        raise WatermarkMoved(
+            f"this site is about to lead in term {term}: it takes nothing from its old leader any more"
+        )

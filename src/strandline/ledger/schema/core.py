@@ -20,8 +20,9 @@ from itertools import chain
 from typing import Any
 
 from sqlalchemy import BigInteger, Boolean, Column, Dialect, MetaData, Table, Text, TypeDecorator
+from sqlalchemy.types import TypeEngine
 
-from strandline.core.masking import masked, masked_within
+from strandline.core.text.masking import masked, masked_within
 
 metadata = MetaData()
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -55,7 +56,7 @@ def _moment(stored: int | None) -> datetime | None:
 
 
 class MaskedText(TypeDecorator[str]):
-    """Words that may quote a server, stored without the secrets in them."""
+    """Text that may quote a server, stored with secrets masked."""
 
     impl = Text
     cache_ok = True
@@ -74,28 +75,19 @@ class MaskedJson(TypeDecorator[str]):
         return None if value is None else json.dumps(masked_within(json.loads(value)))
 
 
-def integers(*names: str) -> Iterable[Column[int]]:
-    return (Column(name, BigInteger) for name in names)
+def _columns(kind: type[TypeEngine[Any]]) -> Callable[..., Iterable[Column[Any]]]:
+    def named(*names: str) -> Iterable[Column[Any]]:
+        return (Column(name, kind) for name in names)
+
+    return named
 
 
-def texts(*names: str) -> Iterable[Column[str]]:
-    return (Column(name, Text) for name in names)
-
-
-def words(*names: str) -> Iterable[Column[str]]:
-    return (Column(name, MaskedText) for name in names)
-
-
-def documents(*names: str) -> Iterable[Column[str]]:
-    return (Column(name, MaskedJson) for name in names)
-
-
-def flags(*names: str) -> Iterable[Column[bool]]:
-    return (Column(name, Boolean) for name in names)
-
-
-def times(*names: str) -> Iterable[Column[datetime]]:
-    return (Column(name, UtcMicros) for name in names)
+integers = _columns(BigInteger)
+texts = _columns(Text)
+words = _columns(MaskedText)
+documents = _columns(MaskedJson)
+flags = _columns(Boolean)
+times = _columns(UtcMicros)
 
 
 def partition_hash(partition: str) -> str:
@@ -111,7 +103,7 @@ def hash_column() -> Iterable[Column[str]]:
 
 
 def actor_columns() -> Iterable[Column[str]]:
-    """Who did it (`core/actor.py`). NULL: recorded by a version that did not store it."""
+    """The actor (`core/actor.py`). NULL: recorded by a version that did not store it."""
     return texts("actor", "trigger")
 
 

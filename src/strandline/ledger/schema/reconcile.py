@@ -1,8 +1,8 @@
 """The ledger's tables of the reconciler, in the metadata of `core.py`.
 
-A run is `running`, then `completed` or `aborted`. `core/reconcile_records.py` draws the states of a swept file. A batch
-of entries is `begun`, then `done` or `undone`. The lease is one row, whose fence only rises. Triggers (made by the
-migrations) refuse every other transition.
+A run is `running`, then `completed` or `aborted`. `core/records/reconcile_records.py` draws the states of a swept file.
+A batch of entries is `begun`, then `done` or `undone`. The lease is one row, whose fence only rises. Triggers (made by
+the migrations) refuse every other transition.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ reconcile_run = table(
     documents("outcome"),  # a JSON object: see `reconcile_runs`
     texts("folder"),  # the id of a folder that other machines may not see; only there are the run's files
     times("started_at", "ended_at"),
-    times("stop_asked_at"),  # somebody has called it off; its process sees this when it renews the lease
+    times("stop_asked_at"),  # it was called off; its process sees this when it renews the lease
     actor_columns(),
 )
 

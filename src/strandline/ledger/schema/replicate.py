@@ -33,8 +33,8 @@ followed_dataset = table(
     # applied. NULL: the ledger is not behind.
     integers("witnessed"),
     integers("term"),  # of the leader whose items these are
-    integers("leader_seal"),  # as the last offer said; NULL: nothing was sealed, or nothing was offered yet
-    times("offered_at"),
+    integers("leader_seal"),  # as the leader said last; NULL: it has sealed nothing, or nobody knows
+    times("offered_at"),  # NULL: the leader says nothing of the dataset
 )
 
 # How the last passes of a follower went: one row, absent before the first.

@@ -1,9 +1,8 @@
 """The ledger's tables of the API, in the metadata of `core.py`: sessions of browsers, and tasks.
 
-A session is there until somebody ends it. A task is under way, then it ends once, as `done`, `refused`, `failed`,
-`cancelled` or `died`. While it is under way it has a lease, and nobody can take that over: a task whose lease has run
-out has died. Triggers (made by the migrations) refuse every other transition.
-"""
+A session stays until it is ended. A task is under way, then it ends once, as `done`, `refused`, `failed`,
+`cancelled` or `died`. While it is under way it has a lease, which no other process can take over: a task whose lease
+has run out has died. Triggers (made by the migrations) refuse every other transition."""
 
 from __future__ import annotations
 
@@ -18,6 +17,6 @@ task = table(
     texts("kind", "node", "lease_token", "outcome"),
     documents("result", "error"),
     times("started_at", "lease_until", "ended_at"),
-    times("stop_asked_at"),  # somebody has called it off; its process sees this when it renews the lease
+    times("stop_asked_at"),  # it was called off; its process sees this when it renews the lease
     actor_columns(),
 )

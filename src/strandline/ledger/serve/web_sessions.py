@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 import sqlalchemy as sa
 
-from strandline.core.audit_events import Event
+from strandline.core.records.audit_events import Event
 from strandline.ledger import audit
 from strandline.ledger.engine import utc_now
 from strandline.ledger.receive.tokens import IS_VALID, Token, read_token
@@ -19,7 +19,7 @@ from strandline.ledger.schema.core import UtcMicros
 from strandline.ledger.schema.receive import api_token
 from strandline.ledger.schema.serve import web_session
 
-SESSIONS_OF_A_TOKEN_MAX = 100  # far more than one token's people have browsers
+SESSIONS_OF_A_TOKEN_MAX = 100  # far more than the browsers of one token's users
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,10 @@ because a value is missing or invalid, nobody can tell."""
 
 from __future__ import annotations
 
-import base64
 import json
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -21,6 +20,7 @@ from pyspark.sql import types as T
 
 from strandline.core.delivery_types import RefusedRow
 from strandline.core.errors import StorageError
+from strandline.core.portions import portions
 from strandline.core.types import SEQ_COLUMN, Dataset
 from strandline.iceberg.spark.java_errors import explain
 from strandline.ledger.ingest import reject_folders
@@ -50,30 +50,14 @@ def judge_refused(main: DataFrame, where: str, kept: Sequence[RefusedRow]) -> Re
     fits = F.coalesce(F.expr(where), F.lit(False)).alias("_sl_fits")
     by_number: dict[int, bool] = {r[0]: r[1] for r in there.select(SEQ_COLUMN, fits).collect()}  # a line per refused
     verdicts: dict[int, bool | None] = {q.id: by_number[int(q.number)] for q in kept if int(q.number) in by_number}
-    for some in _portions([q for q in kept if q.id not in verdicts]):
+    left = [q for q in kept if q.id not in verdicts]
+    for some in portions(left, lambda q: q.size, _BYTES_AT_ONCE_MAX, _LINES_AT_ONCE_MAX):
         contents = [q.read() for q in some]
-        texts = [None if content is None else json.dumps(content, default=_plain) for content in contents]
+        texts = [None if content is None else json.dumps(content) for content in contents]
         verdicts.update(zip((q.id for q in some), judge(main, where, texts), strict=True))
     chosen = tuple(q for q in kept if verdicts[q.id])
     in_table = tuple(q for q in chosen if int(q.number) in by_number)
     return RefusedFound(chosen, in_table, sum(verdicts[q.id] is None for q in kept))
-
-
-def _portions(rows: Sequence[RefusedRow]) -> Iterator[list[RefusedRow]]:
-    some: list[RefusedRow] = []
-    size = 0
-    for row in rows:
-        if some and (len(some) >= _LINES_AT_ONCE_MAX or size + row.size > _BYTES_AT_ONCE_MAX):
-            yield some
-            some, size = [], 0
-        some.append(row)
-        size += row.size
-    if some:
-        yield some
-
-
-def _plain(value: object) -> str:
-    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
 def judge(main: DataFrame, where: str, texts: Sequence[str | None]) -> list[bool | None]:

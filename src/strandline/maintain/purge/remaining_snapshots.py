@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import functions as F
 
-from strandline.core.calling_off import check_going
+from strandline.core.calling_off import check_not_called_off
 from strandline.core.types import BRANCH_PREFIX, SnapshotId
 from strandline.iceberg.metadata.table_metadata import TableView
 from strandline.maintain.context import Progress
@@ -40,7 +40,7 @@ def _shows(search: RowSearch, snapshot: SnapshotId) -> bool:
         df = search.context.tables().read(search.dataset.name, snapshot)
         return not df.where(F.expr(search.where)).isEmpty()
     except Exception:  # of Spark, Java or storage: in any case, the snapshot was not seen to be free of such rows
-        check_going()
+        check_not_called_off()
         return True
 
 

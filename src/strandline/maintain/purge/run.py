@@ -26,11 +26,12 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from strandline.core import failpoints
-from strandline.core.audit_events import Event
 from strandline.core.delivery_types import SinkId, SinkRecord
-from strandline.core.errors import LeaseLost, MarkMoved, StrandlineError, UsageError
+from strandline.core.errors import LeaseLost, StrandlineError, UsageError, WatermarkMoved
+from strandline.core.records.audit_events import Event
+from strandline.core.records.maintenance_records import MaintenanceKind, MaintenanceOutcome
+from strandline.core.text.wording import agreeing, plural
 from strandline.core.types import Dataset, Lease, Seq, SeqRange
-from strandline.core.wording import agreeing, plural
 from strandline.iceberg.metadata.table_metadata import RecordedPurge
 from strandline.iceberg.spark import floor as table_floor
 from strandline.iceberg.spark.conditions import find_instability, find_other_tables
@@ -44,7 +45,6 @@ from strandline.ledger.engine import Connection
 from strandline.ledger.ingest import blocks, purge_items, sequence
 from strandline.ledger.maintain import floors
 from strandline.ledger.maintain import runs as maintenance
-from strandline.ledger.maintain.runs import Kind, Outcome
 from strandline.ledger.replicate import followers, sites
 from strandline.maintain.compact import compact
 from strandline.maintain.context import MaintainContext, Progress, alone, quiet
@@ -67,7 +67,7 @@ from strandline.maintain.purge.plan import (
 )
 from strandline.maintain.purge.remaining_snapshots import still_shown
 from strandline.maintain.purge.sinks import SinkExposure, SinkSearch, list_may_hold
-from strandline.maintain.purge.table_rows import RowSearch, ours_above, said_of
+from strandline.maintain.purge.table_rows import RowSearch, own_ranges_above, text_of_error
 from strandline.read import rollback
 
 R = TypeVar("R")
@@ -94,7 +94,7 @@ def purge(
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
+class _TableFacts:
     """What the table had, and which sinks."""
 
     floor: Seq | None
@@ -211,12 +211,12 @@ class _Purge:
         except (StrandlineError, OSError, *JAVA_ERRORS) as e:
             if self.dry_run:
                 raise
-            self.left.append(f"{what}: {said_of(e)}")
+            self.left.append(f"{what}: {text_of_error(e)}")
             return None
 
     # --- the table ---
 
-    def _count_and_delete(self) -> _Table:
+    def _count_and_delete(self) -> _TableFacts:
         with self._alone() as leases:
             table = self._search()
             if not self.dry_run and table.fits.total:
@@ -243,7 +243,7 @@ class _Purge:
                 leases.append((record, stack.enter_context(alone(self.context, record))))
             yield leases
 
-    def _search(self) -> _Table:
+    def _search(self) -> _TableFacts:
         with self.context.ledger.read() as connection:
             sealed = blocks.sealed(connection, self.dataset.id)
             floor = floors.get(connection, self.dataset.id)
@@ -252,7 +252,7 @@ class _Purge:
         refused = judge_refused(self._main(), self.where, self.context.quarantine.of_dataset(self.dataset))
         search = SinkSearch(self.context, self.dataset, self.where, self.progress)
         findings = search.find_exposed(sealed, floor, fits.ours, refused.in_table)
-        return _Table(floor, fits, refused, tuple(findings))
+        return _TableFacts(floor, fits, refused, tuple(findings))
 
     def _search_again(self) -> None:
         """Rows that were numbered or written between the count and the delete were not counted. The delete leaves them
@@ -262,7 +262,7 @@ class _Purge:
             rows = f"{plural(still, 'row')} that {agreeing(still, 'fits')}"
             self.left.append(f"{rows} came, or got a sequence number, while others were deleted")
 
-    def _delete(self, table: _Table, leases: _Leases) -> None:
+    def _delete(self, table: _TableFacts, leases: _Leases) -> None:
         # A purge of a leader that was replaced would delete rows here that the new leader keeps.
         self.context.ledger.write_right.obtain()
         counter, above = self._record(table, leases)
@@ -278,8 +278,8 @@ class _Purge:
         # The snapshot of our tag still shows them.
         self._tried("our tag", lambda: rollback.move_tag(self.context.ledger, tables, self.dataset))
 
-    def _record(self, table: _Table, leases: _Leases) -> tuple[sequence.Counter, list[SeqRange]]:
-        """One transaction. `NotLeader`; `MarkMoved`, and no change, if there are other sinks than at the count. It
+    def _record(self, table: _TableFacts, leases: _Leases) -> tuple[sequence.Counter, list[SeqRange]]:
+        """One transaction. `NotLeader`; `WatermarkMoved`, and no change, if there are other sinks than at the count. It
         takes a sequence number, so that a ledger restored from before is resynced, and learns from the table what is
         missing."""
         fits = table.fits
@@ -288,7 +288,7 @@ class _Purge:
             sites.check_leads(connection)  # it may have become a follower since it had the lease
             current = {(s.id, s.generation) for s in sinks.of_dataset(connection, self.dataset.id)}
             if current != {(r.id, r.generation) for r, _ in leases}:
-                raise MarkMoved("a sink was added, reset or removed meanwhile", hint="Try again.")
+                raise WatermarkMoved("a sink was added, reset or removed meanwhile", hint="Try again.")
             for record, lease in leases:
                 if not sinks.leases.holds(connection, lease):
                     raise LeaseLost(f"{record.name}: a deliverer has taken over meanwhile", hint="Try again.")
@@ -298,9 +298,9 @@ class _Purge:
             if fits.range is not None:
                 losses.add_purge(connection, self.dataset.id, fits.range, fits.rows)
             self._say(connection, table, current)
-            return sequence.read(connection), ours_above(connection, self.dataset, fits.sealed)
+            return sequence.read(connection), own_ranges_above(connection, self.dataset, fits.sealed)
 
-    def _say(self, connection: Connection, table: _Table, known: Collection[tuple[SinkId, int]]) -> None:
+    def _say(self, connection: Connection, table: _TableFacts, known: Collection[tuple[SinkId, int]]) -> None:
         for f in table.findings:
             losses.add(connection, f.holder.record, Reason.PURGED, f.owed)
             if f.lost:
@@ -367,10 +367,10 @@ class _Purge:
     def _named_before(self) -> tuple[str, ...]:
         """The sinks that a dead run found and reported to nobody, from the audit log: the rows are gone by now."""
         with self.context.ledger.read() as connection:
-            runs = maintenance.latest(connection, datasets=[self.dataset.id], kind=Kind.PURGE)
+            runs = maintenance.latest(connection, datasets=[self.dataset.id], kind=MaintenanceKind.PURGE)
             since = None
             for run in (r for r in runs if r.outcome is not None and not r.dry_run):
-                if run.outcome is Outcome.DONE:
+                if run.outcome is MaintenanceOutcome.DONE:
                     break
                 since = run.started_at
             events = [] if since is None else audit.latest(connection, events=_PURGES, events_max=_AUDITED_MAX)

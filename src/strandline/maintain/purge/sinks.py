@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from strandline.core.calling_off import check_going
+from strandline.core.calling_off import check_not_called_off
 from strandline.core.delivery_types import RefusedRow, SinkRecord
 from strandline.core.errors import StrandlineError
 from strandline.core.types import Dataset, Seq, SeqRange
@@ -75,7 +75,7 @@ class SinkSearch:
         """One finding per generation of every sink that the dataset has or had."""
         with self.context.ledger.read() as connection:
             known = sink_exposure.of_dataset(connection, self.dataset.id)
-            standing = {h.record.id: skipped_rows.lane_positions(connection, h.record) for h in known if h.is_current}
+            by_sink = {h.record.id: skipped_rows.lane_positions(connection, h.record) for h in known if h.is_current}
         if sealed is None or not found:
             return [_with_floor(SinkExposure(h, 0, 0, (), ()), floor) for h in known]
         table = RowSearch(self.context, self.dataset, self.where).settled(sealed).df.where(F.expr(self.where))
@@ -84,31 +84,31 @@ class SinkSearch:
             findings = []
             for n, holder in enumerate(known):
                 self.progress("looking which sinks have them", n, len(known))
-                standings = standing[holder.record.id] if holder.is_current else []
-                finding = self._finding(fits, holder, standings, sealed, found)
+                positions = by_sink[holder.record.id] if holder.is_current else []
+                finding = self._finding(fits, holder, positions, sealed, found)
                 findings.append(_with_floor(_without_refused(finding, quarantined), floor))
             return findings
         finally:
             fits.unpersist()
 
     def _finding(
-        self, fits: DataFrame, holder: SinkGeneration, standings: Sequence[LanePosition], sealed: Seq, found: int
+        self, fits: DataFrame, holder: SinkGeneration, positions: Sequence[LanePosition], sealed: Seq, found: int
     ) -> SinkExposure:
-        begun = {s.partition: s.intent for s in standings if s.intent is not None}
-        reach = sent_ranges(holder, sealed, begun)
-        sent = self._count(fits, reach.sent, reach)
-        may = self._count(fits, reach.may, reach)
-        if CONDITION_UNFIT in reach.why:
+        begun = {s.partition: s.intent for s in positions if s.intent is not None}
+        ranges = sent_ranges(holder, sealed, begun)
+        sent = self._count(fits, ranges.sent, ranges)
+        may = self._count(fits, ranges.may, ranges)
+        if CONDITION_UNFIT in ranges.why:
             sent, may = 0, sent + may
-        lacking = self._owed(fits, holder.record, standings, sealed) if holder.is_current else ()
-        why = tuple(reach.why) if may else ()
+        lacking = self._owed(fits, holder.record, positions, sealed) if holder.is_current else ()
+        why = tuple(ranges.why) if may else ()
         return SinkExposure(holder, sent, min(may, found), why, lacking)
 
-    def _count(self, fits: DataFrame, by: Mapping[str | None, Mapping[str, list[SeqRange]]], reach: SentRanges) -> int:
+    def _count(self, fits: DataFrame, by: Mapping[str | None, Mapping[str, list[SeqRange]]], ranges: SentRanges) -> int:
         total = 0
         for where, lanes in by.items():
             if (counted := self._chosen(fits, lanes, where)) is None:
-                reach.because(CONDITION_UNFIT)
+                ranges.because(CONDITION_UNFIT)
                 counted = count_rows.count_owed(fits, lanes, None, None, "true")
             total += sum(c.rows for c in counted.values())
         return total
@@ -122,16 +122,16 @@ class SinkSearch:
         try:
             return count_rows.count_owed(fits, lanes, None, where, "true")
         except StrandlineError:
-            check_going()  # a cancelled job says nothing about the condition
+            check_not_called_off()  # a cancelled job says nothing about the condition
             if where is None:
                 raise
             return None
 
     def _owed(
-        self, fits: DataFrame, record: SinkRecord, standings: Sequence[LanePosition], sealed: Seq
+        self, fits: DataFrame, record: SinkRecord, positions: Sequence[LanePosition], sealed: Seq
     ) -> tuple[NewLoss, ...]:
-        lacking = count_rows.count_lacking(fits, record, standings, sealed, "true")
-        marks = {s.partition: s.mark for s in standings}
+        lacking = count_rows.count_lacking(fits, record, positions, sealed, "true")
+        marks = {s.partition: s.mark for s in positions}
         return tuple(
             NewLoss(lane, marks.get(lane, record.planned), c.last, c.rows)
             for lane, c in lacking.items()

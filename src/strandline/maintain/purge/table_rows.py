@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from strandline.core.errors import StrandlineError, UsageError
-from strandline.core.read_token import Bounds
+from strandline.core.read_token import ReadBounds
 from strandline.core.types import SEQ_COLUMN, Dataset, Seq, SeqRange, merge_ranges
 from strandline.iceberg.metadata.identifier import in_spark
 from strandline.iceberg.spark.java_errors import JAVA_ERRORS, explain
@@ -26,7 +26,7 @@ from strandline.maintain.runs import without_words
 from strandline.read.settled_view import SettledView
 
 
-def ours_above(connection: Connection, dataset: Dataset, sealed: Seq | None) -> list[SeqRange]:
+def own_ranges_above(connection: Connection, dataset: Dataset, sealed: Seq | None) -> list[SeqRange]:
     """Sequence numbers above the seal that are ours or will be. Under the counter's lock, they are complete."""
     staged = [b.head.rows for b in blocks.open_blocks(connection, dataset.id)]
     return merge_ranges([*published_blocks.owned_ranges(connection, dataset.id, after=sealed), *staged])
@@ -46,7 +46,7 @@ class RowSearch:
         """Reads the table's snapshot first and the ledger after it: so every row of ours is known to the ledger."""
         fitting = self.main().where(F.expr(self.where))
         with self.context.ledger.read() as connection:
-            above = ours_above(connection, self.dataset, sealed)
+            above = own_ranges_above(connection, self.dataset, sealed)
             counter = sequence.read(connection).last
         number, last = F.col(SEQ_COLUMN), int(sealed or 0)
         settled = F.when(number.between(1, last), number)
@@ -71,13 +71,13 @@ class RowSearch:
         if within is None or sealed is None:
             return 0
         settled = self.settled(sealed)
-        if settled.has_only_ours:
+        if settled.has_no_foreign_rows:
             return found
         with _on_every_row():
             return min(found, settled.df.where(F.expr(self.where)).count())
 
     def settled(self, sealed: Seq) -> SettledView:
-        return self.context.settled(self.dataset, Bounds(Seq(0), sealed))
+        return self.context.settled(self.dataset, ReadBounds(Seq(0), sealed))
 
 
 @contextmanager
@@ -101,7 +101,7 @@ def is_about_values(error: BaseException) -> bool:
     return any(state.startswith("22") for state in states)
 
 
-def said_of(error: Exception) -> str:
+def text_of_error(error: Exception) -> str:
     """What an error says, unless Spark has said it: that may repeat the condition, or values of a row."""
     if any(isinstance(cause, JAVA_ERRORS) for cause in _causes(error)):
         return without_words(error)

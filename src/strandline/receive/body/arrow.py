@@ -20,8 +20,8 @@ import pyarrow.compute
 import pyarrow.types as t
 
 from strandline.core.errors import BadRow
+from strandline.core.text.wording import plural
 from strandline.core.types import INTERNAL_COLUMNS
-from strandline.core.wording import plural
 from strandline.iceberg.schema.columns import Column, ColumnType, ListOf, MapOf, Primitive, Struct
 from strandline.receive.body.arrow_cost import Cost, cost_of, fields_in
 from strandline.receive.body.arrow_layout import RECORD_BATCH, SCHEMA, Frame, Message, frames

@@ -59,7 +59,7 @@ def frames(data: memoryview) -> Iterator[Frame]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
+class _FlatTable:
     data: memoryview
     at: int
 
@@ -75,9 +75,9 @@ class _Table:
         found = self.slot(field)
         return 0 if found is None else _read(form, self.data, found)
 
-    def table(self, field: int) -> _Table | None:
+    def table(self, field: int) -> _FlatTable | None:
         found = self.slot(field)
-        return None if found is None else _Table(self.data, _follow(self.data, found))
+        return None if found is None else _FlatTable(self.data, _follow(self.data, found))
 
     def text_bytes(self, field: int) -> int:
         found = self.slot(field)
@@ -91,10 +91,10 @@ class _Table:
         at = _follow(self.data, found)
         return _read("<I", self.data, at), at + 4
 
-    def tables(self, field: int) -> Iterator[_Table]:
+    def tables(self, field: int) -> Iterator[_FlatTable]:
         count, at = self.vector(field)
         for n in range(count):
-            yield _Table(self.data, _follow(self.data, at + 4 * n))
+            yield _FlatTable(self.data, _follow(self.data, at + 4 * n))
 
     def pairs(self, field: int) -> list[tuple[int, int]]:
         count, at = self.vector(field)
@@ -118,7 +118,7 @@ class Message:
     """Raises `Damaged` or `struct.error` if an offset points outside the data."""
 
     def __init__(self, metadata: memoryview) -> None:
-        self._table = _Table(metadata, _follow(metadata, 0))
+        self._table = _FlatTable(metadata, _follow(metadata, 0))
 
     @property
     def kind(self) -> int:
@@ -133,7 +133,7 @@ class Message:
         return self._table.number(3, "<q")
 
     @property
-    def _header(self) -> _Table:
+    def _header(self) -> _FlatTable:
         found = self._table.table(2)
         if found is None:
             raise Damaged("a message without a header")
@@ -177,7 +177,7 @@ class _Room:
         self.fields = fields_max
         self.text_bytes = text_bytes_max
 
-    def take_field(self, field: _Table, depth: int) -> None:
+    def take_field(self, field: _FlatTable, depth: int) -> None:
         self.fields -= 1
         if self.fields < 0 or depth > _DEPTH_MAX:
             raise BadRow(None, "the Arrow schema has more fields than the dataset")
@@ -189,7 +189,7 @@ class _Room:
         for child in field.tables(5):
             self.take_field(child, depth + 1)
 
-    def take_texts(self, table: _Table, field: int) -> None:
+    def take_texts(self, table: _FlatTable, field: int) -> None:
         for pair in table.tables(field):
             self._take_text(pair.text_bytes(0) + pair.text_bytes(1) + 64)
 

@@ -22,17 +22,17 @@ class TooLarge(Exception):
 def unpack(body: bytes, encoding: str, bytes_max: int) -> bytes | memoryview:
     """The whole body, in one buffer. Concatenated streams are one body. Raises BadRow if truncated, or TooLarge."""
     if encoding == "identity":
-        return next(unpack_pieces(body, encoding, bytes_max), b"")
+        return next(decompress_chunks(body, encoding, bytes_max), b"")
     # The OS commits a page when it is written: the buffer takes no more than the body, and is never copied to grow.
     whole = np.empty(bytes_max, np.uint8).data
     size = 0
-    for piece in unpack_pieces(body, encoding, bytes_max):
+    for piece in decompress_chunks(body, encoding, bytes_max):
         whole[size : size + len(piece)] = piece
         size += len(piece)
     return whole[:size]
 
 
-def unpack_pieces(body: bytes, encoding: str, bytes_max: int) -> Iterator[bytes]:
+def decompress_chunks(body: bytes, encoding: str, bytes_max: int) -> Iterator[bytes]:
     """`encoding` is one of forward_protocol.ENCODINGS."""
     if encoding == "identity":
         if len(body) > bytes_max:

@@ -10,12 +10,12 @@ import pyarrow as pa
 
 from strandline.core import forward_protocol
 from strandline.core.errors import BadRow
+from strandline.core.text.wording import plural
 from strandline.core.types import SEQ_COLUMN, SeqRange
-from strandline.core.wording import plural
 from strandline.iceberg.schema.columns import Column, Primitive
 from strandline.receive.body.arrow import read_arrow
 from strandline.receive.body.columns import BodyMisfit, arrow_schema, check, width_bytes
-from strandline.receive.body.decompress import TooLarge, unpack, unpack_pieces
+from strandline.receive.body.decompress import TooLarge, decompress_chunks, unpack
 from strandline.receive.body.json_lines import ReadLines, count_lines, read_json
 
 _NUMBER = Column(SEQ_COLUMN, Primitive("long"), required=True)
@@ -71,7 +71,7 @@ def _parts(
         room = 2 * bytes_max - len(body.data) - bytes_max // RESERVE
         if not sent and (count := count_lines(body.data)) * width_bytes(columns) > bytes_max:
             raise TooLarge(bytes_max, f"{plural(count, 'row', 'takes')} more bytes than that")
-        pieces = unpack_pieces(body.data, body.encoding, bytes_max)
+        pieces = decompress_chunks(body.data, body.encoding, bytes_max)
         yield from read_json(pieces, columns, bytes_max, room, read_lines)
 
 

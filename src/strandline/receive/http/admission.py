@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from time import monotonic
 
-from strandline.core.settings_receive import ReceiveSettings
+from strandline.core.settings.receive import ReceiveSettings
 from strandline.core.types import DatasetId
 from strandline.receive.http.answers import EarlyReply, busy, in_flight
 

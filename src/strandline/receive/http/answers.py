@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 from strandline.core.forward_protocol import Answer
-from strandline.core.masking import masked
 from strandline.core.roles import Role
+from strandline.core.text.masking import masked
 from strandline.core.types import SeqRange
 from strandline.ledger.receive.received import BodyGone, Decision, New, OnHold, OtherBody, Overlaps, Repeat
 from strandline.ledger.receive.senders import NotClaimed, NotOwner, SenderPassed

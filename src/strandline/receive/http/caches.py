@@ -8,23 +8,23 @@ that does not fit the cached columns is tried again with fresh ones.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
 from strandline.core.types import INTERNAL_COLUMNS, Dataset, DatasetId
 from strandline.iceberg.schema.columns import Column
-from strandline.ledger.receive.receipts import TokenMark
+from strandline.ledger.receive.receipts import TokenFingerprint
 from strandline.ledger.receive.tokens import Token
+from strandline.receive.context import ReceivedTables
 
 READ_AGAIN_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class ReceiverCaller:
     token: Token
     dataset: Dataset
-    mark: TokenMark  # of the token's owner, for the note in the spool
+    mark: TokenFingerprint  # of the token's owner, for the note in the spool
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ class DatasetSchema:
 class SchemaCache:
     """Thread-safe."""
 
-    def __init__(self, schema_of: Callable[[str], tuple[Dataset, Sequence[Column]]]) -> None:
-        self._schema_of = schema_of
+    def __init__(self, tables: ReceivedTables) -> None:
+        self._tables = tables
         self._known: dict[DatasetId, DatasetSchema] = {}
         self._lock = threading.Lock()
 
@@ -51,7 +51,7 @@ class SchemaCache:
             found = self._fresh(dataset, newer_than)
             if found is None:
                 at = monotonic()
-                now, columns = self._schema_of(dataset.name)
+                now, columns = self._tables.schema_of(dataset.name)
                 found = DatasetSchema(now, tuple(c for c in columns if c.name not in INTERNAL_COLUMNS), at)
                 self._known[now.id] = found
             return found

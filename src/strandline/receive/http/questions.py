@@ -9,17 +9,17 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
 
-from strandline.core.bounded_text import NAME_BYTES_MAX, check_text
 from strandline.core.errors import UsageError
 from strandline.core.forward_protocol import PARTITION_BYTES_MAX, Answer, LaneName
-from strandline.core.replication import FIRST_TERM
+from strandline.core.sites.replication import FIRST_TERM
+from strandline.core.text.bounded_text import NAME_BYTES_MAX, check_text
 from strandline.core.types import SEQ_MAX, Seq
 from strandline.ledger.engine import Connection
 from strandline.ledger.receive import senders
 from strandline.ledger.receive.senders import SourceRecord
 from strandline.receive.http import answers
 from strandline.receive.http.answers import EarlyReply, Reply
-from strandline.receive.http.caches import Caller
+from strandline.receive.http.caches import ReceiverCaller
 from strandline.receive.http.request_handler import RequestHandler
 
 
@@ -91,10 +91,12 @@ class InspectQuestion(_Sender):
 Ask = Callable[[RequestHandler, Request, str], Awaitable[Reply]]
 
 
-def _question(kind: type[_Asked]) -> Callable[[Callable[[RequestHandler, Caller, _Asked], Awaitable[Reply]]], Ask]:
+def _question(
+    kind: type[_Asked],
+) -> Callable[[Callable[[RequestHandler, ReceiverCaller, _Asked], Awaitable[Reply]]], Ask]:
     """Checks the token and parses the question. A question counts like a body, but waiting rows do not hold it up."""
 
-    def wrapped(answer: Callable[[RequestHandler, Caller, _Asked], Awaitable[Reply]]) -> Ask:
+    def wrapped(answer: Callable[[RequestHandler, ReceiverCaller, _Asked], Awaitable[Reply]]) -> Ask:
         @wraps(answer)
         async def ask(handler: RequestHandler, request: Request, name: str) -> Reply:
             with handler.gate.entered():
@@ -109,7 +111,7 @@ def _question(kind: type[_Asked]) -> Callable[[Callable[[RequestHandler, Caller,
 
 
 @_question(ClaimedQuestion)
-async def claimed(handler: RequestHandler, caller: Caller, asked: ClaimedQuestion) -> Reply:
+async def claimed(handler: RequestHandler, caller: ReceiverCaller, asked: ClaimedQuestion) -> Reply:
     def ask() -> SourceRecord | None:
         with handler.ledger.read() as connection:
             return senders.claimed(connection, caller.dataset.id, asked.lake, asked.dataset)
@@ -121,7 +123,7 @@ async def claimed(handler: RequestHandler, caller: Caller, asked: ClaimedQuestio
 
 
 @_question(ClaimQuestion)
-async def claim(handler: RequestHandler, caller: Caller, asked: ClaimQuestion) -> Reply:
+async def claim(handler: RequestHandler, caller: ReceiverCaller, asked: ClaimQuestion) -> Reply:
     wanted = SourceRecord(**asked.model_dump(), owner=caller.token.owner)
 
     def ask() -> SourceRecord | None:
@@ -139,7 +141,7 @@ async def claim(handler: RequestHandler, caller: Caller, asked: ClaimQuestion) -
     return _claim_reply(found)
 
 
-def _own(record: SourceRecord, caller: Caller) -> SourceRecord:
+def _own(record: SourceRecord, caller: ReceiverCaller) -> SourceRecord:
     if record.owner not in (None, caller.token.owner):
         raise EarlyReply(answers.NOT_OWNER)
     return record
@@ -151,7 +153,7 @@ def _claim_reply(record: SourceRecord) -> Reply:
 
 
 @_question(HeldQuestion)
-async def held(handler: RequestHandler, caller: Caller, asked: HeldQuestion) -> Reply:
+async def held(handler: RequestHandler, caller: ReceiverCaller, asked: HeldQuestion) -> Reply:
     lanes = [(lane.partition, None if lane.after is None else Seq(lane.after)) for lane in asked.lanes]
 
     def ask() -> list[Any]:
@@ -169,7 +171,7 @@ async def held(handler: RequestHandler, caller: Caller, asked: HeldQuestion) -> 
 
 
 @_question(InspectQuestion)
-async def inspect(handler: RequestHandler, caller: Caller, asked: InspectQuestion) -> Reply:
+async def inspect(handler: RequestHandler, caller: ReceiverCaller, asked: InspectQuestion) -> Reply:
     if asked.lo > asked.hi:
         raise EarlyReply(answers.bad_request("lo is above hi"))
     lane = asked.lane(asked.partition)
@@ -177,13 +179,13 @@ async def inspect(handler: RequestHandler, caller: Caller, asked: InspectQuestio
     def ask() -> Mapping[str, Any]:
         with handler.ledger.read() as connection:
             _check_owner(connection, caller, asked)
-        return handler.parts.inspect(caller.dataset, lane, Seq(asked.lo), Seq(asked.hi))
+        return handler.parts.tables.inspect(caller.dataset, lane, Seq(asked.lo), Seq(asked.hi))
 
     with handler.gate.inspecting():
         return _answer(dict(await handler.inspect(ask)))
 
 
-def _check_owner(connection: Connection, caller: Caller, asked: _Sender) -> None:
+def _check_owner(connection: Connection, caller: ReceiverCaller, asked: _Sender) -> None:
     """Lanes that nobody has claimed hold nothing, so anybody may ask about them."""
     found = senders.claimed(connection, caller.dataset.id, asked.lake, asked.dataset)
     if found is not None:

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, TypeVar
 from starlette.requests import ClientDisconnect, Request
 
 from strandline.core import failpoints, forward_protocol
-from strandline.core.bounded_text import check_text
 from strandline.core.errors import (
     BadRow,
     LeaseOver,
@@ -32,14 +31,15 @@ from strandline.core.errors import (
     UsageError,
 )
 from strandline.core.roles import Role, allows
+from strandline.core.text.bounded_text import check_text
 from strandline.core.types import Dataset, DatasetId
-from strandline.http.content_length import says_more_than
+from strandline.http.content_length import exceeds
 from strandline.http.verified_callers import SharedQuestions, VerifiedCallers, bearer_secret
 from strandline.iceberg.metadata.identifier import full_name
 from strandline.ledger.ingest import datasets
-from strandline.ledger.receive import receive_holds, received, tokens
+from strandline.ledger.receive import receive_holds, received, spool_files, tokens
 from strandline.ledger.receive.receipts import Note
-from strandline.ledger.receive.received import Body
+from strandline.ledger.receive.received import UnrecordedBody
 from strandline.ledger.replicate import sites
 from strandline.receive.body.decompress import TooLarge
 from strandline.receive.body.parse import Packed, read_body
@@ -48,7 +48,7 @@ from strandline.receive.context import ReceiverContext
 from strandline.receive.http import answers
 from strandline.receive.http.admission import AdmissionGate
 from strandline.receive.http.answers import EarlyReply, Reply
-from strandline.receive.http.caches import Caller, DatasetSchema, SchemaCache
+from strandline.receive.http.caches import DatasetSchema, ReceiverCaller, SchemaCache
 from strandline.receive.ledger_watch import LedgerWatch
 from strandline.receive.record_found import FoundBodies
 from strandline.receive.sqlite_lock import LedgerAccess
@@ -70,7 +70,7 @@ _UNAVAILABLE = "the receiver cannot do this right now; nothing is lost, and the 
 class Arrival:
     """A body in memory, with what its headers say."""
 
-    caller: Caller
+    caller: ReceiverCaller
     identity: forward_protocol.Identity
     packed: Packed
     digest_header: str | None
@@ -83,8 +83,8 @@ class RequestHandler:
         self.gate = AdmissionGate(self.settings)
         self.ledger = LedgerAccess(parts.ledger)
         self.committer = Committer(self.ledger, parts.spool)
-        self._targets = SchemaCache(parts.schema_of)
-        self._callers = VerifiedCallers[Caller]()
+        self._targets = SchemaCache(parts.tables)
+        self._callers = VerifiedCallers[ReceiverCaller]()
         self._measuring = SharedQuestions[None]()
         adoption = FoundBodies(parts.ledger, parts.spool, parts.receipts)
         self.watch = LedgerWatch(self.ledger, parts.witness, adoption, parts.on_behind)
@@ -98,7 +98,7 @@ class RequestHandler:
             pool.shutdown(wait=True)
         self.committer.close()
 
-    async def caller(self, request: Request, name: str, *, recently: bool = False) -> Caller:
+    async def caller(self, request: Request, name: str, *, recently: bool = False) -> ReceiverCaller:
         """Raises EarlyReply unless the token may use the dataset. With `recently`, a cached caller is enough: only for
         requests that the ledger decides in the end."""
         secret = bearer_secret(request.headers.get("authorization"))
@@ -106,7 +106,7 @@ class RequestHandler:
             raise EarlyReply(answers.NO_TOKEN)
         key = (secret, name)
 
-        def ask() -> Awaitable[Caller | None]:
+        def ask() -> Awaitable[ReceiverCaller | None]:
             return self.in_thread(lambda: self._find(secret, name))
 
         caller = await (self._callers.find_or_ask(key, ask) if recently else ask())
@@ -114,7 +114,7 @@ class RequestHandler:
             raise EarlyReply(answers.NO_TOKEN)
         return caller
 
-    def _find(self, secret: str, name: str) -> Caller | None:
+    def _find(self, secret: str, name: str) -> ReceiverCaller | None:
         """None if the token is not valid."""
         try:
             full = full_name(check_text("the dataset's name", name))
@@ -136,7 +136,7 @@ class RequestHandler:
                 raise EarlyReply(answers.NO_DATASET)
             if dataset.id in receive_holds.list_holds(connection):
                 raise EarlyReply(answers.ON_HOLD)
-            return Caller(token, dataset, tokens.mark_of(connection, token.owner))
+            return ReceiverCaller(token, dataset, tokens.fingerprint_of(connection, token.owner))
 
     def _check_ledger(self, secret: str) -> None:
         try:
@@ -145,12 +145,12 @@ class RequestHandler:
             # Before the token is looked at: a site that follows does not know the tokens of its leader.
             raise self._not_leading(e, secret) from e
         except ResyncNeeded as e:
-            log.warning("a request is asked to come again: %s", e.message)
+            log.warning("a request is answered with Retry-After: %s", e.message)
             raise EarlyReply(answers.behind(self.settings.retry_after_seconds)) from e
 
     def _not_leading(self, error: NotLeader, secret: str | None = None) -> EarlyReply:
         """Who leads is told to those whose token this site knows."""
-        log.warning("a request is asked to come again: %s", error.message)
+        log.warning("a request is answered with Retry-After: %s", error.message)
         with self.ledger.read() as connection:
             named = secret is None or tokens.find(connection, secret) is not None
             site = sites.get(connection)
@@ -159,7 +159,7 @@ class RequestHandler:
     async def _measure(self) -> None:
         def waiting_bytes() -> dict[DatasetId, int]:
             with self.ledger.read() as connection:
-                return received.waiting_bytes(connection)
+                return spool_files.waiting_bytes(connection)
 
         self.gate.measured(await self.in_thread(waiting_bytes))
 
@@ -181,7 +181,7 @@ class RequestHandler:
 
     def unavailable(self, error: Exception) -> EarlyReply:
         if isinstance(error, StrandlineError):
-            log.warning("a request is asked to come again: %s", error.message)
+            log.warning("a request is answered with Retry-After: %s", error.message)
         else:
             log.error("a request failed with an unexpected error", exc_info=error)
         if isinstance(error, LeaseOver):
@@ -216,7 +216,7 @@ class RequestHandler:
     async def read(self, request: Request, limit: int) -> bytes:
         """The whole body. Raises EarlyReply if it has more than `limit` bytes, or if its Content-Length says so."""
         large = EarlyReply(answers.too_large(limit, f"a body has at most {limit:,} bytes as it is sent"))
-        if says_more_than(request.headers.get("content-length"), limit):
+        if exceeds(request.headers.get("content-length"), limit):
             raise large
         pieces: list[bytes] = []
         size = 0
@@ -234,7 +234,7 @@ class RequestHandler:
             raise EarlyReply(answers.bad_request("the body was cut")) from e
         return b"".join(pieces)
 
-    def _spooled(self, arrival: Arrival) -> Body | Reply:
+    def _spooled(self, arrival: Arrival) -> UnrecordedBody | Reply:
         """Runs in a thread. Does everything before the commit point; returns a Reply if nothing is to be committed."""
         data, caller = arrival.packed.data, arrival.caller
         if arrival.digest_header is not None and not forward_protocol.digest_fits(arrival.digest_header, data):
@@ -252,7 +252,9 @@ class RequestHandler:
             note = Note(arrival.identity, caller.mark, rows.num_rows, digest, len(data))
             name, size = self.parts.spool.write(dataset.table_uuid, rows, note)
         failpoints.hit("receive.after_spool")
-        return Body(dataset.id, arrival.identity, caller.token.id, rows.num_rows, digest, len(data), name, size)
+        return UnrecordedBody(
+            dataset.id, arrival.identity, caller.token.id, rows.num_rows, digest, len(data), name, size
+        )
 
     def _known(self, arrival: Arrival, digest: str) -> Reply | None:
         """The stored answer, for a body that fitted when it first came and would not fit now."""
@@ -279,7 +281,7 @@ class RequestHandler:
     def _read(self, packed: Packed, target: DatasetSchema) -> pa.Table:
         return read_body(packed, target.columns, self.settings.rows_bytes_max, self.parts.read_lines)
 
-    async def _recorded(self, body: Body, caller: Caller) -> Reply:
+    async def _recorded(self, body: UnrecordedBody, caller: ReceiverCaller) -> Reply:
         try:
             decision = await asyncio.wrap_future(self.committer.submit(body))
         except (NotLeader, LeaseOver) as e:  # since the request began

@@ -10,25 +10,26 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import Protocol
 
 from strandline.core.errors import StorageError, StrandlineError
-from strandline.core.wording import plural
+from strandline.core.text.wording import plural
 from strandline.reconcile.compare import guard
 from strandline.reconcile.compare.diff import Difference, TableKeys, compare
-from strandline.reconcile.compare.findings import Judged, Store, gathered, in_memory
+from strandline.reconcile.compare.findings import Drift, Judged, Store, gathered, in_memory
 from strandline.reconcile.compare.judge import Judge, RunPlaces, missing_finding, shared_keys
 from strandline.reconcile.compare.places import Places
 from strandline.reconcile.compare.vanished import VanishedTables, folders_named_in, table_folder
 from strandline.reconcile.model import (
-    Content,
+    FileContent,
     Finding,
     FindingKind,
     LedgerContext,
     PrefixFailure,
     Protection,
     Stat,
-    Survey,
     TableFacts,
+    Watch,
 )
 from strandline.reconcile.paths import Roots, key
 from strandline.reconcile.references.collect import LakeReferences, TableReferences
@@ -43,19 +44,29 @@ NO_PLACES = Places()
 Look = Callable[[str], Stat | None]
 
 
+class FileFacts(Protocol):
+    """What storage and tables say of single files. `survey.LakeSurveyor` implements it."""
+
+    def look(self, path: str) -> Stat | None:
+        """None if the file does not exist. Raises StorageError if that is unknown."""
+
+    def describe(self, references: TableReferences, wanted: Set[str]) -> Mapping[str, Entry]:
+        """The table's entries of these files."""
+
+    def folders_in(self, metadata_file: str) -> Sequence[str]:
+        """The keys of the folders that it says its table writes to. Raises StrandlineError."""
+
+
 @dataclass(frozen=True, slots=True)
 class CompareContext:
-    look: Look  # raises `StorageError` if the answer is unknown
-    describe: Callable[[TableReferences, Set[str]], Mapping[str, Entry]]
-    check: Callable[[], None]  # raises to abort
-    # the keys of the folders that a metadata file says its table writes to; raises `StrandlineError`
-    folders_in: Callable[[str], Sequence[str]]
+    files: FileFacts
+    watch: Watch
     shrink_max: float
-    looks_at_once: int
+    checks_at_once: int
 
 
 @dataclass(frozen=True, slots=True)
-class Sought:
+class UnlistedFiles:
     """Files that a table references and storage does not list: all of them, or a part. Of `elsewhere`, references
     outside everything that was listed, a part has all or none, or only the first if there are too many."""
 
@@ -64,6 +75,15 @@ class Sought:
     elsewhere: Sequence[str]
     elsewhere_count: int
     shared: Set[str]  # those that another table references, too
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """Storage and tables, read in this order, and compared."""
+
+    failures: Sequence[PrefixFailure]
+    references: LakeReferences
+    drift: Drift
 
 
 def compared(
@@ -76,56 +96,52 @@ def compared(
 ) -> Survey:
     tables = {name: TableKeys(t.folders, t.keys, t.metadata_folder) for name, t in references.by_name.items()}
     difference = compare(listing, tables, references.also)
-    sought = _sought(references, difference)
-    comparison = Comparison(warehouse, listing.failures, difference, references, ledger_context, context, places)
+    sought = _unlisted_files(references, difference)
+    comparison = DriftComparison(warehouse, listing.failures, difference, references, ledger_context, context, places)
     return comparison.survey(sought)
 
 
-def _sought(references: LakeReferences, difference: Difference) -> Iterator[Sought]:
+def _unlisted_files(references: LakeReferences, difference: Difference) -> Iterator[UnlistedFiles]:
     everywhere = {
         name: [*difference.missing.get(name, ()), *difference.elsewhere.get(name, ())] for name in references.by_name
     }
     shared = shared_keys({name: table.keys for name, table in references.by_name.items()}, everywhere)
     for name in sorted(references.by_name):
         missing, elsewhere = difference.missing.get(name, ()), difference.elsewhere.get(name, ())
-        yield Sought(references.by_name[name], missing, elsewhere, len(elsewhere), shared)
+        yield UnlistedFiles(references.by_name[name], missing, elsewhere, len(elsewhere), shared)
 
 
-class Comparison:
+@dataclass
+class DriftComparison:
     """Checks and judges all differences."""
 
-    def __init__(
-        self,
-        warehouse: str,
-        listing_failures: Sequence[PrefixFailure],
-        difference: Difference,
-        references: LakeReferences,
-        ledger_context: LedgerContext,
-        context: CompareContext,
-        places: Places,
-    ) -> None:
-        self._difference = difference
-        self._references = references
-        self._ledger_context = ledger_context
-        self._context = context
-        self._places = places
-        self._stopped = stops(references, difference, ledger_context, context.shrink_max, places)
-        self._unshown = Unshown(references, ledger_context, places)
+    warehouse: str
+    listing_failures: Sequence[PrefixFailure]
+    _difference: Difference
+    _references: LakeReferences
+    _ledger_context: LedgerContext
+    _context: CompareContext
+    _places: Places
+
+    def __post_init__(self) -> None:
+        references, seals, places = self._references, self._ledger_context.seals, self._places
+        self._stopped = stops(references, self._difference, self._ledger_context, self._context.shrink_max, places)
+        self._unshown = Unshown(references, self._ledger_context, places)
         vanished = self._vanished()
         tables = references.by_name.items()
         self._run_places = RunPlaces(
-            warehouse.rstrip("/"),
+            self.warehouse.rstrip("/"),
             {name: table.folders[0] for name, table in tables},
             self._stopped,
-            Roots(key(failure.prefix) for failure in listing_failures),
+            Roots(key(failure.prefix) for failure in self.listing_failures),
             bool(references.unread) or places.unplaced is not None or bool(vanished.failures),
             Roots(vanished.folders),
-            {name: key(t.head.metadata_location) for name, t in tables if name in ledger_context.seals},
+            {name: key(t.head.metadata_location) for name, t in tables if name in seals},
             places.passing_over(),
         )
-        self._failures = [*listing_failures, *vanished.failures]
+        self._failures = [*self.listing_failures, *vanished.failures]
 
-    def survey(self, sought: Iterable[Sought], store: Store = in_memory) -> Survey:
+    def survey(self, sought: Iterable[UnlistedFiles], store: Store = in_memory) -> Survey:
         """`sought` is in the order of tables."""
         missing = chain(self._pointers_away(), self._missing(sought))
         listed = sum(self._difference.listed.values())
@@ -137,10 +153,12 @@ class Comparison:
         metadata = self._difference.vanished
         if not self._ledger_context.delete_foreign:
             return VanishedTables({table_folder(path) for path in metadata})
-        is_strange = Roots(folder for of in self._places.strangers.values() for folder in of).of
+        is_strange = Roots(folder for of in self._places.other_tables.values() for folder in of).of
         metadata = {path for path in metadata if is_strange(key(path)) is None}
         context = self._context
-        return folders_named_in(metadata, context.folders_in, context.check, reads_at_once=context.looks_at_once)
+        return folders_named_in(
+            metadata, context.files.folders_in, context.watch.check, reads_at_once=context.checks_at_once
+        )
 
     def _facts(self) -> list[TableFacts]:
         tables, stopped = self._references.by_name, self._unshown.stops(self._stopped)
@@ -157,14 +175,14 @@ class Comparison:
         judge = Judge(replace(self._run_places, stopped=stopped, failed=failed), self._ledger_context)
         for n, file in enumerate(self._difference.unreferenced):
             if n % 1_000 == 0:
-                self._context.check()
+                self._context.watch.check()
             if judge.is_own(file):
                 continue
             if file.size is not None:
                 stat: Stat | None = Stat(file.size, file.modified_ns or None)
             else:
                 try:
-                    stat = self._context.look(file.path)
+                    stat = self._context.files.look(file.path)
                 except StorageError:
                     stat = None  # It exists, but cannot be checked: without a time it is protected.
                 else:
@@ -176,19 +194,21 @@ class Comparison:
         """Metadata files that the catalog names and that do not exist. Their tables cannot be opened, therefore."""
         for name, path in self._places.pointers.items():
             try:
-                exists = self._context.look(path) is not None
+                exists = self._context.files.look(path) is not None
             except StorageError as e:
                 self._failures.append(PrefixFailure(path, e.message))
                 continue
             if not exists:
-                yield Finding(FindingKind.MISSING, path, name, None, None, Protection.TABLE_UNREAD, Content.METADATA)
+                yield Finding(
+                    FindingKind.MISSING, path, name, None, None, Protection.TABLE_UNREAD, FileContent.METADATA
+                )
 
-    def _missing(self, sought: Iterable[Sought]) -> Iterator[Finding]:
-        with ThreadPoolExecutor(self._context.looks_at_once, thread_name_prefix="look") as threads:
+    def _missing(self, sought: Iterable[UnlistedFiles]) -> Iterator[Finding]:
+        with ThreadPoolExecutor(self._context.checks_at_once, thread_name_prefix="look") as threads:
             for part in sought:
                 yield from self._missing_of(part, threads)
 
-    def _missing_of(self, sought: Sought, threads: ThreadPoolExecutor) -> Iterator[Finding]:
+    def _missing_of(self, sought: UnlistedFiles, threads: ThreadPoolExecutor) -> Iterator[Finding]:
         table, name, elsewhere = sought.table, sought.table.head.name, sought.elsewhere
         wanted = set(sought.missing)
         if sought.elsewhere_count <= LOOKED_FOR_MAX:
@@ -213,7 +233,7 @@ class Comparison:
         existing = {} if away else self._existing(entries, threads)
         gone = [k for k in entries if k not in existing]
         own_origin = self._ledger_context.own_origin
-        if any(own_origin or entries[k].content is not Content.METADATA for k in gone):
+        if any(own_origin or entries[k].content is not FileContent.METADATA for k in gone):
             self._unshown.lacking.add(name)
         seen: Set[str] = existing.keys()
         if len(self._failures) > failures_before:
@@ -229,13 +249,13 @@ class Comparison:
             )
 
     def _entries(self, table: TableReferences, wanted: Set[str], *, whole: bool) -> dict[str, Entry]:
-        entries = dict(self._context.describe(table, wanted - table.files.keys())) if whole else {}
+        entries = dict(self._context.files.describe(table, wanted - table.files.keys())) if whole else {}
         for its_key in wanted & table.files.keys():
             entries[its_key] = Entry(table.files[its_key].path, table.files[its_key].content)
         if not whole:
             contents = {k: content for manifest in table.manifests for k, content in manifest.others.items()}
             for its_key in wanted - entries.keys():
-                entries[its_key] = Entry(its_key, contents.get(its_key, Content.DATA))
+                entries[its_key] = Entry(its_key, contents.get(its_key, FileContent.DATA))
         return dict(sorted(entries.items()))
 
     def _existing(self, entries: Mapping[str, Entry], threads: ThreadPoolExecutor) -> dict[str, Stat | None]:
@@ -245,14 +265,16 @@ class Comparison:
         def look(its_key: str) -> Stat | StorageError | None:
             try:
                 path = entries[its_key].path
-                return self._context.look(path) or (None if path == its_key else self._context.look(its_key))
+                return self._context.files.look(path) or (
+                    None if path == its_key else self._context.files.look(its_key)
+                )
             except StorageError as e:
                 return e
 
         existing: dict[str, Stat | None] = {}
         names = list(entries)
         for at in range(0, len(names), _LOOKS_AT_ONCE):
-            self._context.check()
+            self._context.watch.check()
             part = names[at : at + _LOOKS_AT_ONCE]
             for its_key, answer in zip(part, threads.map(look, part), strict=True):
                 if isinstance(answer, StorageError):

@@ -12,10 +12,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from strandline.reconcile.model import Content, Counts, Finding, FindingKind, Protection, TableFacts
+from strandline.reconcile.model import Counts, FileContent, Finding, FindingKind, Protection, TableFacts
 
 # kind, path, table, size, time, protection, content
-Judged = tuple[FindingKind, str, str | None, int | None, int | None, Protection | None, Content]
+Judged = tuple[FindingKind, str, str | None, int | None, int | None, Protection | None, FileContent]
 Order = Callable[[Any], tuple[str, str, str]]
 Store = Callable[[Iterable[Any], Order], Iterable[Any]]  # sorts findings; the result can be iterated repeatedly
 
@@ -52,7 +52,7 @@ class Drift:
 
 def orphan_finding(judged: Judged) -> Finding:
     _, path, *_, content = judged
-    return Finding(*judged, partition_of(path) if content is Content.DATA else None)
+    return Finding(*judged, partition_of(path) if content is FileContent.DATA else None)
 
 
 def partition_of(path: str) -> str | None:

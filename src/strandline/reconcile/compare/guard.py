@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from strandline.core.types import SeqRange
 from strandline.ledger.receive.receipts import BODY_SUFFIX
-from strandline.reconcile.model import Content, LastPublished, LedgerContext, Lineage, Protection, TableSeal
+from strandline.reconcile.model import FileContent, LastPublished, LedgerContext, Lineage, Protection, TableSeal
 from strandline.reconcile.paths import is_under
 
 if TYPE_CHECKING:
@@ -157,9 +157,9 @@ def by_delivery(rows: SeqRange | None, seal: TableSeal, *, accept_loss: bool) ->
     return Protection.UNDELIVERED if lacking and not accept_loss else None
 
 
-def by_content(content: Content) -> Protection | None:
+def by_content(content: FileContent) -> Protection | None:
     """Without a delete file, deleted rows would come back; without a manifest, nobody knows what is lost."""
-    return None if content is Content.DATA else Protection.NOT_DATA
+    return None if content is FileContent.DATA else Protection.NOT_DATA
 
 
 def of_missing(
@@ -177,7 +177,7 @@ def of_missing(
     seal = ledger_context.seals.get(table)
     if seal is None:
         reasons.append(Protection.NOT_A_DATASET)
-    elif entry.content is Content.DATA:
+    elif entry.content is FileContent.DATA:
         reasons.append(by_seal(entry.rows, seal))
         reasons.append(by_delivery(entry.rows, seal, accept_loss=ledger_context.accept_loss))
     return first(reasons)

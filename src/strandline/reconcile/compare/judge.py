@@ -9,7 +9,7 @@ from strandline.reconcile.compare import guard
 from strandline.reconcile.compare.diff import Unreferenced
 from strandline.reconcile.compare.findings import Judged
 from strandline.reconcile.compare.guard import by_place, by_spool, by_time, first
-from strandline.reconcile.model import Content, Finding, FindingKind, LedgerContext, Protection, Stat
+from strandline.reconcile.model import FileContent, Finding, FindingKind, LedgerContext, Protection, Stat
 from strandline.reconcile.paths import (
     SPOOL_FOLDER,
     SUFFIXES,
@@ -30,9 +30,9 @@ from strandline.reconcile.references.missing_entries import Entry
 
 _SPOOL_SUFFIXES = (".arrow", ".tmp")
 # what the files of a folder are, and how their names end
-_LAYOUT: Mapping[Room | None, tuple[Content | None, tuple[str, ...]]] = {
-    Room.DATA: (Content.DATA, SUFFIXES[Room.DATA]),
-    Room.METADATA: (Content.METADATA, SUFFIXES[Room.METADATA]),
+_LAYOUT: Mapping[Room | None, tuple[FileContent | None, tuple[str, ...]]] = {
+    Room.DATA: (FileContent.DATA, SUFFIXES[Room.DATA]),
+    Room.METADATA: (FileContent.METADATA, SUFFIXES[Room.METADATA]),
     None: (None, ()),
 }
 
@@ -57,7 +57,7 @@ class _Place:
     """What holds for every file of one folder."""
 
     table: str | None
-    content: Content | None  # None outside every layout
+    content: FileContent | None  # None outside every layout
     suffixes: tuple[str, ...]
     protected: Protection | None  # the guard that protects the file, whatever its age
 
@@ -82,7 +82,7 @@ class Judge:
         fits = place.content is not None and fits_room(name, place.suffixes)
         modified_ns = None if stat is None else stat.modified_ns
         protected = by_time(modified_ns, self._context)
-        if place.content is Content.SPOOL:
+        if place.content is FileContent.SPOOL:
             table_uuid = file.path.rpartition("/")[0].rpartition("/")[2]
             protected = first((protected, by_spool(modified_ns, table_uuid, name, self._context)))
         if place.protected is not None or not fits:
@@ -93,11 +93,11 @@ class Judge:
         if file.path in self._context.suspected:
             protected = Protection.DAMAGED
         kind = FindingKind.ORPHAN if fits else FindingKind.FOREIGN
-        if fits and place.content is Content.METADATA and is_metadata_file(checksum_of(name) or name):
+        if fits and place.content is FileContent.METADATA and is_metadata_file(checksum_of(name) or name):
             current = self._run_places.current.get(place.table or "")
             if current is not None and is_superseded(file.path, current):
                 kind = FindingKind.SUPERSEDED
-        content = place.content if fits and place.content is not None else Content.UNKNOWN
+        content = place.content if fits and place.content is not None else FileContent.UNKNOWN
         return kind, file.path, place.table, None if stat is None else stat.size, modified_ns, protected, content
 
     def _place(self, file: Unreferenced) -> _Place | None:
@@ -122,7 +122,7 @@ class Judge:
         return self._at(None, folder, *_LAYOUT[room], is_known=False)
 
     def _at(
-        self, table: str | None, folder: str, content: Content | None, suffixes: tuple[str, ...], *, is_known: bool
+        self, table: str | None, folder: str, content: FileContent | None, suffixes: tuple[str, ...], *, is_known: bool
     ) -> _Place:
         protected = by_place(
             self._context,
@@ -143,7 +143,7 @@ class Judge:
         if "/" in relative or not has_plain_segments(relative):
             return self._at(None, folder, *_LAYOUT[None], is_known=True)
         # The spool has a layout of its own.
-        return self._at(None, folder, Content.SPOOL, _SPOOL_SUFFIXES, is_known=True)
+        return self._at(None, folder, FileContent.SPOOL, _SPOOL_SUFFIXES, is_known=True)
 
 
 def is_superseded(path: str, current: str) -> bool:

@@ -35,7 +35,7 @@ class Unclaimed:
 @dataclass(frozen=True, slots=True)
 class Places:
     # keys of the folders of views, of tables of another catalog, and of tables that cannot be opened, by name
-    strangers: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    other_tables: Mapping[str, Sequence[str]] = field(default_factory=dict)
     unplaced: str | None = None  # one of those whose place is unknown: it may be anywhere
     # folders that storage has under a second name, as another table spells them
     spellings: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -52,16 +52,16 @@ class Places:
             return tables.keys()
         folders = {
             name: [spelled for folder in of for spelled in (folder, *self.spellings.get(folder, ()))]
-            for name, of in (*self.strangers.items(), *tables.items())
+            for name, of in (*self.other_tables.items(), *tables.items())
         }
         return overlaps(folders).keys() & tables.keys()
 
     def passing_over(self) -> Callable[[str], bool]:
         """Given the key of a folder that no table owns: whether it is not reported."""
-        strangers = Roots(folder for of in self.strangers.values() for folder in of)
+        other_tables = Roots(folder for of in self.other_tables.values() for folder in of)
 
         def passed_over(folder: str) -> bool:
             root = None if self.unclaimed is None else self.unclaimed.root_of(folder)
-            return strangers.of(folder) is not None or (root is not None and root not in self.looked_into)
+            return other_tables.of(folder) is not None or (root is not None and root not in self.looked_into)
 
         return passed_over

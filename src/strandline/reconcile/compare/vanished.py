@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from strandline.core.errors import StrandlineError
-from strandline.core.wording import plural
+from strandline.core.text.wording import plural
 from strandline.reconcile.model import PrefixFailure
 from strandline.reconcile.paths import Room, key
 

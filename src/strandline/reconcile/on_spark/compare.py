@@ -15,11 +15,11 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from strandline.core.errors import StorageError
-from strandline.reconcile.compare.compared import LOOKED_FOR_MAX, Sought
+from strandline.reconcile.compare.compared import LOOKED_FOR_MAX, UnlistedFiles
 from strandline.reconcile.compare.diff import Difference, TableKeys, Unreferenced, is_metadata
 from strandline.reconcile.compare.vanished import READ_MAX
-from strandline.reconcile.model import Content, PrefixFailure
-from strandline.reconcile.on_spark.listing import pieces
+from strandline.reconcile.model import FileContent, PrefixFailure
+from strandline.reconcile.on_spark.listing import divide
 from strandline.reconcile.on_spark.paths import decoded, decoded_column, encoded
 from strandline.reconcile.on_spark.references import SparkReferences
 from strandline.reconcile.paths import Roots, key
@@ -191,7 +191,7 @@ class Comparing:
                 contents[row.owner] = contents.get(row.owner, 0) + row.files
         return listed, contents
 
-    def sought(self, listed: Mapping[str | None, int], locate: Locate) -> Iterator[Sought]:
+    def sought(self, listed: Mapping[str | None, int], locate: Locate) -> Iterator[UnlistedFiles]:
         gone = self._gone()
         contents = F.count(F.when(F.col("content") != _NAMED, 1)).alias("contents")
         # one row per table
@@ -203,14 +203,14 @@ class Comparing:
             apart = counts.get((name, _ELSEWHERE), 0)
             some = self._some(rows, name, _ELSEWHERE, 1 if apart > LOOKED_FOR_MAX else apart)
             is_away = not listed.get(name)
-            yield Sought(_narrowed(table, some, is_away=is_away), (), _keys(some), apart, _shared(some))
+            yield UnlistedFiles(_narrowed(table, some, is_away=is_away), (), _keys(some), apart, _shared(some))
             if (name, _MISSING) not in counts:
                 continue
             told_of = {encoded(key(path)) for path in table.gone}
             here = rows.where((F.col("table") == name) & (F.col("label") == _MISSING)).toLocalIterator()
-            for piece in pieces((row for row in here if bytes(row.key) not in told_of), MISSING_AT_ONCE):
+            for piece in divide((row for row in here if bytes(row.key) not in told_of), MISSING_AT_ONCE):
                 narrow = replace(_narrowed(table, piece, is_away=is_away), gone={})
-                yield Sought(narrow, _keys(piece), (), 0, _shared(piece))
+                yield UnlistedFiles(narrow, _keys(piece), (), 0, _shared(piece))
 
     @staticmethod
     def _some(rows: DataFrame, name: str, label: str, count: int) -> list[Any]:
@@ -264,8 +264,8 @@ def _narrowed(table: TableReferences, rows: Sequence[Any], *, is_away: bool) -> 
         its_key = decoded(row.key)
         for path in ("",) if is_away else row.manifests or ():
             manifest = found.setdefault(path, ManifestFiles(path))
-            if row.content == Content.DATA:
+            if row.content == FileContent.DATA:
                 manifest.data.append(its_key)
             else:
-                manifest.others[its_key] = Content(row.content)
+                manifest.others[its_key] = FileContent(row.content)
     return replace(table, manifests=tuple(found[path] for path in sorted(found)))

@@ -22,11 +22,11 @@ from strandline.reconcile.model import PrefixFailure
 from strandline.reconcile.on_spark.paths import decoded, decoded_column, encoded, encoded_column
 from strandline.reconcile.paths import checksum_of, key, keys
 from strandline.reconcile.storage.inventory import list_local, list_local_level
-from strandline.reconcile.storage.inventory_file import inventory_pieces, inventory_rows
+from strandline.reconcile.storage.inventory_file import count_parts, inventory_rows
 from strandline.reconcile.storage.listing import ListedFolder, Listing
 from strandline.reconcile.storage.object_inventory import list_level, list_prefixes
 from strandline.reconcile.storage.pool import Pool
-from strandline.storage.s3_listing import Bucket
+from strandline.storage.s3_listing import ListedBucket
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,7 +57,7 @@ class StorageListing:
 
 @dataclass(frozen=True)
 class Lister:
-    bucket: Bucket | None
+    bucket: ListedBucket | None
     timeout_seconds: float
     is_whole: bool  # everything below a prefix; otherwise one level, and the folders in it
 
@@ -97,12 +97,12 @@ class InventoryLister:
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for piece in batch.column("id").to_pylist():
-                for some in pieces(inventory_rows(self.file, self.base, piece), ROWS_AT_ONCE):
+                for some in divide(inventory_rows(self.file, self.base, piece), ROWS_AT_ONCE):
                     yield from batches_of(Listing.of(some, roots=(self.base,)))
 
 
 def list_on_spark(
-    spark: SparkSession, roots: Sequence[str], bucket: Bucket | None, *, timeout_seconds: float
+    spark: SparkSession, roots: Sequence[str], bucket: ListedBucket | None, *, timeout_seconds: float
 ) -> StorageListing:
     tasks = spark.sparkContext.defaultParallelism * TASKS_PER_CORE
     kept: list[DataFrame] = []
@@ -121,7 +121,7 @@ def list_on_spark(
 
 def inventory_on_spark(spark: SparkSession, file: Path, base: str) -> StorageListing:
     """One task per file of an export; for a single Parquet file, one per row group."""
-    pieces = inventory_pieces(file)
+    pieces = count_parts(file)
     frame = spark.range(0, pieces, 1, pieces).mapInArrow(InventoryLister(file, base).run, LISTED)
     frame = frame.persist(StorageLevel.DISK_ONLY)
     frame.count()
@@ -161,7 +161,7 @@ def batches_of(listing: Listing) -> Iterator[pa.RecordBatch]:
 
 
 def _folder_batches(paths: Iterable[str]) -> Iterator[pa.RecordBatch]:
-    for some in pieces(paths, ROWS_AT_ONCE):
+    for some in divide(paths, ROWS_AT_ONCE):
         rows = _Rows()
         for path in some:
             rows.add(FOLDER, path)
@@ -216,7 +216,7 @@ class _Rows:
         return batch
 
 
-def pieces(values: Iterable[T], count: int) -> Iterator[list[T]]:
+def divide(values: Iterable[T], count: int) -> Iterator[list[T]]:
     waiting = iter(values)
     while some := list(islice(waiting, count)):
         yield some

@@ -15,8 +15,8 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from strandline.reconcile.model import Content
-from strandline.reconcile.on_spark.listing import ROWS_AT_ONCE, TASKS_PER_CORE, pieces
+from strandline.reconcile.model import FileContent
+from strandline.reconcile.on_spark.listing import ROWS_AT_ONCE, TASKS_PER_CORE, divide
 from strandline.reconcile.on_spark.paths import decoded, decoded_column, encoded
 from strandline.reconcile.paths import key
 from strandline.reconcile.references.collect import (
@@ -112,7 +112,7 @@ class SparkReferenceReader(ReferenceReader):
         try:
             problems = raw.where("why IS NOT NULL").select("table", "manifest", "why", "is_missing").collect()
             for row in sorted(problems):  # one row per manifest
-                parts[row.table].lacks(row.manifest, row.why, Content.MANIFEST if row.is_missing else None)
+                parts[row.table].lacks(row.manifest, row.why, FileContent.MANIFEST if row.is_missing else None)
             totals = self._hold(list(tables), raw.where(_readable({row.table for row in problems})))
         finally:
             raw.unpersist()
@@ -187,10 +187,10 @@ class _Decoding:
         if found.problem is not None:
             rows = [(None, None, found.problem, found.is_missing)]
         else:
-            rows = [(encoded(k), Content.DATA.value, None, None) for k in found.data]
+            rows = [(encoded(k), FileContent.DATA.value, None, None) for k in found.data]
             rows += [(encoded(k), content.value, None, None) for k, content in found.others.items()]
         types = (pa.binary(), pa.string(), pa.string(), pa.bool_())
-        for some in pieces(rows, ROWS_AT_ONCE):
+        for some in divide(rows, ROWS_AT_ONCE):
             columns = [pa.array(c, kind) for c, kind in zip(zip(*some, strict=True), types, strict=True)]
             of = [pa.array([value] * len(some), pa.string()) for value in (name, listed.path)]
             yield pa.RecordBatch.from_arrays([*of, *columns], names=[f.split()[0] for f in _DECODED.split(", ")])

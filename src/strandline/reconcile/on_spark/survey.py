@@ -15,11 +15,12 @@ from pyspark.sql import functions as F
 
 from strandline.iceberg.session.job_watch import cancel_when_called_off, watched
 from strandline.iceberg.session.lake_session import open_session
+from strandline.iceberg.session.spark_internals import PUSHED_THROUGH_UNIONS
 from strandline.iceberg.spark.java_errors import JAVA_ERRORS, explaining
-from strandline.reconcile.compare.compared import Comparison
+from strandline.reconcile.compare.compared import DriftComparison, Survey
 from strandline.reconcile.compare.findings import Spill
 from strandline.reconcile.compare.places import Places, Unclaimed
-from strandline.reconcile.model import LedgerContext, Phase, PrefixFailure, Survey, Watch
+from strandline.reconcile.model import LedgerContext, Phase, PrefixFailure, Watch
 from strandline.reconcile.on_spark.compare import Comparing
 from strandline.reconcile.on_spark.listing import (
     LISTED,
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 ROWS_PER_PARTITION = 500_000
 _FAILED = "comparing on Spark failed"
 _EXCLUDED_RULES = "spark.sql.optimizer.excludedRules"
-_PUSHED_THROUGH_UNIONS = "org.apache.spark.sql.catalyst.optimizer.PushDownLeftSemiAntiJoin"
 
 
 class SparkSurveyor:
@@ -54,7 +54,7 @@ class SparkSurveyor:
         # Files and references are unions. With this rule, Spark would join each part of one with each part of the
         # other, and shuffle everything again for each of them.
         rules = self._spark.conf.get(_EXCLUDED_RULES, "") or ""
-        self._spark.conf.set(_EXCLUDED_RULES, ",".join(filter(None, (rules, _PUSHED_THROUGH_UNIONS))))
+        self._spark.conf.set(_EXCLUDED_RULES, ",".join(filter(None, (rules, PUSHED_THROUGH_UNIONS))))
         self._kept: list[DataFrame] = []
         self._expect(0)
 
@@ -81,7 +81,9 @@ class SparkSurveyor:
             if light.inventory_file is not None:
                 places = self._bounded(places, known, listing.files, failures)
             context = light.compare_context(watch)
-            compared = Comparison(light.warehouse, failures, difference, references, ledger_context, context, places)
+            compared = DriftComparison(
+                light.warehouse, failures, difference, references, ledger_context, context, places
+            )
             return compared.survey(sought, Spill)
 
     def references(self, known: LakeReferences | None, watch: Watch) -> SparkReferences:

@@ -22,9 +22,9 @@ from strandline.core.errors import (
     StrandlineError,
     TableUnfit,
 )
-from strandline.core.whole_number import whole_number
-from strandline.core.wording import plural
-from strandline.reconcile.model import Content, Lineage, TableHead
+from strandline.core.text.whole_number import whole_number
+from strandline.core.text.wording import plural
+from strandline.reconcile.model import FileContent, Lineage, TableHead
 from strandline.reconcile.paths import canonical, first_that_is_no_text, key
 from strandline.reconcile.references.manifest_workers import ListedManifest, ManifestFiles, ManifestReading, Unreadable
 from strandline.reconcile.references.metadata_checks import named_files, newest_sequence, problem_of
@@ -48,7 +48,7 @@ _PATH_PROPERTIES = (
 
 @dataclass(frozen=True, slots=True)
 class NamedFile:
-    content: Content
+    content: FileContent
     path: str  # canonical
 
 
@@ -67,7 +67,7 @@ class TableReferences:
     manifests: tuple[ManifestFiles, ...]
     listed: Mapping[str, ManifestPlace]  # what is known of each manifest, by its path
     keys: frozenset[str] | set[str]  # of all files
-    gone: Mapping[str, Content]  # canonical paths of missing manifests and manifest lists
+    gone: Mapping[str, FileContent]  # canonical paths of missing manifests and manifest lists
     problem: str | None  # why not everything could be read
     apart: int = 0  # how many more keys there are that this process does not hold: those of all content files, or none
 
@@ -232,7 +232,7 @@ class ReferenceReader:
                 if manifest.problem is None:
                     part.manifests.append(manifest)
                 else:
-                    part.lacks(path, manifest.problem, Content.MANIFEST if manifest.is_missing else None)
+                    part.lacks(path, manifest.problem, FileContent.MANIFEST if manifest.is_missing else None)
         return {
             name: references_from(name, table, parts[name], damage=self.damage_of(table))
             for name, table in tables.items()
@@ -248,7 +248,7 @@ class ReferenceReader:
             for path in sorted({s.manifest_list for s in table.snapshots()}):
                 listed = answers[path]
                 if isinstance(listed, Unreadable):
-                    parts[name].lacks(path, listed.why, Content.MANIFEST_LIST if listed.is_missing else None)
+                    parts[name].lacks(path, listed.why, FileContent.MANIFEST_LIST if listed.is_missing else None)
                 else:
                     parts[name].lists[path] = listed
         return parts
@@ -267,20 +267,20 @@ class Parts:
 
     lists: dict[str, list[ListedManifest]] = field(default_factory=dict)
     manifests: list[ManifestFiles] = field(default_factory=list)
-    gone: dict[str, Content] = field(default_factory=dict)
+    gone: dict[str, FileContent] = field(default_factory=dict)
     problem: str | None = None
 
     def listed(self) -> Iterator[ListedManifest]:
         """Of every snapshot: a manifest as often as it is listed."""
         return chain.from_iterable(self.lists.values())
 
-    def lacks(self, path: str, why: str, gone: Content | None) -> None:
+    def lacks(self, path: str, why: str, gone: FileContent | None) -> None:
         self.problem = self.problem or f"{canonical(path)} cannot be read: {why}"
         if gone is not None:
             self.gone[canonical(path)] = gone
 
 
-def entries_said(snapshot: Snapshot) -> int | None:
+def entries_of_summary(snapshot: Snapshot) -> int | None:
     """The live entries of a snapshot by its summary; a lower bound if that lacks some kinds. None without counts."""
     said = {} if snapshot.summary is None else snapshot.summary.additional_properties
     counts = [whole_number(said.get(name)) for name in ("total-data-files", "total-delete-files")]
@@ -292,7 +292,7 @@ def _check_totals(table: Table, parts: Parts) -> None:
     """A list that is cut off at the end of a block is readable, and names fewer manifests."""
     counted = {manifest.path: len(manifest.data) + len(manifest.others) for manifest in parts.manifests}
     for snapshot in table.snapshots():
-        said, listed = entries_said(snapshot), parts.lists.get(snapshot.manifest_list)
+        said, listed = entries_of_summary(snapshot), parts.lists.get(snapshot.manifest_list)
         if said is None or listed is None:
             continue
         counts = [counted.get(m.path) if m.live is None else m.live for m in listed]
@@ -314,7 +314,7 @@ def references_from(name: str, table: Table, parts: Parts, *, damage: str | None
             before = places.get(listed.path)
             first_ms = snapshot.timestamp_ms if before is None else min(before.first_ms, snapshot.timestamp_ms)
             places[listed.path] = ManifestPlace(listed, first_ms, is_main or (before is not None and before.in_main))
-    files |= {key(path): NamedFile(Content.MANIFEST, canonical(path)) for path in places}
+    files |= {key(path): NamedFile(FileContent.MANIFEST, canonical(path)) for path in places}
     keys = set(files).union(*(named for manifest in parts.manifests for named in (manifest.data, manifest.others)))
     problem = damage or parts.problem or not_understood(keys)
     manifests = tuple(parts.manifests)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from strandline.core.errors import NoSuchDataset
 from strandline.iceberg.pyiceberg import drop_entries as light_drop
-from strandline.iceberg.pyiceberg.catalog import COMMIT_ATTEMPTS_MAX, PyIcebergCatalog
+from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
 from strandline.reconcile.paths import key
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ class LakeCatalog:
             key,
             token=token,
             summary=summary,
-            attempts_max=COMMIT_ATTEMPTS_MAX,
             before_commit=last_word,
         )
 

@@ -8,8 +8,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from strandline.core.wording import plural
-from strandline.reconcile.model import Content
+from strandline.core.text.wording import plural
+from strandline.reconcile.model import FileContent
 from strandline.reconcile.paths import canonical
 from strandline.reconcile.references.manifests import Listed, LivePart
 from strandline.reconcile.storage.pool import Pool
@@ -42,7 +42,7 @@ class ListedManifest:
 class ManifestFiles:
     path: str
     data: list[str] = field(default_factory=list)  # keys of data files, in order
-    others: dict[str, Content] = field(default_factory=dict)  # delete files and deletion vectors, by key
+    others: dict[str, FileContent] = field(default_factory=dict)  # delete files and deletion vectors, by key
     problem: str | None = None
     is_missing: bool = False
 
@@ -167,7 +167,7 @@ def _unreadable(how: str, why: str | None) -> Unreadable:
     return Unreadable("it does not exist", is_missing=True) if how == "missing" else Unreadable(why or how)
 
 
-def _content(content: int, form: str) -> Content:
+def _content(content: int, form: str) -> FileContent:
     if content != _POSITION_DELETES:
-        return Content.EQUALITY_DELETES
-    return Content.DELETION_VECTOR if form == "PUFFIN" else Content.POSITION_DELETES
+        return FileContent.EQUALITY_DELETES
+    return FileContent.DELETION_VECTOR if form == "PUFFIN" else FileContent.POSITION_DELETES

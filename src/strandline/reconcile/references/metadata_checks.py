@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from strandline.reconcile.model import Content
+from strandline.reconcile.model import FileContent
 from strandline.reconcile.paths import canonical, first_that_is_no_text, key
 from strandline.reconcile.references import checksums
 
@@ -80,17 +80,17 @@ def _of_meaning(table: Table) -> Iterator[str]:
             yield f"the path {odd!a} does not decode as text"
 
 
-def named_files(table: Table) -> Iterator[tuple[str, Content, Sequence[str]]]:
+def named_files(table: Table) -> Iterator[tuple[str, FileContent, Sequence[str]]]:
     """What they are, and their paths as the metadata spells them."""
     metadata = table.metadata
     log = [table.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)]
-    yield "metadata files", Content.METADATA, log
-    yield "manifest lists", Content.MANIFEST_LIST, [snapshot.manifest_list for snapshot in metadata.snapshots]
+    yield "metadata files", FileContent.METADATA, log
+    yield "manifest lists", FileContent.MANIFEST_LIST, [snapshot.manifest_list for snapshot in metadata.snapshots]
     for what, some in (
         ("statistics files", metadata.statistics),
         ("partition statistics files", metadata.partition_statistics),
     ):
-        yield what, Content.STATISTICS, [statistics.statistics_path for statistics in some]
+        yield what, FileContent.STATISTICS, [statistics.statistics_path for statistics in some]
 
 
 def newest_sequence(metadata: TableMetadata) -> int | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from strandline.core.errors import StorageError
 from strandline.core.types import SEQ_COLUMN, Seq, SeqRange
 from strandline.iceberg.pyiceberg.number_bounds import null_numbers, number_bounds
-from strandline.reconcile.model import Content
+from strandline.reconcile.model import FileContent
 from strandline.reconcile.paths import canonical, key
 from strandline.reconcile.references.collect import ManifestPlace, TableReferences
 from strandline.reconcile.references.manifest_workers import ManifestFiles
@@ -31,7 +31,7 @@ class Entry:
     """Combines all entries of one file: in main if one of them is, and as young as the youngest."""
 
     path: str  # canonical
-    content: Content
+    content: FileContent
     size: int | None = None
     row_count: int | None = None
     partition: str | None = None
@@ -84,7 +84,7 @@ def _entry(
     added_ms = times.get(snapshot, place.first_ms) if snapshot is not None else place.first_ms
     return Entry(
         canonical(file.file_path),
-        manifest.others.get(key(file.file_path), Content.DATA),
+        manifest.others.get(key(file.file_path), FileContent.DATA),
         file.file_size_in_bytes,
         file.record_count,
         _partition(table, file, place.listed.spec_id),

@@ -50,7 +50,7 @@ def list_local_level(
 
 
 class _Scan:
-    """Adds what workers find in folders to a listing; if it is deep, they go on with the folders in them."""
+    """Adds what workers find in folders to a listing; if it is deep, they continue with the folders in them."""
 
     def __init__(self, listing: Listing, on_found: OnFound, *, is_deep: bool) -> None:
         self.listing = listing

@@ -29,7 +29,7 @@ def read_inventory(file: Path, warehouse: str) -> Listing:
     return Listing.of(inventory_rows(file, base), roots=(base,))
 
 
-def inventory_pieces(file: Path) -> int:
+def count_parts(file: Path) -> int:
     """How many pieces can be read in parallel: the files of an export, or the row groups of a single file."""
     import pyarrow.parquet as pq
 

@@ -12,12 +12,12 @@ from uuid import uuid4
 
 from strandline.core import failpoints
 from strandline.core.errors import StorageError
-from strandline.core.reconcile_records import StorageKind
+from strandline.core.records.reconcile_records import StorageKind
 from strandline.reconcile.model import Move, Stat
 from strandline.reconcile.paths import OWN_FOLDER
-from strandline.reconcile.storage import cross_device_move
-from strandline.reconcile.storage.cross_device_move import CHANGED
 from strandline.reconcile.storage.worker import is_gone, scan
+from strandline.storage import cross_device_move
+from strandline.storage.cross_device_move import CHANGED
 from strandline.storage.durable import make_folders, sync_folder, write_file
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 
 from strandline.reconcile.storage.listing import ListedFolder, Listing, OnFound
-from strandline.storage.s3_listing import Allowance, Bucket, Check, Found, PagesEnd
+from strandline.storage.s3_listing import Allowance, Check, Found, ListedBucket, PagesEnd
 
 PREFIXES_AT_ONCE = 8
 SPLIT_LEVELS = 2  # below each root, so that a large table is not one long sequence of requests
@@ -19,7 +19,7 @@ CHECK_SECONDS = 0.25
 
 
 @dataclass(slots=True)
-class _Part:
+class _PrefixPart:
     """What was listed below a prefix, and the prefixes below it that are still to be listed."""
 
     listing: Listing = field(default_factory=lambda: Listing(()))
@@ -27,7 +27,7 @@ class _Part:
 
 
 def list_prefixes(
-    bucket: Bucket,
+    bucket: ListedBucket,
     prefixes: Sequence[str],
     *,
     timeout_seconds: float,
@@ -59,7 +59,7 @@ def list_prefixes(
 
 
 def list_level(
-    bucket: Bucket, folder: str, *, timeout_seconds: float, check: Check | None = None
+    bucket: ListedBucket, folder: str, *, timeout_seconds: float, check: Check | None = None
 ) -> tuple[Listing, list[str]]:
     """The objects of one level, and the names of the folders in it."""
     found = _read(bucket, bucket.key_of(f"{folder}/") or "", Allowance.of(timeout_seconds, check), is_level=True)
@@ -69,12 +69,12 @@ def list_level(
 class _Listers(AbstractContextManager["_Listers"]):
     """Threads that list prefixes, and the prefixes that they find on the way."""
 
-    def __init__(self, bucket: Bucket, timeout_seconds: float) -> None:
+    def __init__(self, bucket: ListedBucket, timeout_seconds: float) -> None:
         self._bucket = bucket
         self._timeout_seconds = timeout_seconds
         self._threads = ThreadPoolExecutor(PREFIXES_AT_ONCE, thread_name_prefix="list")
         self._is_over = threading.Event()
-        self._ended: SimpleQueue[tuple[int, Future[_Part]]] = SimpleQueue()
+        self._ended: SimpleQueue[tuple[int, Future[_PrefixPart]]] = SimpleQueue()
         self.under_way = 0
 
     def __exit__(self, *_: object) -> None:
@@ -88,7 +88,7 @@ class _Listers(AbstractContextManager["_Listers"]):
         future = self._threads.submit(self._level if is_split else self._whole, prefix)
         future.add_done_callback(lambda ended: self._ended.put((depth, ended)))
 
-    def next_part(self) -> _Part | None:
+    def next_part(self) -> _PrefixPart | None:
         """None if nothing ended for a moment."""
         try:
             depth, ended = self._ended.get(timeout=CHECK_SECONDS)
@@ -100,11 +100,11 @@ class _Listers(AbstractContextManager["_Listers"]):
             self.begin(inner, depth + 1)
         return part
 
-    def _level(self, prefix: str) -> _Part:
+    def _level(self, prefix: str) -> _PrefixPart:
         part = _read(self._bucket, prefix, self._allowed(), is_level=True, folders_max=SPLIT_PREFIXES_MAX)
         return self._whole(prefix) if len(part.inner) > SPLIT_PREFIXES_MAX else part
 
-    def _whole(self, prefix: str) -> _Part:
+    def _whole(self, prefix: str) -> _PrefixPart:
         return _read(self._bucket, prefix, self._allowed(), is_level=False)
 
     def _allowed(self) -> Allowance:
@@ -115,9 +115,11 @@ class _Listers(AbstractContextManager["_Listers"]):
             raise PagesEnd("nobody waits for it any more")
 
 
-def _read(bucket: Bucket, prefix: str, allowed: Allowance, *, is_level: bool, folders_max: int | None = None) -> _Part:
+def _read(
+    bucket: ListedBucket, prefix: str, allowed: Allowance, *, is_level: bool, folders_max: int | None = None
+) -> _PrefixPart:
     """Stops early above `folders_max` folders."""
-    part, base = _Part(), f"s3://{bucket.name}"
+    part, base = _PrefixPart(), f"s3://{bucket.name}"
     try:
         for page in bucket.pages(prefix, is_level=is_level, allowed=allowed):
             _keep(part.listing.folder, base, page.objects)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from strandline.core.errors import StorageError
-from strandline.reconcile.storage.cross_device_move import CHANGED
+from strandline.storage.cross_device_move import CHANGED
 from strandline.storage.s3_client import RequestFailed
 from strandline.storage.s3_settings import split_url
 

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 
 from strandline.core import failpoints
 from strandline.core.errors import StorageError
-from strandline.core.reconcile_records import StorageKind
-from strandline.core.settings import WarehouseSettings
+from strandline.core.records.reconcile_records import StorageKind
+from strandline.core.settings.lake_config import WarehouseSettings
 from strandline.reconcile.model import Move, Stat
-from strandline.reconcile.storage.cross_device_move import CHANGED
 from strandline.reconcile.storage.s3_copy import copy, tag
+from strandline.storage.cross_device_move import CHANGED
 from strandline.storage.s3_client import RequestFailed, S3Client
 from strandline.storage.s3_settings import RECONCILE_LIMITS, S3Settings, split_url
 

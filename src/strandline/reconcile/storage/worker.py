@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
-from strandline.core.wording import plural
+from strandline.core.text.wording import plural
 
 FRAME_BYTES = 8
 MARSHAL_VERSION = 2  # later versions look for repeated objects, which costs more than it saves
@@ -81,7 +81,7 @@ def scan_folder(folder: str) -> Iterator[Result]:
     yield "end", None
 
 
-def look_into(folder: str) -> Iterator[Result]:
+def contains_files(folder: str) -> Iterator[Result]:
     """Whether it contains anything but folders; True also if that cannot be checked."""
     waiting = [folder]
     while waiting:
@@ -148,7 +148,7 @@ def _read(task: ReadTask, reading: Callable[[bytes], Iterator[Any]]) -> Iterator
 
 DOINGS: dict[str, Callable[[Any], Iterator[Result]]] = {
     "scan": scan_folder,
-    "look_into": look_into,
+    "look_into": contains_files,
     "manifest_list": read_list,
     "manifest": read_manifest,
 }

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from strandline.core import failpoints
-from strandline.core.arbiter import Cell, CellMoved, CellUnclear, Record, Stored, decode, encode
 from strandline.core.errors import StorageError, WrongLake
+from strandline.core.sites.arbiter import Cell, CellMoved, CellUnclear, LeaderRecord, StoredRecord, decode, encode
 
 _T = TypeVar("_T")
 _UNANSWERED_MAX = 8  # calls that nobody waits for any more; after so many, further ones fail at once
@@ -20,30 +20,30 @@ _UNANSWERED_MAX = 8  # calls that nobody waits for any more; after so many, furt
 class Seen:
     """The record as it was read, and what a put over it must name."""
 
-    record: Record
+    record: LeaderRecord
     version: str
 
 
 @dataclass(frozen=True, slots=True)
-class Landed:
+class PutLanded:
     now: Seen
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class PutRefused:
     """The record was changed meanwhile. Nothing was written."""
 
     now: Seen | None
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown:
+class PutUnknown:
     """The put was not answered, and could not be read back: it may have landed, or land later."""
 
     error: StorageError
 
 
-Outcome = Landed | Refused | Unknown
+Outcome = PutLanded | PutRefused | PutUnknown
 
 
 class Arbiter:
@@ -61,7 +61,7 @@ class Arbiter:
         stored = self._limit.run(self._cell.read)
         return None if stored is None else self._seen(stored)[0]
 
-    def put(self, record: Record, *, over: Seen | None) -> Outcome:
+    def put(self, record: LeaderRecord, *, over: Seen | None) -> Outcome:
         """Replaces the record that was seen; None: there must be none. Raises StorageError if it was not sent."""
         nonce = uuid.uuid4().hex
         sent = replace(record, beat=0 if over is None else over.record.beat + 1)
@@ -74,23 +74,23 @@ class Arbiter:
         except CellMoved:
             return self._read_back(nonce, over, None)
         failpoints.hit("arbiter.after_put")
-        return Landed(Seen(sent, new))
+        return PutLanded(Seen(sent, new))
 
     def _read_back(self, nonce: str, over: Seen | None, unclear: CellUnclear | None) -> Outcome:
         try:
             stored = self._limit.run(self._cell.read)
         except StorageError as e:
-            return Unknown(e)
+            return PutUnknown(e)
         if stored is None:
-            return Refused(None) if unclear is None else Unknown(unclear)
+            return PutRefused(None) if unclear is None else PutUnknown(unclear)
         now, found = self._seen(stored)
         if found == nonce:
-            return Landed(now)
+            return PutLanded(now)
         if unclear is not None and over is not None and now.version == over.version:
-            return Unknown(unclear)  # it may still be on its way
-        return Refused(now)
+            return PutUnknown(unclear)  # it may still be on its way
+        return PutRefused(now)
 
-    def _seen(self, stored: Stored) -> tuple[Seen, str]:
+    def _seen(self, stored: StoredRecord) -> tuple[Seen, str]:
         record, nonce = decode(stored.body)
         if record.lake != self._lake:
             raise WrongLake(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from strandline.core.arbiter import CellMoved, CellUnclear, Stored
 from strandline.core.errors import StorageError
-from strandline.storage.s3_client import Failure, RequestFailed, S3Client
+from strandline.core.sites.arbiter import CellMoved, CellUnclear, StoredRecord
+from strandline.storage.s3_client import RequestFailed, RequestFailure, S3Client
 from strandline.storage.s3_settings import S3Settings, arbiter_limits, split_url
 
 # Answers after which nothing was written. Any other failure of a put may come after the store has it.
-_NOTHING_DONE = (Failure.NOT_SENT, Failure.NO_BUCKET, Failure.DENIED, Failure.OTHER)
-_MOVED = (Failure.CONDITION, Failure.NOT_FOUND)
+_NOTHING_DONE = (RequestFailure.NOT_SENT, RequestFailure.NO_BUCKET, RequestFailure.DENIED, RequestFailure.OTHER)
+_MOVED = (RequestFailure.CONDITION, RequestFailure.NOT_FOUND)
 
 
 class BucketCell:
@@ -22,12 +22,12 @@ class BucketCell:
     def place(self) -> str:
         return self._url
 
-    def read(self) -> Stored | None:
+    def read(self) -> StoredRecord | None:
         try:
             found = self._client.get(self._bucket, self._key)
         except RequestFailed as e:
             raise StorageError(f"the arbiter at {self.place} cannot be read: {e.message}") from e
-        return None if found is None else Stored(found[0], str(found[1]["ETag"]))
+        return None if found is None else StoredRecord(found[0], str(found[1]["ETag"]))
 
     def write(self, body: bytes, *, over: str | None) -> str:
         condition = {"IfNoneMatch": "*"} if over is None else {"IfMatch": over}

@@ -11,8 +11,8 @@ import re
 import uuid
 from pathlib import Path
 
-from strandline.core.arbiter import CellMoved, CellUnclear, Stored
 from strandline.core.errors import StorageError
+from strandline.core.sites.arbiter import CellMoved, CellUnclear, StoredRecord, count_and_digest, version_of
 from strandline.storage.durable import describe, link_new, new_file, sync_folder
 
 # Whoever read an old listing should find the next name taken.
@@ -29,18 +29,19 @@ class FolderCell:
     def place(self) -> str:
         return str(self._folder)
 
-    def read(self) -> Stored | None:
+    def read(self) -> StoredRecord | None:
         try:
             while versions := self._versions():
                 newest = versions[-1]
                 with contextlib.suppress(FileNotFoundError):  # removed since: there are many newer ones
-                    return Stored(self._file(newest).read_bytes(), str(newest))
+                    body = self._file(newest).read_bytes()
+                    return StoredRecord(body, version_of(newest, body))
         except OSError as e:
             raise self._away(e) from e
         return None
 
     def write(self, body: bytes, *, over: str | None) -> str:
-        number = 1 if over is None else int(over) + 1
+        number = 1 if over is None else self._replaced(over) + 1
         temporary = self._folder / f"{self._lake}.{uuid.uuid4().hex}.tmp"
         try:
             with new_file(temporary) as file:
@@ -66,7 +67,20 @@ class FolderCell:
                 self._file(old).unlink(missing_ok=True)
         except OSError as e:
             raise CellUnclear(f"the arbiter's folder failed: {describe(e, self._folder)}") from e
-        return str(number)
+        return version_of(number, body)
+
+    def _replaced(self, over: str) -> int:
+        """The number of the version that a put names. Raises CellMoved if it is not there, or another one now."""
+        number, _ = count_and_digest(over)
+        try:
+            body = self._file(number).read_bytes()
+        except FileNotFoundError:
+            raise CellMoved from None
+        except OSError as e:
+            raise self._away(e) from e
+        if version_of(number, body) != over:
+            raise CellMoved
+        return number
 
     def _versions(self) -> list[int]:
         found = (self._name.fullmatch(file.name) for file in self._folder.iterdir())

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from strandline.core.arbiter import Cell
 from strandline.core.errors import ConfigError
 from strandline.core.secrets import resolve_key, resolve_secret
-from strandline.core.settings import LakeConfig
-from strandline.core.settings_replication import ReplicationSettings
+from strandline.core.settings.lake_config import LakeConfig
+from strandline.core.settings.replication import ReplicationSettings
+from strandline.core.sites.arbiter import Cell
 from strandline.replicate.arbiter.arbiter import Arbiter
 from strandline.replicate.arbiter.bucket import BucketCell
 from strandline.replicate.arbiter.folder import FolderCell

@@ -6,16 +6,16 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from strandline.core.arbiter import Record
 from strandline.core.clock import elapsed_seconds
 from strandline.core.errors import StrandlineError
+from strandline.core.sites.arbiter import LeaderRecord
 from strandline.replicate.arbiter.arbiter import Arbiter
 
 
 @dataclass(frozen=True, slots=True)
 class ArbiterAnswer:
     place: str
-    record: Record | None  # None: nobody has written one, or the arbiter did not answer
+    record: LeaderRecord | None  # None: nobody has written one, or the arbiter did not answer
     trouble: str | None  # why the record could not be read
 
 

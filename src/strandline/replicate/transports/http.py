@@ -12,18 +12,23 @@ from strandline.core.errors import FailedError, StorageError
 from strandline.core.forward_protocol import DIGEST, content_digest
 from strandline.core.types import SEQ_COLUMN, DatasetUuid, Seq, SeqRange
 from strandline.iceberg.pyiceberg.schema import fields_of_arrow
-from strandline.ledger.replicate.followers import Told
+from strandline.ledger.receive.announced_bodies import AnnouncedBatch
+from strandline.ledger.replicate.followers import Acknowledgement
 from strandline.receive.batch_frame import nullable
 from strandline.receive.schema_adapt import SchemaAdapter
-from strandline.replicate.answer_document import parse_answer
-from strandline.replicate.source import Content, LeaderSite, Polled
+from strandline.replicate.follow.answer_document import parse_answer
+from strandline.replicate.follow.bodies_document import parse_bodies
+from strandline.replicate.follow.schema_plan import FIELDS_PROPERTY
+from strandline.replicate.source import LeaderSite, Polled, RangeContent
 from strandline.replicate.transports.segment_fetch import (
     LeaderAddress,
     TryAgain,
-    Wanted,
+    WantedRange,
     check_answer,
+    column_ids,
     fetch_rows,
     fetch_schema,
+    lacks_path,
     with_text_uuids,
 )
 
@@ -34,6 +39,7 @@ if TYPE_CHECKING:
 
     from strandline.iceberg.spark.tables import SparkTables
 
+_PROVEN = ("offer", "bodies")
 PART_NUMBERS = 1_000_000  # sequence numbers that one task fetches, in a range of up to PARTS_MAX such parts
 PARTS_MAX = 2_000  # a range that spans terms has 2**40 numbers and more, of which nearly all were never taken
 
@@ -51,9 +57,13 @@ class HttpSource:
 
     def poll(self, after: Mapping[DatasetUuid, Seq], *, items_max: int, sinks_version: str | None = None) -> Polled:
         asked = {"after": dict(after), "items_max": items_max, "sinks_version": sinks_version}
-        return parse_answer(self._post("offer", asked))
+        return parse_answer(self._post("offer", asked) or {})
 
-    def acknowledge(self, told: Told) -> None:
+    def bodies(self, dataset: DatasetUuid, batch_id: str) -> AnnouncedBatch | None:
+        found = self._post("bodies", {"dataset": dataset, "batch_id": batch_id}, may_lack=True)
+        return None if found is None else parse_bodies(found)
+
+    def acknowledge(self, told: Acknowledgement) -> None:
         marks = {str(shard): mark for shard, mark in told.marks.items()}
         self._post(
             "acknowledge",
@@ -66,16 +76,19 @@ class HttpSource:
             },
         )
 
-    def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer to an offer must be proven by its digest, and what is said is sent with one."""
+    def _post(self, path: str, body: Mapping[str, Any], *, may_lack: bool = False) -> dict[str, Any] | None:
+        """An answer that is believed must be proven by its digest, and what is said is sent with one. With `may_lack`,
+        None if the leader is of a version that does not have the path."""
         import httpx
 
         said = json.dumps(body).encode()
         headers = {"Content-Type": "application/json", DIGEST: content_digest(said)}
         try:
             answer = self._client.post(path, content=said, headers=headers)
+            if may_lack and lacks_path(answer):
+                return None
             check_answer(answer)
-            if path == "offer" and answer.headers.get(DIGEST) != content_digest(answer.content):
+            if path in _PROVEN and answer.headers.get(DIGEST) != content_digest(answer.content):
                 raise TryAgain("its answer was damaged on the way")
             found = answer.json()
         except (httpx.TransportError, TryAgain, ValueError) as e:
@@ -88,28 +101,39 @@ class HttpSource:
         return found
 
     @contextmanager
-    def content(self, tables: SparkTables, dataset: DatasetUuid, rows: SeqRange) -> Iterator[Content]:
-        part = Wanted(dataset, rows.lo, rows.hi)
+    def content(self, tables: SparkTables, dataset: DatasetUuid, rows: SeqRange) -> Iterator[RangeContent]:
+        part = WantedRange(dataset, rows.lo, rows.hi)
         schema = fetch_schema(self._leader, part)
-        names = frozenset(schema.names)
-        yield Content(fields_of_arrow(schema), lambda columns: self._frame(tables, part, columns, names))
+        theirs = column_ids(schema)
+        former = (schema.metadata or {}).get(FIELDS_PROPERTY.encode())
+        columns_there = fields_of_arrow(schema)
+        yield RangeContent(
+            columns_there, lambda columns: self._frame(tables, part, columns, theirs),
+            None if former is None else former.decode(),
+        )  # fmt: skip
 
     @contextmanager
     def numbers(self, tables: SparkTables, dataset: DatasetUuid, rows: SeqRange) -> Iterator[DataFrame]:
         from pyspark.sql import types as T
 
         number = T.StructType([T.StructField(SEQ_COLUMN, T.LongType(), False)])
-        part = Wanted(dataset, rows.lo, rows.hi, only_numbers=True)
-        yield self._frame(tables, part, number, frozenset(number.names))
+        part = WantedRange(dataset, rows.lo, rows.hi, only_numbers=True)
+        yield self._frame(tables, part, number, None)
 
-    def _frame(self, tables: SparkTables, wanted: Wanted, columns: T.StructType, names: frozenset[str]) -> DataFrame:
+    def _frame(
+        self,
+        tables: SparkTables,
+        wanted: WantedRange,
+        columns: T.StructType,
+        theirs: frozenset[tuple[str, str | None]] | None,
+    ) -> DataFrame:
         from pyspark.sql.pandas.types import to_arrow_schema
 
         part_numbers = part_size(numbers := wanted.hi - wanted.lo + 1, PART_NUMBERS)
         parts = -(-numbers // part_numbers)
         required = tuple(f.name for f in columns if not f.nullable)
         fitting = SchemaAdapter(to_arrow_schema(nullable(columns)), required)
-        task = _Task(self._leader, wanted, names, fitting, part_numbers)
+        task = _FetchTask(self._leader, wanted, theirs, fitting, part_numbers)
         return tables.spark.range(0, parts, 1, parts).mapInArrow(task.run, columns)
 
 
@@ -119,12 +143,14 @@ def part_size(numbers: int, least: int) -> int:
 
 
 @dataclass(frozen=True)
-class _Task:
+class _FetchTask:
     """Runs on the executors: a row that comes in is the number of a part of the range."""
 
     leader: LeaderAddress
-    wanted: Wanted
-    names: frozenset[str]  # the leader's columns when the follower looked: all that the rows may have
+    wanted: WantedRange
+    # The leader's columns when the follower looked. By their ids, too: a name may be another column's by now. None: the
+    # rows have numbers only.
+    theirs: frozenset[tuple[str, str | None]] | None
     fitting: SchemaAdapter
     part_numbers: int
 
@@ -137,7 +163,7 @@ class _Task:
                     yield self._fit(rows)
 
     def _fit(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        if frozenset(rows.schema.names) != self.names:
+        if self.theirs is not None and column_ids(rows.schema) != self.theirs:
             raise FailedError("the leader's columns were changed just now", hint="The follower tries again.")
         asked = rows.select([name for name in rows.schema.names if name in self.fitting.schema.names])
         return self.fitting.fit(with_text_uuids(asked, self.fitting.schema))

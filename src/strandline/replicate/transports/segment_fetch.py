@@ -4,14 +4,17 @@ connection that breaks, or a byte that changed, is answered by asking again behi
 
 from __future__ import annotations
 
+import random
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from strandline.core.errors import FailedError, SegmentDamaged, StorageError
+from strandline.core.retry import RetryPolicy
+from strandline.core.text.whole_number import whole_number
 from strandline.core.types import SEQ_COLUMN
 
 if TYPE_CHECKING:
@@ -21,7 +24,9 @@ if TYPE_CHECKING:
 ATTEMPTS_MAX = 5  # in a row, without a proven batch in between
 CONNECT_SECONDS_MAX = 10.0
 SILENCE_SECONDS_MAX = 60.0
-_PAUSE_SECONDS = 0.2
+BUSY_SECONDS_MAX = 900.0  # for how long a leader is waited for that says it is busy, without a proven batch in between
+BUSY_PAUSE_SECONDS_MAX = 30.0
+_PAUSE_SECONDS = 0.4
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ def _trusted() -> ssl.SSLContext:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedRange:
     """A range of a dataset."""
 
     dataset: str
@@ -74,7 +79,7 @@ class _Body:
         return whole[:size]
 
 
-def fetch_schema(leader: LeaderAddress, wanted: Wanted) -> pa.Schema:
+def fetch_schema(leader: LeaderAddress, wanted: WantedRange) -> pa.Schema:
     """The Arrow schema of the range, with the ids of the leader's columns; no rows are read. Raises as `fetch_rows`."""
     # To the end, which proves it: a column whose name was damaged on the way would be another column.
     rows = _Fetching(leader, wanted, wanted.hi)
@@ -84,7 +89,7 @@ def fetch_schema(leader: LeaderAddress, wanted: Wanted) -> pa.Schema:
     return rows.schema
 
 
-def fetch_rows(leader: LeaderAddress, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+def fetch_rows(leader: LeaderAddress, wanted: WantedRange) -> Iterator[pa.RecordBatch]:
     """Every row of the range once, in the order of numbers. Raises SegmentDamaged or StorageError when asking again did
     not help, and FailedError for what the leader refuses."""
     return iter(_Fetching(leader, wanted, wanted.lo - 1))
@@ -93,7 +98,7 @@ def fetch_rows(leader: LeaderAddress, wanted: Wanted) -> Iterator[pa.RecordBatch
 class _Fetching:
     """The rows behind a number. `schema` is that of the last answer."""
 
-    def __init__(self, leader: LeaderAddress, wanted: Wanted, behind: int) -> None:
+    def __init__(self, leader: LeaderAddress, wanted: WantedRange, behind: int) -> None:
         self._leader = leader
         self._wanted = wanted
         self._behind = behind
@@ -102,24 +107,32 @@ class _Fetching:
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         import httpx
 
-        failures = 0
+        waited = 0.0
         with self._leader.client() as client:
-            while True:
+            for attempt in RetryPolicy(_PAUSE_SECONDS, attempts_max=ATTEMPTS_MAX).attempts():
                 try:
                     for batch in self._answer(client):
-                        self._behind, failures = int(batch.column(SEQ_COLUMN)[-1].as_py()), 0
+                        self._behind, waited = int(batch.column(SEQ_COLUMN)[-1].as_py()), 0.0
+                        attempt.has_progressed = True
                         yield batch
                     return
+                except Busy as e:
+                    if waited >= BUSY_SECONDS_MAX:
+                        raise StorageError(
+                            f"the leader at {self._leader.url} sends too many other segments: {e}",
+                            hint="The follower tries again. Lower `follow.items_at_once_max`, here or elsewhere.",
+                        ) from e
+                    waited += e.seconds
+                    time.sleep(random.uniform(e.seconds / 2, e.seconds))
+                    attempt.has_progressed = attempt.at_once = True  # an answer is no failure
                 except (SegmentDamaged, httpx.TransportError, TryAgain) as e:
-                    failures += 1
-                    if failures == ATTEMPTS_MAX:
+                    if attempt.is_last and not attempt.has_progressed:
                         if isinstance(e, SegmentDamaged):
                             raise
                         raise StorageError(
                             f"the leader at {self._leader.url} does not answer: {str(e) or type(e).__name__}",
                             hint="The follower tries again. Check the network, and that `strandline serve` runs there.",
                         ) from e
-                    time.sleep(_PAUSE_SECONDS * 2**failures)
 
     def _answer(self, client: httpx.Client) -> Iterator[pa.RecordBatch]:
         from strandline.replicate.segment_stream import SegmentReader, request_name
@@ -130,6 +143,24 @@ class _Fetching:
             reader = SegmentReader(_Body(answer.iter_bytes()), behind=behind, asked=asked)
             self.schema = reader.schema
             yield from reader
+
+
+def column_ids(schema: pa.Schema) -> frozenset[tuple[str, str | None]]:
+    """Each column of the stream, also within others, by its name and the id that it has in the leader's table."""
+    found: set[tuple[str, str | None]] = set()
+    _add_ids(list(schema), "", found)
+    return frozenset(found)
+
+
+def _add_ids(fields: Sequence[pa.Field[Any]], above: str, found: set[tuple[str, str | None]]) -> None:
+    for of in fields:
+        path, id = f"{above}.{of.name}", (of.metadata or {}).get(_FIELD_ID)
+        found.add((path, None if id is None else id.decode()))
+        kind: Any = of.type
+        _add_ids([kind.field(i) for i in range(kind.num_fields)], path, found)
+
+
+_FIELD_ID = b"PARQUET:field_id"
 
 
 def with_text_uuids(rows: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
@@ -173,8 +204,16 @@ class TryAgain(Exception):
     """The leader is busy, or somebody on the way to it is."""
 
 
+class Busy(TryAgain):
+    """The leader sends as much as it will at once. Others get theirs meanwhile, so this is no failure."""
+
+    def __init__(self, said: str, seconds: float) -> None:
+        super().__init__(said)
+        self.seconds = seconds
+
+
 class _asked:
-    def __init__(self, client: httpx.Client, wanted: Wanted, behind: int) -> None:
+    def __init__(self, client: httpx.Client, wanted: WantedRange, behind: int) -> None:
         asked: dict[str, str | int | bool] = {
             "dataset": wanted.dataset, "lo": wanted.lo, "hi": wanted.hi, "behind": behind,
             "only_numbers": wanted.only_numbers,
@@ -199,11 +238,24 @@ def check_answer(answer: httpx.Response) -> None:
     if answer.is_success:
         return
     answer.read()
-    if answer.status_code == 429 or answer.status_code >= 500:
+    if answer.status_code == 429:
+        raise Busy("it answered 429", _busy_seconds(answer.headers.get("Retry-After")))
+    if answer.status_code >= 500:
         raise TryAgain(f"it answered {answer.status_code}")
     raise FailedError(f"the leader refuses: {_said(answer)}", hint=_HINTS.get(answer.status_code))
 
 
+def _busy_seconds(retry_after: str | None) -> float:
+    asked = whole_number(retry_after or "")
+    return min(BUSY_PAUSE_SECONDS_MAX, max(0.5, float(asked or 0)))
+
+
+def lacks_path(answer: httpx.Response) -> bool:
+    """Whether the leader has nothing at this path. It answers 404 for a dataset that is gone, too."""
+    return answer.status_code == 404 and _problem(answer).get("type") == _NOT_FOUND
+
+
+_NOT_FOUND = "urn:strandline:problem:not-found"
 _HINTS = {
     401: "It does not know the token, or has revoked it: `strandline follower add NAME` at the leader makes one.",
     403: "The token is not a follower's: `strandline follower add NAME` at the leader makes one.",
@@ -211,8 +263,13 @@ _HINTS = {
 
 
 def _said(answer: httpx.Response) -> str:
+    document = _problem(answer)
+    return str(document.get("detail") or document.get("title") or f"it answered {answer.status_code}")
+
+
+def _problem(answer: httpx.Response) -> dict[str, Any]:
     try:
         document = answer.json()
-        return str(document.get("detail") or document.get("title") or answer.status_code)
-    except (ValueError, AttributeError):
-        return f"it answered {answer.status_code}"
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}

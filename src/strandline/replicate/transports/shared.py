@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from strandline.core.errors import FailedError, RefusedError, TableRolledBack
 from strandline.core.roles import Role, allows
-from strandline.core.settings import LakeConfig, load_config
+from strandline.core.settings.lake_config import LakeConfig, load_config
 from strandline.core.types import INTERNAL_COLUMNS, SEQ_COLUMN, Dataset, DatasetUuid, Seq, SeqRange
 from strandline.iceberg.metadata.identifier import in_spark, quoted
 from strandline.iceberg.session import spark_internals
@@ -22,12 +22,14 @@ from strandline.iceberg.spark.tables import SparkTables
 from strandline.ledger.engine import Connection, Ledger
 from strandline.ledger.ingest import sequence
 from strandline.ledger.receive import tokens
+from strandline.ledger.receive.announced_bodies import AnnouncedBatch
 from strandline.ledger.receive.tokens import Token
 from strandline.ledger.replicate import followers, sites
-from strandline.ledger.replicate.followers import Told
+from strandline.ledger.replicate.followers import Acknowledgement
 from strandline.read.settled_view import check_table
-from strandline.replicate.leader import Leader
-from strandline.replicate.source import Content, LeaderSite, Polled
+from strandline.replicate.follow.schema_plan import FIELDS_PROPERTY
+from strandline.replicate.lead.leader import Leader
+from strandline.replicate.source import LeaderSite, Polled, RangeContent
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -84,19 +86,21 @@ class SharedSource:
         return Polled(site, found.offers, found.made, found.dropped, *told)
 
     @contextmanager
-    def content(self, tables: SparkTables, dataset: DatasetUuid, rows: SeqRange) -> Iterator[Content]:
+    def content(self, tables: SparkTables, dataset: DatasetUuid, rows: SeqRange) -> Iterator[RangeContent]:
         known = self._find(dataset)
         theirs = self._checked(known, rows)
-        fields = [f for f in theirs.view(known.name).schema["fields"] if f["name"] not in INTERNAL_COLUMNS]
+        view = theirs.view(known.name)
+        fields = [f for f in view.schema["fields"] if f["name"] not in INTERNAL_COLUMNS]
         with explaining(f"the leader's rows of {known.name} cannot be read"):
             frame = theirs.spark.table(in_spark(known.name))
             if {f["name"] for f in fields} != {c for c in frame.columns if c not in INTERNAL_COLUMNS}:
-                raise FailedError(
-                    f"the columns of {known.name} were changed at the leader just now", hint="The follower tries again."
-                )
+                raise _columns_changed(known)
             inside = frame.where(f"{SEQ_COLUMN} BETWEEN {rows.lo} AND {rows.hi}")
             found = _over(tables, inside)
-        yield Content(fields, lambda schema: found.select(*(quoted(name) for name in schema.names)))
+        if theirs.view(known.name).schema_id != view.schema_id:
+            raise _columns_changed(known)
+        former = view.properties.get(FIELDS_PROPERTY)
+        yield RangeContent(fields, lambda schema: found.select(*(quoted(name) for name in schema.names)), former)
 
     @contextmanager
     def numbers(self, tables: SparkTables, dataset: DatasetUuid, rows: SeqRange) -> Iterator[DataFrame]:
@@ -118,7 +122,10 @@ class SharedSource:
             raise TableRolledBack(f"at the leader: {e.message}", hint=e.hint) from e
         return tables
 
-    def acknowledge(self, told: Told) -> None:
+    def bodies(self, dataset: DatasetUuid, batch_id: str) -> AnnouncedBatch | None:
+        return self._leader.bodies(self._find(dataset), batch_id)
+
+    def acknowledge(self, told: Acknowledgement) -> None:
         if self._token is not None:
             token = self._ledger.query(self._checked_token, self._token)
             self._leader.acknowledge(token.owner, told)
@@ -145,6 +152,12 @@ _NEW_TOKEN = (
     "`strandline follower add NAME` at the leader makes one; name it with "
     "`strandline follow init LEADER --token env:NAME`."
 )
+
+
+def _columns_changed(known: Dataset) -> FailedError:
+    return FailedError(
+        f"the columns of {known.name} were changed at the leader just now", hint="The follower tries again."
+    )
 
 
 def _over(tables: SparkTables, frame: DataFrame) -> DataFrame:

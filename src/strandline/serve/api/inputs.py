@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Path, Query
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
 
-from strandline.core import duration
-from strandline.core.bounded_text import check_text
 from strandline.core.documents import Document
 from strandline.core.errors import UsageError
+from strandline.core.text import duration
+from strandline.core.text.bounded_text import check_text
 from strandline.serve.describe import INNER_MAX
 
 _T = TypeVar("_T")
@@ -28,12 +28,13 @@ def _text(value: str) -> str:
         raise ValueError(e.message) from None
 
 
-def _duration(value: str) -> str:
+def _duration(value: object) -> timedelta:
+    if not isinstance(value, str):
+        raise ValueError("Input should be a valid string")
     try:
-        duration.parse(value)
+        return duration.parse(value)
     except UsageError as e:
         raise ValueError(e.message) from None
-    return value
 
 
 def _long_text(value: str) -> str:
@@ -46,7 +47,11 @@ def _long_text(value: str) -> str:
 Text = Annotated[str, AfterValidator(_text)]
 LongText = Annotated[str, AfterValidator(_long_text), Field(max_length=LONG_BYTES_MAX)]
 Name = Annotated[Text, Field(min_length=1, max_length=500)]
-Duration = Annotated[str, AfterValidator(_duration), Field(description="A number and s, m, h or d: `30d`.")]
+Duration = Annotated[
+    timedelta,
+    PlainValidator(_duration),
+    WithJsonSchema({"type": "string", "description": "A number and s, m, h or d: `30d`."}),
+]
 
 NamePath = Annotated[Name, Path(description="Its name.")]
 IdPath = Annotated[int, Path(ge=1, le=_ID_MAX, description="Its number.")]
@@ -59,18 +64,22 @@ BeforeId = Annotated[int | None, Query(ge=1, le=_ID_MAX, description="`next` of 
 DryRun = Annotated[bool, Query(description="Report what would be done, and change nothing.")]
 
 
-class Body(BaseModel):
+class RequestInput(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
-
-
-def length(value: str | None) -> timedelta | None:
-    return None if value is None else duration.parse(value)
 
 
 def paged(name: str, found: Sequence[_T], limit: int, show: Callable[[_T], Any], key: Callable[[_T], Any]) -> Document:
     """A page of `found`, which has one more than the page if there is another page."""
     shown = found[:limit]
     return {name: list(map(show, shown)), "next": key(shown[-1]) if len(found) > limit else None}
+
+
+def paged_after(
+    name: str, known: Iterable[_T], after: Any, limit: int, show: Callable[[_T], Any], key: Callable[[_T], Any]
+) -> Document:
+    """The page of all that is known, in the order of its keys, that follows the key `after`."""
+    found = sorted((one for one in known if after is None or key(one) > after), key=key)
+    return paged(name, found, limit, show, key)
 
 
 def cut(document: Document, *names: str, most: int = INNER_MAX) -> Document:

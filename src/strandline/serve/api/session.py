@@ -7,10 +7,10 @@ from pydantic import Field
 
 from strandline.core.documents import Document
 from strandline.core.roles import Role
-from strandline.serve.api.inputs import Body
+from strandline.serve.api.inputs import RequestInput
 from strandline.serve.auth.caller import Caller
 from strandline.serve.auth.csrf import check_own_page
-from strandline.serve.auth.needs import anyone, needs
+from strandline.serve.auth.needs import ReadAccess, anyone
 from strandline.serve.auth.sessions import NewSession
 from strandline.serve.context import ServeContext, address_of, answer, context_of
 from strandline.serve.describe import FLAG, TEXT, documented, fields, list_of, one_of, or_null
@@ -23,7 +23,7 @@ SESSION = fields(
 )
 
 
-class LogIn(Body):
+class LogIn(RequestInput):
     token: str = Field(min_length=1, max_length=1024, description="The secret of a token.")
 
 
@@ -66,14 +66,14 @@ async def start_session(request: Request, wanted: LogIn, _: None = anyone()) -> 
 
 
 @router.get("", summary="Who sends this request", **documented(SESSION))
-async def show_session(request: Request, caller: Caller = needs(Role.READ)) -> Response:
-    return answer(_session(context_of(request), caller))
+async def show_session(access: ReadAccess) -> Response:
+    return answer(_session(access.context, access.caller))
 
 
 @router.delete("", summary="Log out", **documented(fields(ended=FLAG)))
-async def end_session(request: Request, caller: Caller = needs(Role.READ)) -> Response:
+async def end_session(access: ReadAccess) -> Response:
     """Ends the session in every process. A token that was sent by itself has none."""
-    context = context_of(request)
+    context, caller = access.context, access.caller
 
     def end() -> Document:
         if caller.session is not None:

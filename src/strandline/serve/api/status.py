@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 
-from strandline.core.roles import Role
 from strandline.serve.auth.caller import Caller
-from strandline.serve.auth.needs import needs
-from strandline.serve.context import ServeContext, context_of
+from strandline.serve.auth.needs import ReadAccess
+from strandline.serve.context import ServeContext
 from strandline.serve.describe import documented
 from strandline.serve.schemas import LAKE_STATUS
 from strandline.serve.snapshot import StatusSnapshot, StatusText, only_of
@@ -17,14 +16,14 @@ router = APIRouter(prefix="/status", tags=["status"])
 
 
 @router.get("", summary="Datasets, sinks, maintenance and drift", **documented(LAKE_STATUS))
-async def status(request: Request, caller: Caller = needs(Role.READ)) -> Response:
+async def status(access: ReadAccess) -> Response:
     """What `strandline status --json` prints. What is not known is null, never 0. The header `Age` says for how many
     seconds it has been so: the lake is not read for every request (`serve.refresh_seconds`)."""
-    context = context_of(request)
+    context = access.context
     found = await context.status.newest()
-    text = await text_for(context, caller, found)
+    text = await text_for(context, access.caller, found)
     headers = {"Age": str(int(context.status.age_seconds(found))), "Vary": "Accept-Encoding"}
-    if "gzip" in request.headers.get("accept-encoding", ""):
+    if "gzip" in access.request.headers.get("accept-encoding", ""):
         return Response(text.packed, 200, headers | {"Content-Encoding": "gzip"}, "application/json")
     return Response(text.plain, 200, headers, "application/json")
 

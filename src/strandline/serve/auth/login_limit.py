@@ -19,7 +19,7 @@ class LoginLimit:
         self._all: deque[float] = deque()
 
     def wait_seconds(self, address: str) -> int | None:
-        """Notes an attempt. None if it may go on, otherwise when the next one may."""
+        """Records an attempt. None if it is allowed, otherwise when the next one is."""
         now = self._clock()
         own = self._by_address.setdefault(address, deque())
         self._by_address.move_to_end(address)

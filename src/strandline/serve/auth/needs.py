@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends, Request
 
@@ -10,8 +11,24 @@ from strandline.core.roles import Role, allows
 from strandline.serve.auth.caller import Caller
 from strandline.serve.auth.csrf import SAFE_METHODS, check_own_page, check_token
 from strandline.serve.auth.sessions import is_by_person
-from strandline.serve.context import context_of
+from strandline.serve.context import ServeContext, context_of
 from strandline.serve.problems import WRONG_ROLE, WRONG_SCOPE, Problem, no_token
+
+if TYPE_CHECKING:
+    from strandline.lake import Lake
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A request that its caller may make."""
+
+    request: Request
+    context: ServeContext
+    caller: Caller
+
+    @property
+    def lake(self) -> Lake:
+        return self.context.lake
 
 
 class Needs:
@@ -22,7 +39,7 @@ class Needs:
         self.whole_lake = whole_lake
         self.only_reads = only_reads
 
-    async def __call__(self, request: Request) -> Caller:
+    async def __call__(self, request: Request) -> Access:
         """Raises Problem unless the caller may use the route."""
         context = context_of(request)
         caller = await context.find_caller(request, only_reads=self.only_reads)
@@ -43,7 +60,7 @@ class Needs:
             raise Problem(
                 WRONG_SCOPE, "this is about the whole lake", "Use a token that is not limited to some datasets."
             )
-        return caller
+        return Access(request, context, caller)
 
 
 class Anyone:
@@ -53,10 +70,14 @@ class Anyone:
         return None
 
 
-def needs(role: Role, *, whole_lake: bool = False, only_reads: bool = False) -> Any:
-    """`whole_lake`: a token that is limited to some datasets is not enough. `only_reads`: whatever its method, the
-    request changes nothing."""
-    return Depends(Needs(role, whole_lake=whole_lake, only_reads=only_reads))
+# `whole_lake`: a token that is limited to some datasets is not enough. `only_reads`: whatever its method, the request
+# changes nothing.
+ReadAccess = Annotated[Access, Depends(Needs(Role.READ))]
+LakeReadAccess = Annotated[Access, Depends(Needs(Role.READ, whole_lake=True))]
+AdminAccess = Annotated[Access, Depends(Needs(Role.ADMIN))]
+LakeAdminAccess = Annotated[Access, Depends(Needs(Role.ADMIN, whole_lake=True))]
+OfferAccess = Annotated[Access, Depends(Needs(Role.REPLICATE, only_reads=True))]
+FollowerAccess = Annotated[Access, Depends(Needs(Role.REPLICATE))]
 
 
 def anyone() -> Any:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from strandline.core.errors import ConfigError
 from strandline.core.secrets import read_secret
-from strandline.core.settings import LakeConfig
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.storage.durable import whole_file
 
 KEY_FILE = "serve.key"  # in the lake's folder

@@ -1,4 +1,4 @@
-"""Sessions of browsers: a cookie that stands for a token.
+"""Sessions of browsers: a cookie in place of a token.
 
 The ledger stores a hash of the session's id, and its absolute end. So a log-out, or a revoked token, ends the session
 in every process. The signed cookie says when the browser logged in, and until when it is good. A person who uses the

@@ -30,7 +30,7 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class PageAction:
     id: str
     label: str
     method: str
@@ -55,39 +55,39 @@ def _sink(name: str) -> str:
     return f"{_API}/sinks/{quote(name, safe='')}"
 
 
-def pause(name: str) -> Action:
-    return Action(
+def pause(name: str) -> PageAction:
+    return PageAction(
         "pause", "Pause", "POST", f"{_sink(name)}/pause",
         f"{name} gets no more rows until it is resumed. What it has stays; rows wait in the lake.", sends_body=False,
     )  # fmt: skip
 
 
-def resume(name: str) -> Action:
-    return Action(
+def resume(name: str) -> PageAction:
+    return PageAction(
         "resume", "Resume", "POST", f"{_sink(name)}/resume",
-        f"{name} goes on where it was. Rows that waited are delivered.", sends_body=False,
+        f"{name} continues where it stopped. Rows that waited are delivered.", sends_body=False,
     )  # fmt: skip
 
 
-def sink_actions(name: str, state: str) -> list[Action]:
+def sink_actions(name: str, state: str) -> list[PageAction]:
     tick, *others = _sink_work(name)
     return [tick, pause(name), *others] if state == "active" else [resume(name), tick, *others]
 
 
-def _sink_work(name: str) -> list[Action]:
+def _sink_work(name: str) -> list[PageAction]:
     at = _sink(name)
     return [
-        Action(
+        PageAction(
             "tick", "Deliver now", "POST", f"{at}/tick",
             f"Every settled row that {name} does not have yet is sent to it, once. A dry run says what would be sent.",
             body={"dry_run": False}, dry_path=f"{at}/tick", dry_body={"dry_run": True},
         ),
-        Action(
+        PageAction(
             "verify", "Verify", "POST", f"{at}/verify",
             f"Reads everything that {name} holds and compares it with the lake. Changes nothing; may take long.",
             [Field("taken_is_fine", "Objects that a consumer took away are no loss", "flag")],
         ),
-        Action(
+        PageAction(
             "update", "Change options", "PATCH", at,
             "What was promised already is delivered with the old options; nothing is sent again.",
             [
@@ -95,9 +95,9 @@ def _sink_work(name: str) -> list[Action]:
                 Field("unset", "Back to the default", "list", hint="Names, with commas between them."),
             ],
         ),
-        Action(
+        PageAction(
             "recover", "Recover", "POST", f"{at}/recover",
-            f"Reads from the destination how far {name} is, and goes on from there. If the destination lacks what it "
+            f"Reads from the destination how far {name} is, and continues from there. If the destination lacks what it "
             "had, nothing is changed unless you say below what to do about it.",
             [
                 Field("resend", "Send again what the destination has lost, in a new generation", "flag"),
@@ -106,7 +106,7 @@ def _sink_work(name: str) -> list[Action]:
             body={"dry_run": False}, dry_path=f"{at}/recover", dry_body={"dry_run": True},
             cannot_be_undone=True, confirm=name, only_if=("resend", "accept_loss"),
         ),
-        Action(
+        PageAction(
             "reset", "Deliver again", "POST", f"{at}/reset",
             f"{name} gets its rows again, in a new generation beside the old one. Whoever reads both gets rows twice. "
             "The old generation cannot be taken up again.",
@@ -114,7 +114,7 @@ def _sink_work(name: str) -> list[Action]:
             body={"dry_run": False}, dry_path=f"{at}/reset", dry_body={"dry_run": True},
             cannot_be_undone=True, confirm=name,
         ),
-        Action(
+        PageAction(
             "remove", "Remove", "DELETE", at,
             f"{name} gets no more rows: neither those that it lags behind nor those in its quarantine. What was "
             "delivered stays where it is. A sink that is added to the same place later continues where this one was; "
@@ -131,10 +131,10 @@ def _dataset_field(datasets: Sequence[str]) -> Field:
     return Field("dataset", "Dataset", "choice", "", datasets, required=True)
 
 
-def add_sink(datasets: Sequence[str], kinds: Sequence[str]) -> Action:
-    return Action(
+def add_sink(datasets: Sequence[str], kinds: Sequence[str]) -> PageAction:
+    return PageAction(
         "add-sink", "Add a sink", "POST", f"{_API}/sinks",
-        "The destination is looked at and claimed; then the sink gets the dataset's rows, each exactly once.",
+        "Strandline inspects the destination and claims it; then the sink gets the dataset's rows, each exactly once.",
         [
             Field("name", "Name", required=True),
             _dataset_field(datasets),
@@ -145,8 +145,8 @@ def add_sink(datasets: Sequence[str], kinds: Sequence[str]) -> Action:
     )  # fmt: skip
 
 
-def add_follower(datasets: Sequence[str]) -> Action:
-    return Action(
+def add_follower(datasets: Sequence[str]) -> PageAction:
+    return PageAction(
         "add-follower", "Add a follower", "POST", f"{_API}/replication/followers",
         "Lets a site follow this lake. The secret of its token is shown once, here. From now on retention keeps what "
         "the follower does not have, from the very first row, until it has caught up.",
@@ -161,9 +161,9 @@ def add_follower(datasets: Sequence[str]) -> Action:
     )  # fmt: skip
 
 
-def remove_follower(name: str) -> Action:
+def remove_follower(name: str) -> PageAction:
     at = f"{_API}/replication/followers/{quote(name, safe='')}"
-    return Action(
+    return PageAction(
         "remove-follower", "Remove", "DELETE", at,
         f"Retention keeps nothing for {name} any more, and its token is refused: it can fetch nothing more. What it "
         "has stays where it is. A follower that is added later begins with the first row.",
@@ -171,8 +171,18 @@ def remove_follower(name: str) -> Action:
     )  # fmt: skip
 
 
-def create_dataset() -> Action:
-    return Action(
+def remove_consumer(dataset: str, name: str) -> PageAction:
+    at = f"{_API}/datasets/{quote(dataset, safe='')}/consumers/{quote(name, safe='')}"
+    return PageAction(
+        f"remove-consumer-{quote(name, safe='')}", "Remove", "DELETE", at,
+        f"Retention keeps nothing for {name} any more. A query that still reads under its name stops with an error. "
+        "Started again, it is known again, and may lack rows that were deleted meanwhile.",
+        dry_path=f"{at}?dry_run=true", cannot_be_undone=True, confirm=name, sends_body=False,
+    )  # fmt: skip
+
+
+def create_dataset() -> PageAction:
+    return PageAction(
         "create-dataset", "Create a dataset", "POST", f"{_API}/datasets",
         "Makes an Iceberg table, and a dataset of it.",
         [
@@ -186,11 +196,11 @@ def create_dataset() -> Action:
     )  # fmt: skip
 
 
-def dataset_actions(name: str) -> list[Action]:
+def dataset_actions(name: str) -> list[PageAction]:
     at = f"{_API}/datasets/{quote(name, safe='')}"
     return [
         *maintenance_actions(name),
-        Action(
+        PageAction(
             "alter", "Change columns", "PATCH", at,
             "All changes in one commit; no file is rewritten. Values of a dropped column stay in the files, unread.",
             [
@@ -202,7 +212,7 @@ def dataset_actions(name: str) -> list[Action]:
             body={"dry_run": False}, dry_path=at, dry_body={"dry_run": True},
             cannot_be_undone=True, confirm=name, only_if=("drop",),
         ),
-        Action(
+        PageAction(
             "drop", "Drop", "DELETE", at,
             f"Catalog and ledger forget {name}, and its sinks get nothing more. Its files stay where they are, and its "
             "sequence numbers stay taken.",
@@ -211,11 +221,11 @@ def dataset_actions(name: str) -> list[Action]:
     ]  # fmt: skip
 
 
-def maintenance_actions(name: str) -> list[Action]:
-    def action(kind: str, label: str, says: str, fields: Sequence[Field] = (), **more: Any) -> Action:
+def maintenance_actions(name: str) -> list[PageAction]:
+    def action(kind: str, label: str, says: str, fields: Sequence[Field] = (), **more: Any) -> PageAction:
         at = f"{_API}/maintenance/{kind}"
         body = {"dataset": name}
-        return Action(
+        return PageAction(
             kind, label, "POST", at, says, fields, body | {"dry_run": False},
             dry_path=at, dry_body=body | {"dry_run": True}, **more,
         )  # fmt: skip
@@ -256,16 +266,16 @@ def maintenance_actions(name: str) -> list[Action]:
     ]  # fmt: skip
 
 
-def quarantined_row_actions(sink: str) -> list[Action]:
+def quarantined_row_actions(sink: str) -> list[PageAction]:
     at = f"{_API}/quarantined-rows"
     which = Field("numbers", "Rows", "numbers", hint="Their numbers, with commas between them. Empty: all of the sink.")
     return [
-        Action(
+        PageAction(
             "replay", "Replay", "POST", f"{at}/replay",
             f"Sends the rows to {sink} again. One that is refused again stays in quarantine.",
             [which], {"sink": sink}, rows_of=sink,
         ),
-        Action(
+        PageAction(
             "discard", "Discard", "POST", f"{at}/discard",
             f"{sink} never gets these rows, and their stored content is removed. The lake keeps its own rows.",
             [which], {"sink": sink, "dry_run": False}, dry_path=f"{at}/discard",
@@ -274,15 +284,15 @@ def quarantined_row_actions(sink: str) -> list[Action]:
     ]  # fmt: skip
 
 
-def quarantined_file_actions() -> list[Action]:
+def quarantined_file_actions() -> list[PageAction]:
     at = f"{_API}/quarantined-files"
     return [
-        Action(
+        PageAction(
             "restore", "Restore", "POST", f"{at}/restore",
             "Brings back every file that a run has moved aside. Never replaces a file, and may be repeated.",
             [Field("run", "Run", "number", required=True)],
         ),
-        Action(
+        PageAction(
             "purge-files", "Purge", "POST", f"{at}/purge",
             "Deletes for good the files that were moved aside long enough ago. What a table needs by now is brought "
             "back instead.",
@@ -293,14 +303,14 @@ def quarantined_file_actions() -> list[Action]:
     ]  # fmt: skip
 
 
-def reconcile_actions() -> list[Action]:
+def reconcile_actions() -> list[PageAction]:
     at = f"{_API}/reconciliation/trigger"
     return [
-        Action(
+        PageAction(
             "dry-run", "Find drift", "POST", f"{at}?dry_run=true",
             "Compares tables with storage and reports what differs. Changes nothing.", sends_body=False,
         ),
-        Action(
+        PageAction(
             "act", "Act on drift", "POST", f"{at}?dry_run=false&act=true",
             "Compares tables with storage, moves orphan files into quarantine and repairs what it may, within its "
             "guards. Files in quarantine can be restored until they are purged.",
@@ -309,15 +319,15 @@ def reconcile_actions() -> list[Action]:
     ]  # fmt: skip
 
 
-def call_off(place: str, label: str = "Call off") -> Action:
-    return Action(
+def call_off(place: str, label: str = "Call off") -> PageAction:
+    return PageAction(
         "cancel", label, "POST", f"{_API}/{place}/cancel",
         "It ends before its next durable step. What it has finished until then stays.", sends_body=False,
     )  # fmt: skip
 
 
-def create_token(datasets: Sequence[str]) -> Action:
-    return Action(
+def create_token(datasets: Sequence[str]) -> PageAction:
+    return PageAction(
         "create-token", "Create a token", "POST", f"{_API}/tokens",
         "Makes a token. Its secret is shown once, here; the ledger stores only a hash.",
         [
@@ -333,8 +343,8 @@ def create_token(datasets: Sequence[str]) -> Action:
     )  # fmt: skip
 
 
-def revoke_token(name: str) -> Action:
-    return Action(
+def revoke_token(name: str) -> PageAction:
+    return PageAction(
         f"revoke-{quote(name, safe='')}", "Revoke", "DELETE", f"{_API}/tokens/{quote(name, safe='')}",
         f"The token {name} is refused from now on, and its sessions end. What was sent with it stays. It cannot be "
         "made valid again.",

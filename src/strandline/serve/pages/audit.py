@@ -6,17 +6,15 @@ from contextlib import suppress
 from typing import Annotated
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Response
 
 from strandline.core.actor import Trigger
-from strandline.core.audit_events import events_named
 from strandline.core.documents import Document
 from strandline.core.errors import UsageError
-from strandline.core.roles import Role
+from strandline.core.records.audit_events import events_named
 from strandline.serve.api import audit as api
 from strandline.serve.api.inputs import BeforeId, Text
-from strandline.serve.auth.caller import Caller
-from strandline.serve.auth.needs import needs
+from strandline.serve.auth.needs import LakeAdminAccess
 from strandline.serve.pages.render import PageRoute, document_of, page
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
@@ -25,8 +23,7 @@ PAGE = 50
 
 @router.get("/audit")
 async def list_events(
-    request: Request,
-    caller: Caller = needs(Role.ADMIN, whole_lake=True),
+    access: LakeAdminAccess,
     actor: Annotated[Text, Query()] = "",
     trigger: Annotated[Text, Query()] = "",
     event: Annotated[Text, Query()] = "",
@@ -36,17 +33,16 @@ async def list_events(
     chosen = next((t for t in Trigger if t.value == trigger), None)
     is_unknown = bool(trigger) and chosen is None
     found: Document = {"events": [], "next": None}
-    # A name that no event has, or a way by which none comes, is an answer to whoever searches.
+    # A search for a name or a trigger that no event has finds nothing: that is no error.
     with suppress(UsageError):
         events_named(event)
         if not is_unknown:
-            answered = await api.list_events(request, caller, actor or None, chosen, event or None, PAGE, before)
+            answered = await api.list_events(access, actor or None, chosen, event or None, PAGE, before)
             found = document_of(answered)
     filters = {"actor": actor, "trigger": trigger, "event": event}
     return page(
-        request,
+        access,
         "audit.html",
-        caller,
         at="/audit",
         beats=before is None,
         events=found["events"],

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Response
 
 from strandline.core.errors import StrandlineError
-from strandline.core.roles import Role
 from strandline.serve.api import datasets as api
 from strandline.serve.api import maintenance
 from strandline.serve.api.inputs import AfterName, BeforeId, NamePath, Text
-from strandline.serve.auth.caller import Caller
-from strandline.serve.auth.needs import needs
+from strandline.serve.auth.needs import ReadAccess
 from strandline.serve.pages import actions
 from strandline.serve.pages.render import PageRoute, document_of, page, source_of
 from strandline.serve.pages.views import sink_views
@@ -25,21 +23,18 @@ RUNS = 8
 
 @router.get("/datasets")
 async def list_datasets(
-    request: Request,
-    caller: Caller = needs(Role.READ),
+    access: ReadAccess,
     after: AfterName = None,
     search: Annotated[Text, Query()] = "",
 ) -> Response:
-    look = await source_of(request).newest()
-    known = sorted(look.seen_by(caller).datasets, key=lambda d: d.name)
+    status = await source_of(access).newest(access.caller)
+    known = sorted(status.datasets, key=lambda d: d.name)
     matching = [d for d in known if search.lower() in d.name.lower()]
     found = [d for d in matching if after is None or d.name > after]
     return page(
-        request,
+        access,
         "datasets.html",
-        caller,
         at="/datasets",
-        look=look,
         datasets=found[:PAGE],
         total=len(matching),
         known_total=len(known),
@@ -50,28 +45,24 @@ async def list_datasets(
 
 
 @router.get("/datasets/{name}")
-async def show_dataset(
-    request: Request, name: NamePath, caller: Caller = needs(Role.READ), before: BeforeId = None
-) -> Response:
-    full = caller.check_sees(name)
+async def show_dataset(access: ReadAccess, name: NamePath, before: BeforeId = None) -> Response:
+    full = access.caller.check_sees(name)
     try:
-        table, table_problem = document_of(await api.show_dataset(request, full, caller)), None
+        table, table_problem = document_of(await api.show_dataset(access, full)), None
     except StrandlineError as e:
         # The catalog may be away, or have no such table: the ledger still knows the rest. What the ledger does not know
         # either is refused below, by `list_blocks`.
         table, table_problem = None, e.message
-    blocks = document_of(await api.list_blocks(request, full, caller, limit=BLOCKS, before=before))
-    runs = document_of(await maintenance.list_runs(request, caller, dataset=full, limit=RUNS))
-    look = await source_of(request).newest()
-    status = look.status
+    blocks = document_of(await api.list_blocks(access, full, limit=BLOCKS, before=before))
+    runs = document_of(await maintenance.list_runs(access, dataset=full, limit=RUNS))
+    status = await source_of(access).newest(access.caller)
     care = () if status.maintenance is None else status.maintenance.datasets
+    consumers = [c for c in status.consumers if c.dataset == full]
     return page(
-        request,
+        access,
         "dataset.html",
-        caller,
         at="/datasets",
         beats=True,
-        look=look,
         name=full,
         table=table,
         table_problem=table_problem,
@@ -79,6 +70,8 @@ async def show_dataset(
         care=next((d for d in care if d.dataset == full), None),
         received=next((r for r in status.receive or () if r.dataset == full), None),
         sinks=sink_views(s for s in status.sinks if s.dataset == full),
+        consumers=consumers,
+        remove_consumer={c.name: actions.remove_consumer(full, c.name) for c in consumers},
         blocks=blocks["blocks"],
         next=blocks["next"],
         runs=runs["runs"],

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 
-from strandline.core.roles import Role
 from strandline.serve.api import quarantined_files, reconciliation
 from strandline.serve.api.inputs import AfterId, BeforeId, IdPath
-from strandline.serve.auth.caller import Caller
-from strandline.serve.auth.needs import needs
+from strandline.serve.auth.needs import LakeAdminAccess, ReadAccess
 from strandline.serve.pages import actions
 from strandline.serve.pages.render import PageRoute, document_of, is_admin, page, source_of
 
@@ -36,24 +34,20 @@ DONE_WORDS = {
 
 
 @router.get("/drift")
-async def drift(
-    request: Request, caller: Caller = needs(Role.READ), before: BeforeId = None, after: AfterId = None
-) -> Response:
-    look = await source_of(request).newest()
-    found = document_of(await reconciliation.status(request, caller))
+async def drift(access: ReadAccess, before: BeforeId = None, after: AfterId = None) -> Response:
+    status = await source_of(access).newest(access.caller)
+    found = document_of(await reconciliation.status(access))
     runs: dict[str, object] = {"runs": None, "next": None}
     files: dict[str, object] = {"files": None, "next": None}
-    if is_admin(caller, whole_lake=True):
-        runs = document_of(await reconciliation.list_runs(request, caller, RUNS, before))
-        files = document_of(await quarantined_files.list_quarantined_files(request, caller, None, FILES, after))
+    if is_admin(access.caller, whole_lake=True):
+        runs = document_of(await reconciliation.list_runs(access, RUNS, before))
+        files = document_of(await quarantined_files.list_quarantined_files(access, None, FILES, after))
     return page(
-        request,
+        access,
         "drift.html",
-        caller,
         at="/drift",
         beats=True,
-        look=look,
-        drift=look.seen_by(caller).reconcile,
+        drift=status.reconcile,
         reconciler=found,
         runs=runs["runs"],
         runs_next=runs["next"],
@@ -65,12 +59,11 @@ async def drift(
 
 
 @router.get("/drift/runs/{run}")
-async def show_run(request: Request, run: IdPath, caller: Caller = needs(Role.ADMIN, whole_lake=True)) -> Response:
-    found = document_of(await reconciliation.show_run(request, run, caller))
+async def show_run(access: LakeAdminAccess, run: IdPath) -> Response:
+    found = document_of(await reconciliation.show_run(access, run))
     return page(
-        request,
+        access,
         "drift_run.html",
-        caller,
         at="/drift",
         beats=found["ended_at"] is None,
         run=found,

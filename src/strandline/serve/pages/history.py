@@ -1,7 +1,7 @@
 """What this process saw of the lake lately: a bounded number of samples, in memory.
 
-The ledger knows how things are; how they were a moment ago is known only to whoever looked. Nobody looks while no page
-is open, so charts have gaps then, and pages say since when they know.
+The ledger knows how things are; how they were a moment ago is known only to a process that read it then. No process
+reads it while no page is open, so charts have gaps then, and pages say since when they know.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from strandline.serve.pages.charts import Point
 from strandline.status.report import LakeStatus
+from strandline.status.sinks import SinkStatus
 
 SAMPLES_MAX = 360
 APART_SECONDS_MIN = 5.0
@@ -28,8 +29,12 @@ class SinkKey(NamedTuple):
     sink: str
 
 
+def key_of(sink: SinkStatus) -> SinkKey:
+    return SinkKey(sink.dataset, sink.name)
+
+
 @dataclass(frozen=True, slots=True)
-class Sample:
+class HistorySample:
     at: datetime
     arrived_rows: int | None  # grows by each row that comes in
     lag_rows: Mapping[SinkKey, int | None]
@@ -37,25 +42,25 @@ class Sample:
     delivered: Mapping[SinkKey, int | None]  # rows that a sink has got in its generation; None if unknown
 
 
-def sample_of(status: LakeStatus, at: datetime, arrived_rows: int | None) -> Sample:
+def sample_of(status: LakeStatus, at: datetime, arrived_rows: int | None) -> HistorySample:
     lag_rows: dict[SinkKey, int | None] = {}
     lag_seconds: dict[SinkKey, float | None] = {}
     delivered: dict[SinkKey, int | None] = {}
     for lane in status.sinks:
-        key = SinkKey(lane.dataset, lane.name)
+        key = key_of(lane)
         before = delivered.get(key, 0)
         delivered[key] = None if before is None or lane.exported is None else before + lane.exported
         lag_rows[key], lag_seconds[key] = lane.sink_lag_rows, lane.sink_lag_seconds
-    return Sample(at, arrived_rows, lag_rows, lag_seconds, delivered)
+    return HistorySample(at, arrived_rows, lag_rows, lag_seconds, delivered)
 
 
-class History:
+class FigureHistory:
     """Used from one event loop only."""
 
     def __init__(self, samples_max: int = SAMPLES_MAX) -> None:
-        self._samples: deque[Sample] = deque(maxlen=samples_max)
+        self._samples: deque[HistorySample] = deque(maxlen=samples_max)
 
-    def add(self, sample: Sample) -> None:
+    def add(self, sample: HistorySample) -> None:
         """Samples that come too quickly one after the other are left out."""
         newest = self._samples[-1].at if self._samples else None
         if newest is None or (sample.at - newest).total_seconds() >= APART_SECONDS_MIN:

@@ -6,15 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from time import monotonic
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from strandline.core.errors import StrandlineError
-from strandline.core.roles import Role
-from strandline.serve.auth.caller import Caller
-from strandline.serve.auth.needs import needs
-from strandline.serve.context import ServeContext, context_of
+from strandline.serve.auth.needs import Access, ReadAccess
+from strandline.serve.context import ServeContext
 from strandline.serve.pages.render import PageRoute, source_of
 from strandline.serve.pages.source import Source
 from strandline.serve.problems import Problem, too_many
@@ -29,11 +27,11 @@ _LOOKS_SECONDS = 0.5
 
 
 @router.get("/live")
-async def live(request: Request, caller: Caller = needs(Role.READ)) -> Response:
-    context = context_of(request)
-    if context.streams.total() >= STREAMS_MAX or context.streams[caller.token.name] >= STREAMS_OF_TOKEN_MAX:
+async def live(access: ReadAccess) -> Response:
+    context = access.context
+    if context.streams.total() >= STREAMS_MAX or context.streams[access.caller.token.name] >= STREAMS_OF_TOKEN_MAX:
         raise too_many("too many pages are open", 30)
-    return _LiveResponse(context, caller.token.name, _events(context, source_of(request), request, caller))
+    return _LiveResponse(context, access.caller.token.name, _events(source_of(access), access))
 
 
 class _LiveResponse(StreamingResponse):
@@ -55,15 +53,15 @@ class _LiveResponse(StreamingResponse):
                 del self._streams[self._token]
 
 
-async def _events(context: ServeContext, source: Source, request: Request, caller: Caller) -> AsyncIterator[bytes]:
+async def _events(source: Source, access: Access) -> AsyncIterator[bytes]:
     until, version, beat_at = monotonic() + LASTS_SECONDS_MAX, "", monotonic() + BEAT_SECONDS
     yield b"retry: 3000\n\n"
     while monotonic() < until:
         try:
-            if await context.find_caller(request) is None:
+            if await access.context.find_caller(access.request) is None:
                 yield _event("ended", "session")
                 return
-            newest = await source.version_for(caller)
+            newest = await source.version_for(access.caller)
         except (StrandlineError, Problem):
             newest = "away"
         if newest != version:
@@ -73,10 +71,10 @@ async def _events(context: ServeContext, source: Source, request: Request, calle
             beat_at = monotonic() + BEAT_SECONDS
             yield _event("beat", version)
         # Not later than the next beat, also where the lake is read less often: a token may have been revoked.
-        pause_seconds = min(context.settings.refresh_seconds, BEAT_SECONDS)
+        pause_seconds = min(access.context.settings.refresh_seconds, BEAT_SECONDS)
         for _ in range(max(1, int(pause_seconds / _LOOKS_SECONDS))):
             await asyncio.sleep(_LOOKS_SECONDS)
-            if context.ending.is_set():
+            if access.context.ending.is_set():
                 return
 
 

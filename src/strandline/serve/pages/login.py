@@ -8,7 +8,7 @@ from fastapi.responses import RedirectResponse
 from strandline.core.errors import StrandlineError
 from strandline.serve.api.session import end_session, log_in
 from strandline.serve.auth.csrf import check_own_page, check_token, read_form
-from strandline.serve.auth.needs import anyone
+from strandline.serve.auth.needs import Access, anyone
 from strandline.serve.context import context_of
 from strandline.serve.pages.render import PageRoute, html
 from strandline.serve.problems import CROSS_SITE, LEDGER_AWAY, Problem, of_problem
@@ -26,8 +26,8 @@ _COOKIE_GONE = (
 async def show_log_in(
     request: Request, next: str = "/", out: bool = False, ended: bool = True, _: None = anyone()
 ) -> Response:
-    told = (_LOGGED_OUT if ended else _COOKIE_GONE) if out else None
-    return html(context_of(request), "login.html", problem=None, told=told, then=_own_path(next))
+    notice = (_LOGGED_OUT if ended else _COOKIE_GONE) if out else None
+    return html(context_of(request), "login.html", problem=None, notice=notice, then=_own_path(next))
 
 
 @router.post("/login")
@@ -59,7 +59,7 @@ def _said(problem: Problem) -> str:
 @router.post("/logout")
 async def submit_log_out(request: Request, _: None = anyone()) -> Response:
     """Without a session there is nothing to end. With one, only our own page may end it. The browser loses its cookie
-    also where the ledger does not answer, and is told that the session itself lives on."""
+    also where the ledger does not answer; the page then says that the session itself lives on."""
     context = context_of(request)
     session = context.sessions.id_of(request)
     ended = True
@@ -75,9 +75,10 @@ async def submit_log_out(request: Request, _: None = anyone()) -> Response:
 async def _end(request: Request) -> bool:
     """Ends the session; False if the ledger does not answer."""
     try:
-        caller = await context_of(request).find_caller(request)
+        context = context_of(request)
+        caller = await context.find_caller(request)
         if caller is not None:
-            await end_session(request, caller)
+            await end_session(Access(request, context, caller))
     except Problem as e:
         if e.kind is not LEDGER_AWAY:
             raise

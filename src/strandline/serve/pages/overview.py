@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from markupsafe import Markup
 
-from strandline.core.roles import Role
 from strandline.ledger.engine import utc_now
-from strandline.serve.auth.caller import Caller
-from strandline.serve.auth.needs import needs
+from strandline.serve.auth.needs import ReadAccess
 from strandline.serve.pages import actions
 from strandline.serve.pages.charts import Line, line_chart, sparkline
-from strandline.serve.pages.history import History, last_value
+from strandline.serve.pages.history import FigureHistory, key_of, last_value
 from strandline.serve.pages.render import PageRoute, page, source_of
 from strandline.serve.pages.spelling import clock
 from strandline.serve.pages.views import (
-    SinkView,
     follower_views,
     held_views,
     place_of,
@@ -23,7 +20,8 @@ from strandline.serve.pages.views import (
     sum_known,
     unsealed_first,
 )
-from strandline.status.problems import find_problems, worst_first
+from strandline.status.problems.lake_problems import find_problems, worst_first
+from strandline.status.sinks import SinkStatus
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
@@ -36,21 +34,18 @@ _NOT_SHOWN = "Your token is limited to some datasets; rows are counted in the la
 
 
 @router.get("/")
-async def overview(request: Request, caller: Caller = needs(Role.READ)) -> Response:
-    source = source_of(request)
-    look = await source.newest()
-    status = look.seen_by(caller)
+async def overview(access: ReadAccess) -> Response:
+    source = source_of(access)
+    status = await source.newest(access.caller)
     found = worst_first(find_problems(status))
     sinks = sink_views(status.sinks)
     held = held_views(status)
     history = source.history
-    is_limited = caller.token.datasets is not None
+    is_limited = access.caller.token.datasets is not None
     return page(
-        request,
+        access,
         "overview.html",
-        caller,
         at="/",
-        look=look,
         lake=status,
         problems=[(p, place_of(p)) for p in found[:PROBLEMS_MAX]],
         more_problems=max(0, len(found) - PROBLEMS_MAX),
@@ -72,21 +67,22 @@ async def overview(request: Request, caller: Caller = needs(Role.READ)) -> Respo
         chart=throughput(history, sinks, with_in=not is_limited),
         rate_in=None if is_limited else last_value(history.rows_in()),
         rate_in_why=_NOT_SHOWN if is_limited else _AFTER_TWO_LOOKS,
-        rate_out=last_value(history.rows_out(s.key for s in sinks)),
+        rate_out=last_value(history.rows_out(map(key_of, sinks))),
         followers=follower_views(status.followers, (), utc_now()),
+        consumers=sorted(status.consumers, key=lambda c: (-c.lag_rows, c.name, c.dataset)),
         behind=sum_known(s.lag_rows for s in status.site.shards),
         create=actions.create_dataset(),
     )
 
 
-def spark(history: History, sink: SinkView) -> Markup:
-    return sparkline(history.lag_rows(sink.key), f"Lag of {sink.name} in rows over time")
+def spark(history: FigureHistory, sink: SinkStatus) -> Markup:
+    return sparkline(history.lag_rows(key_of(sink)), f"Lag of {sink.name} in rows over time")
 
 
-def throughput(history: History, sinks: list[SinkView], *, with_in: bool) -> Markup:
+def throughput(history: FigureHistory, sinks: list[SinkStatus], *, with_in: bool) -> Markup:
     if history.since is None or history.until is None:
         return Markup("")
     lines = [Line("in", "in", history.rows_in())] if with_in else []
-    lines.append(Line("out", "out", history.rows_out(s.key for s in sinks)))
+    lines.append(Line("out", "out", history.rows_out(map(key_of, sinks))))
     start, end = clock(history.since), f"{clock(history.until)} UTC"
     return line_chart(lines, f"Rows per second, in and out, {start} to {end}", start=start, end=end)

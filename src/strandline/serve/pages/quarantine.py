@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Response
 
-from strandline.core.roles import Role
 from strandline.serve.api import quarantined_rows as api
 from strandline.serve.api.inputs import AfterId, Text
-from strandline.serve.auth.caller import Caller
-from strandline.serve.auth.needs import needs
+from strandline.serve.auth.needs import ReadAccess
 from strandline.serve.pages import actions
 from strandline.serve.pages.render import PageRoute, document_of, page, source_of
 from strandline.serve.pages.views import sink_views
@@ -22,29 +20,26 @@ SINKS_MAX = 20  # that are named above the rows; the list of sinks leads to the 
 
 @router.get("/quarantine/rows")
 async def list_rows(
-    request: Request,
-    caller: Caller = needs(Role.READ),
+    access: ReadAccess,
     sink: Annotated[Text | None, Query()] = None,
     settled: bool = False,
     after: AfterId = None,
 ) -> Response:
-    look = await source_of(request).newest()
-    sinks = sink_views(look.seen_by(caller).sinks)
+    status = await source_of(access).newest(access.caller)
+    sinks = sink_views(status.sinks)
     chosen = sink or next((s.name for s in sinks if s.quarantined), None)
     named = [s for s in sinks if s.quarantined or s.name == chosen]
     named.sort(key=lambda s: s.name != chosen)
     found = (
         {"rows": [], "next": None}
         if chosen is None
-        else document_of(await api.list_quarantined_rows(request, caller, chosen, settled, PAGE, after))
+        else document_of(await api.list_quarantined_rows(access, chosen, settled, PAGE, after))
     )
     return page(
-        request,
+        access,
         "rows.html",
-        caller,
         at="/quarantine/rows",
         beats=True,
-        look=look,
         sinks=named[:SINKS_MAX],
         more_sinks=max(0, len(named) - SINKS_MAX),
         chosen=chosen,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast
@@ -16,9 +16,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from strandline.core.documents import Document
 from strandline.core.errors import StrandlineError
 from strandline.core.roles import Role, allows
+from strandline.core.text import wording
 from strandline.ledger.engine import utc_now
 from strandline.serve import problems
 from strandline.serve.auth.caller import Caller
+from strandline.serve.auth.needs import Access
 from strandline.serve.context import ServeContext, context_of, is_limited
 from strandline.serve.pages import charts, spelling
 from strandline.serve.pages.source import Source
@@ -38,8 +40,8 @@ _NAVIGATION = (  # in the order of what people ask
 )
 
 
-def source_of(request: Request) -> Source:
-    return cast("Source", request.app.state.pages)
+def source_of(access: Access) -> Source:
+    return cast("Source", access.request.app.state.pages)
 
 
 def is_admin(caller: Caller, *, whole_lake: bool = False) -> bool:
@@ -64,8 +66,9 @@ def _environment() -> Environment:
     made.filters |= {
         "number": spelling.number,
         "short_number": spelling.short_number,
-        "seconds": spelling.seconds,
-        "size": spelling.size,
+        "seconds": wording.duration,
+        "took": wording.took,
+        "size": wording.size,
         "stamp": spelling.stamp,
         "clock": spelling.clock,
         "prose": spelling.prose,
@@ -78,10 +81,10 @@ def _environment() -> Environment:
     return made
 
 
-def page(request: Request, template: str, caller: Caller, *, at: str, beats: bool = False, **values: Any) -> Response:
+def page(access: Access, template: str, *, at: str, beats: bool = False, **values: Any) -> Response:
     """`at`: the place in the navigation. `beats`: the page shows more than the state of the lake, so it is refreshed
     also while that does not change."""
-    context = context_of(request)
+    context, caller = access.context, access.caller
     return html(
         context,
         template,
@@ -93,6 +96,13 @@ def page(request: Request, template: str, caller: Caller, *, at: str, beats: boo
         beats=beats,
         **values,
     )
+
+
+def numbered(name: str, found: Sequence[Any], number: int, size: int) -> dict[str, Any]:
+    """What a template needs to show the page with this number of a list."""
+    number = min(max(1, number), max(1, -(-len(found) // size)))
+    shown = found[(number - 1) * size : number * size]
+    return {name: shown, f"{name}_total": len(found), "number": number, "is_last": number * size >= len(found)}
 
 
 def html(context: ServeContext, template: str, *, status: int = 200, **values: Any) -> Response:
@@ -143,8 +153,8 @@ async def error_page(request: Request, error: Exception) -> Response:
             raise error
     if found.status_code == problems.NO_TOKEN.status:
         asked = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-        told = "Your session has ended." if request.cookies else None
-        made = html(context, "login.html", status=401, problem=told, then=asked)
+        why = "Your session has ended." if request.cookies else None
+        made = html(context, "login.html", status=401, problem=why, then=asked)
     else:
         made = html(context, "error.html", status=found.status_code, problem=document_of(found))
     for name in ("www-authenticate", "retry-after"):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 
-from strandline.core.roles import Role
 from strandline.serve.api import maintenance, reconciliation, tasks
 from strandline.serve.api.inputs import BeforeId, IdPath
-from strandline.serve.auth.caller import Caller
-from strandline.serve.auth.needs import needs
+from strandline.serve.auth.needs import Access, AdminAccess, ReadAccess
 from strandline.serve.pages import actions
 from strandline.serve.pages.render import PageRoute, document_of, is_admin, page
 from strandline.serve.pages.spelling import label
@@ -20,22 +18,20 @@ SWEEPS = 8
 
 @router.get("/runs")
 async def list_runs(
-    request: Request,
-    caller: Caller = needs(Role.READ),
+    access: ReadAccess,
     before_run: BeforeId = None,
     before_task: BeforeId = None,
 ) -> Response:
-    runs = document_of(await maintenance.list_runs(request, caller, limit=PAGE, before=before_run))
+    runs = document_of(await maintenance.list_runs(access, limit=PAGE, before=before_run))
     begun = {"tasks": None, "next": None}
-    if is_admin(caller):
-        begun = document_of(await tasks.list_tasks(request, caller, limit=PAGE, before=before_task))
+    if is_admin(access.caller):
+        begun = document_of(await tasks.list_tasks(access, limit=PAGE, before=before_task))
     sweeps = {"runs": None, "next": None}
-    if is_admin(caller, whole_lake=True):
-        sweeps = document_of(await reconciliation.list_runs(request, caller, limit=SWEEPS))
+    if is_admin(access.caller, whole_lake=True):
+        sweeps = document_of(await reconciliation.list_runs(access, limit=SWEEPS))
     return page(
-        request,
+        access,
         "runs.html",
-        caller,
         at="/runs",
         beats=True,
         runs=runs["runs"],
@@ -48,23 +44,22 @@ async def list_runs(
 
 
 @router.get("/runs/maintenance/{run}")
-async def show_run(request: Request, run: IdPath, caller: Caller = needs(Role.READ)) -> Response:
-    found = document_of(await maintenance.show_run(request, run, caller))
+async def show_run(access: ReadAccess, run: IdPath) -> Response:
+    found = document_of(await maintenance.show_run(access, run))
     title = f"{found['kind']} of {found['dataset']}"
-    return _one(request, caller, found, title, f"maintenance/runs/{run}")
+    return _one(access, found, title, f"maintenance/runs/{run}")
 
 
 @router.get("/runs/tasks/{task}")
-async def show_task(request: Request, task: IdPath, caller: Caller = needs(Role.ADMIN)) -> Response:
-    found = document_of(await tasks.show_task(request, task, caller))
-    return _one(request, caller, found, f"{found['kind']} {found['subject']}", f"tasks/{task}")
+async def show_task(access: AdminAccess, task: IdPath) -> Response:
+    found = document_of(await tasks.show_task(access, task))
+    return _one(access, found, f"{found['kind']} {found['subject']}", f"tasks/{task}")
 
 
-def _one(request: Request, caller: Caller, found: dict[str, object], title: str, place: str) -> Response:
+def _one(access: Access, found: dict[str, object], title: str, place: str) -> Response:
     return page(
-        request,
+        access,
         "run.html",
-        caller,
         at="/runs",
         beats=found["ended_at"] is None,
         run=found,

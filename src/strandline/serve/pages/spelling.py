@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 
 from markupsafe import Markup, escape
 
+from strandline.core.text.wording import duration, moment
+
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
-_MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 
 
 def number(value: float) -> str:
@@ -24,32 +25,6 @@ def short_number(value: float) -> str:
     return f"{value:,.0f}" if value == int(value) or abs(value) >= 100 else f"{value:.2g}"
 
 
-def seconds(value: float) -> str:
-    """The two largest units: 2 h 5 min."""
-    whole = int(value)
-    if whole < _MINUTE:
-        return f"{whole} s"
-    if whole < _HOUR:
-        return _two(whole // _MINUTE, "min", whole % _MINUTE if whole < 10 * _MINUTE else 0, "s")
-    if whole < _DAY:
-        return _two(whole // _HOUR, "h", whole % _HOUR // _MINUTE, "min")
-    return _two(whole // _DAY, "d", whole % _DAY // _HOUR, "h")
-
-
-def _two(large: int, unit: str, small: int, small_unit: str) -> str:
-    return f"{large} {unit}" + (f" {small} {small_unit}" if small else "")
-
-
-def size(value: float) -> str:
-    """Bytes in the unit of 1,024 that fits."""
-    left = float(value)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if left < 1024 or unit == "TiB":
-            return f"{left:,.0f} {unit}" if unit == "B" or left >= 100 else f"{left:.3g} {unit}"
-        left /= 1024
-    raise AssertionError("unreachable")
-
-
 def moment_of(value: datetime | str) -> datetime:
     found = datetime.fromisoformat(value) if isinstance(value, str) else value
     return found.astimezone(UTC)
@@ -60,7 +35,7 @@ def ago(value: datetime | str, now: datetime) -> str:
     passed = (now - moment_of(value)).total_seconds()
     if abs(passed) < 1:
         return "just now"
-    return f"{seconds(passed)} ago" if passed > 0 else f"in {seconds(-passed)}"
+    return f"{duration(passed)} ago" if passed > 0 else f"in {duration(-passed)}"
 
 
 def clock(value: datetime | str) -> str:
@@ -68,11 +43,11 @@ def clock(value: datetime | str) -> str:
 
 
 def stamp(value: datetime | str) -> str:
-    return f"{moment_of(value):%Y-%m-%d %H:%M:%S} UTC"
+    return moment(moment_of(value))
 
 
 def prose(text: str) -> Markup:
-    """With what stands in backquotes as code."""
+    """Text in backquotes becomes code."""
     parts = text.split("`")
     if len(parts) % 2 == 0:
         return escape(text)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 
-from strandline.core.roles import Role
 from strandline.serve.api import tokens as api
 from strandline.serve.api.inputs import AfterId
-from strandline.serve.auth.caller import Caller
-from strandline.serve.auth.needs import needs
+from strandline.serve.auth.needs import LakeAdminAccess
 from strandline.serve.pages import actions
 from strandline.serve.pages.render import PageRoute, document_of, page, source_of
 
@@ -17,19 +15,16 @@ PAGE = 30
 
 
 @router.get("/tokens")
-async def list_tokens(
-    request: Request, caller: Caller = needs(Role.ADMIN, whole_lake=True), after: AfterId = None
-) -> Response:
-    found = document_of(await api.list_tokens(request, caller, PAGE, after))
-    look = await source_of(request).newest()
+async def list_tokens(access: LakeAdminAccess, after: AfterId = None) -> Response:
+    found = document_of(await api.list_tokens(access, PAGE, after))
+    status = await source_of(access).newest(access.caller)
     return page(
-        request,
+        access,
         "tokens.html",
-        caller,
         at="/tokens",
         beats=True,
         tokens=found["tokens"],
         next=found["next"],
-        create=actions.create_token([d.name for d in look.status.datasets]),
+        create=actions.create_token([d.name for d in status.datasets]),
         revoke={t["name"]: actions.revoke_token(t["name"]) for t in found["tokens"] if t["revoked_at"] is None},
     )

@@ -3,74 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from urllib.parse import quote
 
-from strandline.serve.pages.history import SinkKey
 from strandline.status.followers import FollowerStatus
+from strandline.status.problems.status_problem import LONG_SECONDS, StatusProblem, Subject
 from strandline.status.report import DatasetStatus, LakeStatus
 from strandline.status.sinks import SinkStatus
-from strandline.status.status_problem import LONG_SECONDS, StatusProblem, Subject
 
 _STATES = {"stopped": 0, "waiting": 1, "paused": 2}
 
 
-@dataclass(frozen=True, slots=True)
-class SinkView:
-    name: str
-    kind: str
-    dataset: str
-    state: str
-    reason: str | None
-    lag_rows: int | None
-    lag_seconds: float | None
-    trend: str
-    quarantined: int
-    held_rows: int | None
-    held_since: datetime | None
-    lanes: int
-    retry_at: datetime | None
-
-    @property
-    def key(self) -> SinkKey:
-        return SinkKey(self.dataset, self.name)
-
-
-def sink_views(lanes: Iterable[SinkStatus]) -> list[SinkView]:
-    """Those that need somebody first, then those that lag most."""
+def sink_views(lanes: Iterable[SinkStatus]) -> list[SinkStatus]:
+    """One for each sink: those that need somebody first, then those that lag most."""
     by_name: dict[str, list[SinkStatus]] = {}
     for lane in lanes:
         by_name.setdefault(lane.name, []).append(lane)
-    found = [_sink(group) for group in by_name.values()]
+    found = [_whole(group) for group in by_name.values()]
     return sorted(
         found, key=lambda s: (_STATES.get(s.state, 3), -(s.lag_rows if s.lag_rows is not None else 1), s.name)
     )
 
 
-def _sink(lanes: list[SinkStatus]) -> SinkView:
-    one = lanes[0]
-    return SinkView(
-        one.name,
-        one.kind,
-        one.dataset,
-        one.state,
-        one.reason,
-        one.sink_lag_rows,
-        one.sink_lag_seconds,
-        one.trend,
-        sum(lane.quarantined for lane in lanes),
-        one.held_rows,
-        one.held_since,
-        len(lanes),
-        one.retry_at,
-    )
+def _whole(lanes: list[SinkStatus]) -> SinkStatus:
+    one, quarantined = lanes[0], sum(lane.quarantined for lane in lanes)
+    return replace(one, lag_rows=one.sink_lag_rows, lag_seconds=one.sink_lag_seconds, quarantined=quarantined)
 
 
 @dataclass(frozen=True, slots=True)
 class HeldView:
     dataset: str
-    holder: str  # a sink, or a follower
+    holder: str  # a sink, a follower or a consumer
     place: str
     rows: int | None
     since: datetime
@@ -88,6 +52,10 @@ def held_views(status: LakeStatus) -> list[HeldView]:
     for (dataset, name), since in held_for.items():
         place = f"/replication/followers/{quote(name, safe='')}"
         found.append(HeldView(dataset, f"follower {name}", place, None, since))
+    for c in status.consumers:
+        if c.held_since is not None:
+            place = f"/datasets/{quote(c.dataset, safe='')}"
+            found.append(HeldView(c.dataset, f"consumer {c.name}", place, None, c.held_since))
     return sorted(found, key=lambda h: (h.rows is not None, -(h.rows or 0), h.dataset, h.holder))
 
 
@@ -160,6 +128,8 @@ def place_of(problem: StatusProblem) -> tuple[str, str] | None:
             return f"/sinks/{name}", f"Sink {problem.name}"
         case Subject.QUARANTINE:
             return f"/quarantine/rows?sink={name}", f"Quarantined rows of {problem.name}"
+        case Subject.CONSUMER:
+            return f"/datasets/{quote(problem.dataset or '', safe='')}", f"Dataset {problem.dataset}"
         case Subject.FOLLOWER:
             return f"/replication/followers/{name}", f"Follower {problem.name}"
         case Subject.LEADER:

@@ -19,10 +19,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from strandline.core import failpoints
+from strandline.core.documents import iso
 from strandline.core.errors import DestinationTaken, RefusedError, StorageError
 from strandline.core.types import Seq, SeqRange, merge_ranges
 from strandline.deliver.sink import (
     Address,
+    ChunkRows,
     Claim,
     Claimed,
     Conflict,
@@ -32,7 +34,6 @@ from strandline.deliver.sink import (
     Landed,
     Option,
     Outcome,
-    Parcel,
     Rehearsal,
     Sender,
     SinkContext,
@@ -92,7 +93,7 @@ class LaneListing:
         found = tuple(overlapping(self.held(), rows))
         return Conflict(found) if found else None
 
-    def beyond_mark(self) -> LaneListing:
+    def above_watermark(self) -> LaneListing:
         """Without the objects that the watermark covers anyway."""
         return LaneListing(self.mark, tuple(o for o in self.objects if self.mark is None or o.rows.hi > self.mark))
 
@@ -119,7 +120,7 @@ class BlobStore(Protocol):
     def remove(self, name: str) -> None: ...
 
 
-def gone(parcel: Parcel) -> Landed:
+def repeat_of_missing_object(parcel: ChunkRows) -> Landed:
     """A repeat whose object is no longer there to be read: its digest is unknown, so none is given."""
     return Landed(parcel.rows.num_rows, "", 0, repeat=True)
 
@@ -137,7 +138,7 @@ _Place = TypeVar("_Place", bound=BlobStore)
 class ObjectSink(ABC, Generic[_Place]):
     """The part on the driver. Folders and buckets differ in the place and in the sender."""
 
-    keeps_marks = True
+    stores_watermarks = True
 
     def __init__(self, place: _Place, context: SinkContext) -> None:
         self._place = place
@@ -182,7 +183,7 @@ class ObjectSink(ABC, Generic[_Place]):
                 raise TypeError("a value that is not text")
         except (ValueError, KeyError, TypeError) as e:
             raise RefusedError(
-                f"{names.CLAIM} at {self.destination} cannot be read, so it cannot be told who delivers there",
+                f"{names.CLAIM} at {self.destination} cannot be read, so nobody can say who delivers there",
                 hint="Restore it, or choose another place for this sink.",
             ) from e
         if version != RECORD_VERSION:
@@ -232,7 +233,7 @@ class ObjectSink(ABC, Generic[_Place]):
     def _list_lane(self, lane: str, after: Seq | None) -> LaneListing:
         return self._place.list_lane(lane, after)
 
-    def mark(self, marks: Sequence[tuple[Address, Seq]]) -> None:
+    def set_watermarks(self, marks: Sequence[tuple[Address, Seq]]) -> None:
         side_by_side(self._mark, marks)
 
     def _mark(self, one: tuple[Address, Seq]) -> None:
@@ -249,17 +250,17 @@ class ObjectSink(ABC, Generic[_Place]):
                 "dataset": address.dataset,
                 "partition": address.partition,
                 "mark": mark,
-                "at": datetime.now(UTC).isoformat(timespec="seconds"),
+                "at": iso(datetime.now(UTC)),
             }
-            self._place.create(f"{folder}/{names.mark_name(mark)}", json.dumps(record).encode() + b"\n")
+            self._place.create(f"{folder}/{names.watermark_name(mark)}", json.dumps(record).encode() + b"\n")
         failpoints.hit("sink.after_mark")
         # Only after the higher watermark is durable. A lower one that stays does no harm.
         for other in there:
             if other < max([mark, *there]):
-                self._place.remove(f"{folder}/{names.mark_name(other)}")
+                self._place.remove(f"{folder}/{names.watermark_name(other)}")
 
     def _marks(self, folder: str) -> list[Seq]:
-        return [mark for name in self._place.names(folder) if (mark := names.mark_of(name)) is not None]
+        return [mark for name in self._place.names(folder) if (mark := names.parse_watermark_name(name)) is not None]
 
     @abstractmethod
     def fence(self, token: str) -> None: ...
@@ -286,7 +287,7 @@ class ObjectSink(ABC, Generic[_Place]):
 def lane_listing(found: Iterable[tuple[str, int | None]], marks: Iterable[str]) -> LaneListing:
     """Ignores names that are not ours."""
     objects = [Object(rows, name, size) for name, size in found if (rows := names.object_range(name)) is not None]
-    mark = max((m for name in marks if (m := names.mark_of(name)) is not None), default=None)
+    mark = max((m for name in marks if (m := names.parse_watermark_name(name)) is not None), default=None)
     return LaneListing(mark, tuple(sorted(objects, key=lambda o: (o.rows, o.name))))
 
 
@@ -298,7 +299,7 @@ class _Nowhere:
         return len(data)
 
 
-def rehearse(how: Format, header: tuple[str, ...], parcel: Parcel) -> Landed:
+def rehearse(how: Format, header: tuple[str, ...], parcel: ChunkRows) -> Landed:
     encoded = encode(parcel.rows, how, header, identity_of(parcel.address, parcel.range), _Nowhere())
     return Landed(encoded.count, encoded.digest, encoded.size)
 
@@ -311,7 +312,7 @@ class ObjectComparison:
     how: Format
     header: tuple[str, ...]
 
-    def send(self, parcel: Parcel) -> Outcome:
+    def send(self, parcel: ChunkRows) -> Outcome:
         name = f"{names.lane_folder(parcel.address)}/{names.object_name(parcel.range, self.how.extension)}"
         try:
             body = self.place.read(name)
@@ -324,11 +325,11 @@ class ObjectComparison:
             return Conflict((parcel.range,))
         return Landed(parcel.rows.num_rows, "", len(body), repeat=True)
 
-    def _plain(self, rows: pa.Table, parcel: Parcel) -> str:
+    def _plain(self, rows: pa.Table, parcel: ChunkRows) -> str:
         plain = replace(self.how, compression="none")
         return encode(rows, plain, self.header, identity_of(parcel.address, parcel.range), _Nowhere()).digest
 
-    def _theirs(self, body: bytes, name: str, parcel: Parcel) -> str | None:
+    def _theirs(self, body: bytes, name: str, parcel: ChunkRows) -> str | None:
         if self.how.name == "parquet":
             import pyarrow as pa
             import pyarrow.parquet as pq

@@ -6,8 +6,8 @@ import gzip
 import zlib
 from typing import IO, TYPE_CHECKING, Any, cast
 
+from strandline.core.text.wording import plural
 from strandline.core.types import SEQ_COLUMN, SeqRange
-from strandline.core.wording import plural
 from strandline.deliver.sink import Inspected
 from strandline.deliver.sinks.blobs.encode import digest_of
 from strandline.deliver.sinks.blobs.names import extension_of

@@ -19,7 +19,7 @@ from strandline.core.partition import encode_part
 from strandline.core.types import SeqRange
 from strandline.deliver.sink import Address
 from strandline.deliver.sinks.blobs.names import shorten
-from strandline.deliver.sinks.parcels import joined_lines
+from strandline.deliver.sinks.chunk_rows import joined_lines
 
 if TYPE_CHECKING:
     import pyarrow as pa

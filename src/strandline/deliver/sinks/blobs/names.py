@@ -91,11 +91,11 @@ def extension_of(name: str) -> str:
     return name.partition(".")[2]
 
 
-def mark_name(mark: Seq) -> str:
+def watermark_name(mark: Seq) -> str:
     return f"{mark:019d}.json"
 
 
-def mark_of(name: str, *, least: int = 1) -> Seq | None:
+def parse_watermark_name(name: str, *, least: int = 1) -> Seq | None:
     match = _MARK.fullmatch(name)
     if match is None:
         return None
@@ -104,7 +104,7 @@ def mark_of(name: str, *, least: int = 1) -> Seq | None:
 
 
 def step_of(name: str) -> int | None:
-    """The generation or the term that a name stands for."""
+    """The generation or the term that a name means."""
     return int(name) if _GENERATION.fullmatch(name) and int(name) > 0 else None
 
 

@@ -77,7 +77,7 @@ class Folder:
                 with new_file(temporary) as file:
                     file.write(body)
                 self.make(name.rpartition("/")[0])
-                return give_name(temporary, path)
+                return rename_into_place(temporary, path)
             except FileNotFoundError as e:
                 raise StorageError(SUPERSEDED) from e
             finally:
@@ -127,7 +127,7 @@ class Folder:
             sync_folder(place)
 
 
-def give_name(temporary: Path, path: Path) -> bool:
+def rename_into_place(temporary: Path, path: Path) -> bool:
     """Makes a finished file visible. False if the name is taken; durable in both cases."""
     try:
         link_new(temporary, path)

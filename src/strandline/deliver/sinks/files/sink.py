@@ -17,13 +17,13 @@ from strandline.core.errors import StorageError, UsageError
 from strandline.core.types import Seq, SeqRange
 from strandline.deliver.sink import (
     Address,
+    ChunkRows,
     Held,
     Inspected,
     Inspector,
     Landed,
     Option,
     Outcome,
-    Parcel,
     Sender,
     Sink,
     SinkContext,
@@ -31,10 +31,17 @@ from strandline.deliver.sink import (
     TryLater,
 )
 from strandline.deliver.sinks.blobs import decode, names
-from strandline.deliver.sinks.blobs.blob_sink import FORMAT_OPTIONS, SUPERSEDED, LaneListing, Object, ObjectSink, gone
+from strandline.deliver.sinks.blobs.blob_sink import (
+    FORMAT_OPTIONS,
+    SUPERSEDED,
+    LaneListing,
+    Object,
+    ObjectSink,
+    repeat_of_missing_object,
+)
 from strandline.deliver.sinks.blobs.encode import Encoded, Format, digest_of, encode, identity_of
-from strandline.deliver.sinks.files.folder import Folder, give_name
-from strandline.deliver.sinks.parcels import check_rows
+from strandline.deliver.sinks.chunk_rows import check_rows
+from strandline.deliver.sinks.files.folder import Folder, rename_into_place
 from strandline.storage.durable import describe, new_file
 
 
@@ -56,7 +63,7 @@ class FilesSink(ObjectSink[Folder]):
 
     def _list_lane(self, lane: str, after: Seq | None) -> LaneListing:
         listing = super()._list_lane(lane, after)
-        self._listings[lane] = listing.beyond_mark()
+        self._listings[lane] = listing.above_watermark()
         return listing
 
     def _forget_unless(self, token: str | None) -> None:
@@ -84,7 +91,7 @@ class FilesSender:
     _lanes: dict[str, LaneListing] = field(default_factory=dict, repr=False)
     _made: set[str] = field(default_factory=set, repr=False)
 
-    def send(self, parcel: Parcel) -> Outcome:
+    def send(self, parcel: ChunkRows) -> Outcome:
         check_rows(parcel)
         lane = names.lane_folder(parcel.address)
         try:
@@ -98,13 +105,13 @@ class FilesSender:
         except OSError as e:
             return TryLater(describe(e, self.folder.path(lane)))
 
-    def _send(self, lane: str, parcel: Parcel) -> Outcome:
+    def _send(self, lane: str, parcel: ChunkRows) -> Outcome:
         listing = self._lanes.get(lane)
         if lane not in self._made:
             # Before any folder is made: the destination may not be mounted any more.
             if not self.folder.temporary(self.token).is_dir():
                 return TryLater(SUPERSEDED)
-            listing = self.folder.list_lane(lane, Seq(0)).beyond_mark() if listing is None else listing
+            listing = self.folder.list_lane(lane, Seq(0)).above_watermark() if listing is None else listing
             self.folder.make_lane(lane)
             self._lanes[lane] = listing
             self._made.add(lane)
@@ -122,20 +129,20 @@ class FilesSender:
             return self._repeat(lane, parcel, listing)
         return Landed(encoded.count, encoded.digest, encoded.size)
 
-    def _write(self, path: Path, parcel: Parcel) -> Encoded | None:
+    def _write(self, path: Path, parcel: ChunkRows) -> Encoded | None:
         """None if another object has the name."""
         temporary = self.folder.temporary(self.token) / uuid.uuid4().hex
         try:
             with new_file(temporary) as file:
                 encoded = encode(parcel.rows, self.how, self.header, identity_of(parcel.address, parcel.range), file)
             failpoints.hit("files.before_link")
-            created = give_name(temporary, path)
+            created = rename_into_place(temporary, path)
             failpoints.hit("files.after_link")
             return encoded if created else None
         finally:
             temporary.unlink(missing_ok=True)
 
-    def _repeat(self, lane: str, parcel: Parcel, listing: LaneListing) -> Landed:
+    def _repeat(self, lane: str, parcel: ChunkRows, listing: LaneListing) -> Landed:
         """Reports what landed under the range: that is the delivery."""
         there = listing.exactly(parcel.range)
         known = [there.name] if there is not None else (names.object_name(parcel.range, e) for e in names.EXTENSIONS)
@@ -148,7 +155,7 @@ class FilesSender:
             except FileNotFoundError:
                 continue
             return Landed(parcel.rows.num_rows if count is None else count, digest, size, repeat=True)
-        return gone(parcel)
+        return repeat_of_missing_object(parcel)
 
     def close(self) -> None:
         self._lanes.clear()

@@ -31,7 +31,7 @@ class AllowList:
 
     def permits(self, host: str, address: Address) -> bool:
         """Whether rows may be sent to this address, to which this name resolved. A name never permits a private
-        address: whoever controls its DNS could point it anywhere."""
+        address: the owner of its DNS could point it anywhere."""
         plain = plain_address(address)
         if any(plain in network for network in self.networks if network.version == plain.version):
             return True

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 from strandline.core import forward_protocol
 from strandline.core.errors import UsageError
 from strandline.deliver.send.digests import made_by
-from strandline.deliver.sink import Landed, Parcel
-from strandline.deliver.sinks.parcels import check_rows, joined_lines, numbers_in_order
+from strandline.deliver.sink import ChunkRows, Landed
+from strandline.deliver.sinks.chunk_rows import check_rows, joined_lines, numbers_in_order
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,7 +69,7 @@ def choose_body_format(name: str, compression: str) -> BodyFormat:
     return BodyFormat(name, compression)
 
 
-def encode_body(parcel: Parcel, how: BodyFormat) -> RequestBody:
+def encode_body(parcel: ChunkRows, how: BodyFormat) -> RequestBody:
     check_rows(parcel)
     numbers_in_order(parcel)
     plain = _arrow(parcel.rows) if how.name == "arrow" else b"".join(joined_lines(parcel.rows, parcel.rows.num_rows))
@@ -121,6 +121,6 @@ def _compressed(plain: bytes, compression: str) -> bytes:
     return plain
 
 
-def rehearse(how: BodyFormat, parcel: Parcel) -> Landed:
+def rehearse(how: BodyFormat, parcel: ChunkRows) -> Landed:
     body = encode_body(parcel, how)
     return Landed(body.rows, body.recorded, len(body.content))

@@ -17,8 +17,8 @@ from typing import Any
 
 from strandline.core import forward_protocol
 from strandline.core.errors import UsageError
+from strandline.core.text.wording import plural
 from strandline.core.types import Seq, SeqRange
-from strandline.core.wording import plural
 from strandline.deliver.sink import Conflict, Landed, Outcome, Refused, TryLater, Unknown
 from strandline.deliver.sinks.forward.body import RequestBody
 from strandline.deliver.sinks.forward.http import HttpAnswer

@@ -13,7 +13,8 @@ from typing import Any
 
 from strandline.core import forward_protocol
 from strandline.core.errors import StorageError
-from strandline.core.replication import FIRST_TERM
+from strandline.core.retry import RetryPolicy
+from strandline.core.sites.replication import FIRST_TERM
 from strandline.core.types import SEQ_MAX, Seq, SeqRange
 from strandline.deliver.sink import Address, Claim, Claimed, Held, HeldRange, Inspected
 from strandline.deliver.sinks.forward.address import AddressRefused
@@ -24,7 +25,7 @@ WINDOW_RANGES_MIN = 64
 WINDOW_RANGES_MAX = 1024  # in lengths of the range that was asked for; a receiver returns at most a thousand at once
 LANES_AT_ONCE_MAX = 1000  # in one request
 RECORD_BYTES_MAX = 256 << 20  # of a response to a question: some two million ranges
-_ASKS_MAX = 2
+_LOST = RetryPolicy(0.0, attempts_max=2)
 _GENERATION_STEPS_MAX = 1000  # more resets than this, unseen by the receiver, are not plausible
 # A gateway in front of a receiver may answer so, and the missing header proves nothing.
 _CANNOT_SAY = (401, 407, 408, 425, 429)
@@ -171,19 +172,17 @@ class Peer:
     def _request(self, method: str, under: str, question: Mapping[str, object]) -> HttpAnswer:
         content = json.dumps(question, separators=(",", ":")).encode() if method == "POST" else b""
         headers = {"Content-Type": "application/json"} if content else {}
-        lost = ""
-        for _ in range(_ASKS_MAX):
-            try:
-                return self._conversation.request(
+        try:
+            return _LOST.call(
+                lambda: self._conversation.request(
                     method, under, headers=headers, content=content, bytes_max=RECORD_BYTES_MAX
-                )
-            except AddressRefused:
-                raise
-            except (NotSent, AnswerLate) as e:
-                raise self._error(str(e)) from None
-            except AnswerLost as e:
-                lost = str(e)
-        raise self._error(lost)
+                ),
+                AnswerLost,
+            )
+        except AddressRefused:
+            raise
+        except (NotSent, AnswerLate, AnswerLost) as e:
+            raise self._error(str(e)) from None
 
     def _check_version(self, answer: HttpAnswer) -> None:
         version = answer.headers[forward_protocol.RECEIVER.lower()]

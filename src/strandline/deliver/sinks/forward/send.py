@@ -7,14 +7,15 @@ from datetime import UTC, datetime
 
 from strandline.core import failpoints, forward_protocol
 from strandline.core.forward_protocol import RangeIdentity
-from strandline.deliver.sink import Outcome, Parcel, Refused, TryLater, Unknown
+from strandline.core.retry import RetryPolicy
+from strandline.deliver.sink import ChunkRows, Outcome, Refused, TryLater, Unknown
 from strandline.deliver.sinks.forward.address import AddressRefused
 from strandline.deliver.sinks.forward.body import BodyFormat, encode_body
 from strandline.deliver.sinks.forward.http import AnswerLate, AnswerLost, Conversation, NotSent
 from strandline.deliver.sinks.forward.outcome import Success, after_uncertainty, outcome_of, with_why
 
 # One, and a second one if the response was lost. No pause between or after them: the ledger stores how long a sink
-# waits, so a deliverer that is told to stop has nothing to wake up.
+# waits, so a deliverer that shall stop has nothing to wake up.
 ATTEMPTS_MAX = 2
 
 
@@ -31,7 +32,7 @@ class ForwardSender:
     def close(self) -> None:
         self._conversation.close()
 
-    def send(self, parcel: Parcel) -> Outcome:
+    def send(self, parcel: ChunkRows) -> Outcome:
         body = encode_body(parcel, self._how)
         headers = {
             **self._how.headers,
@@ -39,7 +40,7 @@ class ForwardSender:
             **forward_protocol.identity_headers(RangeIdentity(parcel.address, parcel.range, self._term)),
         }
         lost: str | None = None
-        for _ in range(ATTEMPTS_MAX):
+        for _ in RetryPolicy(0.0, attempts_max=ATTEMPTS_MAX).attempts():
             failpoints.hit("forward.before_post")
             try:
                 answer = self._conversation.request("POST", headers=headers, content=body.content)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from strandline.core.delivery_types import PeerKind
 from strandline.core.errors import SchemaError, UsageError
-from strandline.core.settings import ForwardSettings
+from strandline.core.settings.lake_config import ForwardSettings
 from strandline.core.types import Seq, SeqRange
 from strandline.deliver.sink import Address, Claim, Claimed, Held, Option, Rehearsal, SinkContext, SinkKind
 from strandline.deliver.sinks.forward.address import literal, parse_allow, refusal
@@ -48,7 +48,7 @@ def _read_ca(path: Path) -> str:
 
 
 class ForwardSink:
-    keeps_marks = False
+    stores_watermarks = False
 
     def __init__(self, context: SinkContext) -> None:
         """Raises UsageError."""
@@ -104,7 +104,7 @@ class ForwardSink:
         peer = self._asked
         return peer.held(lanes) if peer.is_receiver else [Held(None, (), known=False) for _ in lanes]
 
-    def mark(self, marks: Sequence[tuple[Address, Seq]]) -> None:
+    def set_watermarks(self, marks: Sequence[tuple[Address, Seq]]) -> None:
         """Nothing to do: ranges are kept forever."""
 
     def sender(self, token: str) -> ForwardSender:

@@ -13,7 +13,7 @@ LANE_COLUMN = Column(PARTITION_COLUMN, Primitive("string"))
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnMisfit:
+class IcebergColumnMisfit:
     what: str
     remedy: str
 
@@ -56,10 +56,10 @@ def missing_columns(columns: Sequence[Column], there: Sequence[Column]) -> list[
     return [c for c in columns if c.name not in names]
 
 
-def misfits(columns: Sequence[Column], there: Sequence[Column]) -> list[ColumnMisfit]:
+def misfits(columns: Sequence[Column], there: Sequence[Column]) -> list[IcebergColumnMisfit]:
     """Why the table does not take these columns; empty if it does."""
     found = [
-        ColumnMisfit(f"column {c.name} ({type_text(c.type)}) is not there", f"Add {c.name} {type_text(c.type)}.")
+        IcebergColumnMisfit(f"column {c.name} ({type_text(c.type)}) is not there", f"Add {c.name} {type_text(c.type)}.")
         for c in missing_columns(columns, there)
     ]
     known = {c.name: c for c in there}
@@ -69,7 +69,7 @@ def misfits(columns: Sequence[Column], there: Sequence[Column]) -> list[ColumnMi
             continue
         if not takes(target.type, column.type):
             found.append(
-                ColumnMisfit(
+                IcebergColumnMisfit(
                     f"column {column.name} is {type_text(target.type)}, which does not take every "
                     f"{type_text(column.type)}",
                     f"Change {column.name} to {type_text(column.type)}.",
@@ -77,10 +77,10 @@ def misfits(columns: Sequence[Column], there: Sequence[Column]) -> list[ColumnMi
             )
         elif target.required and not column.required:
             what = f"column {column.name} is required, and the dataset's may be null"
-            found.append(ColumnMisfit(what, f"Make {column.name} optional."))
+            found.append(IcebergColumnMisfit(what, f"Make {column.name} optional."))
     delivered = {c.name for c in columns}
     for target in there:
         if target.required and target.name not in delivered:
             what = f"column {target.name} is required, and is not delivered"
-            found.append(ColumnMisfit(what, f"Make {target.name} optional."))
+            found.append(IcebergColumnMisfit(what, f"Make {target.name} optional."))
     return found

@@ -36,7 +36,8 @@ def _add(digest: Any, array: Any) -> None:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from strandline.iceberg.pyiceberg.arrow_values import binary_content, list_parts
+    from strandline.iceberg.arrow_nested import list_parts
+    from strandline.iceberg.pyiceberg.arrow_values import binary_content
 
     digest.update(len(array).to_bytes(8, "little"))
     if array.null_count:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from strandline.core.errors import SchemaError, StorageError
+from strandline.core.text.wording import part, plural
 from strandline.core.types import SEQ_COLUMN, SeqRange, merge_ranges
-from strandline.core.wording import part, plural
 from strandline.deliver.sink import Address, Inspected, covers
 from strandline.deliver.sinks.iceberg.content_digest import content_digest
-from strandline.deliver.sinks.iceberg.record import Record
+from strandline.deliver.sinks.iceberg.record import TableRecord
 from strandline.deliver.sinks.row_problems import describe_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from strandline.iceberg.pyiceberg.other_rows import RowReader
+    from strandline.iceberg.pyiceberg.other_rows import OtherTableReader
     from strandline.iceberg.pyiceberg.other_table import LoadedTable, OtherTable
 
 
@@ -25,7 +25,7 @@ class IcebergInspector:
     def __init__(self, table: OtherTable) -> None:
         self._table = table
         self._loaded: LoadedTable | None = None
-        self._reader: RowReader | None = None
+        self._reader: OtherTableReader | None = None
 
     def __repr__(self) -> str:
         return f"IcebergInspector({self._table.name})"
@@ -41,7 +41,7 @@ class IcebergInspector:
         loaded = self._load()
         if loaded is None:
             return Inspected(None, None, f"the table {self._table.name} is gone")
-        lane = Record(loaded.properties).lane(address)
+        lane = TableRecord(loaded.properties).lane(address)
         there = lane.overlapping(rows)
         if not covers(merge_ranges(r.rows for r in there), rows):
             return Inspected(None, None, f"the record of {loaded.name} does not know of {rows}")
@@ -69,11 +69,11 @@ class IcebergInspector:
             self._loaded = self._table.load()
         return self._loaded
 
-    def _read(self, loaded: LoadedTable) -> RowReader:
-        from strandline.iceberg.pyiceberg.other_rows import RowReader
+    def _read(self, loaded: LoadedTable) -> OtherTableReader:
+        from strandline.iceberg.pyiceberg.other_rows import OtherTableReader
 
         if self._reader is None:
-            self._reader = RowReader(loaded)
+            self._reader = OtherTableReader(loaded)
         return self._reader
 
 

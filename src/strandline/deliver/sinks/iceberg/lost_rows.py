@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from strandline.deliver.sink import Loss
-from strandline.deliver.sinks.iceberg.record import Head, LandedRange, LaneRecord, Record
+from strandline.deliver.sinks.iceberg.record import Head, LandedRange, LaneRecord, TableRecord
 from strandline.iceberg.metadata.lineage import descends
 
 if TYPE_CHECKING:
-    from strandline.iceberg.pyiceberg.other_rows import RowReader
+    from strandline.iceberg.pyiceberg.other_rows import OtherTableReader
     from strandline.iceberg.pyiceberg.other_table import LoadedTable
 
 _EMPTY_HINT = "If consumers delete all rows: `strandline sink update NAME --option may_be_empty=true`, then resume it."
@@ -24,7 +24,7 @@ _DELETED_HINT = "If the rows were deleted on purpose, --accept-loss is right."
 
 
 @dataclass(frozen=True, slots=True)
-class Remains:
+class RemainingInTable:
     """What the table still has of a range that it got."""
 
     lane: LaneRecord
@@ -36,7 +36,7 @@ class Remains:
         return max(0, self.given.count - self.there)
 
 
-def was_set_back(loaded: LoadedTable, record: Record) -> str | None:
+def was_set_back(loaded: LoadedTable, record: TableRecord) -> str | None:
     """Why the table may lack the rows of our last commit; None if it has them. If snapshots were expired between that
     commit and main, rows of its range decide: a rollback takes all of them."""
     head = record.head()
@@ -63,10 +63,10 @@ def _descends(loaded: LoadedTable, head: Head) -> bool | None:
     return None if found is False and begins_above else found
 
 
-def _has_rows(loaded: LoadedTable, record: Record, head: Head) -> bool:
-    from strandline.iceberg.pyiceberg.other_rows import RowReader
+def _has_rows(loaded: LoadedTable, record: TableRecord, head: Head) -> bool:
+    from strandline.iceberg.pyiceberg.other_rows import OtherTableReader
 
-    reader = RowReader(loaded)
+    reader = OtherTableReader(loaded)
     lane = next((x for x in record.lanes() if x.key == head.lane), None)
     if head.rows is None or lane is None or not reader.has_numbers:
         return False
@@ -81,7 +81,7 @@ def find_loss(loaded: LoadedTable | None, name: str, lanes: Sequence[LaneRecord]
         return None
     if loaded is None:
         return Loss(f"its table {name} is gone", given, 0)
-    record = Record(loaded.properties)
+    record = TableRecord(loaded.properties)
     if (why := was_set_back(loaded, record)) is not None:
         there = sum(min(r.there, r.given.count) for r in find_remains(loaded, lanes))
         # The rows may have been put back, by a cherry-pick for example.
@@ -91,21 +91,21 @@ def find_loss(loaded: LoadedTable | None, name: str, lanes: Sequence[LaneRecord]
     return None
 
 
-def find_remains(loaded: LoadedTable | None, lanes: Iterable[LaneRecord]) -> list[Remains]:
+def find_remains(loaded: LoadedTable | None, lanes: Iterable[LaneRecord]) -> list[RemainingInTable]:
     """Reads all sequence numbers of the table, file by file."""
-    from strandline.iceberg.pyiceberg.other_rows import RowReader
+    from strandline.iceberg.pyiceberg.other_rows import OtherTableReader
 
     wanted = list(lanes)
-    reader = None if loaded is None else RowReader(loaded)
+    reader = None if loaded is None else OtherTableReader(loaded)
     if reader is None or not reader.has_numbers:
-        return [Remains(lane, r, 0) for lane in wanted for r in lane.ranges]
+        return [RemainingInTable(lane, r, 0) for lane in wanted for r in lane.ranges]
     by_partition: dict[str, list[LaneRecord]] = {}
     for lane in wanted:
         by_partition.setdefault(lane.address.partition, []).append(lane)
     return [r for partition, lanes_ in by_partition.items() for r in _count(reader, partition, lanes_)]
 
 
-def _count(reader: RowReader, partition: str, lanes: Sequence[LaneRecord]) -> list[Remains]:
+def _count(reader: OtherTableReader, partition: str, lanes: Sequence[LaneRecord]) -> list[RemainingInTable]:
     """How many rows of each range the table has; `lanes` are those of one logical partition, in several generations."""
     import numpy as np
 
@@ -118,7 +118,7 @@ def _count(reader: RowReader, partition: str, lanes: Sequence[LaneRecord]) -> li
             inside = at[(at >= 0) & (numbers <= end[at])]
             np.add(count, np.bincount(inside, minlength=len(count)), out=count)
     return [
-        Remains(lane, r, int(there))
+        RemainingInTable(lane, r, int(there))
         for lane, count in zip(lanes, counts, strict=True)
         for r, there in zip(lane.ranges, count, strict=True)
     ]

@@ -1,7 +1,7 @@
 """What a target table records of the rows that it got, as table properties. Pure.
 
 The commit that adds the rows of a chunk also writes the chunk's range into the property of its lane. Properties outlive
-compaction and the expiry of snapshots, whoever runs them. Every commit of ours requires that main is the snapshot that
+compaction and the expiry of snapshots, by whatever tool. Every commit of ours requires that main is the snapshot that
 was read, so nobody overwrites a range that landed meanwhile.
 """
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from strandline.core.errors import RefusedError
-from strandline.core.replication import FIRST_TERM
+from strandline.core.sites.replication import FIRST_TERM
 from strandline.core.types import Anchor, Seq, SeqRange, SnapshotId, merge_ranges
 from strandline.deliver.sink import Address, Claim, Claimed, Conflict, HeldRange, Landed, OlderRows, covers
 
@@ -108,7 +108,7 @@ class LaneRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class TableRecord:
     """The record of a table. Lanes are parsed when they are asked for."""
 
     properties: Mapping[str, str]

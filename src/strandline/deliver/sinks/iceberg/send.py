@@ -6,15 +6,14 @@ with the same range at most one lands, because each requires the main that it wa
 
 from __future__ import annotations
 
-import random
-import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from strandline.core import failpoints
 from strandline.core.errors import StrandlineError
 from strandline.core.types import PARTITION_COLUMN, Anchor, SnapshotId
-from strandline.deliver.sink import Landed, Outcome, Parcel, Refused, TryLater, Unknown, term_passed
+from strandline.deliver.sink import ChunkRows, Landed, Outcome, Refused, TryLater, Unknown, term_passed
+from strandline.deliver.sinks.chunk_rows import check_rows, numbers_in_order
 from strandline.deliver.sinks.iceberg.columns import misfits
 from strandline.deliver.sinks.iceberg.content_digest import content_digest
 from strandline.deliver.sinks.iceberg.lost_rows import was_set_back
@@ -24,10 +23,10 @@ from strandline.deliver.sinks.iceberg.record import (
     Head,
     LandedRange,
     LaneRecord,
-    Record,
+    TableRecord,
     settled,
 )
-from strandline.deliver.sinks.parcels import check_rows, numbers_in_order
+from strandline.iceberg.commit_lost import COMMIT_LOST
 from strandline.iceberg.schema.columns import Column
 
 if TYPE_CHECKING:
@@ -36,11 +35,10 @@ if TYPE_CHECKING:
     from strandline.iceberg.pyiceberg.other_table import LoadedTable, OtherTable, WrittenFiles
 
 SEND_SECONDS_MAX = 300.0  # for one chunk: others may commit to the table all the time
-PAUSE_SECONDS_MAX = 2.0
 SUMMARY_PREFIX = "strandline.sink."  # of what the snapshot of a chunk says about it
 
 
-def rehearse(parcel: Parcel) -> Landed:
+def rehearse(parcel: ChunkRows) -> Landed:
     """What the record of a chunk would be."""
     return Landed(parcel.rows.num_rows, content_digest(parcel.rows), 0)
 
@@ -69,13 +67,11 @@ class IcebergSender:
     def close(self) -> None:
         self._table.close()
 
-    def send(self, parcel: Parcel) -> Outcome:
+    def send(self, parcel: ChunkRows) -> Outcome:
         check_rows(parcel)
         numbers = numbers_in_order(parcel)
         made = _Attempts(LandedRange(parcel.range, len(numbers), 0, content_digest(parcel.rows)))
-        until = time.monotonic() + SEND_SECONDS_MAX
-        pause = 0.02
-        while True:
+        for attempt in replace(COMMIT_LOST, attempts_max=None, seconds_max=SEND_SECONDS_MAX).attempts():
             try:
                 outcome = self._attempt(parcel, made)
             except StrandlineError as e:
@@ -84,21 +80,20 @@ class IcebergSender:
                 outcome = self._in_trouble(made, str(e))
             if outcome is not None:
                 return outcome
-            if time.monotonic() > until:
-                return self._in_trouble(made, f"{self._table.name}: others commit to it all the time: {made.why}")
-            time.sleep(random.uniform(0.3, 1) * pause)
-            pause = min(pause * 2, PAUSE_SECONDS_MAX)
+            if attempt.is_last:
+                break
+        return self._in_trouble(made, f"{self._table.name}: others commit to it all the time: {made.why}")
 
     def _in_trouble(self, made: _Attempts, why: str) -> Outcome:
         return Unknown(f"{made.why}; {why}") if made.may_have_landed else TryLater(why)
 
-    def _attempt(self, parcel: Parcel, made: _Attempts) -> Outcome | None:
+    def _attempt(self, parcel: ChunkRows, made: _Attempts) -> Outcome | None:
         """None: try again."""
         loaded = self._table.load()
         made.may_have_landed = False  # the record says it now, and a commit that is still under way will be refused
         if loaded is None:
             return TryLater(f"there is no table {self._table.name}")
-        record = Record(loaded.properties)
+        record = TableRecord(loaded.properties)
         lane = record.lane(parcel.address)
         there = lane.overlapping(parcel.range)
         if (known := settled(parcel.range, there, parcel.rows.num_rows)) is not None:
@@ -109,7 +104,7 @@ class IcebergSender:
             return refused
         return self._commit(loaded, lane, parcel, made)
 
-    def _known(self, loaded: LoadedTable, record: Record, made: _Attempts, known: Outcome) -> Outcome:
+    def _known(self, loaded: LoadedTable, record: TableRecord, made: _Attempts, known: Outcome) -> Outcome:
         head = record.head()
         landed = made.heads & {*loaded.links, *([] if head is None else [head.anchor.snapshot])}
         if isinstance(known, Landed) and landed:
@@ -117,7 +112,7 @@ class IcebergSender:
         self._discard(loaded, made)
         return known
 
-    def _in_the_way(self, loaded: LoadedTable, record: Record, parcel: Parcel) -> str | None:
+    def _in_the_way(self, loaded: LoadedTable, record: TableRecord, parcel: ChunkRows) -> str | None:
         """Why nothing may be added to the table now."""
         address, claimed = parcel.address, record.claimed()
         if claimed is None or (claimed.claim.lake, claimed.claim.instance) != (address.lake, address.instance):
@@ -132,7 +127,7 @@ class IcebergSender:
         # The rows of the chunk would hide that others are gone.
         return was_set_back(loaded, record)
 
-    def _write(self, loaded: LoadedTable, parcel: Parcel, made: _Attempts) -> Refused | None:
+    def _write(self, loaded: LoadedTable, parcel: ChunkRows, made: _Attempts) -> Refused | None:
         """Writes the data files, unless they are written and still fit the table."""
         import pyarrow as pa
 
@@ -153,7 +148,7 @@ class IcebergSender:
         made.landed = LandedRange(landed.rows, landed.count, made.files.size, landed.digest)
         return None
 
-    def _commit(self, loaded: LoadedTable, lane: LaneRecord, parcel: Parcel, made: _Attempts) -> Outcome | None:
+    def _commit(self, loaded: LoadedTable, lane: LaneRecord, parcel: ChunkRows, made: _Attempts) -> Outcome | None:
         from strandline.iceberg.pyiceberg.other_table import Committed, InDoubt, NotCommitted
 
         with_chunk = lane.add(made.landed)
@@ -190,7 +185,7 @@ def _zeros(rows: pa.Table) -> pa.Int64Array:
     return pa.array(np.zeros(rows.num_rows, np.int64), pa.int64())
 
 
-def _summary(parcel: Parcel) -> dict[str, str]:
+def _summary(parcel: ChunkRows) -> dict[str, str]:
     address = parcel.address
     return {
         f"{SUMMARY_PREFIX}lake": address.lake,

@@ -6,9 +6,7 @@ nothing.
 
 from __future__ import annotations
 
-import random
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,11 +28,12 @@ from strandline.deliver.sink import (
     SinkKind,
 )
 from strandline.deliver.sinks.iceberg import lost_rows
-from strandline.deliver.sinks.iceberg.columns import ColumnMisfit, misfits, missing_columns, table_columns
+from strandline.deliver.sinks.iceberg.columns import IcebergColumnMisfit, misfits, missing_columns, table_columns
 from strandline.deliver.sinks.iceberg.inspect_ranges import IcebergInspector
-from strandline.deliver.sinks.iceberg.record import CLAIM, HEAD, LANE_PREFIX, Head, Record, claim_property
+from strandline.deliver.sinks.iceberg.record import CLAIM, HEAD, LANE_PREFIX, Head, TableRecord, claim_property
 from strandline.deliver.sinks.iceberg.send import IcebergSender, rehearse
 from strandline.deliver.sinks.table_options import CREATE, MAY_BE_EMPTY, check_present, parse_flag
+from strandline.iceberg.commit_lost import COMMIT_LOST
 from strandline.iceberg.metadata.identifier import name_of, parse_identifier
 from strandline.iceberg.metadata.table_metadata import LAKE_PROPERTY
 from strandline.iceberg.schema.columns import Column, Primitive, type_text
@@ -58,7 +57,7 @@ _NUMBER = Column(SEQ_COLUMN, Primitive("long"))
 
 class IcebergSink:
     form = "rows"
-    keeps_marks = False
+    stores_watermarks = False
     is_numbered = True
 
     def __init__(self, context: SinkContext) -> None:
@@ -156,7 +155,7 @@ class IcebergSink:
             )
         check_spec(loaded.table.spec())
 
-    def _refuse_if(self, found: Sequence[ColumnMisfit]) -> None:
+    def _refuse_if(self, found: Sequence[IcebergColumnMisfit]) -> None:
         if found:
             raise SchemaError(
                 f"{self.name} does not fit: {'; '.join(m.what for m in found)}",
@@ -167,7 +166,7 @@ class IcebergSink:
 
     def claimed(self) -> Claimed | None:
         loaded = self._table.load()
-        return None if loaded is None else Record(loaded.properties).claimed()
+        return None if loaded is None else TableRecord(loaded.properties).claimed()
 
     def claim(self, claim: Claim, generation: int) -> Claimed:
         if self._create and self._table.load() is None:
@@ -175,7 +174,7 @@ class IcebergSink:
             self._table.create(table_columns([_NUMBER], has_lanes=self._context.has_lanes))
 
         def change(loaded: LoadedTable) -> Callable[[Anchor], Mapping[str, str]] | None:
-            theirs = Record(loaded.properties).claimed()
+            theirs = TableRecord(loaded.properties).claimed()
             if theirs is None:
                 return lambda head: {CLAIM: claim_property(claim, generation)}
             if (theirs.claim.lake, theirs.claim.dataset) != (claim.lake, claim.dataset):
@@ -192,7 +191,7 @@ class IcebergSink:
             # Before a reset the owner may have set the table back. From here on main must descend from this commit.
             return lambda head: {CLAIM: raised, HEAD: Head(head).as_property()}
 
-        found = Record(self._change(change).properties).claimed()
+        found = TableRecord(self._change(change).properties).claimed()
         if found is None:
             raise RefusedError(f"the claim on {self.destination} was removed while it was made")
         return found
@@ -202,8 +201,8 @@ class IcebergSink:
         nobody who read the table before can overwrite them. After a commit in doubt `change` is asked again."""
         from strandline.iceberg.pyiceberg.other_table import Committed
 
-        until, why = time.monotonic() + COMMIT_SECONDS_MAX, ""
-        while time.monotonic() < until:
+        why = ""
+        for _ in replace(COMMIT_LOST, attempts_max=None, seconds_max=COMMIT_SECONDS_MAX).attempts():
             loaded = self._loaded()
             properties = change(loaded)
             if properties is None:
@@ -212,17 +211,16 @@ class IcebergSink:
             if isinstance(result, Committed):
                 return self._loaded()
             why = result.why
-            time.sleep(random.uniform(0.05, 0.3))
         raise StorageError(f"{self.destination}: its record could not be written: {why}")
 
     def held(self, lanes: Sequence[tuple[Address, Seq | None]]) -> list[Held]:
         loaded = self._table.load() if lanes else None
         if loaded is None:
             return [Held(None, ()) for _ in lanes]
-        record = Record(loaded.properties)
+        record = TableRecord(loaded.properties)
         return [Held(None, record.lane(address).beyond(after)) for address, after in lanes]
 
-    def mark(self, marks: Sequence[tuple[Address, Seq]]) -> None:
+    def set_watermarks(self, marks: Sequence[tuple[Address, Seq]]) -> None:
         """Nothing to do: ranges are kept for ever."""
 
     # --- a table that lost rows ---
@@ -231,7 +229,7 @@ class IcebergSink:
         loaded = self._table.load()
         if loaded is None:
             return None  # its record went with it, and the ledger knows what was in it
-        record = Record(loaded.properties)
+        record = TableRecord(loaded.properties)
         if record.claimed() is None:
             return None
         lanes = record.in_scope(self._context.generation, self._context.builds_on())
@@ -239,7 +237,7 @@ class IcebergSink:
 
     def remaining(self, lanes: Sequence[Address]) -> list[Remaining]:
         loaded = self._loaded()
-        record, older = Record(loaded.properties), self._context.builds_on()
+        record, older = TableRecord(loaded.properties), self._context.builds_on()
         scope = record.in_scope(self._context.generation, older)
         lacking = [r for r in lost_rows.find_remains(loaded, scope) if r.missing]
         result = []
@@ -259,7 +257,7 @@ class IcebergSink:
 
     def accept_loss(self) -> None:
         def change(loaded: LoadedTable) -> Callable[[Anchor], Mapping[str, str]]:
-            record = Record(loaded.properties)
+            record = TableRecord(loaded.properties)
             scope = record.in_scope(self._context.generation, self._context.builds_on())
             lacking = [r for r in lost_rows.find_remains(loaded, scope) if r.missing]
             changed = {}

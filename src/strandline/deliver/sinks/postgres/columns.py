@@ -191,7 +191,7 @@ def copy_in(table: TableName, columns: Sequence[Column]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnMisfit:
+class PostgresColumnMisfit:
     what: str
     remedy: str
 
@@ -200,15 +200,21 @@ def missing_columns(columns: Sequence[Column], shape: Shape) -> list[Column]:
     return [c for c in columns if c.name not in shape.columns]
 
 
-def misfits(table: TableName, columns: Sequence[Column], shape: Shape) -> list[ColumnMisfit]:
+def misfits(table: TableName, columns: Sequence[Column], shape: Shape) -> list[PostgresColumnMisfit]:
     """Why the table does not take these columns; empty if it does."""
     if shape.kind not in ("r", "p"):
-        return [ColumnMisfit(f"{table.plain} is not a table", "Name a table: rows and their range go in together.")]
+        return [
+            PostgresColumnMisfit(f"{table.plain} is not a table", "Name a table: rows and their range go in together.")
+        ]
     if not shape.persistent:
         remedy = f"ALTER TABLE {table} SET LOGGED"
-        return [ColumnMisfit(f"{table.plain} is unlogged or temporary: a crash of the server would empty it", remedy)]
+        return [
+            PostgresColumnMisfit(
+                f"{table.plain} is unlogged or temporary: a crash of the server would empty it", remedy
+            )
+        ]
     found = [
-        ColumnMisfit(f"column {c.name} ({type_text(c.type)}) is not there", add_columns(table, [c]))
+        PostgresColumnMisfit(f"column {c.name} ({type_text(c.type)}) is not there", add_columns(table, [c]))
         for c in missing_columns(columns, shape)
     ]
     for column in columns:
@@ -218,16 +224,20 @@ def misfits(table: TableName, columns: Sequence[Column], shape: Shape) -> list[C
         alter = f"ALTER TABLE {table} ALTER COLUMN {quote(column.name)}"
         if there.generated:
             found.append(
-                ColumnMisfit(f"column {column.name} is generated: it cannot be written", f"{alter} DROP EXPRESSION")
+                PostgresColumnMisfit(
+                    f"column {column.name} is generated: it cannot be written", f"{alter} DROP EXPRESSION"
+                )
             )
         elif not takes(there.type, column):
             what = f"column {column.name} is {there.type}, which does not take every {type_text(column.type)}"
-            found.append(ColumnMisfit(what, f"{alter} TYPE {pg_type(column)}"))
+            found.append(PostgresColumnMisfit(what, f"{alter} TYPE {pg_type(column)}"))
     delivered = {c.name for c in columns}
     for name, there in shape.columns.items():
         if there.must_be_given and name not in delivered:
             remedy = f"ALTER TABLE {table} ALTER COLUMN {quote(name)} DROP NOT NULL"
-            found.append(ColumnMisfit(f"column {name} must not be null, has no default, and is not delivered", remedy))
+            found.append(
+                PostgresColumnMisfit(f"column {name} must not be null, has no default, and is not delivered", remedy)
+            )
     return found
 
 

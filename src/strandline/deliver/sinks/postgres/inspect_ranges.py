@@ -14,7 +14,7 @@ from strandline.deliver.sink import Address, Inspected, covers
 from strandline.deliver.sinks.postgres import connect as connecting
 from strandline.deliver.sinks.postgres.columns import TableName, quote
 from strandline.deliver.sinks.postgres.connect import HoldsConnection, PostgresServer
-from strandline.deliver.sinks.postgres.record import Record, clip, numbers_of
+from strandline.deliver.sinks.postgres.record import RecordTables, clip, numbers_of
 from strandline.deliver.sinks.row_problems import describe_rows
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class PostgresInspector(HoldsConnection):
     def __init__(self, server: PostgresServer, table: TableName) -> None:
         super().__init__(server, f"strandline: verify {table.name}")
         self._table = table
-        self._record = Record(table)
+        self._record = RecordTables(table)
 
     def inspect(self, address: Address, rows: SeqRange) -> Inspected:
         with self._asking() as connection:

@@ -114,7 +114,7 @@ class GivenRange:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class RecordTables:
     """The statements on the record of one table. It is pickled with the sender."""
 
     table: TableName

@@ -6,9 +6,7 @@ import contextlib
 import copy
 import functools
 import hashlib
-import random
 import re
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,24 +14,34 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from strandline.core import failpoints
+from strandline.core.retry import RetryPolicy
+from strandline.core.text.wording import part
 from strandline.core.types import SEQ_COLUMN
-from strandline.core.wording import part
-from strandline.deliver.sink import Address, HeldRange, Landed, Outcome, Parcel, Refused, TryLater, Unknown, term_passed
-from strandline.deliver.sinks.parcels import joined_lines, numbers_in_order
+from strandline.deliver.sink import (
+    Address,
+    ChunkRows,
+    HeldRange,
+    Landed,
+    Outcome,
+    Refused,
+    TryLater,
+    Unknown,
+    term_passed,
+)
+from strandline.deliver.sinks.chunk_rows import joined_lines, numbers_in_order
 from strandline.deliver.sinks.postgres import connect as connecting
 from strandline.deliver.sinks.postgres.columns import TableName, copy_in, misfits, quote, read_shape
 from strandline.deliver.sinks.postgres.connect import BEGIN, HoldsConnection, PostgresServer
-from strandline.deliver.sinks.postgres.record import TABLES, Record, landed, pack_numbers, settled
+from strandline.deliver.sinks.postgres.record import TABLES, RecordTables, landed, pack_numbers, settled
 from strandline.deliver.sinks.postgres.table_identity import has_index, holds_only, is_another_table
 from strandline.iceberg.schema.columns import Column
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-ATTEMPTS_MAX = 4
-PAUSE_SECONDS_MAX = 1.0
+_BUSY = RetryPolicy(0.2, 1.0, attempts_max=4)  # the server refused, and may not the next time
+_AWAY = RetryPolicy(0.4, 0.4, attempts_max=3)  # the connection was lost: short, the next tick asks again
 SEND_SECONDS_MAX = 300.0  # for one attempt, all rows of a chunk over a slow line included
-ASKS_MAX = 3
 # Rows of a chunk that are tried one by one if it is not clear whether the rows are refused or the server fails.
 PROBES_MAX = 16
 _PIECE_BYTES = 1 << 20
@@ -58,7 +66,7 @@ class _Load:
     numbers: bytes | None
 
 
-def load(parcel: Parcel) -> _Load:
+def load(parcel: ChunkRows) -> _Load:
     """Checks the chunk once more: sorted, each sequence number once, all inside the range. Raises ValueError."""
     numbers, lines = numbers_in_order(parcel), parcel.rows.column("line")
     rows_each = max(1, len(lines) * _PIECE_BYTES // max(1, lines.nbytes))
@@ -71,7 +79,7 @@ def load(parcel: Parcel) -> _Load:
     return _Load(pieces, held, pack_numbers(numbers, parcel.range))
 
 
-def rehearse(parcel: Parcel) -> Landed:
+def rehearse(parcel: ChunkRows) -> Landed:
     """What the record of a chunk would be."""
     return landed(load(parcel).held)
 
@@ -94,28 +102,26 @@ class PostgresSender(HoldsConnection):
         self._may_be_empty = may_be_empty
         self._blames_rows = False
         self._indexed: bool | None = None
-        self._record = Record(table)
+        self._record = RecordTables(table)
         self._lanes: dict[Address, int] = {}
 
     def __getstate__(self) -> dict[str, object]:
         return super().__getstate__() | {"_lanes": {}}
 
-    def send(self, parcel: Parcel) -> Outcome:
+    def send(self, parcel: ChunkRows) -> Outcome:
         made = load(parcel)
         why = ""
-        for attempt in range(ATTEMPTS_MAX):
+        for attempt in _BUSY.attempts():
             try:
                 return self._attempt(parcel, made)
             except _Again as e:
-                why = e.why
-                if not e.at_once and attempt + 1 < ATTEMPTS_MAX:
-                    time.sleep(PAUSE_SECONDS_MAX * random.uniform(0.1, 1) * (attempt + 1) / ATTEMPTS_MAX)
+                why, attempt.at_once = e.why, e.at_once
             except BaseException:
                 self.close()  # nothing of the transaction may stay open
                 raise
         return TryLater(self._server.scrub(why))
 
-    def _attempt(self, parcel: Parcel, made: _Load) -> Outcome:
+    def _attempt(self, parcel: ChunkRows, made: _Load) -> Outcome:
         fresh = self._open is None
         try:
             connection = self._connect()
@@ -141,7 +147,7 @@ class PostgresSender(HoldsConnection):
         failpoints.hit("postgres.after_commit")
         return landed(made.held)
 
-    def _write(self, connection: psycopg.Connection, parcel: Parcel, made: _Load) -> Outcome | None:
+    def _write(self, connection: psycopg.Connection, parcel: ChunkRows, made: _Load) -> Outcome | None:
         """Everything before the commit; None: commit."""
         lane = self._lane(connection, parcel.address)
         connection.execute(BEGIN)
@@ -172,7 +178,7 @@ class PostgresSender(HoldsConnection):
             return TryLater(f"{self._table.plain} was emptied a moment ago: it holds none of the rows it got before")
         return None
 
-    def _was_emptied(self, connection: psycopg.Connection, lane: int, parcel: Parcel, made: _Load) -> bool:
+    def _was_emptied(self, connection: psycopg.Connection, lane: int, parcel: ChunkRows, made: _Load) -> bool:
         if self._indexed is None:
             self._indexed = bool(has_index(connection, self._table))
         generation = parcel.address.generation
@@ -187,7 +193,9 @@ class PostgresSender(HoldsConnection):
             return f"{self._table.plain} was altered: {what}. Repair it ({found[0].remedy}), or prepare the sink again"
         return None
 
-    def _failed(self, connection: psycopg.Connection, error: psycopg.Error, parcel: Parcel, *, fresh: bool) -> Outcome:
+    def _failed(
+        self, connection: psycopg.Connection, error: psycopg.Error, parcel: ChunkRows, *, fresh: bool
+    ) -> Outcome:
         """The outcome of an attempt that committed nothing. Raises _Again."""
         why = connecting.explain(error)
         if connecting.lost(connection, error):
@@ -223,9 +231,9 @@ class PostgresSender(HoldsConnection):
         except psycopg.Error:
             return False
         with connecting.time_limit(connection, SEND_SECONDS_MAX):
-            return self._any_goes_through(connection, self._line_probes(connection, rows))
+            return self._any_succeeds(connection, self._line_probes(connection, rows))
 
-    def _takes_others(self, connection: psycopg.Connection, parcel: Parcel) -> bool:
+    def _takes_others(self, connection: psycopg.Connection, parcel: ChunkRows) -> bool:
         """Whether the table takes any row now: some of this chunk, each alone, or a copy of one that it has. Then it
         refuses this chunk."""
         probes = self._line_probes(connection, parcel.rows) if parcel.rows.num_rows > 1 else []
@@ -233,7 +241,7 @@ class PostgresSender(HoldsConnection):
         probes.append(lambda: self._try_copy(connection, number))
         # A trigger may refuse what exists already: the same row with a sequence number that no row has.
         probes.append(lambda: self._try_copy(connection, f"greatest({number}::bigint, {int(parcel.range.hi)}) + 1"))
-        return self._any_goes_through(connection, probes)
+        return self._any_succeeds(connection, probes)
 
     def _line_probes(self, connection: psycopg.Connection, rows: pa.Table) -> list[Callable[[], bool]]:
         lines = rows.column("line")
@@ -242,11 +250,11 @@ class PostgresSender(HoldsConnection):
             functools.partial(self._try_line, connection, str(lines[n].as_py())) for n in range(0, len(lines), step)
         ]
 
-    def _any_goes_through(self, connection: psycopg.Connection, probes: Sequence[Callable[[], bool]]) -> bool:
+    def _any_succeeds(self, connection: psycopg.Connection, probes: Sequence[Callable[[], bool]]) -> bool:
         """Nothing is committed."""
         try:
             connection.execute(BEGIN)
-            return any(map(_goes_through(connection), probes))
+            return any(map(_succeeds(connection), probes))
         except psycopg.Error:
             return False
         finally:
@@ -274,11 +282,11 @@ class PostgresSender(HoldsConnection):
         connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
         return done == 1
 
-    def _ask(self, parcel: Parcel, error: psycopg.Error) -> Outcome:
+    def _ask(self, parcel: ChunkRows, error: psycopg.Error) -> Outcome:
         """The commit was sent and its response was lost: look up the range."""
         why = f"the connection was lost at the commit: {connecting.explain(error)}"
         self.close()
-        for ask in range(ASKS_MAX):
+        for attempt in _AWAY.attempts():
             try:
                 connection = self._connect()
                 with connecting.time_limit(connection, SEND_SECONDS_MAX):
@@ -288,8 +296,7 @@ class PostgresSender(HoldsConnection):
                 return known or TryLater(self._server.scrub(f"{why}; nothing landed"))
             except psycopg.Error as e:
                 self.close()
-                why = f"{why}; {connecting.explain(e)}" if ask == 0 else why
-                time.sleep(PAUSE_SECONDS_MAX * random.uniform(0.1, 0.5))
+                why = f"{why}; {connecting.explain(e)}" if attempt.number == 1 else why
         return Unknown(self._server.scrub(why))
 
     def _lane(self, connection: psycopg.Connection, address: Address) -> int:
@@ -304,7 +311,7 @@ class PostgresSender(HoldsConnection):
             self.close()
 
 
-def _goes_through(connection: psycopg.Connection) -> Callable[[Callable[[], bool]], bool]:
+def _succeeds(connection: psycopg.Connection) -> Callable[[Callable[[], bool]], bool]:
     def try_it(attempt: Callable[[], bool]) -> bool:
         connection.execute("SAVEPOINT probe")
         try:
@@ -320,7 +327,7 @@ def _goes_through(connection: psycopg.Connection) -> Callable[[Callable[[], bool
     return try_it
 
 
-def _where(error: psycopg.Error, parcel: Parcel) -> str:
+def _where(error: psycopg.Error, parcel: ChunkRows) -> str:
     """The sequence number and the column, as far as the server says at which line it stopped."""
     found = _LINE.search(error.diag.context or "")
     line = int(found[1]) if found else 0

@@ -12,8 +12,8 @@ from typing import TypeVar
 import psycopg
 
 from strandline.core.errors import DestinationTaken, RefusedError, SchemaError, StorageError, UsageError
+from strandline.core.text.wording import plural
 from strandline.core.types import Seq, SeqRange
-from strandline.core.wording import plural
 from strandline.deliver.sink import (
     Address,
     Claim,
@@ -29,7 +29,7 @@ from strandline.deliver.sink import (
 from strandline.deliver.sinks.postgres import connect as connecting
 from strandline.deliver.sinks.postgres.columns import (
     NAME_BYTES_MAX,
-    ColumnMisfit,
+    PostgresColumnMisfit,
     TableName,
     add_columns,
     check_names,
@@ -43,7 +43,7 @@ from strandline.deliver.sinks.postgres.columns import (
 )
 from strandline.deliver.sinks.postgres.connect import HoldsConnection, check_dsn, parse_server
 from strandline.deliver.sinks.postgres.inspect_ranges import PostgresInspector
-from strandline.deliver.sinks.postgres.record import TABLES, Record, Scope
+from strandline.deliver.sinks.postgres.record import TABLES, RecordTables, Scope
 from strandline.deliver.sinks.postgres.send import PostgresSender, rehearse
 from strandline.deliver.sinks.postgres.table_identity import accept_loss, find_remains, keep_identity, settle_identity
 from strandline.deliver.sinks.table_options import CREATE, MAY_BE_EMPTY, check_present, parse_flag
@@ -57,7 +57,7 @@ _Answer = TypeVar("_Answer")
 
 class PostgresSink(HoldsConnection):
     form = "copy"
-    keeps_marks = False
+    stores_watermarks = False
 
     def __init__(self, context: SinkContext) -> None:
         """Raises UsageError."""
@@ -66,7 +66,7 @@ class PostgresSink(HoldsConnection):
         self._context = context
         self._create, self._may_be_empty = parse_flag(options, CREATE), parse_flag(options, MAY_BE_EMPTY)
         self._table = _table_name(options["table"])
-        self._record = Record(self._table)
+        self._record = RecordTables(self._table)
         self._columns: tuple[Column, ...] | None = None
         super().__init__(parse_server(options["dsn"]), f"strandline: {self._table.name}")
         self.destination = f"postgresql://{self._server.address}/{self._table.plain}"
@@ -114,7 +114,7 @@ class PostgresSink(HoldsConnection):
             )
         self._execute(connection, f"{statement}; {create_index(self._table)}")
 
-    def _refuse_if(self, found: Sequence[ColumnMisfit]) -> None:
+    def _refuse_if(self, found: Sequence[PostgresColumnMisfit]) -> None:
         if found:
             raise SchemaError(
                 f"{self._table.plain} does not fit: {'; '.join(m.what for m in found)}",
@@ -205,7 +205,7 @@ class PostgresSink(HoldsConnection):
     def accept_loss(self) -> None:
         self._ask(lambda c: accept_loss(c, self._record, self._scope()), connecting.COUNT_SECONDS_MAX)
 
-    def mark(self, marks: Sequence[tuple[Address, Seq]]) -> None:
+    def set_watermarks(self, marks: Sequence[tuple[Address, Seq]]) -> None:
         """Nothing to do: ranges are kept forever."""
 
     # --- who delivers ---

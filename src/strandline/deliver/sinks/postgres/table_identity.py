@@ -18,7 +18,7 @@ from strandline.deliver.sink import HeldRange, Loss
 from strandline.deliver.sinks.postgres.columns import TableName, quote, read_shape
 from strandline.deliver.sinks.postgres.connect import LOCK_SECONDS_MAX
 from strandline.deliver.sinks.postgres.inspect_ranges import count_in_table, escaped
-from strandline.deliver.sinks.postgres.record import GivenRange, Identity, Record, Scope, numbers_of
+from strandline.deliver.sinks.postgres.record import GivenRange, Identity, RecordTables, Scope, numbers_of
 
 if TYPE_CHECKING:
     import psycopg
@@ -45,7 +45,7 @@ _EMPTY_HINT = "If consumers delete all rows: `strandline sink update NAME --opti
 
 
 @dataclass(frozen=True, slots=True)
-class Remains:
+class RemainingRows:
     """What a table still has of a range that it got."""
 
     given: GivenRange
@@ -65,19 +65,19 @@ def read_identity(connection: psycopg.Connection, table: TableName) -> Identity 
     return None if row is None else Identity(int(row[0]), str(row[1]))
 
 
-def keep_identity(connection: psycopg.Connection, record: Record) -> None:
+def keep_identity(connection: psycopg.Connection, record: RecordTables) -> None:
     """Stores the identity if the record has none: the first one counts until `settle_identity` has checked the rows."""
     record.set_identity(connection, read_identity(connection, record.table), only_first=True)
 
 
-def is_another_table(connection: psycopg.Connection, record: Record) -> bool:
+def is_another_table(connection: psycopg.Connection, record: RecordTables) -> bool:
     """Whether the table is not the one in the record. The transaction wrote to it, so nobody can truncate it now."""
     kept = record.identity(connection)
     return kept is not None and kept != read_identity(connection, record.table)
 
 
 def holds_only(
-    connection: psycopg.Connection, record: Record, lane: int, chunk: HeldRange, generation: int, *, indexed: bool
+    connection: psycopg.Connection, record: RecordTables, lane: int, chunk: HeldRange, generation: int, *, indexed: bool
 ) -> bool:
     """Whether the chunk that this transaction has written is all that the table holds, although rows of the generation
     were delivered before. One statement, and so one snapshot: a chunk that lands beside this one shows its rows and its
@@ -97,7 +97,7 @@ def holds_only(
 
 
 def settle_identity(
-    connection: psycopg.Connection, record: Record, scope: Callable[[], Scope], *, may_be_empty: bool
+    connection: psycopg.Connection, record: RecordTables, scope: Callable[[], Scope], *, may_be_empty: bool
 ) -> Loss | None:
     """What the table lacks of what it got; if nothing, its present identity is stored. `scope` queries the ledger, so
     it is called only if the first check is not enough."""
@@ -115,7 +115,7 @@ def settle_identity(
 
 def _compare(
     connection: psycopg.Connection,
-    record: Record,
+    record: RecordTables,
     scope: Scope,
     kept: Identity | None,
     now: Identity | None,
@@ -138,7 +138,7 @@ def _compare(
     return Loss(f"its table {name} is not the one that it was", rows, there) if there < rows else None
 
 
-def find_remains(connection: psycopg.Connection, record: Record, scope: Scope) -> Iterator[Remains]:
+def find_remains(connection: psycopg.Connection, record: RecordTables, scope: Scope) -> Iterator[RemainingRows]:
     """What remains of every range that the table got, except those whose loss was accepted."""
     given = record.given_ranges(connection, scope)
     _, span = record.given(connection, scope)
@@ -148,10 +148,10 @@ def find_remains(connection: psycopg.Connection, record: Record, scope: Scope) -
         if any_row:
             odd = count_in_table(connection, record.table, numbers_of(one.record), one.record.rows, other_than=1)
             missing = sum(1 for _, times in odd if times == 0)
-        yield Remains(one, missing)
+        yield RemainingRows(one, missing)
 
 
-def accept_loss(connection: psycopg.Connection, record: Record, scope: Scope) -> None:
+def accept_loss(connection: psycopg.Connection, record: RecordTables, scope: Scope) -> None:
     """Gives up ranges with missing rows: they count as delivered and are not checked again. One transaction."""
     with connection.transaction():
         now = _locked(connection, record.table)

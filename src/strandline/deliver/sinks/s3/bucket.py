@@ -13,12 +13,12 @@ from strandline.core.errors import UsageError
 from strandline.core.types import Seq
 from strandline.deliver.sinks.blobs import names
 from strandline.deliver.sinks.blobs.blob_sink import LaneListing, lane_listing
-from strandline.storage.s3_client import Failure, RequestFailed, S3Client
+from strandline.storage.s3_client import RequestFailed, RequestFailure, S3Client
 from strandline.storage.s3_settings import SINK_LIMITS, RequestLimits, S3Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Bucket:
+class SinkBucket:
     """The place of an `s3` sink. It is pickled as it is."""
 
     bucket: str
@@ -57,7 +57,9 @@ class Bucket:
 
     def mark(self, lane: str) -> tuple[Seq, datetime] | None:
         """The lane's watermark, and when it was written by the store's clock."""
-        found = ((names.mark_of(name), e["LastModified"]) for name, e in self._list(f"{lane}/{names.MARKS}/"))
+        found = (
+            (names.parse_watermark_name(name), e["LastModified"]) for name, e in self._list(f"{lane}/{names.MARKS}/")
+        )
         return max(((mark, modified) for mark, modified in found if mark is not None), default=None)
 
     def names(self, folder: str) -> list[str]:
@@ -87,7 +89,7 @@ class Bucket:
         try:
             self.retry("put_object", Key=self.key(name), Body=body, IfNoneMatch="*")
         except RequestFailed as e:
-            if e.failure is Failure.CONDITION:
+            if e.failure is RequestFailure.CONDITION:
                 return False
             raise
         return True

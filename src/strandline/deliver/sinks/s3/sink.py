@@ -18,10 +18,11 @@ from typing import Any
 
 from strandline.core import failpoints
 from strandline.core.errors import RefusedError, StorageError, UsageError
+from strandline.core.text.whole_number import whole_number
 from strandline.core.types import Seq, SeqRange, before
-from strandline.core.whole_number import whole_number
 from strandline.deliver.sink import (
     Address,
+    ChunkRows,
     Conflict,
     Cut,
     Inspected,
@@ -29,7 +30,6 @@ from strandline.deliver.sink import (
     Landed,
     Option,
     Outcome,
-    Parcel,
     Sender,
     Sink,
     SinkContext,
@@ -44,13 +44,13 @@ from strandline.deliver.sinks.blobs.blob_sink import (
     SUPERSEDED,
     LaneListing,
     ObjectSink,
-    gone,
+    repeat_of_missing_object,
     side_by_side,
 )
 from strandline.deliver.sinks.blobs.encode import Encoded, Format, encode, identity_of
-from strandline.deliver.sinks.parcels import check_rows
-from strandline.deliver.sinks.s3.bucket import Bucket, parse_endpoint, parse_url
-from strandline.storage.s3_client import Failure, RequestFailed
+from strandline.deliver.sinks.chunk_rows import check_rows
+from strandline.deliver.sinks.s3.bucket import SinkBucket, parse_endpoint, parse_url
+from strandline.storage.s3_client import RequestFailed, RequestFailure
 from strandline.storage.s3_settings import S3Settings
 
 METADATA = "strandline-"
@@ -63,8 +63,8 @@ _MULTIPART_BYTES = 32 * _MIB
 _CLOCKS_DIFFER_MAX = timedelta(seconds=5)  # between the machines of one store, with times in whole seconds
 
 
-class S3Sink(ObjectSink[Bucket]):
-    def __init__(self, bucket: Bucket, context: SinkContext) -> None:
+class S3Sink(ObjectSink[SinkBucket]):
+    def __init__(self, bucket: SinkBucket, context: SinkContext) -> None:
         super().__init__(bucket, context)
         self._multipart_bytes = _parse_bytes(context.options["multipart_bytes"])
 
@@ -81,7 +81,7 @@ class S3Sink(ObjectSink[Bucket]):
                 more = bool(page.get("IsTruncated") and page.get("Uploads"))
         except RequestFailed as e:
             # Not every store lists uploads, and not every key may: the watermark is the check for a late put.
-            if e.is_passing or e.failure in (Failure.CONDITION, Failure.CONFLICT):
+            if e.is_passing or e.failure in (RequestFailure.CONDITION, RequestFailure.CONFLICT):
                 raise
 
     def pin(self, cuts: Sequence[tuple[Address, Seq | None, Cut]]) -> list[Cut]:
@@ -90,7 +90,7 @@ class S3Sink(ObjectSink[Bucket]):
     def _pin(self, one: tuple[Address, Seq | None, Cut]) -> Cut:
         address, mark, cut = one
         lane = names.lane_folder(address)
-        name = f"{lane}/{names.CUTS}/{names.mark_name(mark or Seq(0))}"
+        name = f"{lane}/{names.CUTS}/{names.watermark_name(mark or Seq(0))}"
         record = {
             "version": RECORD_VERSION,
             "until": cut.until,
@@ -129,7 +129,7 @@ class S3Sink(ObjectSink[Bucket]):
         address, mark = one
         folder = f"{names.lane_folder(address)}/{names.CUTS}"
         for name in self._place.names(folder):  # nobody plans below a durable watermark any more
-            if (pinned := names.mark_of(name, least=0)) is not None and pinned < mark:
+            if (pinned := names.parse_watermark_name(name, least=0)) is not None and pinned < mark:
                 self._place.remove(f"{folder}/{name}")
 
     def sender(self, token: str) -> Sender:
@@ -141,14 +141,14 @@ class S3Sink(ObjectSink[Bucket]):
 
 @dataclass(slots=True)
 class S3Sender:
-    bucket: Bucket
+    bucket: SinkBucket
     how: Format
     header: tuple[str, ...]
     multipart_bytes: int
     # each lane's watermark when last read: objects are listed from there
     _marks: dict[str, Seq | None] = field(default_factory=dict, repr=False)
 
-    def send(self, parcel: Parcel) -> Outcome:
+    def send(self, parcel: ChunkRows) -> Outcome:
         check_rows(parcel)
         chunk = _Chunk(self, parcel)
         maybe_under_way = False
@@ -160,8 +160,8 @@ class S3Sender:
                 failed = e
                 if e.is_final:
                     break
-                maybe_under_way |= e.failure is Failure.UNKNOWN
-                if not (e.is_passing or e.failure is Failure.CONDITION):
+                maybe_under_way |= e.failure is RequestFailure.UNKNOWN
+                if not (e.is_passing or e.failure is RequestFailure.CONDITION):
                     break
         if failed is None:
             return TryLater("there was no time to ask the store")
@@ -186,7 +186,7 @@ class S3Sender:
 class _Chunk:
     """One chunk to send: encoded when it is clear that it is needed, and kept for the next attempt."""
 
-    def __init__(self, sender: S3Sender, parcel: Parcel) -> None:
+    def __init__(self, sender: S3Sender, parcel: ChunkRows) -> None:
         self._sender = sender
         self._bucket = sender.bucket
         self._parcel = parcel
@@ -202,7 +202,9 @@ class _Chunk:
         rows = self._parcel.range
         if listing.settles(rows):
             there = listing.exactly(rows)
-            return gone(self._parcel) if there is None else self._repeat(f"{self._lane}/{there.name}")
+            return (
+                repeat_of_missing_object(self._parcel) if there is None else self._repeat(f"{self._lane}/{there.name}")
+            )
         if (conflict := listing.conflict(rows)) is not None:
             return conflict
         encoded = self._encode()
@@ -214,9 +216,9 @@ class _Chunk:
                 self._put(encoded)
             failpoints.hit("s3.after_put")
         except RequestFailed as e:
-            if e.failure is Failure.NO_UPLOAD:
+            if e.failure is RequestFailure.NO_UPLOAD:
                 return self._called_off()
-            if e.failure is Failure.CONDITION:
+            if e.failure is RequestFailure.CONDITION:
                 return self._repeat(self._name)
             raise
         return self._confirm(encoded)
@@ -263,7 +265,7 @@ class _Chunk:
                 IfNoneMatch="*",
             )
         except RequestFailed as e:
-            if e.failure is not Failure.UNKNOWN:  # UNKNOWN: it may be completing right now
+            if e.failure is not RequestFailure.UNKNOWN:  # UNKNOWN: it may be completing right now
                 self._call_off(key, upload)
             raise
 
@@ -289,7 +291,7 @@ class _Chunk:
         there = listing.exactly(self._parcel.range)
         if there is not None:
             return self._repeat(f"{self._lane}/{there.name}")
-        return gone(self._parcel) if listing.settles(self._parcel.range) else TryLater(SUPERSEDED)
+        return repeat_of_missing_object(self._parcel) if listing.settles(self._parcel.range) else TryLater(SUPERSEDED)
 
     def _confirm(self, encoded: Encoded) -> Outcome:
         """The watermark was below the range before the put. If it is not any more, another deliverer has delivered
@@ -314,7 +316,7 @@ class _Chunk:
         found = self._bucket.head(name)
         if found is None:
             # Removed since it was listed: the next attempt finds the watermark, or sends the chunk.
-            raise RequestFailed(Failure.CONDITION, "an object was there and is gone")
+            raise RequestFailed(RequestFailure.CONDITION, "an object was there and is gone")
         said = found["Metadata"]
         if any(said.get(METADATA + key) != value for key, value in self._identity.items()):
             return Conflict((self._parcel.range,))
@@ -325,7 +327,7 @@ class _Chunk:
 
 @dataclass(frozen=True, slots=True)
 class S3Inspector:
-    bucket: Bucket
+    bucket: SinkBucket
 
     def inspect(self, address: Address, rows: SeqRange) -> Inspected:
         lane = names.lane_folder(address)
@@ -356,7 +358,7 @@ def _open(context: SinkContext) -> Sink:
             "access_key and secret_key go together", hint="Give both, or neither: then AWS's usual chain is asked."
         )
     settings = S3Settings(parse_endpoint(options.get("endpoint")), options.get("region"), access_key, secret_key)
-    return S3Sink(Bucket(bucket, prefix, settings), context)
+    return S3Sink(SinkBucket(bucket, prefix, settings), context)
 
 
 def _parse_bytes(text: str) -> int:

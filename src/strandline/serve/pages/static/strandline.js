@@ -150,7 +150,7 @@
   const NUMBERS_MAX = 10000; // that the API takes at once
   const QUIET = new Set(["task", "run", "kind", "subject", "node", "actor", "trigger", "started_at", "ended_at", "stop_asked_at", "outcome", "result", "error", "attention", "by_schedule", "phases", "seconds", "dataset", "dry_run"]);
 
-  // Null while nobody answers: the ledger may be away for a while, and the work goes on meanwhile.
+  // Null while nobody answers: the ledger may be away for a while, and the work continues meanwhile.
   const isOver = (e) => e.status && e.status < 500 && e.status !== 429;
   const look = (place) => call("GET", place).then(({ found }) => found, (e) => { if (isOver(e)) throw e; return null; });
   async function follow(place, outcome, words) {

@@ -1,0 +1,1 @@
+"""What becomes of the daily work as a table and its history grow."""

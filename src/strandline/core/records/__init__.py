@@ -1,0 +1,1 @@
+"""The types of records that the ledger stores: audit events, runs, tasks."""

@@ -1,0 +1,1 @@
+"""Settings: one TOML file, frozen values, one module per large section."""

@@ -1,0 +1,106 @@
+"""Settings of the reconciler: when it runs by itself, what it may touch, and how much at once."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, field_validator
+
+from strandline.core.settings.section import Cron, Section
+
+log = logging.getLogger(__name__)
+
+GRACE_HOURS_MAX = 8_760
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedNumbers:
+    """A number that is only too large or too small means the bound; what is not a number is refused as usual."""
+
+    least: float
+    most: float
+
+    def __call__(self, value: Any) -> Any:
+        return type(value)(min(max(value, self.least), self.most))
+
+
+def _within(least: float, most: float) -> AfterValidator:
+    return AfterValidator(AllowedNumbers(least, most))
+
+
+class ReconcileSettings(Section):
+    """How the reconciler finds and repairs drift between tables and storage. By default it does not run, and only
+    reports. A number outside its bounds counts as the nearest bound."""
+
+    enabled: bool = False
+    """Whether `strandline run` runs the reconciler by `schedule`."""
+    schedule: Cron = "17 4 * * *"
+    """When `strandline run` runs the reconciler: a cron expression in UTC."""
+    dry_run: bool = True
+    """Whether a scheduled run only reports. `strandline reconcile --act` acts regardless of this setting."""
+    grace_hours: Annotated[int, _within(1, GRACE_HOURS_MAX)] = 24
+    """The reconciler touches nothing younger than this. Choose more than any write, commit or rewrite takes. 1 to
+    8,760. A value that is not a number above 0 counts as the default, with a warning."""
+    clock_skew_seconds: Annotated[int, _within(0, 86_400)] = 300
+    """By how much the clocks of storage and of this machine may differ. It is added to the grace period. 0 to
+    86,400."""
+    deletes_max_per_run: Annotated[int, _within(0, 1_000_000)] = 10_000
+    """A run acts on at most this many files and entries. The next run does the rest. 0 to 1,000,000."""
+    deletes_max_share: Annotated[float, _within(0, 1)] = Field(default=0.2, allow_inf_nan=False)
+    """A run that would act on a larger share of all files acts on none, because something else must be wrong. 0 to
+    1."""
+    share_floor_files: Annotated[int, _within(0, 1_000_000)] = 100
+    """`deletes_max_share` is ignored below this many files. 0 to 1,000,000."""
+    references_max: Annotated[int, _within(1, 100_000_000)] = 2_000_000
+    """How many references one process holds in memory to compare them. A lake with more is compared on Spark. 1 to
+    100,000,000."""
+    references_shrink_max: Annotated[float, _within(0, 1)] = Field(default=0.5, allow_inf_nan=False)
+    """If a table references fewer files than in the last run by this share, and the files still exist, the reconciler
+    leaves the table alone: it was probably rolled back or replaced. 0 to 1."""
+    batch_size: Annotated[int, _within(1, 1_000)] = 1_000
+    """How many files or entries are recorded, and then acted on, as one batch. 1 to 1,000."""
+    recheck_concurrency: Annotated[int, _within(1, 64)] = 8
+    """How many candidates are checked again at the same time before the run acts. 1 to 64."""
+    run_seconds_max: Annotated[int, _within(1, 86_400)] = 1_800
+    """A run that takes longer stops. 1 to 86,400."""
+    prefix_timeout_seconds: Annotated[int, _within(1, 86_400)] = 300
+    """How long the listing of one prefix may take. If it takes longer, the run leaves the prefix alone. 1 to 86,400."""
+    lease_seconds: Annotated[int, _within(1, 3_600)] = 60
+    """A run that has not renewed its lease for this long counts as dead. It renews after a third of this time. 1 to
+    3,600."""
+    unknown_roots_max: Annotated[int, AfterValidator(lambda n: 1_000 if n < 0 else n), _within(0, 1_000_000)] = 1_000
+    """Folders that no table owns and that are looked into. Empty ones do not count; scanning stops at four times as
+    many. Where there are more, others have their turn each day. 0 is off, below 0 is the default, at most 1,000,000."""
+    delete_foreign: bool = False
+    """Whether orphans in folders that no table of this catalog owns are acted on, too. Such a folder may be what is
+    left of a table that was dropped, or a table that only another catalog knows: leave it off where others keep tables
+    in this warehouse. Files outside every layout are never touched."""
+    quarantine_days: Annotated[int, _within(0, 3_650)] = 7
+    """How long files stay in quarantine before `purge` deletes them. 0 to 3,650."""
+    samples_max: Annotated[int, _within(0, 1_000)] = 10
+    """Findings that a run's record shows of each kind. 0 to 1,000."""
+    errors_max: Annotated[int, _within(1, 1_000)] = 32
+    """Failures that a run's record lists. 1 to 1,000."""
+    history_runs: Annotated[int, _within(1, 10_000)] = 100
+    """Runs that the ledger remembers; one that still holds files in quarantine is kept. 1 to 10,000."""
+
+    @property
+    def grace_seconds(self) -> int:
+        return self.grace_hours * 3_600
+
+    @field_validator("grace_hours", mode="before")
+    @classmethod
+    def _some_grace(cls, value: Any) -> Any:
+        """Without a window, files that are being written are orphans: nobody gets that by a slip."""
+        try:
+            hours = math.nan if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError):
+            hours = math.nan
+        if hours > 0:
+            return math.ceil(min(hours, GRACE_HOURS_MAX))
+        default = cls.model_fields["grace_hours"].default
+        log.warning("reconcile.grace_hours is %.40r, which is no number above 0: %d hours are taken", value, default)
+        return default

@@ -1,0 +1,1 @@
+"""What the sites of a lake share: the arbiter's record, terms, items and cuts."""

@@ -1,0 +1,1 @@
+"""Text for people and from people: counts, durations, whole numbers, bounds."""

@@ -1,0 +1,147 @@
+"""Conditions on rows: which files may have such rows, and the same condition for Arrow.
+
+Importing this imports PyIceberg: heavy paths only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyiceberg.expressions import (
+    And,
+    BooleanExpression,
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    NotNull,
+    Or,
+    StartsWith,
+    UnboundPredicate,
+)
+from pyiceberg.expressions.parser import parse
+from pyiceberg.expressions.visitors import bind, extract_field_ids, rewrite_not
+from pyiceberg.io.pyarrow import expression_to_pyarrow
+from pyiceberg.types import DoubleType, FixedType, FloatType, NestedField, TimeType, UUIDType
+
+from strandline.core.errors import UsageError
+from strandline.iceberg.pyiceberg.internals import file_may_match
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.schema import Schema
+
+_OPERATIONS: dict[str, Any] = {
+    "=": EqualTo, "<": LessThan, "<=": LessThanOrEqual, ">": GreaterThan, ">=": GreaterThanOrEqual, "in": In,
+    "starts with": StartsWith, "is null": IsNull, "is not null": NotNull,
+}  # fmt: skip
+_WITHOUT_VALUE = ("is null", "is not null")
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnComparison:
+    """A condition on one column, with a value of Python's."""
+
+    column: str
+    operation: str  # a key of the table above
+    value: Any = None
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RowFilter:
+    schema: Schema
+    condition: BooleanExpression
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """The top-level columns that it asks for."""
+        return frozenset(f.name for f in self.schema.fields if f.field_id in extract_field_ids(self._bound))
+
+    @property
+    def in_arrow(self) -> pc.Expression:
+        return expression_to_pyarrow(self._bound, self.schema)
+
+    @property
+    def _bound(self) -> BooleanExpression:
+        return bind(self.schema, _as_in_sql(rewrite_not(self.condition)), case_sensitive=True)
+
+    def may_match(self, file: DataFile) -> bool:
+        """By the bounds of the file's columns."""
+        return file_may_match(self.schema, self.condition, file)
+
+
+def _as_in_sql(condition: BooleanExpression) -> BooleanExpression:
+    """No comparison holds for null, as in SQL. In Arrow null is not in a list, and so it is outside of it; and a
+    comparison with a value that a column cannot have is replaced by true or false, also for null. The condition has no
+    NOT left but in its comparisons."""
+    match condition:
+        case And(left=left, right=right):
+            return And(_as_in_sql(left), _as_in_sql(right))
+        case Or(left=left, right=right):
+            return Or(_as_in_sql(left), _as_in_sql(right))
+        case IsNull() | NotNull():
+            return condition
+        case UnboundPredicate(term=term):
+            return And(NotNull(term=term), condition)
+    return condition
+
+
+def parse_where(schema: Schema, text: str) -> RowFilter:
+    """Raises UsageError if it does not parse, or names a column that is not there."""
+    hint = "Comparisons with values, IN (…), IS NULL, LIKE 'abc%', AND, OR and NOT can."
+    try:
+        condition = parse(text)
+        found = extract_field_ids(bind(schema, rewrite_not(condition), case_sensitive=True))
+    except Exception as e:  # the parser and the binder raise whatever their libraries raise
+        raise UsageError(f"the condition {text!r} cannot be used: {' '.join(str(e).split())}", hint=hint) from e
+    if not found <= {f.field_id for f in schema.fields if _is_plain(f)}:
+        raise UsageError(f"the condition {text!r} asks for a nested column, a uuid or a fixed", hint=hint)
+    return RowFilter(schema, condition)
+
+
+def _is_plain(field: NestedField) -> bool:
+    """Its values compare in Iceberg, Arrow and Spark alike, NaN excepted."""
+    return field.field_type.is_primitive and not isinstance(field.field_type, UUIDType | FixedType | TimeType)
+
+
+def equals(schema: Schema, column: str, text: str) -> RowFilter:
+    """A column of text has this value."""
+    return RowFilter(schema, _expression(ColumnComparison(column, "=", text)))
+
+
+def of_comparison(schema: Schema, asked: ColumnComparison) -> RowFilter | None:
+    """None if it means something else in Iceberg than in Spark, or cannot be said: NaN, for example, is above every
+    other number in Spark only."""
+    field = next((f for f in schema.fields if f.name == asked.column), None)
+    if field is None or not _is_plain(field) or isinstance(field.field_type, FloatType | DoubleType):
+        return None
+    try:
+        found = RowFilter(schema, _expression(asked))
+        _ = found.in_arrow, found.columns
+    except Exception:  # a value that does not fit the column: Spark judges the rows itself
+        return None
+    return found
+
+
+def _expression(asked: ColumnComparison) -> BooleanExpression:
+    operation = _OPERATIONS[asked.operation]
+    values = () if asked.operation in _WITHOUT_VALUE else (asked.value,)
+    found: BooleanExpression = operation(asked.column, *values)
+    return Not(found) if asked.negated else found
+
+
+def all_of(filters: Sequence[RowFilter]) -> RowFilter | None:
+    if not filters:
+        return None
+    found = filters[0].condition
+    for one in filters[1:]:
+        found = And(found, one.condition)
+    return RowFilter(filters[0].schema, found)

@@ -1,0 +1,183 @@
+"""Reads the rows of a data file between two sequence numbers, as Arrow batches with the types that Spark has for them.
+
+Tasks use this, so it imports pyarrow only. Files with deleted rows, and columns whose values look different in Spark,
+need PyIceberg, which is imported then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from strandline.core.errors import StorageError, TableUnfit
+from strandline.core.types import SEQ_COLUMN, SeqRange
+from strandline.iceberg import parquet_rows
+from strandline.iceberg.parquet_rows import row_groups, rows_per_batch
+from strandline.storage.s3_settings import S3Settings
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+    from pyiceberg.manifest import DataFile
+
+_FIELD_ID = b"PARQUET:field_id"
+_AS_IN_SPARK = frozenset({
+    "boolean", "int", "long", "float", "double", "date", "string", "binary", "timestamp", "timestamptz", "decimal",
+})  # fmt: skip
+_WITH_DEFAULT = frozenset({"boolean", "int", "long", "float", "double", "string"})  # JSON has their values as they are
+BATCH_ROWS = 1 << 15
+
+
+@dataclass(frozen=True, slots=True)
+class RangeOfFile:
+    """The rows of one file with `lo <= _ingest_seq <= hi`, without deleted ones."""
+
+    location: str
+    lo: int
+    hi: int
+    deletes: tuple[DataFile, ...] = ()
+    owned: tuple[SeqRange, ...] | None = None  # sorted; rows with other sequence numbers are foreign. None: no row is
+
+
+@dataclass(frozen=True)
+class RowReader:
+    """Reads files with these columns. Can be pickled; holds the keys of the warehouse, and no other secret."""
+
+    fields: tuple[Mapping[str, Any], ...]  # as in Iceberg's JSON of a schema, the sequence number among them
+    schema: pa.Schema  # of the same columns, as Spark has them
+    columns: tuple[str, ...]  # what a reader gets of them
+    conditions: tuple[pc.Expression, ...] = ()
+    store: S3Settings = field(default=S3Settings(None, None), repr=False)
+
+    def read(self, part: RangeOfFile) -> Iterator[pa.RecordBatch]:
+        try:
+            with parquet_rows.opened(part.location, self.store) as file:
+                yield from self._batches(file, part)
+        except FileNotFoundError as e:
+            raise StorageError(
+                f"{part.location} is gone: the file was rewritten and its snapshot expired while it was being read",
+                hint="Load the DataFrame or start the query again: it reads the same rows from the files that have "
+                "them now. Let snapshots live longer than a query runs.",
+            ) from e
+
+    def _batches(self, file: pq.ParquetFile, part: RangeOfFile) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        known = {_id_of(f): f for f in file.schema_arrow}
+        if next(f["id"] for f in self.fields if f["name"] == SEQ_COLUMN) not in known:
+            if None in known:
+                raise TableUnfit(f"{part.location} was not written by Iceberg: its columns have no ids")
+            return  # written before rows had sequence numbers
+        names = [known[f["id"]].name for f in self.fields if f["id"] in known]
+        groups, whole = row_groups(file, part.lo, part.hi)
+        few = rows_per_batch(file, groups, BATCH_ROWS)
+        deleted = _deleted_positions(part, self.store)
+        starts = _starts(file, groups)
+        for some in [groups] if deleted is None else [[g] for g in groups]:
+            at = starts[some[0]] if some else 0
+            for batch in file.iter_batches(few, row_groups=some, columns=names, use_threads=False):
+                here, at = at, at + batch.num_rows
+                rows = pa.RecordBatch.from_arrays(
+                    [self._column(batch, f, known) for f in self.fields], schema=self.schema
+                )
+                kept = rows if deleted is None else rows.filter(_kept(deleted, here, at))
+                yield from self._chosen(kept, part, whole=whole)
+
+    def _column(
+        self, batch: pa.RecordBatch, wanted: Mapping[str, Any], known: Mapping[int | None, pa.Field[Any]]
+    ) -> Any:
+        """The column by its id: it may have had another name, or a narrower type, when the file was written."""
+        kind = self.schema.field(wanted["name"]).type
+        if (there := known.get(wanted["id"])) is None:
+            return _default(wanted, batch.num_rows, kind)
+        array = batch.column(there.name)
+        if isinstance(wanted["type"], str) and wanted["type"].partition("(")[0] in _AS_IN_SPARK:
+            return array if array.type == kind else array.cast(kind)
+        from pyiceberg.types import NestedField
+
+        from strandline.iceberg.pyiceberg.arrow_values import from_file, to_iceberg
+
+        return to_iceberg(from_file(array, there, NestedField.model_validate(dict(wanted))), kind)
+
+    def _chosen(self, rows: pa.RecordBatch, part: RangeOfFile, *, whole: bool) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        if not whole or part.owned is not None:
+            rows = rows.filter(_inside(rows.column(SEQ_COLUMN), part))
+        if self.conditions:
+            table = pa.Table.from_batches([rows])
+            for condition in self.conditions:
+                table = table.filter(condition)
+            yield from table.select(self.columns).to_batches()
+        elif rows.num_rows:
+            yield rows.select(self.columns)
+
+
+def _default(wanted: Mapping[str, Any], rows: int, kind: pa.DataType) -> Any:
+    """What a column has in a file that is older than the column."""
+    import pyarrow as pa
+
+    default = wanted.get("initial-default")
+    if default is None:
+        return pa.array([None] * rows, kind)
+    if wanted["type"] not in _WITH_DEFAULT:
+        raise TableUnfit(
+            f"column {wanted['name']} of type {wanted['type']} has a default for old rows, which only Spark can read",
+            hint="Leave the column out with the option `columns`, or read with Strandline's own session.",
+        )
+    return pa.array([default] * rows, kind)
+
+
+def _id_of(there: pa.Field[Any]) -> int | None:
+    found = (there.metadata or {}).get(_FIELD_ID)
+    return None if found is None else int(found)
+
+
+def _starts(file: pq.ParquetFile, groups: Sequence[int]) -> dict[int, int]:
+    """The positions of the first rows of these row groups."""
+    starts, at = {}, 0
+    for n in range(file.num_row_groups):
+        starts[n] = at
+        at += file.metadata.row_group(n).num_rows
+    return {n: starts[n] for n in groups}
+
+
+def _deleted_positions(part: RangeOfFile, store: S3Settings) -> npt.NDArray[np.int64] | None:
+    """Sorted; None if no row of the file is deleted."""
+    if not part.deletes:
+        return None
+    import numpy as np
+
+    from strandline.iceberg.pyiceberg.delete_files import read_positions
+
+    return np.sort(read_positions(part.location, part.deletes, store))
+
+
+def _kept(deleted: npt.NDArray[np.int64], start: int, end: int) -> Any:
+    """Which rows between these positions are left."""
+    import numpy as np
+    import pyarrow as pa
+
+    kept = np.ones(end - start, dtype=bool)
+    first, last = np.searchsorted(deleted, (start, end))
+    kept[deleted[first:last] - start] = False
+    return pa.array(kept)
+
+
+def _inside(numbers: pa.Array[Any], part: RangeOfFile) -> Any:
+    """Which of these sequence numbers are of the range, and not foreign. One that is null is not."""
+    import numpy as np
+    import pyarrow as pa
+
+    values = numbers.fill_null(0).to_numpy()
+    inside = (values >= max(part.lo, 1)) & (values <= part.hi)
+    if part.owned is not None:
+        los = np.fromiter((r.lo for r in part.owned), np.int64, len(part.owned))
+        his = np.fromiter((r.hi for r in part.owned), np.int64, len(part.owned))
+        at = np.searchsorted(los, values, side="right") - 1
+        inside &= (at >= 0) & (values <= his[np.maximum(at, 0)]) if len(los) else False
+    return pa.array(inside)

@@ -1,0 +1,69 @@
+"""Data files first, then the commit that puts them on a block's own branch.
+
+Spark would do both at once. But what is known only when all rows are written, the digest of a batch, is to stand in the
+snapshot from its first moment.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from strandline.core import failpoints
+from strandline.core.errors import FailedError
+from strandline.iceberg.metadata.table_metadata import WapId
+from strandline.iceberg.session.spark_internals import set_active
+from strandline.iceberg.spark.java_errors import explaining
+from strandline.iceberg.spark.number_bounds import NewFile, new_files
+from strandline.iceberg.spark.tables import SparkTables
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenRows:
+    """Data files that no snapshot names yet."""
+
+    files: tuple[NewFile, ...]
+    _table: Any = field(repr=False)
+    _java_files: tuple[Any, ...] = field(repr=False)
+
+    def discard(self) -> None:
+        """Only before they are staged."""
+        for file in self._java_files:
+            self._table.io().deleteFile(file.location())
+
+
+def write_rows(tables: SparkTables, name: str, stamped: DataFrame) -> WrittenRows:
+    """Each task of the write commits once, and no shuffle follows the stamp, so a task that runs again numbers its rows
+    again completely or not at all."""
+    table, id = tables.load(name), f"strandline-{uuid.uuid4().hex}"
+    set_active(tables.spark)
+    cache, rewrites = tables.java.table_cache, tables.java.rewrites
+    cache.add(id, table)
+    options = {"distribution-mode": "none", "fanout-enabled": "true"}
+    try:
+        with explaining(f"rows cannot be staged in {name}"):
+            stamped.write.format("iceberg").mode("append").options(**options).save(id)
+            found = tuple(rewrites.fetchNewFiles(table, id))
+    finally:
+        rewrites.clearRewrite(table, id)
+        cache.remove(id)
+    return WrittenRows(tuple(new_files(tables.java, table, found)), table, found)
+
+
+def stage(tables: SparkTables, name: str, branch: str, wap: WapId, written: WrittenRows) -> None:
+    """Appends the files to the block's own branch, which exists and which readers of main do not see."""
+    failpoints.hit("stage.before_commit")
+
+    def attempt() -> None:
+        change = tables.change(name)
+        view = tables.view_of(change.table)
+        if branch not in view.refs:
+            raise FailedError(f"branch {branch} of {name} was removed: the block was given up")
+        if not view.snapshots[view.refs[branch]].brought(wap):
+            change.append(branch, written._java_files, ("wap.id", str(wap)))
+
+    tables.repeat(attempt, f"rows cannot be staged in {name}", alone_on=name)
+    failpoints.hit("stage.after_commit")

@@ -1,0 +1,121 @@
+"""The digest of a batch: over its original rows, whatever their order. Only expressions of Spark compute it.
+
+It is taken while the rows are written (docs/adr/0082), or in a pass of its own if the batch may be a repeat.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from strandline.core.types import INTERNAL_COLUMNS
+from strandline.iceberg.metadata.identifier import quoted
+
+_OBSERVED_SECONDS_MAX = 60.0  # Spark tells what it observed soon after the job; never, if it lost the news
+
+
+class ObservedDigest:
+    """Takes the digest of a frame's rows while one job writes them. Spark adds up what the tasks observed whose results
+    it took: each partition once, however often its task ran. That holds for the last stage of a job, so no shuffle may
+    follow. Internal columns do not count."""
+
+    def __init__(self, rows: DataFrame) -> None:
+        self._observation = Observation()
+        fields = [f for f in rows.schema.fields if f.name not in INTERNAL_COLUMNS]
+        self.frame = rows.observe(self._observation, F.count(F.lit(1)).alias("rows"), *digest_measures(fields))
+
+    def read(self) -> str | None:
+        """After the job. None if Spark does not tell."""
+        found: list[Mapping[str, Any]] = []
+        asking = threading.Thread(target=lambda: found.append(self._observation.get), daemon=True)
+        asking.start()
+        asking.join(_OBSERVED_SECONDS_MAX)
+        return sums_text(found, found[0]["rows"]) if found else None
+
+
+HALVES = ("low1", "high1", "low2", "high2")
+
+
+def digest_measures(fields: Sequence[T.StructField], fits: Column | None = None) -> list[Column]:
+    """Four sums, named as `HALVES`, that do not depend on the order of rows. `fits`: which rows count; None: all."""
+    values = [part for f in sorted(fields, key=lambda f: f.name) for part in _named_value(f)]
+    measures = []
+    for seed in (1, 2):
+        hashed = F.xxhash64(F.lit(seed), *values)
+        row = hashed if fits is None else F.when(fits, hashed)
+        # Sums of halves: the order of rows does not matter, equal rows do not cancel out, and no sum overflows.
+        measures.append(F.sum(row.bitwiseAND(F.lit(0xFFFFFFFF))).alias(f"low{seed}"))
+        measures.append(F.sum(F.shiftrightunsigned(row, 32)).alias(f"high{seed}"))
+    return measures
+
+
+def _named_value(field: T.StructField) -> list[Column]:
+    """What is hashed of a column. A null value does not count: a column that was added to the dataset later does not
+    change the digest. Each value is hashed with its column's name: a 1 in one column is not a 1 in another."""
+    value = F.col(quoted(field.name))
+    if isinstance(field.dataType, T.StructType | T.ArrayType | T.MapType | T.VariantType):
+        return [F.when(value.isNotNull(), F.struct(F.lit(field.name), hashable(value, field.dataType)))]
+    # The same hash as that of the struct, whose fields are hashed one by one. To make structs of all values of a row
+    # takes longer than to hash them.
+    is_null = value.isNull()
+    nothing = F.lit(None)
+    return [
+        F.when(is_null, nothing).otherwise(F.lit(field.name)),
+        F.when(is_null, nothing).otherwise(F.lit(False)),
+        _plain(value, field.dataType),
+    ]
+
+
+def digest_text(halves: Sequence[int], rows: int) -> str:
+    """What the ledger has of a batch."""
+    return "".join(f"{h % 2**64:016x}" for h in halves) + f"-{rows}"
+
+
+def hashable(value: Column, kind: T.DataType) -> Column:
+    """Hash functions skip nulls, do not see where a list ends, and refuse maps. So nulls and lengths of lists are
+    explicit, and maps are sorted by key."""
+    size: list[Column] = []
+    match kind:
+        case T.StructType():
+            inner: Any = (
+                F.struct(
+                    *(hashable(value.getField(f.name), f.dataType).alias(f"f{i}") for i, f in enumerate(kind.fields))
+                )
+                if kind.fields
+                else F.lit(0)
+            )
+        case T.ArrayType():
+            inner = F.transform(value, lambda x: hashable(x, kind.elementType))
+            size.append(F.size(value).alias("s"))
+        case T.MapType():
+            entries = T.StructType([T.StructField("key", kind.keyType), T.StructField("value", kind.valueType)])
+            inner = F.array_sort(F.transform(F.map_entries(value), lambda x: hashable(x, entries)))
+            size.append(F.size(value).alias("s"))
+        case T.VariantType():
+            inner = F.to_json(value)
+        case _:
+            inner = _plain(value, kind)
+    return F.struct(value.isNull().alias("n"), *size, inner.alias("v"))
+
+
+def _plain(value: Column, kind: T.DataType) -> Column:
+    """A value of a type without parts."""
+    match kind:
+        case T.IntegerType() | T.ShortType() | T.ByteType():
+            return value.cast("long")  # a column that was widened since holds the same values
+        case T.FloatType():
+            return value.cast("double")
+        case T.DecimalType():
+            return value.cast("string")
+        case _:
+            return value
+
+
+def sums_text(found: Sequence[Mapping[str, Any]], rows: int) -> str:
+    """The digest, of the measures of all parts of the batch."""
+    return digest_text([sum(part[name] or 0 for part in found) for name in HALVES], rows)

@@ -1,0 +1,116 @@
+"""Blocks in a resync: it rolls staged branches forward or drops them, and records the batches that the table's history
+shows."""
+
+from __future__ import annotations
+
+from strandline.core.batch_names import wholes_of
+from strandline.core.block_branches import BlockBranch, parse_branch
+from strandline.core.sites.replication import route, shard_ids
+from strandline.core.types import BRANCH_PREFIX, BlockKind, Dataset, Published, Reserved, SeqRange, ShardId, SnapshotId
+from strandline.iceberg.metadata.block_plans import Abandon, AlreadyPublished, batch_elsewhere, plan_recovery
+from strandline.iceberg.metadata.table_metadata import TableView, WapId
+from strandline.iceberg.spark.publish import publish
+from strandline.ingest.context import IngestContext
+from strandline.ingest.recover import branch_complete
+from strandline.ingest.resync.cuts import cuts_on, is_cut_out
+from strandline.ledger.engine import Connection
+from strandline.ledger.ingest import blocks, datasets, restored_blocks
+from strandline.ledger.receive import ended_batches
+from strandline.read import rollback
+
+
+def roll_forward(
+    work: IngestContext, connection: Connection, name: str, gap: SeqRange | None, epoch: int
+) -> list[SeqRange]:
+    """Publishes complete branches in the gap: they were staged, perhaps past their commit point. Of one batch only the
+    branch with the highest number: a lower one was abandoned before the higher one was reserved.
+
+    Of a table that is, or was, followed nothing is rolled forward, and what was reserved is abandoned unless main has
+    it. A block that was abandoned after the copy was made may lie below a follower's bound, which this ledger does not
+    know, and the follower would never get it. Nothing of it was acknowledged (docs/adr/0070)."""
+    view = work.tables.view(name)
+    dataset = datasets.get(connection, name)
+    if view.is_followed:
+        _give_up_reserved(work, connection, dataset, view)
+        work.tables.remove_branches(name, lambda now: _inside(now, gap))
+        return []
+    newest: dict[str, tuple[WapId, SnapshotId]] = {}
+    for branch, head in view.branches.items():
+        wap = view.snapshots[head].block_of(work.lake) if head in view.snapshots else None
+        own = parse_branch(branch)
+        if wap is None or gap is None or own != BlockBranch(wap.rows.lo, None) or wap.rows.lo not in gap:
+            continue
+        lo = wap.rows.lo
+        if wap.batch_id not in newest or newest[wap.batch_id][0].rows.lo < lo:
+            newest[wap.batch_id] = (wap, head)
+    for name_of_part in list(newest):  # a part has a branch, so the batch that it is a part of was abandoned before
+        for whole in wholes_of(name_of_part):
+            newest.pop(whole, None)
+    rolled = []
+    memory = rollback.recall(connection, dataset)
+    may_move_tag = rollback.may_move_tag(connection, work.tables, dataset, memory)
+    passed = work.sinks.highest_delivered(connection, dataset) if newest else None
+    for wap, head in sorted(newest.values(), key=lambda x: x[0].rows.lo):
+        known = blocks.of_batch(connection, dataset.id, wap.batch_id)
+        if isinstance(known, Published) or batch_elsewhere(view, wap) is not None:
+            continue
+        if passed is not None and wap.rows.lo <= passed:
+            continue  # it was abandoned before a sink passed it, and would never be delivered there
+        if not branch_complete(work, name, view, head, wap):
+            continue
+        outcome = publish(
+            work.tables, name, f"{BRANCH_PREFIX}{wap.rows.lo}", head, wap, epoch=epoch, may_move_tag=may_move_tag
+        )
+        if isinstance(outcome, AlreadyPublished):
+            rolled.append(wap.rows)
+    # The remaining branches must never be committed: the seal is about to pass their numbers.
+    work.tables.remove_branches(name, lambda view: _inside(view, gap))
+    return rolled
+
+
+def _give_up_reserved(work: IngestContext, connection: Connection, dataset: Dataset, view: TableView) -> None:
+    for found in blocks.open_blocks(connection, dataset.id):
+        head = found.head
+        if not isinstance(found, Reserved) or head.offered or head.kind is not BlockKind.BATCH:
+            continue
+        counted = 0 if view.chain_reaches(None) else work.tables.count(dataset.name, head.rows, view.main)
+        plan = plan_recovery(view, head.branch, work.wap(head), branch_complete=False, rows_in_main=counted)
+        if isinstance(plan, Abandon):
+            work.tables.remove_branch(dataset.name, head.branch)
+            blocks.forget_reserved(connection, found, "a follower may have passed it before the ledger was restored")
+
+
+def _inside(view: TableView, gap: SeqRange | None) -> list[str]:
+    found = {name: parse_branch(name) for name in view.branches}
+    return [name for name, own in found.items() if own is not None and gap is not None and own.lo in gap]
+
+
+def take_back_batches(connection: Connection, dataset: Dataset, view: TableView, gap: SeqRange, lake: str) -> int:
+    """Records the batches in the retained history, so that offering one of them again is still a repeat."""
+    taken, recorded = 0, cuts_on(view)
+    for snapshot in view.ancestors(view.main):
+        wap = snapshot.block_of(lake)
+        if wap is None or wap.rows.lo not in gap or is_cut_out(wap.rows, recorded):
+            continue
+        known = blocks.of_batch(connection, dataset.id, wap.batch_id)
+        if isinstance(known, Reserved):
+            blocks.forget_reserved(connection, known, f"its batch is in main under {wap.rows}")
+        ended_batches.divide_again(connection, dataset.id, wap.batch_id)
+        taken += restored_blocks.insert_published(
+            connection,
+            dataset.id,
+            wap.rows,
+            kind=BlockKind.BATCH,
+            batch_id=wap.batch_id,
+            digest=wap.digest,
+            row_count=len(wap.rows),
+            snapshot=snapshot.id,
+            shard=_shard(dataset, wap),
+        )
+    return taken
+
+
+def _shard(dataset: Dataset, wap: WapId) -> ShardId:
+    if wap.shard is not None and wap.shard in shard_ids(dataset.first_shard, dataset.shards):
+        return wap.shard
+    return route(wap.batch_id, dataset.first_shard, dataset.shards)

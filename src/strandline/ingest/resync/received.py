@@ -1,0 +1,86 @@
+"""Received batches that a restored ledger has forgotten: their receipts say which bodies they contained.
+
+The table's history names the batches. If history does not reach back to what the ledger knows, or a receipt is gone,
+it is unknown which bodies the table has: a sender that repeats one would add its rows a second time. Then the
+dataset's receiver holds until a person has decided.
+"""
+
+from __future__ import annotations
+
+from strandline.core.types import Dataset, SeqRange
+from strandline.iceberg.metadata.table_metadata import TableView, WapId
+from strandline.ingest.context import IngestContext
+from strandline.ingest.resync.cuts import cuts_on, is_cut_out
+from strandline.ledger.engine import Connection
+from strandline.ledger.ingest import published_blocks, table_states
+from strandline.ledger.receive import batch_receipts, receive_holds, tokens
+from strandline.ledger.receive.receipts import BATCH_PREFIX
+
+_NOT_OPENED = (
+    "the ledger was restored from an older copy, and its table cannot be read to see which bodies were received since"
+)
+
+
+def hold_until_resynced(connection: Connection, dataset: Dataset) -> None:
+    """The table cannot be read, so it is unknown which bodies it has. The later resync of the dataset ends this
+    hold."""
+    receive_holds.put(connection, dataset.id, _NOT_OPENED, replaces_told=False)
+
+
+def end_hold_until_resynced(connection: Connection, dataset: Dataset) -> None:
+    if receive_holds.list_holds(connection).get(dataset.id) == _NOT_OPENED:
+        receive_holds.clear(connection, dataset.id)
+
+
+def take_back_received(
+    work: IngestContext, connection: Connection, dataset: Dataset, gap: SeqRange, *, complete: bool
+) -> str | None:
+    """Records the bodies of every received batch that the table has in the gap. If that fails, or the table's history
+    is not complete (`is_after_the_copy`), it stores a hold for the dataset's receiver and returns the reason."""
+    view = work.tables.view(dataset.name)
+    problems = [p for wap in _received(view, gap, work.lake) if (p := _take_back(work, connection, dataset, wap))]
+    if not complete and _may_receive(work, connection, dataset):
+        problems.append("snapshots of its table that are newer than the copy have expired")
+    if not problems:
+        return None
+    reason = (
+        f"the ledger was restored from an older copy, and which bodies were received since (sequence numbers {gap}) is "
+        f"not known: {problems[0]}"
+    )
+    receive_holds.put(connection, dataset.id, reason)
+    return reason
+
+
+def _received(view: TableView, gap: SeqRange, lake: str) -> list[WapId]:
+    """Oldest first."""
+    waps = (snapshot.block_of(lake) for snapshot in view.ancestors(view.main))
+    recorded = cuts_on(view)
+    ours = [w for w in waps if w is not None and w.rows.lo in gap and not is_cut_out(w.rows, recorded)]
+    return [w for w in reversed(ours) if w.batch_id.startswith(BATCH_PREFIX)]
+
+
+def _take_back(work: IngestContext, connection: Connection, dataset: Dataset, wap: WapId) -> str | None:
+    if batch_receipts.has_ended(connection, wap.batch_id):
+        return f"batch {wap.batch_id} is in the table, and the ledger has its bodies in other batches"
+    if batch_receipts.has_batch(connection, wap.batch_id):
+        return None  # the ledger knows its bodies, and finds it published
+    if (receipt := work.receipts.read(dataset.table_uuid, wap.batch_id)) is None:
+        return f"the receipt of batch {wap.batch_id} is gone"
+    problem = batch_receipts.take_back(connection, dataset.id, receipt, wap.rows)
+    return None if problem is None else f"batch {wap.batch_id}: {problem}"
+
+
+def is_after_the_copy(connection: Connection, dataset: Dataset, view: TableView) -> bool:
+    """Whether the table's history has everything that was published since the copy. What the copy knows as published
+    was published before it, and so was everything before that. Call this before the ledger learns from the table."""
+    known = {block.snapshot for block in published_blocks.last_settled(connection, dataset.id)}
+    if (settled := table_states.get(connection, dataset.id).settled) is not None:
+        known.add(settled.snapshot)
+    return view.chain_reaches(None) or any(s.id in known for s in view.ancestors(view.main))
+
+
+def _may_receive(work: IngestContext, connection: Connection, dataset: Dataset) -> bool:
+    """A dataset without a receipt, and without a token that is or was for it, has received nothing."""
+    if any(token.datasets is None or dataset.name in token.datasets for token in tokens.list_tokens(connection)):
+        return True
+    return bool(work.receipts.listed(dataset.table_uuid))

@@ -1,0 +1,271 @@
+"""The resync: a ledger that is behind its witness learns from the tables what happened since its copy was made.
+
+It first reads all tables without a lock, to find those that cannot be read: that may take long. The rest is done under
+the counter's lock, so no process reserves a sequence number meanwhile. Every step can be repeated: a crash in the
+middle leaves witness and counter apart, and the next resync begins again. Raising the epoch in the tables comes first,
+because from then on another live copy of the ledger can no longer publish.
+
+A dataset whose table cannot be read is postponed: an open block over the sequence numbers in question holds its seal,
+and nothing is ingested, read or delivered there until `resync_postponed.py` has done the rest (docs/adr/0041).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from strandline.core import failpoints
+from strandline.core.calling_off import check_not_called_off
+from strandline.core.errors import NoSuchDataset, ResyncNeeded
+from strandline.core.records.audit_events import Event
+from strandline.core.retry import RetryPolicy
+from strandline.core.types import (
+    BlockKind,
+    Dataset,
+    History,
+    Reserved,
+    Seq,
+    SeqRange,
+)
+from strandline.iceberg.metadata.dataset_identity import DatasetIdentity
+from strandline.iceberg.metadata.table_metadata import (
+    ADOPTED_PROPERTY,
+    DELIVER_BY_PROPERTY,
+    HISTORY_PROPERTY,
+    LAKE_PROPERTY,
+    TableView,
+)
+from strandline.iceberg.spark.java_errors import explain
+from strandline.ingest.context import IngestContext
+from strandline.ingest.datasets import unused_identity
+from strandline.ingest.resync.blocks import roll_forward, take_back_batches
+from strandline.ingest.resync.cuts import numbers_left, take_cuts
+from strandline.ingest.resync.floor import take_floor, take_purges
+from strandline.ingest.resync.follower import fall_behind
+from strandline.ingest.resync.received import hold_until_resynced, is_after_the_copy, take_back_received
+from strandline.ingest.table_peek import read_view
+from strandline.ledger import audit
+from strandline.ledger.deliver import sinks
+from strandline.ledger.engine import Connection
+from strandline.ledger.ingest import datasets, purge_items, restored_blocks, sequence, table_states
+from strandline.ledger.replicate import followers, promotions, sites
+
+T = TypeVar("T")
+
+
+_BEHIND = RetryPolicy(0.0, attempts_max=4)
+
+
+@dataclass(frozen=True, slots=True)
+class Resynced:
+    gap: SeqRange | None  # the sequence numbers that this ledger did not know; None if the witness was behind instead
+    epoch: int
+    rolled_forward: tuple[SeqRange, ...]
+    batches: int
+    datasets_found: tuple[str, ...]
+    followers_forgotten: tuple[str, ...] = ()  # known from the tables only; all is kept for them until they are added
+
+
+def with_resync(work: IngestContext, step: Callable[[], T]) -> T:
+    """Runs `step`; if the ledger needs a resync first, resyncs it and runs `step` again."""
+    return _BEHIND.call(step, ResyncNeeded, lambda: resync_ledger(work))
+
+
+def resync_ledger(work: IngestContext, *, rebuild: bool = False) -> Resynced | None:
+    """None if witness and counter agree, which they nearly always do. Raises LedgerUnreadable if the witness says that
+    this site follows and the ledger that it leads, or the other way round."""
+    unreadable: Mapping[str, Exception] | None = None
+    while True:
+        with work.ledger.write() as connection:
+            counter = sequence.lock(connection)
+            mark = work.witness.read()
+            mark.check_lake(counter.lake)
+            if mark.highest == counter.last and not rebuild:
+                return None
+            promotions.check_none_under_way(connection, mark)
+            site = sites.get(connection)
+            # The ledger may have been restored, since it was opened, from before its site followed, or led.
+            mark.check_follows(site.follows)
+            mark.check_leads(site.follows, site.claimed_term)
+            if not site.follows:
+                sites.raise_term(connection, mark.term)  # a copy from before a take-over, or a new ledger
+            if unreadable is not None:
+                resynced = _resync_locked(work, connection, counter, mark.highest, unreadable, rebuild=rebuild)
+                follows = sites.get(connection).follows
+                break
+        # Not under the lock: Iceberg may try for a minute and a half. Datasets among them are postponed, even if they
+        # can be read a moment later. The resync reads the tables again under the lock.
+        _, unreadable = _read_tables(work, {})
+    if follows:
+        failpoints.hit("behind.after_commit")
+    else:
+        failpoints.hit("resync.after_commit")
+    return resynced
+
+
+def _read_tables(
+    work: IngestContext, known_unreadable: Mapping[str, Exception]
+) -> tuple[dict[str, TableView], dict[str, Exception]]:
+    """The tables of the catalog, and the errors of those that cannot be read. Known unreadable ones are not read
+    again."""
+    views: dict[str, TableView] = {}
+    unreadable: dict[str, Exception] = {}
+    for name in work.tables.names():
+        check_not_called_off()
+        try:
+            if name in known_unreadable:
+                raise known_unreadable[name]
+            views[name] = read_view(work, name)
+        except NoSuchDataset:
+            continue  # dropped since it was listed
+        except failpoints.FailpointError:
+            raise
+        except Exception as e:  # a damaged table may raise anything
+            check_not_called_off()  # a cancelled job says nothing about the table
+            unreadable[name] = e
+    return views, unreadable
+
+
+def _resync_locked(
+    work: IngestContext,
+    connection: Connection,
+    counter: sequence.Counter,
+    highest: int,
+    known_unreadable: Mapping[str, Exception],
+    *,
+    rebuild: bool,
+) -> Resynced:
+    gap = SeqRange(Seq(counter.last + 1), Seq(highest)) if highest > counter.last else None
+    # One number more: another copy of this ledger with the same counter must notice, too.
+    last = max(highest, counter.last) + 1
+    known, postponed = datasets.list_datasets(connection), restored_blocks.postponed(connection)
+    views, unreadable = _own_tables(work, known, postponed, known_unreadable)
+    epoch = max([counter.epoch, *(v.epoch for v in views.values())]) + 1
+    if sites.get(connection).follows:
+
+        def take_back(dataset: Dataset) -> None:
+            take_floor(work, connection, dataset)
+            take_purges(work, connection, dataset, counter.last)
+
+        fall_behind(work, connection, counter, highest, epoch, views, take_back)
+        return Resynced(gap, epoch, (), 0, ())
+    found = _register(connection, views)
+    named = sorted({name for view in views.values() for name in view.followers})
+    forgotten = [name for name in named if followers.add_forgotten(connection, name)]
+    failpoints.hit("resync.before_epoch")
+    for name in views:
+        identity = DatasetIdentity.of(datasets.get(connection, name))
+        work.tables.raise_epoch(name, epoch, identity.to_properties())
+    failpoints.hit("resync.after_epoch")
+    rolled = [r for name in views for r in roll_forward(work, connection, name, gap, epoch)]
+    failpoints.hit("resync.after_roll_forward")
+    batches, holding = _take_back(work, connection, views, gap, Seq(last), epoch)
+    in_order = sorted((d for d in datasets.list_datasets(connection) if d.name in views), key=lambda d: d.id)
+    below = [s for d in in_order for s in take_floor(work, connection, d)]
+    purged: list[str] = []
+    for dataset in in_order:
+        lost, ranges = take_purges(work, connection, dataset, counter.last)
+        purged += lost
+        if ranges:  # followers get them again: it is unknown whether they did before
+            last += 1
+            purge_items.insert(connection, dataset.id, Seq(last), ranges)
+    for dataset in (d for d in datasets.list_datasets(connection) if d.name in unreadable):
+        rows = SeqRange(Seq(counter.last + 1), Seq(last))
+        restored_blocks.postpone(connection, dataset.id, rows, f"recovered-{epoch}-{rows.lo}-{rows.hi}")
+        table_states.record_trouble(connection, dataset.id, unreadable[dataset.name])
+        hold_until_resynced(connection, dataset)
+    datasets.forget_counts(connection)
+    fenced = restored_blocks.fence_open_blocks(connection)
+    sinks.forget_leases(connection)
+    failpoints.hit("resync.before_commit")
+    work.witness.raise_to(last, expected=highest)
+    sequence.move(connection, last=last, epoch=epoch)
+    event = Event.LEDGER_REBUILT if rebuild else Event.LEDGER_RESYNCED
+    audit.record(
+        connection, event, counter=counter.last, witness=highest, epoch=epoch, rolled_forward=[str(r) for r in rolled],
+        batches=batches, fenced=fenced, datasets_found=found, unreadable=sorted(unreadable),
+        sinks_below_the_floor=below, sinks_below_a_purge=purged, receivers_on_hold=holding,
+        followers_forgotten=forgotten,
+    )  # fmt: skip
+    return Resynced(gap, epoch, tuple(rolled), batches, tuple(found), tuple(forgotten))
+
+
+def _take_back(
+    work: IngestContext,
+    connection: Connection,
+    views: Mapping[str, TableView],
+    gap: SeqRange | None,
+    last: Seq,
+    epoch: int,
+) -> tuple[int, dict[str, str]]:
+    """Stores the batches, cuts and received bodies in the gap that the tables show. Returns how many batches are known
+    again, and the datasets whose receivers are on hold, with the reason. `last` is the sequence number that the resync
+    takes."""
+    batches = 0
+    holding: dict[str, str] = {}
+    for dataset in datasets.list_datasets(connection):
+        if dataset.name in views and gap is not None:
+            view = work.tables.view(dataset.name)
+            complete = is_after_the_copy(connection, dataset, view)
+            batches += take_back_batches(connection, dataset, view, gap, work.lake)
+            if (why := take_back_received(work, connection, dataset, gap, complete=complete)) is not None:
+                holding[dataset.name] = why
+            # It ends with the number that the resync takes, above every follower's bound: each gets an item of it, else
+            # a follower that stood at the witness would stay behind our seal.
+            taken_back = take_cuts(work, connection, dataset, gap)
+            for rows in numbers_left(SeqRange(gap.lo, last), taken_back):
+                name = f"recovered-{epoch}-{rows.lo}-{rows.hi}"
+                restored_blocks.insert_published(connection, dataset.id, rows, kind=BlockKind.RECOVERED, batch_id=name)
+        if dataset.name in views and (settled := work.tables.view(dataset.name).settled) is not None:
+            table_states.raise_settled(connection, dataset.id, settled)  # the table knows better than an old copy
+    return batches, holding
+
+
+def _own_tables(
+    work: IngestContext,
+    known: Sequence[Dataset],
+    postponed: Sequence[Reserved],
+    known_unreadable: Mapping[str, Exception],
+) -> tuple[dict[str, TableView], dict[str, str]]:
+    """All tables of the catalog that name this lake, whether the ledger knows them or not; and those that cannot be
+    read, or were postponed before, with the reason. Raises if no dataset can be read: then storage is unavailable."""
+    ours = {d.name for d in known}
+    waiting = {d.name for d in known if d.id in {b.head.dataset for b in postponed}}
+    # A table of no known dataset cannot be postponed: it may be a new one.
+    found, failed = _read_tables(work, {name: e for name, e in known_unreadable.items() if name in ours})
+    own = {name: view for name, view in found.items() if view.properties.get(LAKE_PROPERTY) == work.lake}
+    unreadable = {name: explain(e, "it cannot be read").message for name, e in failed.items()}
+    # The ranges of a dataset are resynced one after the other, the lowest first.
+    unreadable |= {name: "it is still to be resynced over lower sequence numbers" for name in own if name in waiting}
+    views = {name: view for name, view in own.items() if name not in waiting}
+    failure = next((e for name, e in failed.items() if name in ours), None)
+    if failure is not None and not views:
+        raise failure
+    return views, unreadable
+
+
+def _register(connection: Connection, views: dict[str, TableView]) -> list[str]:
+    """Adds datasets that were created after the copy was made; one whose table was created anew replaces the old."""
+    added = []
+    for name, view in views.items():
+        known = datasets.find(connection, name)
+        if known is not None and known.table_uuid == view.uuid:
+            continue
+        if known is not None:
+            datasets.mark_dropped(connection, known.id)
+        identity = unused_identity(connection, DatasetIdentity.parse(view.properties, view.uuid))
+        datasets.add(
+            connection,
+            name=name,
+            table_uuid=view.uuid,
+            uuid=identity.uuid,
+            first_shard=identity.first_shard,
+            shards=identity.shards,
+            deliver_by=tuple(json.loads(view.properties.get(DELIVER_BY_PROPERTY, "[]"))),
+            adopted=view.properties.get(ADOPTED_PROPERTY) == "true",
+            history=History(view.properties.get(HISTORY_PROPERTY, History.DELIVER.value)),
+        )
+        added.append(name)
+    return added

@@ -1,0 +1,217 @@
+"""The parts of a lake, and how they are put together.
+
+Opening a lake is light. Spark starts when something needs it, and first resyncs the ledger (if the witness says so)
+and settles the blocks of dead writers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING, Self
+
+from strandline.core.errors import WitnessUnreadable
+from strandline.core.settings.lake_config import LakeConfig
+from strandline.ledger.engine import Ledger
+from strandline.ledger.ingest import sequence
+from strandline.ledger.replicate import sites
+from strandline.ledger.witness import Witness, open_witness
+from strandline.read.seal import SealWatches
+from strandline.status.table_glances import TableGlances
+from strandline.storage.s3_settings import send_no_trailers
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from strandline.deliver.facade import Delivery
+    from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
+    from strandline.iceberg.spark.tables import SparkTables
+    from strandline.ingest.context import IngestContext
+    from strandline.ingest.facade import Ingestion
+    from strandline.jobs.tasks import Tasks
+    from strandline.maintain.facade import Maintenance
+    from strandline.receive.body.json_lines import ReadLines
+    from strandline.receive.facade import Receiver
+    from strandline.reconcile.facade import Reconciler
+    from strandline.replicate.facade import Replication
+    from strandline.replicate.lead.leader import Leader
+    from strandline.replicate.lead.manage_followers import Followers
+
+
+def _read_lines() -> ReadLines:
+    from strandline.ingest.sources.body import read_json_lines
+
+    return read_json_lines
+
+
+class LakeParts:
+    """Each heavy part is made when it is first used."""
+
+    def __init__(self, config: LakeConfig) -> None:
+        self.config = config
+        send_no_trailers(config.settings.warehouse)  # before the lake has threads that read the environment
+        self.ledger = Ledger(config)
+        self.witness: Witness = open_witness(config)
+        self._glances = TableGlances(config)
+        self._watches = SealWatches(self.ledger, poll_seconds=config.settings.seal.poll_seconds)
+        self._opening = threading.Lock()
+        self.on_start: Callable[[str], None] | None = None
+        """Gets what a slow first start does (fetching the runtime, starting Spark)."""
+
+    def open(self) -> None:
+        """Checks that there is a ledger of this lake that this program understands."""
+        self.ledger.open()
+        with self.ledger.read() as connection:
+            self.id = sequence.read(connection).lake
+        if self.config.settings.replication.arbiter is not None:
+            self.ledger.write_right = self.replication.lease or self.ledger.write_right
+        try:
+            mark = self.witness.read()
+        except WitnessUnreadable:
+            return  # reads need no witness; a write is refused when it reserves sequence numbers
+        mark.check_lake(self.id)
+        site = self.ledger.query(sites.get)
+        mark.check_follows(site.follows)
+        mark.check_leads(site.follows, site.claimed_term)
+
+    def close(self) -> None:
+        if "tasks" in self.__dict__:
+            self.tasks.close()
+        if "replication" in self.__dict__:
+            self.replication.close()
+        self._watches.close()
+        if "_catalog" in self.__dict__:
+            self._catalog.close()
+        self.ledger.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # The heavy parts, made when first needed.
+
+    @property
+    def spark(self) -> SparkSession:
+        """A session of this lake's own; its tables are `lake.<namespace>.<table>`."""
+        return self.tables().spark
+
+    def tables(self) -> SparkTables:
+        """Iceberg through Spark, without settling anything first."""
+        return self.ingestion.unsettled_context.tables
+
+    @property
+    def work(self) -> IngestContext:
+        """What the stages work with. The first use settles the blocks of dead writers."""
+        return self.ingestion.context
+
+    def _settled_tables(self) -> SparkTables:
+        return self.work.tables
+
+    @property
+    def catalog(self) -> PyIcebergCatalog:
+        with self._opening:  # threads of a server ask for it at the same time
+            return self._catalog
+
+    @cached_property
+    def _catalog(self) -> PyIcebergCatalog:
+        from strandline.iceberg.pyiceberg.catalog import open_catalog
+
+        return open_catalog(self.config)
+
+    @cached_property
+    def ingestion(self) -> Ingestion:
+        """Ways in, and recovery."""
+        from strandline.ingest.facade import Ingestion
+
+        return Ingestion(self.ledger, self.witness, self._watches, self._start)
+
+    def _start(self) -> IngestContext:
+        from strandline.deliver.sink_records import SinkInquiry
+        from strandline.iceberg.session.lake_session import open_session
+        from strandline.iceberg.spark.tables import SparkTables
+        from strandline.ingest.context import IngestContext
+        from strandline.ledger.receive.receipts import open_receipts
+
+        settings = self.config.settings.ingest
+        session = open_session(self.config, progress=self.on_start)
+        tables = SparkTables(session, attempts_max=settings.commit_attempts_max)
+        receipts, sinks = open_receipts(self.config), SinkInquiry(self.delivery.context)
+        return IngestContext(self.config, self.id, self.ledger, self.witness, tables, settings, receipts, sinks)
+
+    @cached_property
+    def delivery(self) -> Delivery:
+        """Sinks, and what brings rows to them."""
+        from strandline.deliver.context import DeliverContext
+        from strandline.deliver.facade import Delivery
+
+        context = DeliverContext(self.id, self.config, self.ledger, self._settled_tables)
+        return Delivery(context, lambda: self.catalog, self.ingestion)
+
+    @cached_property
+    def receiver(self) -> Receiver:
+        """Rows that come over HTTP: tokens, and what takes rows in and ingests them."""
+        from strandline.ledger.receive.receipts import open_receipts
+        from strandline.receive.facade import Receiver
+        from strandline.receive.intake import IntakeContext
+        from strandline.receive.spool import open_spool
+
+        spool, receipts = open_spool(self.config), open_receipts(self.config)
+        context = IntakeContext(
+            self.config, self.ledger, spool, self._settled_tables, self.ingestion, receipts, self.witness
+        )
+        return Receiver(context, lambda: self.catalog, _read_lines)
+
+    @cached_property
+    def maintenance(self) -> Maintenance:
+        """Compaction, retention, expiry and purge."""
+        from strandline.deliver.quarantine.rows import QuarantineForPurge
+        from strandline.maintain.context import MaintainContext
+        from strandline.maintain.facade import Maintenance
+
+        ways_in = (self.ingestion, self.receiver)
+        context = MaintainContext(
+            self.id, self.config, self.ledger, self._settled_tables, self.witness, *ways_in,
+            QuarantineForPurge(self.delivery.context),
+        )  # fmt: skip
+        return Maintenance(context)
+
+    @cached_property
+    def replication(self) -> Replication:
+        """Whether this site follows another one, and what keeps it up with that one."""
+        from strandline.replicate.facade import Replication
+
+        return Replication(self.id, self.config, self.ledger, self.witness, self)
+
+    @cached_property
+    def reconciler(self) -> Reconciler:
+        """Drift between tables and storage: runs, their record, and the files that they have in quarantine."""
+        from strandline.reconcile.facade import Reconciler
+
+        return Reconciler(self.config, self.ledger, lambda: self.catalog, self.tables, self.witness, self.ingestion)
+
+    @cached_property
+    def leader(self) -> Leader:
+        """What followers of this lake are offered and sent."""
+        from strandline.replicate.lead.leader import Leader
+
+        return Leader(self.id, self.ledger, lambda: self.catalog)
+
+    @cached_property
+    def followers(self) -> Followers:
+        """The sites that follow this lake."""
+        from strandline.replicate.lead.manage_followers import Followers
+
+        lease = None if self.config.settings.replication.arbiter is None else self.replication.lease
+        return Followers(self.ledger, self.witness, lambda: self.catalog, lease)
+
+    @cached_property
+    def tasks(self) -> Tasks:
+        """Long work in threads of this process, on record in the ledger."""
+        from strandline.jobs.tasks import Tasks
+        from strandline.status.attention import bad_in_result
+
+        lease_seconds = self.config.settings.ingest.lease_seconds
+        return Tasks(self.ledger, lease_seconds=lease_seconds, judge=bad_in_result)

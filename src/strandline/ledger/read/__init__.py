@@ -1,0 +1,1 @@
+"""Readers that have a name."""

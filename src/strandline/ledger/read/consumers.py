@@ -1,0 +1,220 @@
+"""Consumers: readers of a dataset that have a name. The ledger knows up to where each has every row, so that retention
+keeps the rest, and status shows how far behind it is.
+
+A consumer belongs to one query at a time: the last one that has begun to read under its name. That one has the highest
+fence; an older query, which may still run somewhere, can no longer say how far the consumer is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, NewType
+
+import sqlalchemy as sa
+
+from strandline.core.errors import NoSuchConsumer, RefusedError, UsageError
+from strandline.core.records.audit_events import Event
+from strandline.core.sites.replication import OnLag
+from strandline.core.text.bounded_text import check_text
+from strandline.core.types import Dataset, DatasetId, Seq
+from strandline.ledger import audit
+from strandline.ledger.deliver import sinks
+from strandline.ledger.deliver.sinks import seq_or_none
+from strandline.ledger.engine import from_row, insert_into, utc_now
+from strandline.ledger.ingest import blocks
+from strandline.ledger.maintain import floors
+from strandline.ledger.schema.consumers import consumer
+from strandline.ledger.schema.core import dataset
+
+ConsumerId = NewType("ConsumerId", int)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerTerms:
+    """What a person chose for a consumer."""
+
+    on_lag: OnLag = OnLag.HOLD
+    drop_after: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    id: ConsumerId
+    dataset: DatasetId
+    name: str
+    watermark: Seq | None  # it has every row up to here; None: it has none
+    fence: int
+    on_lag: OnLag
+    drop_after: timedelta | None  # for how long retention waits for it, if it drops rows at all
+    added_at: datetime
+    told_at: datetime | None  # when it last said how far it is; None: never
+    held_since: datetime | None  # since when retention keeps due rows for it; None: it does not
+    dropped_upto: Seq | None  # a rule has deleted rows up to here that it did not have
+
+    @property
+    def title(self) -> str:
+        """For lists in which sinks stand, too."""
+        return f"consumer {self.name}"
+
+    @property
+    def terms(self) -> ConsumerTerms:
+        return ConsumerTerms(self.on_lag, self.drop_after)
+
+
+def _consumer(row: Any) -> Consumer:
+    return from_row(
+        Consumer,
+        row,
+        dataset=DatasetId(row.dataset_id),
+        watermark=seq_or_none(row.watermark or None),
+        on_lag=OnLag(row.on_lag),
+        drop_after=None if row.drop_after_seconds is None else timedelta(seconds=row.drop_after_seconds),
+    )
+
+
+_LIVE = sa.select(consumer).where(consumer.c.removed_at.is_(None))
+
+
+def find(connection: sa.Connection, of: DatasetId, name: str) -> Consumer | None:
+    row = connection.execute(_LIVE.where(consumer.c.dataset_id == of, consumer.c.name == name)).one_or_none()
+    return None if row is None else _consumer(row)
+
+
+def get(connection: sa.Connection, of: Dataset, name: str) -> Consumer:
+    if (found := find(connection, of.id, name)) is None:
+        known = ", ".join(c.name for c in of_dataset(connection, of.id)) or "none yet"
+        raise NoSuchConsumer(f"{of.name} has no consumer {name}", hint=f"Its consumers: {known}.")
+    return found
+
+
+def of_dataset(connection: sa.Connection, of: DatasetId) -> list[Consumer]:
+    """By name, without removed ones."""
+    return [
+        _consumer(r) for r in connection.execute(_LIVE.where(consumer.c.dataset_id == of).order_by(consumer.c.name))
+    ]
+
+
+def certain(connection: sa.Connection, of: DatasetId) -> dict[str, Seq | None]:
+    """By title: up to where each consumer has every row."""
+    return {c.title: c.watermark for c in of_dataset(connection, of)}
+
+
+# --- what a query does -----------------------------------------------------------------------------------------------
+
+
+def begin(
+    connection: sa.Connection, of: Dataset, name: str, at: Seq | None, terms: ConsumerTerms | None = None
+) -> Consumer:
+    """A query begins to read under the name, behind `at`. From now on retention keeps what it lacks, and a query that
+    did so before cannot go on. Without `terms` a known consumer keeps its own, and a new one holds rows. Locks the
+    dataset, as a new sink does: a retention run that does not see a new consumer has finished, or fails."""
+    if not name.strip():
+        raise UsageError("a consumer needs a name")
+    check_text("the consumer's name", name)
+    floors.lock(connection, of.id)
+    before = find(connection, of.id, name)
+    terms = terms or (ConsumerTerms() if before is None else before.terms)
+    chosen = {
+        "on_lag": terms.on_lag.value,
+        "drop_after_seconds": None if terms.drop_after is None else int(terms.drop_after.total_seconds()),
+    }
+    if before is not None and before.terms != terms:
+        audit.record(connection, Event.CONSUMER_CHANGED, consumer=name, dataset=of.name, **chosen)
+    own = (consumer.c.dataset_id == of.id, consumer.c.name == name, consumer.c.removed_at.is_(None))
+    taken = consumer.update().where(*own).values(fence=consumer.c.fence + 1, **chosen).returning(consumer)
+    if (known := connection.execute(taken).one_or_none()) is not None:
+        return _consumer(known)
+    first = {"dataset_id": of.id, "name": name, "watermark": at or 0, "fence": 1, "added_at": utc_now()}
+    made = connection.execute(insert_into(connection, consumer).values(**first, **chosen).returning(consumer)).one()
+    audit.record(connection, Event.CONSUMER_ADDED, consumer=name, dataset=of.name, after=at, on_lag=terms.on_lag)
+    return _consumer(made)
+
+
+def advance(connection: sa.Connection, found: Consumer, to: Seq) -> Consumer:
+    """It has every row up to here; forward only. Raises NoSuchConsumer if it was removed, and RefusedError if another
+    query reads under its name since."""
+    own = (consumer.c.id == found.id, consumer.c.removed_at.is_(None), consumer.c.fence == found.fence)
+    moved = sa.case((consumer.c.watermark < to, to), else_=consumer.c.watermark)
+    if connection.execute(consumer.update().where(*own).values(watermark=moved, told_at=utc_now())).rowcount == 1:
+        return replace(found, watermark=Seq(max(found.watermark or 0, to)))
+    if connection.execute(_LIVE.where(consumer.c.id == found.id)).one_or_none() is None:
+        raise NoSuchConsumer(
+            f"consumer {found.name} was removed while this query read under its name",
+            hint="Start the query again to make it known again, or give it another name.",
+        )
+    raise RefusedError(
+        f"another query has begun to read as consumer {found.name}, so this one stops",
+        hint="Each query, and each source within a query, needs a name of its own.",
+    )
+
+
+def remove(connection: sa.Connection, of: Dataset, name: str) -> Consumer:
+    """From now on it holds nothing."""
+    found = get(connection, of, name)
+    connection.execute(consumer.update().where(consumer.c.id == found.id).values(removed_at=utc_now()))
+    audit.record(connection, Event.CONSUMER_REMOVED, consumer=name, dataset=of.name, watermark=found.watermark)
+    return found
+
+
+# --- what retention does ---------------------------------------------------------------------------------------------
+
+
+def keep_holds(
+    connection: sa.Connection, of: DatasetId, holding: Collection[ConsumerId], now: datetime
+) -> tuple[list[Consumer], list[Consumer]]:
+    """Stores for which consumers retention keeps due rows. Returns those that are new, and those that it no longer
+    waits for. `held_since` stays the time of the first run that found it."""
+    live = of_dataset(connection, of)
+    new = [c for c in live if c.id in holding and c.held_since is None]
+    over = [c for c in live if c.id not in holding and c.held_since is not None]
+    for some, since in ((new, now), (over, None)):
+        if some:
+            ids = [c.id for c in some]
+            connection.execute(consumer.update().where(consumer.c.id.in_(ids)).values(held_since=since))
+    return new, over
+
+
+def drop_for(connection: sa.Connection, id: ConsumerId, upto: Seq) -> None:
+    """Records that rows up to here are deleted that the consumer may not have. Its watermark stays: it is its own."""
+    is_higher = sa.func.coalesce(consumer.c.dropped_upto, 0) < upto
+    connection.execute(consumer.update().where(consumer.c.id == id, is_higher).values(dropped_upto=upto))
+
+
+def dropped_upto(connection: sa.Connection, id: ConsumerId) -> Seq | None:
+    """A rule has deleted rows up to here that the consumer did not have."""
+    return seq_or_none(connection.execute(sa.select(consumer.c.dropped_upto).where(consumer.c.id == id)).scalar())
+
+
+# --- what status shows -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerLag:
+    consumer: Consumer
+    dataset: str
+    rows: int  # settled rows that it lacks
+    since: datetime | None  # when the first of them was published; None if it lacks none
+
+
+def read_lags(connection: sa.Connection) -> list[ConsumerLag]:
+    """Of every consumer, in one query."""
+    progress = (
+        sa.select(
+            consumer,
+            dataset.c.name.label("of"),
+            blocks.sealed_of(consumer.c.dataset_id).scalar_subquery().label("sealed"),
+        )
+        .join_from(consumer, dataset, dataset.c.id == consumer.c.dataset_id)
+        .where(consumer.c.removed_at.is_(None), dataset.c.dropped_at.is_(None))
+        .cte("progress")
+        .prefix_with("MATERIALIZED")
+    )
+    at = progress.c
+    query = sa.select(
+        progress,
+        sinks.rows_above(at.dataset_id, at.watermark, at.sealed).label("lag"),
+        sinks.first_published_above(at.dataset_id, at.watermark, at.sealed).label("since"),
+    ).order_by(at.name, at.of)
+    return [ConsumerLag(_consumer(r), r.of, int(r.lag), r.since) for r in connection.execute(query)]

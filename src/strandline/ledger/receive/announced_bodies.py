@@ -1,0 +1,358 @@
+"""What a leader tells its followers of the bodies in a batch, and what a follower records of it (docs/adr/0075).
+
+A follower records the bodies of a batch before the batch's rows can be published there, and forgets them when the batch
+is given up or cut out. So a site that takes over knows the bodies of the batches in its table, and of no others. It
+gets the claims of their senders, too. Secrets stay where they are: tokens are named as in receipts.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from strandline.core import batch_names
+from strandline.core.errors import WatermarkMoved
+from strandline.core.forward_protocol import Identity, KeyIdentity, RangeIdentity
+from strandline.core.types import BlockHead, BlockKind, DatasetId, ItemKind, Published, Reserved, SeqRange, merge_ranges
+from strandline.ledger.engine import Ledger, slices, utc_now
+from strandline.ledger.ingest import blocks
+from strandline.ledger.receive import batch_receipts, receive_holds, tokens
+from strandline.ledger.receive.batches import published_as
+from strandline.ledger.receive.ranges import holding, keep_lanes, lane_key
+from strandline.ledger.receive.receipts import BATCH_PREFIX, Receipt, ReceiptBody, TokenFingerprint
+from strandline.ledger.receive.receive_holds import TOLD
+from strandline.ledger.receive.senders import find_sources
+from strandline.ledger.replicate import sites
+from strandline.ledger.schema.core import block
+from strandline.ledger.schema.core import dataset as dataset_table
+from strandline.ledger.schema.receive import api_token, receive_batch, received, source, source_lane
+from strandline.ledger.schema.replicate import followed_dataset
+
+
+@dataclass(frozen=True, slots=True)
+class AnnouncedClaim:
+    """Which sink feeds the dataset from a dataset of its lake, as the leader has it."""
+
+    lake: str
+    dataset: str  # its name in that lake
+    instance: str
+    table_uuid: str
+    generation: int
+    term: int
+    owner: TokenFingerprint | None  # None: nobody owns it; a person released it
+
+
+@dataclass(frozen=True, slots=True)
+class AnnouncedBatch:
+    numbers: SeqRange
+    receipt: Receipt  # without bodies whose keys the leader has forgotten
+    claims: tuple[AnnouncedClaim, ...]  # of the senders of these bodies
+
+
+def is_received(batch_id: str) -> bool:
+    """Whether a receiver made the batch, by its name."""
+    return batch_names.is_name(batch_id)
+
+
+# --- at the leader ---------------------------------------------------------------------------------------------------
+
+
+def read(connection: sa.Connection, dataset: DatasetId, batch_id: str) -> AnnouncedBatch | None:
+    """The bodies of a batch in the table. None if nobody knows them: the ledger was restored, and they were not found
+    again."""
+    known = blocks.of_batch(connection, dataset, batch_id)
+    row = _batch(connection, batch_id)
+    if not isinstance(known, Published) or row is None or row.dataset_id != dataset or row.ended_at is not None:
+        return None
+    receipt = batch_receipts.read_receipt(connection, row.id, batch_id)
+    claims = tuple(map(_claim, connection.execute(_CLAIMS, {"batch": row.id})))
+    return AnnouncedBatch(known.head.rows, receipt, claims)
+
+
+def _batch(connection: sa.Connection, batch_id: str) -> Any | None:
+    return connection.execute(sa.select(receive_batch).where(receive_batch.c.batch_id == batch_id)).one_or_none()
+
+
+_CLAIMS = (
+    sa.select(source, api_token.c.name.label("token_name"), api_token.c.hash.label("token_hash"))
+    .join_from(source, api_token, api_token.c.id == source.c.owner_id, isouter=True)
+    .where(
+        sa.exists()
+        .where(
+            received.c.batch == sa.bindparam("batch"),
+            received.c.lane_id == source_lane.c.id,
+            source_lane.c.dataset_id == source.c.dataset_id,
+            source_lane.c.lake == source.c.lake,
+            source_lane.c.source_dataset == source.c.source_dataset,
+        )
+        .correlate(source)
+    )
+    .order_by(source.c.id)
+)
+
+
+def _claim(row: Any) -> AnnouncedClaim:
+    owner = None if row.token_name is None else tokens.fingerprint(row.token_name, row.token_hash)
+    return AnnouncedClaim(row.lake, row.source_dataset, row.instance, row.table_uuid, row.generation, row.term, owner)
+
+
+# --- at a follower ---------------------------------------------------------------------------------------------------
+
+
+def record_bodies(ledger: Ledger, held: Reserved, told: AnnouncedBatch) -> bool:
+    """Records the bodies of a received batch, before its rows can be published. False if the item is no longer ours: a
+    cut, or a promotion, may have given it up, and its bodies with it."""
+    dataset = held.head.dataset
+    with ledger.write() as connection:
+        lock(connection, dataset)
+        if not blocks.change_block(connection, held.head, "reserved", held.fence):
+            return False
+        record(connection, dataset, told)
+    return True
+
+
+def record_bodies_later(ledger: Ledger, published: BlockHead, told: AnnouncedBatch, term: int) -> bool:
+    """As `record_bodies`, for a batch that was applied before its leader told bodies. False if it was cut out. `term`
+    is that of the leader that was asked. Raises RefusedError at a site that follows nobody by now, and `WatermarkMoved`
+    if it follows another leader."""
+    with ledger.write() as connection:
+        lock(connection, published.dataset)
+        sites.check_follows(connection)
+        followed = sa.select(followed_dataset.c.term).where(followed_dataset.c.dataset_id == published.dataset)
+        if connection.execute(followed).scalar() != term:
+            raise WatermarkMoved(f"batch {published.batch_id}: the leader that was asked (term {term}) was replaced")
+        own = sa.select(block.c.id).where(block.c.id == published.id, block.c.state == "published")
+        if connection.execute(own.with_for_update()).first() is None:
+            return False
+        record(connection, published.dataset, told)
+    return True
+
+
+def lock(connection: sa.Connection, dataset: DatasetId) -> None:
+    """Two processes record bodies of a dataset one after the other. Before any block is locked."""
+    query = sa.select(dataset_table.c.id).where(dataset_table.c.id == dataset)
+    connection.execute(query.with_for_update(key_share=True)).all()
+
+
+def record(connection: sa.Connection, dataset: DatasetId, told: AnnouncedBatch) -> str | None:
+    """Records a batch of the leader with its bodies, once. In a transaction that holds `lock`, and has made sure that
+    the batch's block is the caller's, or published. A body that waits here makes room: the leader has it in its table,
+    and it is not ingested again. If the ledger has another batch with rows of a body, that body is left out, the
+    dataset's receiver will hold once this site leads, and the reason is returned."""
+    name = told.receipt.batch_id
+    if (known := _batch(connection, name)) is not None:
+        problem = _settle_known(connection, known, told.numbers)
+    else:
+        identities = _identities(connection, dataset, told.receipt.bodies)
+        touched = _touched(connection, dataset, identities)
+        kept, problem = _make_room(connection, dataset, told.receipt.bodies, touched)
+        batch = batch_receipts.insert_published(connection, dataset, name, told.numbers)
+        if kept:
+            placed = {"batch": batch, "spool_removed_at": utc_now()}  # its file is at the leader, if anywhere
+            bodies = [(body, identities[n]) for n, body in enumerate(told.receipt.bodies) if n in kept]
+            connection.execute(received.insert(), [_values(dataset, b, identity) | placed for b, identity in bodies])
+    _keep_claims(connection, dataset, told.claims)
+    if problem is not None:
+        problem = f"batch {name} of the leader: {problem}"
+        receive_holds.put(connection, dataset, problem)
+    return problem
+
+
+def _settle_known(connection: sa.Connection, known: Any, numbers: SeqRange) -> str | None:
+    """A batch of the time when this site led: it may have died before it settled it."""
+    if known.published_at is not None:
+        return None
+    if known.ended_at is not None or known.rows != len(numbers):
+        return "it is in the table, and the ledger has its bodies in other batches"
+    connection.execute(receive_batch.update().where(receive_batch.c.id == known.id).values(**published_as(numbers)))
+    return None
+
+
+_NO_IDENTITY: dict[str, Any] = dict.fromkeys(("lane_id", "lo", "hi", "token_id", "key"))
+
+
+def _values(dataset: DatasetId, body: ReceiptBody, identity: dict[str, Any]) -> dict[str, Any]:
+    return batch_receipts.body_values(dataset, body) | identity | {"place": body.place}
+
+
+def _identities(connection: sa.Connection, dataset: DatasetId, bodies: Sequence[ReceiptBody]) -> list[dict[str, Any]]:
+    """The columns that identify each body in this ledger."""
+    identities = [body.note.identity for body in bodies]
+    owners = sorted({b.note.owner for b in bodies if b.note.owner is not None}, key=lambda o: (o.fingerprint, o.name))
+    ids = {owner: tokens.recall(connection, owner) for owner in owners}
+    lanes = keep_lanes(connection, {lane_key(dataset, i.lane) for i in identities if isinstance(i, RangeIdentity)})
+    found = []
+    own: dict[str, Any]
+    for body in bodies:
+        identity, owner = body.note.identity, body.note.owner
+        if isinstance(identity, RangeIdentity):
+            rows = identity.rows
+            own = {"lane_id": lanes[lane_key(dataset, identity.lane)], "lo": rows.lo, "hi": rows.hi}
+        elif owner is not None:
+            own = {"token_id": ids[owner], "key": identity.key}
+        else:
+            raise ValueError("a key belongs to a token")
+        found.append(_NO_IDENTITY | own)
+    return found
+
+
+_KNOWN = sa.select(received, receive_batch.c.batch_id.label("batch_name"), receive_batch.c.published_at).join_from(
+    received, receive_batch, receive_batch.c.id == received.c.batch, isouter=True
+)
+
+
+def _touched(
+    connection: sa.Connection, dataset: DatasetId, identities: Sequence[dict[str, Any]]
+) -> dict[int, list[Any]]:
+    """By place in the list: the ledger's bodies with that key, or that overlap that range. There is hardly ever one, so
+    all are asked for at once."""
+    ranges = {n: SeqRange(i["lo"], i["hi"]) for n, i in enumerate(identities) if i["key"] is None}
+    keys = {(dataset, i["token_id"], i["key"]): n for n, i in enumerate(identities) if i["key"] is not None}
+    found: dict[int, list[Any]] = defaultdict(list)
+    columns = sa.tuple_(received.c.dataset_id, received.c.token_id, received.c.key)
+    for some in slices(keys, parameters_each=3):
+        for row in connection.execute(_KNOWN.where(columns.in_(some))):
+            found[keys[DatasetId(row.dataset_id), row.token_id, row.key]].append(row)
+    by_lane: dict[int, list[SeqRange]] = defaultdict(list)
+    for n, rows in ranges.items():
+        by_lane[identities[n]["lane_id"]].append(rows)
+    held = holding(connection, [(lane, rows) for lane, many in by_lane.items() for rows in merge_ranges(many)])
+    for n, rows in ranges.items():
+        lane = identities[n]["lane_id"]
+        if any(body.rows.overlaps(rows) for body in held.get(lane, {}).values()):
+            overlap = (received.c.lane_id == lane, received.c.lo <= rows.hi, received.c.hi >= rows.lo)
+            found[n] += connection.execute(_KNOWN.where(*overlap)).all()
+    return found
+
+
+def makes_room(identity: Identity, *, is_ingested: bool) -> bool:
+    """Whether what this site knows of a body gives way to what its leader says. It does if it only waits here. A key
+    may also be in a batch: the leader has forgotten it, and a client has used it again."""
+    return not is_ingested or isinstance(identity, KeyIdentity)
+
+
+def _make_room(
+    connection: sa.Connection, dataset: DatasetId, bodies: Sequence[ReceiptBody], touched: dict[int, list[Any]]
+) -> tuple[set[int], str | None]:
+    """Deletes what gives way. Returns the places of the bodies that can be recorded, and what contradicts the rest."""
+    kept, problem, gone = set(range(len(bodies))), None, set[int]()
+    for n, rows in touched.items():
+        identity = bodies[n].note.identity
+        if all(makes_room(identity, is_ingested=_is_ingested(connection, dataset, row)) for row in rows):
+            gone |= {row.id for row in rows}
+        else:
+            kept.discard(n)
+            problem = problem or f"the ledger has other rows, or another batch, for {batch_receipts.named(identity)}"
+    emptied = {row.batch for rows in touched.values() for row in rows if row.id in gone and row.batch is not None}
+    for some in slices(gone):
+        connection.execute(received.delete().where(received.c.id.in_(some)))
+    has_bodies = sa.exists().where(received.c.batch == receive_batch.c.id)
+    for some in slices(emptied):
+        left = (receive_batch.c.id.in_(some), receive_batch.c.published_at.is_(None), ~has_bodies)
+        connection.execute(receive_batch.delete().where(*left))
+    return kept, problem
+
+
+def _is_ingested(connection: sa.Connection, dataset: DatasetId, row: Any) -> bool:
+    if row.batch_name is None or row.published_at is not None:
+        return row.batch_name is not None
+    return blocks.of_batch(connection, dataset, row.batch_name) is not None
+
+
+def _keep_claims(connection: sa.Connection, dataset: DatasetId, claims: Sequence[AnnouncedClaim]) -> None:
+    """As the leader has them. One that is older than what is known comes from an applier that was slow."""
+    have = find_sources(connection, [(dataset, c.lake, c.dataset) for c in claims])
+    for claim in claims:
+        known = have.get((dataset, claim.lake, claim.dataset))
+        owner = None if claim.owner is None else tokens.recall(connection, claim.owner)
+        told = {
+            "instance": claim.instance,
+            "table_uuid": claim.table_uuid,
+            "generation": claim.generation,
+            "term": claim.term,
+            "owner_id": owner,
+        }
+        if known is not None:
+            is_older = claim.generation < known.generation or claim.term < known.term
+            if all(known._mapping[name] == value for name, value in told.items()):
+                continue
+            if is_older and (known.instance, known.table_uuid) == (claim.instance, claim.table_uuid):
+                continue
+            connection.execute(source.delete().where(source.c.id == known.id))
+        at = {"dataset_id": dataset, "lake": claim.lake, "source_dataset": claim.dataset, "created_at": utc_now()}
+        connection.execute(source.insert().values(**at, **told))
+
+
+# --- batches that are given up, and batches that nobody knows --------------------------------------------------------
+
+
+def withdraw(connection: sa.Connection, dataset: DatasetId, batch_ids: Iterable[str]) -> int:
+    """Forgets the bodies of batches whose rows this site gives up: they are new again. Returns how many. At a site that
+    follows. A batch of its own that it had not settled when it led stays: its bodies wait in the spool."""
+    bodies = 0
+    for some in slices(filter(is_received, batch_ids)):
+        settled = sa.select(receive_batch.c.id).where(
+            receive_batch.c.batch_id.in_(some),
+            receive_batch.c.dataset_id == dataset,
+            receive_batch.c.published_at.is_not(None),
+        )
+        ids = connection.execute(settled).scalars().all()
+        if ids:
+            bodies += connection.execute(received.delete().where(received.c.batch.in_(ids))).rowcount
+            connection.execute(receive_batch.delete().where(receive_batch.c.id.in_(ids)))
+    return bodies
+
+
+_PAGE_BLOCKS = 500
+_IS_KNOWN = sa.exists().where(
+    receive_batch.c.batch_id == block.c.batch_id, receive_batch.c.dataset_id == block.c.dataset_id
+)
+
+
+def unknown_batches(
+    connection: sa.Connection, dataset: DatasetId, *, above: int = 0, batches_max: int | None = None
+) -> list[BlockHead]:
+    """Received batches in the table whose bodies the ledger does not know, lowest first."""
+    query = sa.select(block).where(
+        block.c.dataset_id == dataset,
+        block.c.state == sa.literal_column("'published'"),
+        block.c.kind == BlockKind.BATCH.value,
+        block.c.item == ItemKind.SEGMENT.value,
+        block.c.batch_id.startswith(BATCH_PREFIX),
+        ~_IS_KNOWN,
+    )
+    found: list[BlockHead] = []
+    while batches_max is None or len(found) < batches_max:
+        page = blocks.read_blocks(connection, query.where(block.c.lo > above).order_by(block.c.lo).limit(_PAGE_BLOCKS))
+        found += [b.head for b in page if is_received(b.head.batch_id)]  # SQL compares only the prefix
+        if len(page) < _PAGE_BLOCKS:
+            break
+        above = page[-1].head.rows.lo
+    return found[:batches_max]
+
+
+def hold_unknown(connection: sa.Connection, dataset: DatasetId) -> str | None:
+    """In the transaction that makes this site the leader: if its table has a batch whose bodies nobody told, the
+    dataset's receiver holds, and the reason is returned."""
+    found = unknown_batches(connection, dataset, batches_max=1)
+    if not found:
+        return None
+    reason = (
+        f"this site took over, and the leader before it did not say which bodies are in batch {found[0].batch_id} "
+        f"(sequence numbers {found[0].rows})"
+    )
+    receive_holds.put(connection, dataset, reason)
+    return reason
+
+
+def keep_hold(connection: sa.Connection, dataset: DatasetId, told: str | None) -> None:
+    """The leader's receiver holds, with this reason, or it does not. Holds that this site has by itself stay."""
+    known = receive_holds.list_holds(connection).get(dataset)
+    if told is not None:
+        receive_holds.put(connection, dataset, told if told.startswith(TOLD) else f"{TOLD}{told}")
+    elif known is not None and known.startswith(TOLD):
+        receive_holds.clear(connection, dataset)

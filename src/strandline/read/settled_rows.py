@@ -1,0 +1,53 @@
+"""The frame behind a settled view: our rows between two sequence numbers, read at one snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import pandas_udf
+
+from strandline.core.read_token import ReadBounds
+from strandline.core.types import SEQ_COLUMN, Dataset, SeqRange, SnapshotId
+from strandline.iceberg.metadata.identifier import in_spark
+from strandline.iceberg.metadata.table_metadata import TableView
+from strandline.iceberg.spark.tables import SparkTables
+
+
+def settled_rows(
+    tables: SparkTables, dataset: Dataset, view: TableView, bounds: ReadBounds, owned: Sequence[SeqRange] | None
+) -> DataFrame:
+    """All columns, internal ones too, of our rows between the bounds."""
+    if view.main is None or bounds.empty:
+        return tables.spark.table(in_spark(dataset.name)).where(F.lit(False))
+    df = _between(tables, dataset, view, view.main, bounds)
+    return df if owned is None else df.where(_is_owned(owned)(F.col(SEQ_COLUMN)))
+
+
+def _between(tables: SparkTables, dataset: Dataset, view: TableView, main: SnapshotId, bounds: ReadBounds) -> DataFrame:
+    if view.main_has_current_schema:
+        df = tables.read(dataset.name, main)
+    else:  # a snapshot is read with the schema it was written with; the current schema came after it
+        df = tables.spark.table(in_spark(dataset.name))
+    if bounds.after is not None:
+        df = df.where(F.col(SEQ_COLUMN) > bounds.after)
+    return df if bounds.until is None else df.where(F.col(SEQ_COLUMN) <= bounds.until)
+
+
+def _is_owned(owned: Sequence[SeqRange]) -> Any:
+    """For tables with foreign sequence numbers: there may be 100,000 ranges, too many for a predicate."""
+    los = np.array([r.lo for r in owned], dtype=np.int64)
+    his = np.array([r.hi for r in owned], dtype=np.int64)
+
+    @pandas_udf("boolean")  # type: ignore[call-overload, untyped-decorator]
+    def is_owned(numbers: pd.Series) -> pd.Series:
+        values = numbers.to_numpy(dtype=np.int64)
+        at = np.searchsorted(los, values, side="right") - 1
+        inside = (at >= 0) & (values <= his[np.maximum(at, 0)]) if len(los) else np.zeros(len(values), dtype=bool)
+        return pd.Series(inside)
+
+    return is_owned

@@ -1,0 +1,1 @@
+"""The follower's side: asks the leader, records what is offered, and applies it."""

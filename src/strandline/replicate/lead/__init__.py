@@ -1,0 +1,1 @@
+"""The leader's side: offers, rows of segments, followers, and the lease."""

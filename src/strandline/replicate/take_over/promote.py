@@ -1,0 +1,350 @@
+"""Promotes this site: from a follower to the leader. `promote_plan` says what comes next, and this does it.
+
+| durable step | if the process dies after it |
+|---|---|
+| the term to be replaced stored | the next `promote` goes on with it, or ends if somebody else leads by now |
+| term taken in the arbiter | the record names this site: the next `promote` goes on; another member may be faster |
+| claim stored | the site records and stages nothing; the next `promote` goes on, or ends |
+| staged blocks published | as any follower does |
+| `leads` in the record | only this site can go on |
+| rows of recorded cuts set aside and removed | the next `promote` repeats it |
+| epoch raised on tables whose purges are given up | the next `promote` repeats it |
+| witness replaced | the ledger is not behind: only `promote` goes on |
+| the transaction | it leads |
+
+A zombie of this promotion puts nothing: its record is an old one. Its transaction finds another term, or no claim.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from strandline.core import failpoints
+from strandline.core.calling_off import check_not_called_off
+from strandline.core.clock import elapsed_seconds
+from strandline.core.errors import (
+    BlockHeld,
+    BlockLost,
+    FailedError,
+    RefusedError,
+    StorageError,
+    StrandlineError,
+    WatermarkMoved,
+)
+from strandline.core.retry import RetryPolicy
+from strandline.core.settings.lake_config import LakeConfig
+from strandline.core.sites.arbiter import LeaderRecord
+from strandline.core.types import BlockId, Dataset, DatasetId, Reserved, Staged
+from strandline.deliver.sink_definitions import SinksTakenOver
+from strandline.ledger.engine import Connection, Ledger
+from strandline.ledger.ingest import blocks
+from strandline.ledger.replicate import promotion_claims, promotion_failures, promotions
+from strandline.ledger.replicate.cuts import PreparedCut
+from strandline.ledger.replicate.promotions import Led, PromotionState
+from strandline.ledger.replicate.sites import Site, replaced
+from strandline.ledger.witness import Witness
+from strandline.replicate.arbiter.arbiter import Arbiter, PutLanded, PutUnknown, Seen
+from strandline.replicate.follow.leader_sinks import take_over_sinks
+from strandline.replicate.site_name import site_name
+from strandline.replicate.take_over.promote_plan import (
+    Begin,
+    Candidate,
+    ClaimTerm,
+    End,
+    Lead,
+    Put,
+    Refuse,
+    Step,
+    Wait,
+    next_step,
+    next_step_alone,
+)
+
+if TYPE_CHECKING:
+    from strandline.ingest.context import IngestContext
+    from strandline.replicate.follow.context import SiteParts
+
+_STAGED_MEANWHILE = RetryPolicy(0.0, attempts_max=5)
+_POLLS_PER_LEASE = 20
+_PATIENCE = 3  # leases, for a leader that goes on renewing its own
+
+
+@dataclass(frozen=True, slots=True)
+class Promoted:
+    term: int
+    already: bool  # it led before this command
+    led: Led | None
+    quarantined: tuple[tuple[str, int], ...] = ()  # by sink: refused rows that wait at the old leader, as it said last
+    sinks_removed: tuple[str, ...] = ()  # from when this site led before: the old leader did not have them any more
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What a promotion would do now."""
+
+    step: Step
+    standing: PromotionState
+
+
+@dataclass
+class _Watched:
+    """For how long the record has stood unchanged, as this process saw it."""
+
+    clock: Callable[[], float]
+    seen: Seen | None = None
+    since: float = 0.0
+    began: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.began = self.clock()
+
+    def look(self, now: Seen | None) -> float:
+        if now != self.seen:
+            self.seen, self.since = now, self.clock()
+        return self.clock() - self.since
+
+
+def _check_not_ended(claim: str | None, standing: PromotionState) -> None:
+    """A process that stood still while its promotion was ended must not begin another one: nobody asked for it, and the
+    site may follow another leader by now."""
+    if claim is not None and standing.claim != claim:
+        raise RefusedError(
+            "another process has ended this promotion meanwhile",
+            hint="`strandline replication status` shows which site leads. `strandline promote` begins anew.",
+        )
+
+
+class Promotion:
+    def __init__(
+        self,
+        config: LakeConfig,
+        ledger: Ledger,
+        witness: Witness,
+        parts: SiteParts,
+        arbiter: Arbiter | None,
+        *,
+        check_tables: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = elapsed_seconds,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """`check_tables` raises RefusedError if a table lacks what the ledger says."""
+        self._check_tables = check_tables
+        self._config = config
+        self._settings = config.settings.replication
+        self._ledger = ledger
+        self._witness = witness
+        self._parts = parts
+        self._arbiter = arbiter
+        self._clock = clock
+        self._sleep = sleep
+
+    def forecast(self, *, leader_is_stopped: bool, force: bool = False) -> Forecast:
+        """Changes nothing. Raises RefusedError at a site that leads, StorageError if the arbiter does not answer."""
+        standing = self._standing()
+        if not standing.site.follows:
+            self._check_not_replaced(standing.site)
+            raise RefusedError(f"this site leads already, in term {standing.site.term}")
+        seen = None if self._arbiter is None else self._arbiter.read()
+        step = self._plan(standing, seen, 0.0, leader_is_stopped, force)
+        if isinstance(step, Begin) and not force:
+            try:
+                self._check_tables()
+            except RefusedError as e:
+                step = Refuse(e.message, e.hint or "")
+        return Forecast(step, standing)
+
+    def run(
+        self, *, leader_is_stopped: bool, force: bool = False, on_step: Callable[[str], None] = lambda words: None
+    ) -> Promoted:
+        """`force`: a person gives up what this site lacks (docs/adr/0076). Raises RefusedError if this site cannot be
+        promoted, was replaced as leader, or if another one was faster."""
+        try:
+            return self._run(leader_is_stopped=leader_is_stopped, force=force, on_step=on_step)
+        except StrandlineError as e:
+            with suppress(StrandlineError):  # the ledger itself may be what failed
+                promotion_failures.record(self._ledger, e.message)
+            raise
+
+    def _run(self, *, leader_is_stopped: bool, force: bool, on_step: Callable[[str], None]) -> Promoted:
+        watched = _Watched(self._clock)
+        begun = self._standing()
+        if force and begun.site.promoting_term is not None and begun.site.claimed_term is None and not begun.by_force:
+            promotion_claims.end(
+                self._ledger, self._witness, "a person promotes this site by force instead", of=begun.claim
+            )
+        promotions.resume(self._ledger, self._witness)
+        claim: str | None = None  # of the promotion that this process goes on with
+        while True:
+            check_not_called_off()
+            standing = self._standing()
+            if not standing.site.follows:
+                self._check_not_replaced(standing.site)
+                return Promoted(standing.site.term, already=True, led=None)
+            _check_not_ended(claim, standing)
+            claim = standing.claim
+            seen = None if self._arbiter is None else self._arbiter.read()
+            step = self._plan(standing, seen, watched.look(seen), leader_is_stopped, force)
+            match step:
+                case Begin(replaces):
+                    if not force:
+                        self._check_tables()
+                    claim = promotion_claims.begin(self._ledger, replaces, by_force=force, instead_of=claim)
+                case Wait(seconds):
+                    self._wait(watched, seconds, on_step, claim)
+                case Put(record):
+                    on_step(f"taking term {record.term}" if not record.leads else f"leading in term {record.term}")
+                    if record.leads:
+                        self._publish_staged()
+                    self._put(record, seen)
+                case ClaimTerm(term):
+                    promotion_claims.claim(self._ledger, term, of=claim)
+                case Lead(term):
+                    on_step(f"becoming the leader of term {term}")
+                    led, sinks = self._lead(term)
+                    return Promoted(
+                        term, already=False, led=led, quarantined=sinks.quarantined, sinks_removed=sinks.removed
+                    )
+                case End(message, hint):
+                    promotion_claims.end(self._ledger, self._witness, message, of=claim)
+                    raise RefusedError(message, hint=hint)
+                case Refuse(message, hint):
+                    if standing.site.promoting_term is not None and standing.site.claimed_term is None:
+                        promotion_claims.end(self._ledger, self._witness, message, of=claim)
+                    raise RefusedError(f"this site cannot be promoted: {message}", hint=hint)
+
+    def _standing(self) -> PromotionState:
+        with self._ledger.read_at_once() as connection:
+            return promotions.read(connection)
+
+    def _check_not_replaced(self, site: Site) -> None:
+        """Raises RefusedError at a leader that another site has replaced, or is about to: it takes no rows, and cannot
+        be promoted before it has followed that site, also by force."""
+        if (said := replaced(site)) is not None:
+            raise RefusedError(
+                f"this site cannot be promoted: {said}",
+                hint=f"`strandline rejoin {site.superseded_by or 'LEADER'}` makes this site follow it. "
+                "docs/limits.md says what is left if that site is lost.",
+            )
+        seen = None if self._arbiter is None else self._arbiter.read()
+        if seen is None or seen.record.term <= site.term:
+            return
+        by = seen.record
+        raise RefusedError(
+            f"this site cannot be promoted: it led in term {site.term}; site {by.name} "
+            f"{'leads in' if by.leads else 'has claimed'} term {by.term}",
+            hint=f"`strandline rejoin {by.address or 'LEADER'}` makes this site follow it."
+            if by.leads
+            else "`strandline promote` at that site, or at another member, finishes the take-over. docs/limits.md says "
+            "what is left if there is none.",
+        )
+
+    def _plan(
+        self, standing: PromotionState, seen: Seen | None, stood_seconds: float, leader_is_stopped: bool, force: bool
+    ) -> Step:
+        site, settings = standing.site, self._settings
+        candidate = Candidate(
+            site.own_number, site_name(self._config), settings.address, site.term, site.promoting_term,
+            site.claimed_term, standing.terms, standing.behind, site.instance, standing.claim,
+            force if site.promoting_term is None else standing.by_force, standing.heard_term,
+        )  # fmt: skip
+        if self._arbiter is None:
+            return next_step_alone(candidate, leader_is_stopped=leader_is_stopped)
+        return next_step(candidate, None if seen is None else seen.record, stood_seconds, settings.clock_drift_max)
+
+    def _wait(self, watched: _Watched, seconds: float, on_step: Callable[[str], None], claim: str | None) -> None:
+        """A leader that renews its lease is alive. It is given some time to stop."""
+        assert watched.seen is not None
+        record = watched.seen.record
+        lease = record.lease_seconds * (1 + self._settings.clock_drift_max)
+        if self._clock() - watched.began > lease * _PATIENCE:
+            why = f"site {record.name} renews its lease: it is alive, and leads in term {record.term}"
+            promotion_claims.end(self._ledger, self._witness, why, of=claim)
+            raise RefusedError(why, hint="Stop it first, or wait until it no longer reaches the arbiter.")
+        on_step(f"waiting until the lease of site {record.name} has run out")
+        self._sleep(min(seconds, lease / _POLLS_PER_LEASE))
+
+    def _put(self, record: LeaderRecord, seen: Seen | None) -> None:
+        """Refused: the next look at the record decides."""
+        assert self._arbiter is not None and seen is not None
+        outcome = self._arbiter.put(record, over=seen)
+        if isinstance(outcome, PutUnknown):
+            raise StorageError(
+                f"it is unknown whether the arbiter has stored the change: {outcome.error.message}",
+                hint="Run `strandline promote` again: it continues from the change if that landed.",
+            ) from outcome.error
+        if isinstance(outcome, PutLanded):
+            failpoints.hit("promote.after_put")
+
+    # --- becoming leader ---
+
+    def _publish_staged(self) -> set[BlockId]:
+        """Publishes what is staged. Returns blocks that nobody can publish: their branch is gone, and their rows are
+        nowhere. Raises FailedError if a table cannot be read."""
+        from strandline.ingest.settle import publish_staged
+
+        work = self._parts.work
+        lost: set[BlockId] = set()
+        for dataset, staged in self._standing().staged:
+            try:
+                publish_staged(work, dataset, staged)
+            except (BlockHeld, BlockLost) as e:
+                is_settled = isinstance(e, BlockLost) and not isinstance(
+                    blocks.find_block(self._ledger, staged.head), Reserved
+                )
+                if is_settled:
+                    continue  # another process was faster; the transaction looks again
+                if self._is_in_table(work, dataset, staged):
+                    raise FailedError(
+                        f"{dataset.name}: rows of block {staged.head.rows} are in the table, and nobody can tell "
+                        "whether it was published",
+                        hint=e.hint,
+                    ) from e
+                lost.add(staged.head.id)
+        failpoints.hit("promote.after_publish")
+        return lost
+
+    @staticmethod
+    def _is_in_table(work: IngestContext, dataset: Dataset, staged: Staged) -> bool:
+        view = work.tables.view(dataset.name)
+        return work.tables.count(dataset.name, staged.head.rows, view.main) > 0
+
+    def _prepare_cuts(self) -> list[PreparedCut]:
+        from strandline.replicate.take_over.carry_out_cut import prepare_cut
+
+        found = self._standing().cuts
+        prepared = [prepare_cut(self._parts.work, dataset, cut.block, cut.at) for dataset, cut in found]
+        failpoints.hit("promote.after_cuts")
+        return prepared
+
+    def _fence_purges(self) -> dict[DatasetId, int]:
+        """Raises the epoch of tables that have purges which are given up: a process that carries one out, and was taken
+        for dead, deletes nothing later. Returns the epochs."""
+        from strandline.replicate.take_over.carry_out_cut import raise_epoch
+
+        return {d.id: raise_epoch(self._parts.work, d) for d in self._standing().purged}
+
+    def _lead(self, term: int) -> tuple[Led, SinksTakenOver]:
+        taken: list[SinksTakenOver] = []
+
+        def take_over(connection: Connection) -> tuple[str, ...]:
+            taken.append(take_over_sinks(connection))
+            return taken[-1].left
+
+        def lead() -> Led:
+            lost = self._publish_staged()
+            prepared, fenced = self._prepare_cuts(), self._fence_purges()
+            return promotions.lead(
+                self._ledger,
+                self._witness,
+                term,
+                prepared=prepared,
+                lost=lost,
+                fenced=fenced,
+                take_over_sinks=take_over,
+            )
+
+        return _STAGED_MEANWHILE.call(lead, WatermarkMoved), taken[-1]

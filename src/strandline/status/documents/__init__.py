@@ -1,0 +1,1 @@
+"""One JSON document for each thing that is shown."""

@@ -1,0 +1,1 @@
+"""What is wrong now, how bad it is, and what to do next."""

@@ -1,0 +1,27 @@
+"""A follower's token."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from strandline.cli.main import run
+from strandline.lake import open_lake
+from strandline.ledger.replicate import sites
+
+
+def test_a_token_that_is_replaced_in_its_file_is_used_without_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("STRANDLINE_CONFIG", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert run(["init"]) == 0
+    token = tmp_path / "token"
+    token.write_text("first")
+    with open_lake(tmp_path) as lake:
+        lake.ledger.change(sites.follow, leader="http://127.0.0.1:9", token=f"file:{token}", term=1)
+        before = lake.replication._present_follower(lake.replication.site)
+        assert lake.replication._present_follower(lake.replication.site) is before
+        token.write_text("second")
+        assert lake.replication._present_follower(lake.replication.site) is not before
