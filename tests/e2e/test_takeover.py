@@ -74,7 +74,7 @@ def test_a_leader_that_stood_still_commits_nothing_after_another_site_leads(
 
     late.send_signal(signal.SIGCONT)
     out, _ = late.communicate(timeout=TIMEOUT_SECONDS)
-    assert late.returncode == 3 and "takes no more rows" in json.loads(out)["message"], out
+    assert late.returncode == 3 and "accepts no more rows" in json.loads(out)["message"], out
 
     with open_lake(tmp_path / winner) as lake:
         lake.append("events", frame(lake, 100, 3), batch_id="late")

@@ -21,7 +21,7 @@ from strandline.core.types import Published, Reserved, Seq, SnapshotId, Staged
 from strandline.ledger.ingest import blocks, sequence
 from strandline.ledger.replicate import followers, members, sites
 from strandline.ledger.witness import Witness
-from strandline.replicate.arbiter.arbiter import Arbiter, PutLanded, Seen
+from strandline.replicate.arbiter.arbiter import Arbiter, PutLanded, VersionedRecord
 from strandline.replicate.arbiter.folder import FolderCell
 from strandline.replicate.lead.lease import SiteLease
 from strandline.replicate.lead.manage_followers import Followers
@@ -45,7 +45,7 @@ class Led:
         config = LakeConfig(known.settings.model_copy(update={"replication": settings}), known.home)
         return SiteLease(LAKE, config, self.bench.ledger, self.arbiter, clock=lambda: self.now)
 
-    def seen(self) -> Seen:
+    def seen(self) -> VersionedRecord:
         found = self.arbiter.read()
         assert found is not None
         return found
@@ -92,7 +92,7 @@ def test_a_leader_that_is_cut_off_keeps_its_leases_word_and_then_commits_nothing
     led.now += LEASE - 1
     assert led.commit(first)
     led.now += 2
-    with pytest.raises(LeaseOver, match="must not take rows") as told:
+    with pytest.raises(LeaseOver, match="must not accept rows") as told:
         led.commit(second)
     assert told.value.hint and told.value.retryable
     with pytest.raises(LeaseOver):

@@ -18,7 +18,7 @@ from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.lake_admin import follow_lake, init_lake, rejoin_lake
 from strandline.ledger.ingest import blocks
 from strandline.ledger.replicate import followers, sites
-from strandline.replicate.arbiter.arbiter import Seen
+from strandline.replicate.arbiter.arbiter import VersionedRecord
 from strandline.replicate.take_over.promote import Promoted, Promotion
 from strandline.replicate.take_over.promote_plan import Begin, Refuse
 from tests.campaign import in_torture
@@ -53,7 +53,7 @@ class Sites:
             restarted(lake)
         return self.promotion(lake).run(leader_is_stopped=True, force=force)
 
-    def record(self) -> Seen:
+    def record(self) -> VersionedRecord:
         found = self.leader.replication.arbiter
         assert found is not None
         seen = found.read()
@@ -111,7 +111,7 @@ def test_without_an_arbiter_a_person_says_that_the_leader_is_stopped(alone: Site
     assert done.term == 17 and done.led is not None
     assert [g.batch_id for g in done.led.given_up] == ["heard of"]
     assert len(table(lake)) == 5 and lake.sealed("events") == numbers_of(17).lo
-    assert alone.promote(lake) == Promoted(17, already=True, led=None)
+    assert alone.promote(lake) == Promoted(17, led=None)
     lake.append("events", frame(lake, 100, 3), batch_id="mine")
     assert len(table(lake)) == 8 and lake.sealed("events") > numbers_of(17).lo
     assert lake.append("events", frame(lake, 0, 5), batch_id="applied").duplicate
