@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
     from pyiceberg.manifest import DataFile
 
-_FIELD_ID = b"PARQUET:field_id"
 _AS_IN_SPARK = frozenset({
     "boolean", "int", "long", "float", "double", "date", "string", "binary", "timestamp", "timestamptz", "decimal",
 })  # fmt: skip
@@ -67,7 +66,9 @@ class RowReader:
     def _batches(self, file: pq.ParquetFile, part: RangeOfFile) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        known = {_id_of(f): f for f in file.schema_arrow}
+        from strandline.iceberg.arrow_nested import field_id
+
+        known = {field_id(f): f for f in file.schema_arrow}
         if next(f["id"] for f in self.fields if f["name"] == SEQ_COLUMN) not in known:
             if None in known:
                 raise TableUnfit(f"{part.location} was not written by Iceberg: its columns have no ids")
@@ -132,11 +133,6 @@ def _default(wanted: Mapping[str, Any], rows: int, kind: pa.DataType) -> Any:
     return pa.array([default] * rows, kind)
 
 
-def _id_of(there: pa.Field[Any]) -> int | None:
-    found = (there.metadata or {}).get(_FIELD_ID)
-    return None if found is None else int(found)
-
-
 def _starts(file: pq.ParquetFile, groups: Sequence[int]) -> dict[int, int]:
     """The positions of the first rows of these row groups."""
     starts, at = {}, 0
@@ -170,14 +166,10 @@ def _kept(deleted: npt.NDArray[np.int64], start: int, end: int) -> Any:
 
 def _inside(numbers: pa.Array[Any], part: RangeOfFile) -> Any:
     """Which of these sequence numbers are of the range, and not foreign. One that is null is not."""
-    import numpy as np
     import pyarrow as pa
+
+    from strandline.iceberg.number_ranges import NumberRanges
 
     values = numbers.fill_null(0).to_numpy()
     inside = (values >= max(part.lo, 1)) & (values <= part.hi)
-    if part.owned is not None:
-        los = np.fromiter((r.lo for r in part.owned), np.int64, len(part.owned))
-        his = np.fromiter((r.hi for r in part.owned), np.int64, len(part.owned))
-        at = np.searchsorted(los, values, side="right") - 1
-        inside &= (at >= 0) & (values <= his[np.maximum(at, 0)]) if len(los) else False
-    return pa.array(inside)
+    return pa.array(inside if part.owned is None else inside & NumberRanges(part.owned).contain(values))

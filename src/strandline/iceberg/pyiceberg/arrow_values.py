@@ -10,7 +10,7 @@ from pyarrow import compute
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.types import ListType, MapType, NestedField, StructType, UUIDType
 
-from strandline.iceberg.arrow_nested import is_uuid, list_parts
+from strandline.iceberg.arrow_nested import field_id, is_uuid, list_parts, uuid_texts
 
 pc: Any = compute
 
@@ -68,7 +68,7 @@ def from_file(array: Any, there: pa.Field[Any], field: NestedField) -> Any:
         made = from_file(values, kind.value_field, found.element_field)
         return pa.LargeListArray.from_arrays(pa.array(offsets), made, mask=pc.is_null(array))
     if isinstance(found, UUIDType):
-        return _uuid_texts(array.storage if is_uuid(kind) else array)
+        return uuid_texts(array).cast(pa.large_string())
     return array.cast(schema_to_pyarrow(found, include_field_ids=False))
 
 
@@ -76,12 +76,6 @@ def _child(there: tuple[Any, Any] | None, field: NestedField, rows: int) -> Any:
     if there is not None:
         return from_file(there[1], there[0], field)
     return pa.nulls(rows)  # of whatever type: it holds nothing that could differ
-
-
-def field_id(field: pa.Field[Any]) -> int | None:
-    """None in files that Iceberg did not write."""
-    found = (field.metadata or {}).get(b"PARQUET:field_id")
-    return None if found is None else int(found)
 
 
 def _uuids(texts: Any, kind: Any) -> Any:
@@ -102,18 +96,6 @@ def _places(array: Any) -> Any:
     """For each value its place among those that are not null."""
     valid = pc.is_valid(array).to_numpy(zero_copy_only=False)
     return pa.array(np.cumsum(valid) - 1, pa.int64(), mask=~valid)
-
-
-def _uuid_texts(array: Any) -> Any:
-    present = array.drop_null()
-    content = binary_content(present.cast(pa.large_binary())).reshape(-1, 16)
-    digits = np.frombuffer(b"0123456789abcdef", np.uint8)[np.stack([content >> 4, content & 15], 2).reshape(-1, 32)]
-    letters = np.insert(digits, [8, 12, 16, 20], ord("-"), axis=1)
-    offsets = np.arange(len(letters) + 1, dtype=np.int64) * _UUID_TEXT
-    found = pa.LargeStringArray.from_buffers(
-        len(letters), pa.py_buffer(offsets.tobytes()), pa.py_buffer(letters.tobytes())
-    )
-    return found.take(_places(array))
 
 
 def binary_content(array: Any) -> Any:

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import pyarrow as pa
     from pyiceberg.avro.decoder_fast import CythonBinaryDecoder
     from pyiceberg.catalog import Catalog
@@ -93,11 +95,13 @@ def projected(schema: Schema, file_schema: Schema, batch: pa.RecordBatch) -> pa.
     return _to_requested_schema(schema, file_schema, batch, downcast_ns_timestamp_to_us=True)
 
 
-def deleted_positions(io: FileIO, task: FileScanTask) -> list[Any]:
-    """Of the rows of a data file, by its delete files and deletion vectors: arrays of positions in the file."""
+def deleted_positions(io: FileIO, task: FileScanTask) -> npt.NDArray[np.int64]:
+    """The positions in a data file whose rows its delete files and deletion vectors delete."""
+    import numpy as np
     from pyiceberg.io.pyarrow import _read_all_delete_files
 
-    return list(_read_all_delete_files(io, [task]).get(task.file.file_path, [])) if task.delete_files else []
+    found = _read_all_delete_files(io, [task]).get(task.file.file_path, []) if task.delete_files else []
+    return np.concatenate([p.to_numpy() for p in found]) if found else np.empty(0, np.int64)
 
 
 def file_may_match(schema: Schema, condition: BooleanExpression, file: DataFile) -> bool:

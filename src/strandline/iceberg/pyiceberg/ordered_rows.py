@@ -30,8 +30,8 @@ from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructT
 
 from strandline.core.errors import DuplicateNumbers, TableUnfit
 from strandline.core.types import SEQ_COLUMN, SEQ_MAX
+from strandline.iceberg.arrow_nested import field_id as id_of
 from strandline.iceberg.parquet_rows import in_order, row_groups, rows_per_batch
-from strandline.iceberg.pyiceberg.arrow_values import field_id as id_of
 from strandline.iceberg.pyiceberg.arrow_values import from_file, to_iceberg
 from strandline.iceberg.pyiceberg.errors import opening
 from strandline.iceberg.pyiceberg.internals import projected

@@ -22,8 +22,8 @@ from pyiceberg.typedef import Record
 
 from strandline.core.errors import SchemaError, StorageError
 from strandline.core.types import PARTITION_COLUMN, SEQ_COLUMN, SeqRange
-from strandline.iceberg.arrow_nested import list_parts
-from strandline.iceberg.pyiceberg.arrow_values import field_id, from_file, to_iceberg
+from strandline.iceberg.arrow_nested import field_id, list_parts
+from strandline.iceberg.pyiceberg.arrow_values import from_file, to_iceberg
 from strandline.iceberg.pyiceberg.errors import explained
 from strandline.iceberg.pyiceberg.internals import deleted_positions
 from strandline.iceberg.pyiceberg.number_bounds import number_bounds
@@ -150,8 +150,7 @@ class OtherTableReader:
             raise StorageError(f"{self._name} has {task.file.file_format} files, which cannot be read back here")
         schema, needed = self._table.schema(), {*columns, SEQ_COLUMN, *([] if lane is None else [PARTITION_COLUMN])}
         fields = [f for f in schema.fields if f.name in needed]
-        positions = deleted_positions(self._table.io, task)
-        deleted = np.concatenate([p.to_numpy() for p in positions]) if positions else np.empty(0, np.int64)
+        deleted = deleted_positions(self._table.io, task)
         with self._table.io.new_input(task.file.file_path).open() as source:
             file = pq.ParquetFile(cast("Any", source))
             there = {field_id(f): f for f in file.schema_arrow}

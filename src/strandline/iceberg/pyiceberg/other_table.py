@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyiceberg.exceptions import (
     CommitFailedException,
@@ -21,7 +21,6 @@ from pyiceberg.exceptions import (
 from pyiceberg.schema import Schema
 
 from strandline.core.errors import StorageError, StrandlineError
-from strandline.core.text.whole_number import whole_number
 from strandline.core.types import Anchor, SnapshotId
 from strandline.iceberg.metadata.identifier import name_of
 from strandline.iceberg.metadata.lineage import Links
@@ -31,7 +30,7 @@ from strandline.iceberg.pyiceberg.errors import describe_error, explained, openi
 from strandline.iceberg.pyiceberg.internals import keep_written_files
 from strandline.iceberg.pyiceberg.other_catalog import CatalogAddress
 from strandline.iceberg.pyiceberg.repeat_commit import repeat_commit
-from strandline.iceberg.pyiceberg.schema import columns_of, to_pyiceberg
+from strandline.iceberg.pyiceberg.schema import columns_of, snapshot_total, to_pyiceberg
 from strandline.iceberg.schema.columns import Column, iceberg_schema
 
 if TYPE_CHECKING:
@@ -227,7 +226,7 @@ def _loaded(name: str, table: Table) -> LoadedTable:
             )
             for s in metadata.snapshots
         },
-        _rows(table),
+        snapshot_total(table, "total-records"),
         table,
     )
 
@@ -235,11 +234,3 @@ def _loaded(name: str, table: Table) -> LoadedTable:
 def _partition_by(table: Table) -> tuple[tuple[str, str], ...]:
     schema = table.schema()
     return tuple((schema.find_column_name(f.source_id) or f.name, str(f.transform)) for f in table.spec().fields)
-
-
-def _rows(table: Table) -> int | None:
-    main = table.current_snapshot()
-    if main is None:
-        return 0
-    summary: Mapping[str, Any] = {} if main.summary is None else main.summary.additional_properties
-    return whole_number(summary.get("total-records"))

@@ -22,6 +22,7 @@ import pyarrow.types as t
 from strandline.core.errors import BadRow
 from strandline.core.text.wording import plural
 from strandline.core.types import INTERNAL_COLUMNS
+from strandline.iceberg.arrow_nested import uuid_texts
 from strandline.iceberg.schema.columns import Column, ColumnType, ListOf, MapOf, Primitive, Struct
 from strandline.receive.body.arrow_cost import Cost, cost_of, fields_in
 from strandline.receive.body.arrow_layout import RECORD_BATCH, SCHEMA, Frame, Message, frames
@@ -29,11 +30,6 @@ from strandline.receive.body.columns import Array, arrow_schema, arrow_type
 from strandline.receive.body.decompress import TooLarge
 
 pc: Any = pyarrow.compute
-
-_HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
-_UUID_CHARS = 36
-_UUID_HIGH = [n for n in range(_UUID_CHARS) if n not in (8, 13, 18, 23)][::2]
-_UUID_LOW = [n for n in range(_UUID_CHARS) if n not in (8, 13, 18, 23)][1::2]
 
 _NO_ROOM = "Use plain types, and Content-Encoding to compress."
 _SCHEMA_TEXT_BYTES_MAX = 1 << 20
@@ -214,7 +210,7 @@ def _cast(array: Array, kind: ColumnType) -> Array:
             ]
             return pa.StructArray.from_arrays(children, fields=list(wanted), mask=array.is_null())
         case Primitive("uuid") if not _is_text(array.type):
-            return _uuid_texts(array)
+            return uuid_texts(array)
         case Primitive("float") if t.is_float64(array.type):
             return _narrowed(array, wanted)
         case _:
@@ -233,22 +229,6 @@ def _narrowed(array: Array, wanted: Any) -> Array:
         if pc.all(same).as_py() is False:
             raise pa.ArrowInvalid("a double that a float cannot hold")
     return narrow
-
-
-def _uuid_texts(array: Array) -> Array:
-    """Writes the text bytes directly: one Python object per uuid would take ten times the memory."""
-    raw = array.storage if isinstance(array, pa.ExtensionArray) else array
-    count = len(raw)
-    texts = np.empty((count, _UUID_CHARS), np.uint8)
-    texts[:, [8, 13, 18, 23]] = ord("-")
-    given = np.frombuffer(raw.buffers()[1] or b"", np.uint8)[16 * raw.offset : 16 * (raw.offset + count)]
-    for at in range(0, count, _SLICE_ROWS):
-        some = given[16 * at : 16 * min(at + _SLICE_ROWS, count)].reshape(-1, 16)
-        texts[at : at + _SLICE_ROWS, _UUID_HIGH] = _HEX[some >> 4]
-        texts[at : at + _SLICE_ROWS, _UUID_LOW] = _HEX[some & 15]
-    offsets = pa.py_buffer(np.arange(0, (count + 1) * _UUID_CHARS, _UUID_CHARS, dtype=np.int32).data)
-    valid = None if not raw.null_count else raw.is_valid().buffers()[1]
-    return pa.Array.from_buffers(pa.string(), count, [valid, offsets, pa.py_buffer(texts.data)])
 
 
 def _slices(array: Array) -> list[Array]:

@@ -127,7 +127,7 @@ class HttpSource:
         tables: SparkTables,
         wanted: WantedRange,
         columns: T.StructType,
-        theirs: frozenset[tuple[str, str | None]] | None,
+        theirs: frozenset[tuple[str, int | None]] | None,
     ) -> DataFrame:
         from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -152,7 +152,7 @@ class _FetchTask:
     wanted: WantedRange
     # The leader's columns and their ids, as the follower read them: a name may belong to another column by now. None:
     # only sequence numbers are fetched.
-    theirs: frozenset[tuple[str, str | None]] | None
+    theirs: frozenset[tuple[str, int | None]] | None
     adapter: SchemaAdapter
     part_numbers: int
 

@@ -8,9 +8,10 @@ import random
 import ssl
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from strandline.core.errors import FailedError, SegmentDamaged, StorageError
 from strandline.core.retry import RetryPolicy
@@ -139,65 +140,43 @@ class _Fetch:
 
         wanted, behind = self._wanted, self._behind
         request = request_name(wanted.dataset, wanted.lo, wanted.hi, behind, wanted.only_numbers)
-        with _SegmentRequest(client, wanted, behind) as answer:
+        with _segment(client, wanted, behind) as answer:
             reader = SegmentReader(_Body(answer.iter_bytes()), behind=behind, request=request)
             self.schema = reader.schema
             yield from reader
 
 
-def column_ids(schema: pa.Schema) -> frozenset[tuple[str, str | None]]:
+def column_ids(schema: pa.Schema) -> frozenset[tuple[str, int | None]]:
     """Each column of the stream, also nested ones, as its path and its id in the leader's table."""
-    found: set[tuple[str, str | None]] = set()
-    _add_ids(list(schema), "", found)
-    return frozenset(found)
+    return frozenset(_ids_in(list(schema), ""))
 
 
-def _add_ids(fields: Sequence[pa.Field[Any]], above: str, found: set[tuple[str, str | None]]) -> None:
-    for of in fields:
-        path, id = f"{above}.{of.name}", (of.metadata or {}).get(_FIELD_ID)
-        found.add((path, None if id is None else id.decode()))
-        kind: Any = of.type
-        _add_ids([kind.field(i) for i in range(kind.num_fields)], path, found)
+def _ids_in(fields: Sequence[pa.Field[Any]], above: str) -> Iterator[tuple[str, int | None]]:
+    from strandline.iceberg.arrow_nested import field_id
 
-
-_FIELD_ID = b"PARQUET:field_id"
+    for field in fields:
+        path, kind = f"{above}.{field.name}", cast("Any", field.type)
+        yield path, field_id(field)
+        yield from _ids_in([kind.field(i) for i in range(kind.num_fields)], path)
 
 
 def with_text_uuids(rows: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
     """Spark reads Iceberg's uuids as text; Arrow has them as 16 bytes."""
     import pyarrow as pa
 
+    from strandline.iceberg.arrow_nested import uuid_texts
+
     columns = []
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         at = wanted.get_field_index(name)
         is_bytes = pa.types.is_fixed_size_binary(_storage(column).type) and _storage(column).type.byte_width == 16
         is_uuid = at >= 0 and is_bytes and pa.types.is_string(wanted.field(at).type)
-        columns.append(_uuid_text(_storage(column)) if is_uuid else column)
+        columns.append(uuid_texts(column) if is_uuid else column)
     return pa.record_batch(columns, names=rows.schema.names)
 
 
 def _storage(column: Any) -> Any:
     return getattr(column, "storage", column)
-
-
-_DIGITS = b"0123456789abcdef"
-_DASHES = (8, 13, 18, 23)
-
-
-def _uuid_text(column: Any) -> Any:
-    import numpy as np
-    import pyarrow as pa
-
-    zero = pa.scalar(bytes(16), column.type)
-    filled = column.fill_null(zero) if column.null_count else column
-    raw = np.frombuffer(filled.buffers()[1], np.uint8)[filled.offset * 16 :][: len(filled) * 16].reshape(-1, 16)
-    digits = np.frombuffer(_DIGITS, np.uint8)
-    text = np.full((len(filled), 36), ord("-"), np.uint8)
-    places = [i for i in range(36) if i not in _DASHES]
-    text[:, places[0::2]] = digits[raw >> 4]
-    text[:, places[1::2]] = digits[raw & 15]
-    found = pa.array(text.reshape(-1).view("S36").astype(str), pa.string())
-    return pa.compute.if_else(column.is_valid(), found, None) if column.null_count else found
 
 
 class TryAgain(Exception):
@@ -213,25 +192,15 @@ class Busy(TryAgain):
         self.seconds = seconds
 
 
-class _SegmentRequest:
-    def __init__(self, client: httpx.Client, wanted: WantedRange, behind: int) -> None:
-        asked: dict[str, str | int | bool] = {
-            "dataset": wanted.dataset, "lo": wanted.lo, "hi": wanted.hi, "behind": behind,
-            "only_numbers": wanted.only_numbers,
-        }  # fmt: skip
-        self._stream = client.stream("GET", "segment", params=asked)
-
-    def __enter__(self) -> httpx.Response:
-        answer = self._stream.__enter__()
-        try:
-            check_answer(answer)
-        except BaseException:
-            self._stream.__exit__(None, None, None)
-            raise
-        return answer
-
-    def __exit__(self, *failure: object) -> None:
-        self._stream.__exit__(None, None, None)
+@contextmanager
+def _segment(client: httpx.Client, wanted: WantedRange, behind: int) -> Iterator[httpx.Response]:
+    params: dict[str, str | int | bool] = {
+        "dataset": wanted.dataset, "lo": wanted.lo, "hi": wanted.hi, "behind": behind,
+        "only_numbers": wanted.only_numbers,
+    }  # fmt: skip
+    with client.stream("GET", "segment", params=params) as answer:
+        check_answer(answer)
+        yield answer
 
 
 def check_answer(answer: httpx.Response) -> None:
