@@ -50,7 +50,7 @@ from strandline.ledger.read import consumers
 from strandline.ledger.read.consumers import ConsumerTerms
 from strandline.ledger.replicate import cuts
 from strandline.read.source import settled_source
-from strandline.read.source.columns import arrow_schema, spark_schema, to_read
+from strandline.read.source.columns import arrow_schema, frame_schema, to_read
 from strandline.read.source.spark_source import PushingSource, StrandlineSource
 from tests.conftest import MakeHome
 
@@ -287,8 +287,8 @@ def test_a_column_that_is_younger_than_a_file_has_its_default_there(lake: Lake) 
     inner = {"id": 98, "name": "in", "required": False, "type": "long", "initial-default": 1}
     nested = {"id": 99, "name": "extra", "required": False, "type": {"type": "struct", "fields": (inner,)}}
     with pytest.raises(TableUnfit, match="a field inside column extra has a default"):
-        to_read([*own, nested], spark_schema([nested]), frozenset())
-    assert to_read([*own, nested], spark_schema(own), frozenset()).names == (SEQ_COLUMN, "n", "text")
+        to_read([*own, nested], frame_schema([nested]), frozenset())
+    assert to_read([*own, nested], frame_schema(own), frozenset()).names == (SEQ_COLUMN, "n", "text")
 
 
 def test_rows_that_others_wrote_and_deleted_rows_are_not_read(lake: Lake, tmp_path: Path) -> None:

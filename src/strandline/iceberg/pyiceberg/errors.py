@@ -24,7 +24,7 @@ _PASSED = (StrandlineError, CommitFailedException, CommitStateUnknownException, 
 _NOT_OF_THE_TABLE = (*_PASSED, NoSuchTableError, NoSuchNamespaceError, NotImplementedError, OSError, RESTError)
 
 AWAY_HINT = "Check that the REST catalog at catalog.uri is up and can be reached from here."
-DENIED_HINT = "Check the credentials in catalog.options, and at what the catalog lets them do."
+DENIED_HINT = "Check the credentials in catalog.options, and what the catalog lets them do."
 
 
 @contextmanager

@@ -62,7 +62,7 @@ def explain(error: Exception, what: str) -> StrandlineError:
     if kind in java.REST_DENIED:
         return StorageError(
             f"{what}: the catalog refuses it: {first[:500]}",
-            hint="Check the credentials in catalog.options, and at what the catalog lets them do.",
+            hint="Check the credentials in catalog.options, and what the catalog lets them do.",
         )
     if kind in java.REST_AWAY:
         return StorageError(

@@ -102,14 +102,24 @@ def group_of(name: str, table: Any, snapshot: SnapshotId, tasks: Sequence[Any]) 
 @contextmanager
 def staged(tables: SparkTables, table: Any, id: str, tasks: Iterable[Any]) -> Iterator[None]:
     """Lets Spark read the live rows of exactly these files under this id, deletes applied, and write new files."""
+    manager = tables.java.scan_tasks
+    with writable(tables, table, id):
+        manager.stageTasks(table, id, tables.java.listed(tasks))
+        try:
+            yield
+        finally:
+            manager.removeTasks(table, id)
+
+
+@contextmanager
+def writable(tables: SparkTables, table: Any, id: str) -> Iterator[None]:
+    """Lets Spark write new files for the table under this id, without a commit."""
     set_active(tables.spark)
-    cache, manager = tables.java.table_cache, tables.java.scan_tasks
+    cache = tables.java.table_cache
     cache.add(id, table)
-    manager.stageTasks(table, id, tables.java.listed(tasks))
     try:
         yield
     finally:
-        manager.removeTasks(table, id)
         tables.java.rewrites.clearRewrite(table, id)
         cache.remove(id)
 
@@ -129,7 +139,7 @@ def write_files(
     tables: SparkTables, name: str, table: Any, id: str, df: DataFrame, options: Mapping[str, str]
 ) -> list[Any]:
     """The files of this one write, under the id of the staged files; no table references them yet."""
-    with explaining(f"files of {name} cannot be rewritten"):
+    with explaining(f"files of {name} cannot be written"):
         df.write.format("iceberg").mode("append").options(**options).option("fanout-enabled", "true").save(id)
         return list(tables.java.rewrites.fetchNewFiles(table, id))
 

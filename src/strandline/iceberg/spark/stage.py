@@ -15,9 +15,8 @@ from pyspark.sql import DataFrame
 from strandline.core import failpoints
 from strandline.core.errors import FailedError
 from strandline.iceberg.metadata.table_metadata import WapId
-from strandline.iceberg.session.spark_internals import set_active
-from strandline.iceberg.spark.java_errors import explaining
 from strandline.iceberg.spark.number_bounds import NewFile, new_files
+from strandline.iceberg.spark.rewrite import discard, writable, write_files
 from strandline.iceberg.spark.tables import SparkTables
 
 
@@ -31,25 +30,15 @@ class WrittenRows:
 
     def discard(self) -> None:
         """Only before they are staged."""
-        for file in self._java_files:
-            self._table.io().deleteFile(file.location())
+        discard(self._table, self._java_files)
 
 
 def write_rows(tables: SparkTables, name: str, stamped: DataFrame) -> WrittenRows:
     """Each task of the write commits once, and no shuffle follows the stamp, so a task that runs again numbers its rows
     again completely or not at all."""
     table, id = tables.load(name), f"strandline-{uuid.uuid4().hex}"
-    set_active(tables.spark)
-    cache, rewrites = tables.java.table_cache, tables.java.rewrites
-    cache.add(id, table)
-    options = {"distribution-mode": "none", "fanout-enabled": "true"}
-    try:
-        with explaining(f"rows cannot be staged in {name}"):
-            stamped.write.format("iceberg").mode("append").options(**options).save(id)
-            found = tuple(rewrites.fetchNewFiles(table, id))
-    finally:
-        rewrites.clearRewrite(table, id)
-        cache.remove(id)
+    with writable(tables, table, id):
+        found = tuple(write_files(tables, name, table, id, stamped, {"distribution-mode": "none"}))
     return WrittenRows(tuple(new_files(tables.java, table, found)), table, found)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,8 @@ from pyspark.sql import types as T
 
 from strandline.core.errors import SchemaError, TableUnfit
 from strandline.core.types import INTERNAL_COLUMNS, SEQ_COLUMN
+from strandline.iceberg.schema.columns import from_iceberg, type_from_iceberg
+from strandline.iceberg.spark.spark_types import spark_schema, spark_type
 from strandline.read.source.options import SourceOptions
 
 if TYPE_CHECKING:
@@ -18,46 +19,16 @@ if TYPE_CHECKING:
 
 Field = Mapping[str, Any]  # of Iceberg's JSON of a schema, with its id
 
-_DECIMAL = re.compile(r"decimal\((\d+), ?(\d+)\)")
-_PRIMITIVES: dict[str, T.DataType] = {
-    "boolean": T.BooleanType(), "int": T.IntegerType(), "long": T.LongType(), "float": T.FloatType(),
-    "double": T.DoubleType(), "date": T.DateType(), "string": T.StringType(), "uuid": T.StringType(),
-    "binary": T.BinaryType(), "timestamp": T.TimestampNTZType(), "timestamptz": T.TimestampType(),
-}  # fmt: skip
 
-
-def spark_schema(fields: Sequence[Field]) -> T.StructType:
-    return T.StructType([_spark_field(f) for f in fields])
-
-
-def _spark_field(field: Field) -> T.StructField:
-    comment = {} if field.get("doc") is None else {"comment": field["doc"]}
-    return T.StructField(field["name"], _spark_type(field["type"], field["name"]), not field["required"], comment)
-
-
-def _spark_type(kind: str | Mapping[str, Any], name: str) -> T.DataType:
-    if isinstance(kind, str):
-        if decimal := _DECIMAL.fullmatch(kind):
-            return T.DecimalType(int(decimal[1]), int(decimal[2]))
-        if kind.startswith("fixed["):
-            return T.BinaryType()
-        if (known := _PRIMITIVES.get(kind)) is None:
-            raise TableUnfit(f"column {name} is of type {kind}, which Spark cannot read")
-        return known
-    match kind["type"]:
-        case "list":
-            return T.ArrayType(_spark_type(kind["element"], name), not kind["element-required"])
-        case "map":
-            key, value = _spark_type(kind["key"], name), _spark_type(kind["value"], name)
-            return T.MapType(key, value, not kind["value-required"])
-    return spark_schema(kind["fields"])
+def frame_schema(fields: Sequence[Field]) -> T.StructType:
+    return spark_schema(from_iceberg(fields))
 
 
 def arrow_schema(fields: Sequence[Field]) -> pa.Schema:
     """As Spark's JVM takes it from a Python worker."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    return to_arrow_schema(spark_schema(fields))
+    return to_arrow_schema(frame_schema(fields))
 
 
 def choose(fields: Sequence[Field], options: SourceOptions) -> list[Field]:
@@ -112,7 +83,7 @@ def to_read(fields: Sequence[Field], schema: T.StructType, conditions: frozenset
     for field in schema.fields:
         if field.name not in by_name:
             raise SchemaError(f"there is no column {field.name!r}", hint=f"Columns: {', '.join(by_name)}.")
-        kind = _spark_type(by_name[field.name]["type"], field.name)
+        kind = spark_type(type_from_iceberg(by_name[field.name]["type"]), field.name)
         if kind.simpleString() != field.dataType.simpleString():
             raise SchemaError(
                 f"column {field.name} is {kind.simpleString()}, and the schema says {field.dataType.simpleString()}",

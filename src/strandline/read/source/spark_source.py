@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 from strandline.core.errors import StrandlineError
 from strandline.core.types import Seq
 from strandline.iceberg.range_rows import RangeOfFile, RowReader
-from strandline.read.source.columns import arrow_schema, choose, spark_schema, to_read
+from strandline.read.source.columns import arrow_schema, choose, frame_schema, to_read
 from strandline.read.source.options import SourceOptions, check_bounded, parse
 from strandline.read.source.settled_source import SettledSource
 
@@ -61,7 +61,7 @@ class StrandlineSource(DataSource):
     def schema(self) -> StructType:
         with _with_hints(), closing(SettledSource(self.parsed)) as source:
             source.conditions()  # says what is wrong with them before a query starts
-            return spark_schema(choose(source.fields(), source.options))
+            return frame_schema(choose(source.fields(), source.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         with _with_hints():

@@ -154,9 +154,9 @@ def column_ids(schema: pa.Schema) -> frozenset[tuple[str, int | None]]:
 def _ids_in(fields: Sequence[pa.Field[Any]], above: str) -> Iterator[tuple[str, int | None]]:
     from strandline.iceberg.arrow_nested import field_id
 
-    for field in fields:
-        path, kind = f"{above}.{field.name}", cast("Any", field.type)
-        yield path, field_id(field)
+    for column in fields:
+        path, kind = f"{above}.{column.name}", cast("Any", column.type)
+        yield path, field_id(column)
         yield from _ids_in([kind.field(i) for i in range(kind.num_fields)], path)
 
 
