@@ -203,7 +203,7 @@ def test_a_read_has_the_rows_up_to_the_seal_and_the_columns_that_were_asked_for(
         read(lake, columns="nobody")
     chosen = T.StructType([T.StructField("text", T.StringType())])
     assert read(lake, chosen).column_names == ["text"]
-    with pytest.raises(SchemaError, match="column n is bigint, and the schema says int"):
+    with pytest.raises(SchemaError, match="column n is bigint, and the schema has int"):
         read(lake, T.StructType([T.StructField("n", T.IntegerType())]))
 
 
@@ -521,7 +521,7 @@ def test_a_checkpoint_of_another_dataset_or_of_another_time_is_refused(lake: Lak
         other.streamReader(other.schema()).partitions(query.logged[-1], query.logged[-1])
     ahead = query.logged[-1] | {"after": 99}
     query.reader.partitions(ahead, ahead)
-    with pytest.raises(RefusedError, match=r"rows up to 99 of default\.events, and nothing is settled beyond 10"):
+    with pytest.raises(RefusedError, match=r"up to 99 of default\.events, but the dataset is settled only up to 10"):
         query.reader.latestOffset()
 
 

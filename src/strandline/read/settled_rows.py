@@ -1,4 +1,4 @@
-"""The frame behind a settled view: our rows between two sequence numbers, read at one snapshot."""
+"""The DataFrame of a settled view: our rows between two sequence numbers, read at one snapshot."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def settled_rows(
 def _between(tables: SparkTables, dataset: Dataset, view: TableView, main: SnapshotId, bounds: ReadBounds) -> DataFrame:
     if view.main_has_current_schema:
         df = tables.read(dataset.name, main)
-    else:  # a snapshot is read with the schema it was written with; the current schema came after it
+    else:  # time travel would use the snapshot's own schema, which is older than the current one
         df = tables.spark.table(in_spark(dataset.name))
     if bounds.after is not None:
         df = df.where(F.col(SEQ_COLUMN) > bounds.after)

@@ -1,4 +1,4 @@
-"""The columns of a table as Spark has them."""
+"""The columns that the Spark source reads and returns."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ def frame_schema(fields: Sequence[Field]) -> T.StructType:
 
 
 def arrow_schema(fields: Sequence[Field]) -> pa.Schema:
-    """As Spark's JVM takes it from a Python worker."""
+    """The Arrow schema in which Spark's JVM takes rows from a Python worker."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(frame_schema(fields))
 
 
 def choose(fields: Sequence[Field], options: SourceOptions) -> list[Field]:
-    """What a reader gets: the user's columns or those of the option, after the sequence number if it is wanted."""
+    """The columns that the source returns: the user's, or those of the option; the sequence number first if
+    requested."""
     names = [f["name"] for f in fields if f["name"] not in INTERNAL_COLUMNS]
     if (wanted := options.columns) is not None:
         if len(set(wanted)) != len(wanted):
@@ -47,7 +48,7 @@ def choose(fields: Sequence[Field], options: SourceOptions) -> list[Field]:
 
 
 def types_by_id(fields: Sequence[Field]) -> dict[int, str]:
-    """The type of every column and nested field by its id: what decides how a file is read, whatever names are now."""
+    """The types of all columns and nested fields by their ids: files are read by id, whatever the names are now."""
     found: dict[int, str] = {}
     for field in fields:
         _add_types(field["id"], field["type"], found)
@@ -71,14 +72,15 @@ def _add_types(id: int, kind: str | Mapping[str, Any], found: dict[int, str]) ->
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What is read from files, and what of it a reader gets."""
+    """The columns to read from files, and the names of those to return."""
 
     read: tuple[Field, ...]
     names: tuple[str, ...]
 
 
 def to_read(fields: Sequence[Field], schema: T.StructType, conditions: frozenset[str]) -> Columns:
-    """For a frame with this schema, which a user may have given. Raises SchemaError if the table has no such column."""
+    """The columns for a frame with this schema, which may come from the user. Raises SchemaError if the table lacks a
+    column."""
     by_name = {f["name"]: f for f in fields}
     for field in schema.fields:
         if field.name not in by_name:
@@ -86,9 +88,9 @@ def to_read(fields: Sequence[Field], schema: T.StructType, conditions: frozenset
         kind = spark_type(type_from_iceberg(by_name[field.name]["type"]), field.name)
         if kind.simpleString() != field.dataType.simpleString():
             raise SchemaError(
-                f"column {field.name} is {kind.simpleString()}, and the schema says {field.dataType.simpleString()}",
-                hint="Leave the schema out, or say the table's types. A query that was started before the column was "
-                "changed has to be started again.",
+                f"column {field.name} is {kind.simpleString()}, and the schema has {field.dataType.simpleString()}",
+                hint="Leave the schema out, or use the table's types. Start a query again that began before the column "
+                "was changed.",
             )
     names = schema.fieldNames()
     needed = {*names, *conditions, SEQ_COLUMN}
