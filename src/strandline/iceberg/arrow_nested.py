@@ -27,7 +27,7 @@ def list_parts(array: Any) -> tuple[Any, Any]:
         values = array.values
     values = values.slice(at[0], at[-1] - at[0])
     nulls = pc.is_null(array).to_numpy(zero_copy_only=False)
-    if lengths[nulls].any():  # a null may have values below it, which do not count
+    if lengths[nulls].any():  # a null list may still have values in the buffer
         values = values.filter(pa.array(np.repeat(~nulls, lengths)))
         lengths = np.where(nulls, 0, lengths)
     return np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths))), values

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _AS_IN_SPARK = frozenset({
     "boolean", "int", "long", "float", "double", "date", "string", "binary", "timestamp", "timestamptz", "decimal",
 })  # fmt: skip
-_WITH_DEFAULT = frozenset({"boolean", "int", "long", "float", "double", "string"})  # JSON has their values as they are
+_WITH_DEFAULT = frozenset({"boolean", "int", "long", "float", "double", "string"})  # their values are the same in JSON
 BATCH_ROWS = 1 << 15
 
 
@@ -47,8 +47,8 @@ class RowReader:
     """Reads files with these columns. Can be pickled; holds the keys of the warehouse, and no other secret."""
 
     fields: tuple[Mapping[str, Any], ...]  # as in Iceberg's JSON of a schema, the sequence number among them
-    schema: pa.Schema  # of the same columns, as Spark has them
-    columns: tuple[str, ...]  # what a reader gets of them
+    schema: pa.Schema  # of the same columns, in Spark's types
+    columns: tuple[str, ...]  # the names of those to return
     conditions: tuple[pc.Expression, ...] = ()
     store: S3Settings = field(default=S3Settings(None, None), repr=False)
 
@@ -85,8 +85,8 @@ class RowReader:
                 rows = pa.RecordBatch.from_arrays(
                     [self._column(batch, f, known) for f in self.fields], schema=self.schema
                 )
-                kept = rows if deleted is None else rows.filter(_kept(deleted, here, at))
-                yield from self._chosen(kept, part, whole=whole)
+                left = rows if deleted is None else rows.filter(_not_deleted(deleted, here, at))
+                yield from self._selected(left, part, whole=whole)
 
     def _column(
         self, batch: pa.RecordBatch, wanted: Mapping[str, Any], known: Mapping[int | None, pa.Field[Any]]
@@ -104,7 +104,7 @@ class RowReader:
 
         return to_iceberg(from_file(array, there, NestedField.model_validate(dict(wanted))), kind)
 
-    def _chosen(self, rows: pa.RecordBatch, part: RangeOfFile, *, whole: bool) -> Iterator[pa.RecordBatch]:
+    def _selected(self, rows: pa.RecordBatch, part: RangeOfFile, *, whole: bool) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         if not whole or part.owned is not None:
@@ -119,7 +119,7 @@ class RowReader:
 
 
 def _default(wanted: Mapping[str, Any], rows: int, kind: pa.DataType) -> Any:
-    """What a column has in a file that is older than the column."""
+    """The values of a column in a file that is older than the column."""
     import pyarrow as pa
 
     default = wanted.get("initial-default")
@@ -153,19 +153,19 @@ def _deleted_positions(part: RangeOfFile, store: S3Settings) -> npt.NDArray[np.i
     return np.sort(read_positions(part.location, part.deletes, store))
 
 
-def _kept(deleted: npt.NDArray[np.int64], start: int, end: int) -> Any:
-    """Which rows between these positions are left."""
+def _not_deleted(deleted: npt.NDArray[np.int64], start: int, end: int) -> Any:
+    """Which rows between these positions are not deleted."""
     import numpy as np
     import pyarrow as pa
 
-    kept = np.ones(end - start, dtype=bool)
+    left = np.ones(end - start, dtype=bool)
     first, last = np.searchsorted(deleted, (start, end))
-    kept[deleted[first:last] - start] = False
-    return pa.array(kept)
+    left[deleted[first:last] - start] = False
+    return pa.array(left)
 
 
 def _inside(numbers: pa.Array[Any], part: RangeOfFile) -> Any:
-    """Which of these sequence numbers are of the range, and not foreign. One that is null is not."""
+    """Which of these sequence numbers are in the range and not foreign. Null is not."""
     import pyarrow as pa
 
     from strandline.iceberg.number_ranges import NumberRanges

@@ -53,8 +53,8 @@ class Recovered:
 
 
 def recover(work: IngestContext) -> Recovered:
-    """Settles all open blocks, lowest first; a block that cannot be settled does not stop the others. Leaves out datasets
-    that failed a short while ago."""
+    """Settles all open blocks, lowest first; a block that cannot be settled does not stop the others. Leaves out
+    datasets that failed a short while ago."""
     report = Recovered()
     with work.ledger.read() as connection:
         known = datasets.list_datasets(connection)

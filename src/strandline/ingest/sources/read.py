@@ -28,7 +28,7 @@ from strandline.ingest.sources.columns import arrow_type
 from strandline.ingest.sources.failures import TaskFailure, translate
 from strandline.ingest.sources.identify import SourceFile, unreadable
 from strandline.ingest.sources.lines import ByteRange, plan_ranges
-from strandline.ingest.sources.positions import Positions, telling
+from strandline.ingest.sources.positions import Positions, report_to
 from strandline.ingest.stamp import PartitionCount
 
 RangeReader = Callable[[ByteRange], Iterator[pa.RecordBatch]]
@@ -93,7 +93,7 @@ def _in_tasks(
         for batch in batches:
             for index in batch.column(0):
                 at = int(index.as_py())
-                with telling(reported_to, first + at):
+                with report_to(reported_to, first + at):
                     yield at, read(spans[at])
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
