@@ -312,7 +312,7 @@ def test_all_alterations_are_one_commit_and_rewrite_nothing(catalog: PyIcebergCa
         ([DropColumn("one.only")], "the only one"),
         ([AddColumn("V", Primitive("int"))], "there is v already"),
         ([AddColumn("v", Primitive("int"))], "is there already"),
-        ([AddColumn("v.x", Primitive("int"))], "is no struct"),
+        ([AddColumn("v.x", Primitive("int"))], "is not a struct"),
         ([AddColumn("t", Primitive("time"))], "time cannot be used"),
         ([AddColumn("x", Primitive("int")), AddColumn("X", Primitive("int"))], "same name"),
         ([RenameColumn("v", "n")], "there is n already"),

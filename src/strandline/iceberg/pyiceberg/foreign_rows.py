@@ -1,8 +1,8 @@
 """Counts rows without a sequence number, or with one that no block of ours owns. Imports PyIceberg: heavy paths only.
 
-Manifests answer for most files: the bounds and null counts of `_ingest_seq` show whether a file is wholly inside or
-outside the owned ranges. Only a file that straddles, that lacks those figures, or that would count and has deletes is
-opened, and only that column of it is read.
+For most files, manifests are enough: the bounds and null counts of `_ingest_seq` show whether a file is wholly inside
+or outside of the owned ranges. A file is opened only if it is partly inside, lacks these statistics, or has deletes and
+rows to count, and then only that column is read.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ _BATCH_ROWS = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
-class _Tally:
+class _RowCounts:
     unnumbered: int
     foreign: int
     foreign_from: Seq | None = None
 
-    def __add__(self, other: _Tally) -> _Tally:
+    def __add__(self, other: _RowCounts) -> _RowCounts:
         lowest = min((n for n in (self.foreign_from, other.foreign_from) if n is not None), default=None)
-        return _Tally(self.unnumbered + other.unnumbered, self.foreign + other.foreign, lowest)
+        return _RowCounts(self.unnumbered + other.unnumbered, self.foreign + other.foreign, lowest)
 
 
-_NONE = _Tally(0, 0)
+_NONE = _RowCounts(0, 0)
 
 
 def count_foreign_rows(
     table: Table, owned: Sequence[SeqRange], is_trusted: Callable[[SnapshotId, int], bool], last: int
 ) -> TableCounts | None:
-    """At main's current snapshot; None if equality deletes hide what is left of a file that would count. `owned` is
+    """The counts of main's current snapshot; None if equality deletes apply to a file with rows to count. `owned` is
     sorted and disjoint. `is_trusted` says of a file, by its snapshot and highest sequence number, whether it has each
     sequence number once, and none that another file has. `last` is the counter: later blocks are above it."""
     snapshot, now = table.current_snapshot(), datetime.now(UTC)
@@ -92,7 +92,7 @@ class _Counter:
         self._deletes = deletes
         self._numbered_since = int(table.properties.get(NUMBERED_SINCE_PROPERTY, "-1"))
 
-    def count(self, entry: ManifestEntry) -> _Tally:
+    def count(self, entry: ManifestEntry) -> _RowCounts:
         known = self._from_metrics(entry)
         if known == _NONE:
             return known
@@ -131,23 +131,23 @@ class _Counter:
         suspect = entry.snapshot_id is None or not is_trusted(SnapshotId(entry.snapshot_id), hi)
         return NumberedFile(index, lo, hi, file.record_count - nulls, suspect)
 
-    def _from_metrics(self, entry: ManifestEntry) -> _Tally | None:
+    def _from_metrics(self, entry: ManifestEntry) -> _RowCounts | None:
         """Before deletes; None if the file must be read."""
         file, field_id = entry.data_file, self._field_id
         if field_id is None or self._lacks_the_column(entry):
-            return _Tally(file.record_count, 0)
+            return _RowCounts(file.record_count, 0)
         if (nulls := null_numbers(file, field_id)) is None:
             return None
         if nulls >= file.record_count:
-            return _Tally(file.record_count, 0)
+            return _RowCounts(file.record_count, 0)
         if (bounds := number_bounds(file, field_id)) is None:
             return None
         lo, hi = bounds
         if self._owned.contain_all(lo, hi):
-            return _Tally(nulls, 0)
-        # Of a file with numbers on both sides of the counter, only its rows tell the lowest number above the counter.
+            return _RowCounts(nulls, 0)
+        # If the file has numbers on both sides of the counter, the lowest above it must be read from its rows.
         if self._owned.contain_none(lo, hi) and not lo <= self._last < hi:
-            return _Tally(nulls, file.record_count - nulls, Seq(lo) if lo > self._last else None)
+            return _RowCounts(nulls, file.record_count - nulls, Seq(lo) if lo > self._last else None)
         return None
 
     def _lacks_the_column(self, entry: ManifestEntry) -> bool:
@@ -158,7 +158,7 @@ class _Counter:
         if self._field_id is not None and not deletes and file.file_format == FileFormat.PARQUET:
             yield from self._read_parquet(file)
             return
-        # Without a column of ours yet, any column of the table serves to count the remaining rows.
+        # Without our column yet, any column of the table serves to count the remaining rows.
         field_id = self._table.schema().fields[0].field_id if self._field_id is None else self._field_id
         field = self._table.schema().find_field(field_id)
         optional = NestedField(field_id, field.name, field.field_type, required=False)
@@ -177,12 +177,13 @@ class _Counter:
                 yield batch.column(0)
 
     def _column_in(self, schema: pa.Schema) -> str | None:
-        """By field id; by name only in files without any ids, which were not written by Iceberg."""
+        """The name of our column in the file: by field id, or by name in files without ids, which Iceberg did not
+        write."""
         if ids := {id: f.name for f in schema if (id := field_id(f)) is not None}:
             return None if self._field_id is None else ids.get(self._field_id)
         return SEQ_COLUMN if SEQ_COLUMN in schema.names else None
 
-    def _count_numbers(self, numbers: pa.Array[Any]) -> _Tally:
+    def _count_numbers(self, numbers: pa.Array[Any]) -> _RowCounts:
         present = numbers.drop_null().cast(pa.int64()).to_numpy()
         unowned = present[~self._owned.contain(present)]
-        return _Tally(numbers.null_count, len(unowned), min(unowned[unowned > self._last].tolist(), default=None))
+        return _RowCounts(numbers.null_count, len(unowned), min(unowned[unowned > self._last].tolist(), default=None))

@@ -1,7 +1,7 @@
 """Finds the data files of a table that may have rows between two sequence numbers, with the delete files that apply to
 each. Importing this imports PyIceberg: heavy paths only.
 
-Manifests never change, so the lowest and highest sequence number of each one is remembered: a later search opens only
+Manifests never change, so the lowest and highest sequence number of each one is cached: a later search opens only
 manifests that are new or that may have rows of its range.
 """
 
@@ -20,7 +20,7 @@ from strandline.iceberg.pyiceberg.delete_files import EqualityDeletes, SnapshotD
 from strandline.iceberg.pyiceberg.errors import opening
 from strandline.iceberg.pyiceberg.number_bounds import null_numbers, number_bounds
 
-_COMPACT = "`strandline compact` writes the files anew, without deleted rows."
+_COMPACT = "`strandline compact` rewrites the files, without deleted rows."
 _NO_NUMBERS = (int(SEQ_MAX), 0)
 _ANY = (0, int(SEQ_MAX))
 

@@ -143,7 +143,7 @@ def describe(table: Table) -> TableDescription:
 
 
 def surplus_files(files: int, size: int, target: int) -> int:
-    """An estimate from totals: partitions, each of which needs a file of its own, are not known here."""
+    """An estimate from totals. It ignores partitions, each of which needs its own file."""
     return max(0, files - max(1, -(-size // target)))
 
 

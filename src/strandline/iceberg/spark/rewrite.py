@@ -159,7 +159,7 @@ def check_rows(group: FileGroup, new_files: Sequence[Any], *, read: int, deleted
 
 
 def discard(table: Any, new_files: Sequence[Any]) -> None:
-    """For files that no commit has named."""
+    """Deletes files that no commit has referenced."""
     for file in new_files:
         table.io().deleteFile(file.location())
 
@@ -175,16 +175,16 @@ def commit(
     may_move_tag: Callable[[TableView], bool],
 ) -> None:
     """Replaces the group's files and removes the block's branch, in one commit. Raises `FilesGone` if a file or the
-    branch is gone: whoever gives a block up removes its branch first, so that this pass can never land. A pass of a
-    superseded ledger cannot land either: its sequence numbers belong to the other ledger."""
+    branch is gone: a process that abandons a block removes its branch first, so that this pass can never land. A pass
+    of a superseded ledger cannot land either: its sequence numbers belong to the other ledger."""
 
     def attempt() -> None:
         change = tables.change(group.name)
         view = tables.view_of(change.table)  # the metadata that the commit replaces, or fails
         if view.published_as(wap) is not None:
-            return  # it had landed, and only its answer was lost
+            return  # it has landed, and its answer was lost
         if branch not in view.refs:
-            raise FilesGone(f"branch {branch} was removed: the block was given up")
+            raise FilesGone(f"branch {branch} was removed: the block was abandoned")
         check_epoch(view, epoch)
         settle = may_move_tag(view)
         try:
