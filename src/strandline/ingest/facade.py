@@ -185,12 +185,7 @@ class Ingestion:
         """A batch of received bodies: its id alone decides whether it is a repeat."""
         return self.append(dataset, df, batch_id, same_content=False, received=True, last_check=last_check)
 
-    def ingest(
-        self,
-        dataset: str,
-        paths: Sequence[Path],
-        options: Options,
-    ) -> list[FileOutcome]:
+    def ingest(self, dataset: str, paths: Sequence[Path], options: Options) -> list[FileOutcome]:
         """Settles the blocks of dead writers first, if Spark has to start at all."""
         from strandline.ingest.ingest_files import ingest_files
 

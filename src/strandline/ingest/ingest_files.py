@@ -98,11 +98,7 @@ class _Batch:
 
 
 def ingest_files(
-    context: Callable[[], IngestContext],
-    ledger: Ledger,
-    dataset: Dataset,
-    paths: Sequence[Path],
-    options: Options,
+    context: Callable[[], IngestContext], ledger: Ledger, dataset: Dataset, paths: Sequence[Path], options: Options
 ) -> list[FileOutcome]:
     """The outcome of each file or batch, in the order given: one that fails does not stop the others.
 
@@ -141,8 +137,7 @@ def _check_unchanged(batch: _Batch) -> None:
     """Raises InputError if a file has changed: its rows must be those whose bytes were hashed for the batch id."""
     if _stamps(batch.paths) != batch.stamps:
         raise InputError(
-            f"{batch.paths[0]} changed while it was read",
-            hint="Ingest a file when nobody writes to it any more.",
+            f"{batch.paths[0]} changed while it was read", hint="Ingest a file when nobody writes to it any more."
         )
 
 

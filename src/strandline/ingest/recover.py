@@ -12,17 +12,7 @@ from strandline.core.block_branches import parse_branch
 from strandline.core.calling_off import check_not_called_off
 from strandline.core.errors import BlockHeld, BlockLost, ResyncNeeded, StrandlineError, TableRolledBack
 from strandline.core.records.audit_events import Event
-from strandline.core.types import (
-    SEQ_COLUMN,
-    BlockKind,
-    Dataset,
-    Published,
-    Reserved,
-    Seq,
-    SeqRange,
-    SnapshotId,
-    Staged,
-)
+from strandline.core.types import SEQ_COLUMN, BlockKind, Dataset, Published, Reserved, Seq, SeqRange, SnapshotId, Staged
 from strandline.iceberg.metadata.block_plans import Abandon, RollForward, SettlePublished, plan_recovery
 from strandline.iceberg.metadata.table_metadata import TableView, WapId
 from strandline.iceberg.spark.java_errors import explain

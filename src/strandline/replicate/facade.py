@@ -60,14 +60,7 @@ def _source_key(site: Site) -> _SourceKey:
 class Replication:
     """`lake.replication`."""
 
-    def __init__(
-        self,
-        lake_id: str,
-        config: LakeConfig,
-        ledger: Ledger,
-        witness: Witness,
-        parts: SiteParts,
-    ) -> None:
+    def __init__(self, lake_id: str, config: LakeConfig, ledger: Ledger, witness: Witness, parts: SiteParts) -> None:
         self._lake_id = lake_id
         self._config = config
         self._ledger = ledger

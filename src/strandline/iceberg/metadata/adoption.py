@@ -18,11 +18,7 @@ from strandline.iceberg.metadata.table_metadata import (
 
 
 def own_properties(lake_id: str, epoch: int, deliver_by: Sequence[str]) -> dict[str, str]:
-    return {
-        LAKE_PROPERTY: lake_id,
-        EPOCH_PROPERTY: str(epoch),
-        DELIVER_BY_PROPERTY: json.dumps(list(deliver_by)),
-    }
+    return {LAKE_PROPERTY: lake_id, EPOCH_PROPERTY: str(epoch), DELIVER_BY_PROPERTY: json.dumps(list(deliver_by))}
 
 
 def adopting_properties(

@@ -106,13 +106,7 @@ RecoveryPlan = RollForward | SettlePublished | Abandon
 
 
 def plan_recovery(
-    view: TableView,
-    branch: str,
-    wap: WapId,
-    *,
-    branch_complete: bool,
-    rows_in_main: int,
-    passed: Seq | None = None,
+    view: TableView, branch: str, wap: WapId, *, branch_complete: bool, rows_in_main: int, passed: Seq | None = None
 ) -> RecoveryPlan:
     """Checks the branch first, then main; rows in neither were never acknowledged. `passed` is the highest watermark of
     the sinks and followers: they would never get rows that appear at or below it."""

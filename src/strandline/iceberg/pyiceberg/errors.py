@@ -55,8 +55,7 @@ def explained(what: str) -> Iterator[None]:
         raise NoSuchDataset(f"there is no table {what}", hint="`strandline dataset list` shows the datasets.") from e
     except NotImplementedError as e:
         raise TableUnfit(
-            f"{what} has a format version that PyIceberg can read but not change",
-            hint="Change it with Spark SQL.",
+            f"{what} has a format version that PyIceberg can read but not change", hint="Change it with Spark SQL."
         ) from e
     except (UnauthorizedError, ForbiddenError) as e:
         raise StorageError(f"{what}: the catalog refuses it: {_briefly(e)}", hint=DENIED_HINT) from e

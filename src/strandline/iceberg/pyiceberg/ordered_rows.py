@@ -89,8 +89,7 @@ def plan_tasks(table: Table, lo: int, hi: int) -> list[FileScanTask]:
         if "equality" not in str(e):
             raise
         raise TableUnfit(
-            f"{'.'.join(table.name())} has equality deletes, which only Spark can read",
-            hint=_COMPACT,
+            f"{'.'.join(table.name())} has equality deletes, which only Spark can read", hint=_COMPACT
         ) from e
 
 

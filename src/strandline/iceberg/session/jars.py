@@ -51,10 +51,7 @@ ICEBERG = Jar(
     "3123c3798af642dd537230923548e013ef41cc28b6626e5225808cf5670a0f82",
 )
 SQLITE = Jar(
-    "org.xerial",
-    "sqlite-jdbc",
-    "3.53.4.0",
-    "bcb1f51e36f940867e83342f9efbf5968ac44a6bef4d397bb4af7b17b45cd2fb",
+    "org.xerial", "sqlite-jdbc", "3.53.4.0", "bcb1f51e36f940867e83342f9efbf5968ac44a6bef4d397bb4af7b17b45cd2fb"
 )
 AWS = Jar(
     "org.apache.iceberg",

@@ -41,10 +41,7 @@ def _earlier(tables: SparkTables, name: str, view: TableView) -> Iterator[Links]
 
 
 def move(
-    tables: SparkTables,
-    name: str,
-    memory: Memory,
-    on_verdict: Callable[[Verdict], None] = lambda verdict: None,
+    tables: SparkTables, name: str, memory: Memory, on_verdict: Callable[[Verdict], None] = lambda verdict: None
 ) -> Anchor | None:
     """Puts the tag on main, unless main was rolled back; returns the tag's position. `on_verdict` is called before the
     commit, and may raise to prevent it."""

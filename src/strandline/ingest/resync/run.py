@@ -21,14 +21,7 @@ from strandline.core.calling_off import check_not_called_off
 from strandline.core.errors import NoSuchDataset, ResyncNeeded
 from strandline.core.records.audit_events import Event
 from strandline.core.retry import RetryPolicy
-from strandline.core.types import (
-    BlockKind,
-    Dataset,
-    History,
-    Reserved,
-    Seq,
-    SeqRange,
-)
+from strandline.core.types import BlockKind, Dataset, History, Reserved, Seq, SeqRange
 from strandline.iceberg.metadata.dataset_identity import DatasetIdentity
 from strandline.iceberg.metadata.table_metadata import (
     ADOPTED_PROPERTY,

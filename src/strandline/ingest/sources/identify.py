@@ -23,11 +23,7 @@ Compression = Literal["none", "gz", "zst"]
 COMPRESSIONS: dict[str, Compression] = {"": "none", ".gz": "gz", ".zst": "zst"}
 _FORMAT_NAMES = ("jsonl", "csv", "parquet")
 
-_MAGIC = {
-    "gzip": b"\x1f\x8b",
-    "zstd": b"\x28\xb5\x2f\xfd",
-    "Parquet": b"PAR1",
-}
+_MAGIC = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd", "Parquet": b"PAR1"}
 
 
 @dataclass(frozen=True)

@@ -39,10 +39,7 @@ _BASE64 = r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
 
 
 def convert_fitting(
-    arrays: Sequence[Array],
-    fields: Sequence[t.StructField],
-    converts: Sequence[Convert],
-    unfit: Mask | None = None,
+    arrays: Sequence[Array], fields: Sequence[t.StructField], converts: Sequence[Convert], unfit: Mask | None = None
 ) -> tuple[list[Array], Mask | None]:
     """The converted columns of those rows in which every value fits, and which rows these are (None: all). Rows that
     are known to be `unfit` are left out.

@@ -15,15 +15,7 @@ from strandline.iceberg.metadata.identifier import quoted
 from strandline.iceberg.metadata.table_metadata import TableView
 from strandline.iceberg.spark.row_text import line
 from strandline.ingest.sources import delimited, jsonl, parquet
-from strandline.ingest.sources.blocks import (
-    COUNT_SCHEMA,
-    LINE,
-    RAW,
-    RAW_CHARS_MAX,
-    REJECT,
-    count_rows,
-    result_schema,
-)
+from strandline.ingest.sources.blocks import COUNT_SCHEMA, LINE, RAW, RAW_CHARS_MAX, REJECT, count_rows, result_schema
 from strandline.ingest.sources.columns import arrow_type
 from strandline.ingest.sources.failures import TaskFailure, translate
 from strandline.ingest.sources.identify import SourceFile, unreadable

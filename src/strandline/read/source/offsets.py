@@ -43,9 +43,7 @@ def from_json(found: Mapping[str, Any], *, lake: str, dataset: DatasetUuid, name
     """Raises TokenError for an offset of another dataset, or of a newer program."""
     version, begin, after = found.get("version"), found.get("begin"), found.get("after")
     if not isinstance(version, int) or not _is_number(begin) or not _is_number(after):
-        raise TokenError(
-            "the checkpoint has offsets of another source", hint="Each query has a checkpoint of its own."
-        )
+        raise TokenError("the checkpoint has offsets of another source", hint="Each query has a checkpoint of its own.")
     if version > VERSION:
         raise TokenError(
             f"the checkpoint has offsets of version {version}, this program knows up to {VERSION}",

@@ -2,8 +2,8 @@
 streams that would take too much memory.
 
 A few bytes of Arrow can expand to very many: compressed buffers, dictionaries, run-end encoding, views, null columns,
-structs without fields. The metadata of a batch tells how much memory it will take (`arrow_layout`, `arrow_cost`). The
-reader adds that up before it reads the batch.
+structs without fields. The reader computes from a batch's metadata how much memory it will take (`arrow_layout`,
+`arrow_cost`), before it reads the batch.
 
 Strandline's senders use none of these. Clients compress with Content-Encoding, which is bounded.
 """
@@ -31,7 +31,7 @@ from strandline.receive.body.decompress import TooLarge
 
 pc: Any = pyarrow.compute
 
-_NO_ROOM = "Use plain types, and Content-Encoding to compress."
+_PLAIN_HINT = "Use plain types, and Content-Encoding to compress."
 _SCHEMA_TEXT_BYTES_MAX = 1 << 20
 _FIELDS_TOO_MANY = 64  # so many fields beyond the limit are still read, so that the error can name them
 _SLICE_ROWS = 65_536  # converted at a time, where the conversion takes more memory than its result
@@ -62,16 +62,16 @@ def _batches(
     for frame in found:
         message = Message(frame.metadata)
         if message.kind != RECORD_BATCH:
-            raise BadRow(None, f"an Arrow {message.kind_name} is not taken. {_NO_ROOM}")
+            raise BadRow(None, f"an Arrow {message.kind_name} is not accepted. {_PLAIN_HINT}")
         if message.is_compressed:
-            raise BadRow(None, f"compressed Arrow buffers are not taken. {_NO_ROOM}")
+            raise BadRow(None, f"compressed Arrow buffers are not accepted. {_PLAIN_HINT}")
         cost += cost_of(message, schema, columns)
         if cost.size > bytes_max or cost.made > made_bytes_max:
             raise TooLarge(bytes_max, f"{plural(rows + message.rows, 'row', 'takes')} more bytes than that")
         if message.rows == 0:
             continue
         batch = pa.ipc.read_record_batch(_message(data, frame), schema)
-        batch.validate(full=True)  # offsets and texts come from clients, and nothing else checks them
+        batch.validate(full=True)  # offsets and texts come from clients, and are checked only here
         yield _fit_batch(batch, columns, fits, rows)
         rows += batch.num_rows
 
@@ -92,7 +92,7 @@ def _fit_schema(given: pa.Schema, columns: Sequence[Column]) -> dict[str, bool]:
                 None, f'column "{field.name}" is Strandline\'s own' if own else f'unknown column "{field.name}"'
             )
         if given.names.count(field.name) > 1:
-            raise BadRow(None, f'column "{field.name}" is there twice')
+            raise BadRow(None, f'column "{field.name}" occurs twice')
         if (why := _unfit(field.type, column.type, field.name)) is not None:
             raise BadRow(None, why)
     for column in columns:
@@ -116,7 +116,7 @@ def _unfit(given: Any, kind: ColumnType, path: str) -> str | None:
             if t.is_struct(given):
                 return _unfit_struct(given, fields, path)
         case Primitive(name):
-            if _TAKES[name.partition("(")[0].partition("[")[0]](given):
+            if _ACCEPTS[name.partition("(")[0].partition("[")[0]](given):
                 return None
     return f'column "{path}": {given} cannot become {arrow_type(kind)}'
 
@@ -141,7 +141,7 @@ def _is_bytes(kind: Any) -> bool:
     return t.is_binary(kind) or t.is_large_binary(kind) or (t.is_fixed_size_binary(kind) and kind.byte_width > 0)
 
 
-_TAKES: dict[str, Callable[[Any], bool]] = {
+_ACCEPTS: dict[str, Callable[[Any], bool]] = {
     "boolean": t.is_boolean,
     "int": t.is_integer,
     "long": t.is_integer,
@@ -161,11 +161,11 @@ _TAKES: dict[str, Callable[[Any], bool]] = {
 
 
 def _fit_batch(
-    batch: pa.RecordBatch, columns: tuple[Column, ...], there: dict[str, bool], before: int
+    batch: pa.RecordBatch, columns: tuple[Column, ...], is_given: dict[str, bool], before: int
 ) -> pa.RecordBatch:
     arrays: list[Array] = []
     for column in columns:
-        if not there[column.name]:
+        if not is_given[column.name]:
             arrays.append(pa.nulls(batch.num_rows, arrow_type(column.type)))
             continue
         try:
@@ -227,7 +227,7 @@ def _narrowed(array: Array, wanted: Any) -> Array:
     for part, given in zip(_slices(narrow), _slices(array), strict=True):
         same = pc.or_(pc.equal(part.cast(pa.float64()), given), pc.is_nan(given))
         if pc.all(same).as_py() is False:
-            raise pa.ArrowInvalid("a double that a float cannot hold")
+            raise pa.ArrowInvalid("a double that a float cannot store")
     return narrow
 
 

@@ -20,16 +20,7 @@ from strandline.core import failpoints
 from strandline.core.block_branches import BlockBranch
 from strandline.core.errors import BlockLost, FailedError, StrandlineError
 from strandline.core.text.wording import plural
-from strandline.core.types import (
-    SEQ_COLUMN,
-    Dataset,
-    ItemKind,
-    Published,
-    Reserved,
-    SeqRange,
-    SnapshotId,
-    Staged,
-)
+from strandline.core.types import SEQ_COLUMN, Dataset, ItemKind, Published, Reserved, SeqRange, SnapshotId, Staged
 from strandline.iceberg.metadata.identifier import in_spark
 from strandline.iceberg.metadata.table_metadata import TableView
 from strandline.iceberg.spark.number_bounds import NewFile

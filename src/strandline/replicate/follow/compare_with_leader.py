@@ -132,8 +132,7 @@ def _hashed(df: DataFrame, columns: Sequence[tuple[str, str]], name: str) -> Dat
     fields: dict[str, T.StructField] = {f.name: f for f in df.schema.fields}
     values: list[Column] = [
         F.when(
-            F.col(quoted(own)).isNotNull(),
-            F.struct(F.lit(shared), hashable(F.col(quoted(own)), fields[own].dataType)),
+            F.col(quoted(own)).isNotNull(), F.struct(F.lit(shared), hashable(F.col(quoted(own)), fields[own].dataType))
         )
         for own, shared in sorted(columns, key=lambda c: c[1])
     ]

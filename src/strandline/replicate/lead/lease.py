@@ -22,13 +22,7 @@ from strandline.ledger import audit
 from strandline.ledger.engine import Ledger
 from strandline.ledger.replicate import members, sites
 from strandline.ledger.replicate.sites import Site
-from strandline.replicate.arbiter.arbiter import (
-    Arbiter,
-    PutLanded,
-    PutRefused,
-    PutUnknown,
-    VersionedRecord,
-)
+from strandline.replicate.arbiter.arbiter import Arbiter, PutLanded, PutRefused, PutUnknown, VersionedRecord
 from strandline.replicate.lead.lease_plan import Contradicts, LeadingSite, Members, Replaced, renewed
 from strandline.replicate.site_name import site_name
 
