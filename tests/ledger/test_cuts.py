@@ -6,7 +6,7 @@ import pytest
 import sqlalchemy as sa
 
 from strandline.core import failpoints
-from strandline.core.errors import ResyncNeeded, TermPassed, WatermarkMoved
+from strandline.core.errors import BlockLost, ResyncNeeded, TermPassed, WatermarkMoved
 from strandline.core.records.audit_events import Event
 from strandline.core.sites.takeover_cuts import NumberedCut
 from strandline.core.types import Abandoned, BlockId, Reserved, Seq, SnapshotId, Staged
@@ -175,6 +175,10 @@ def test_who_lost_a_cut_cannot_settle_it(cut_off: Bench) -> None:
     held, at = take(cut_off, CUT), open_cut(cut_off).at
     assert following.release_item(cut_off.ledger, held)
     again = take(cut_off, CUT)
+    with cut_off.ledger.read() as connection, pytest.raises(BlockLost):
+        cuts.check_held(connection, held)
+    with cut_off.ledger.read() as connection:
+        cuts.check_held(connection, again)
     assert not settle(cut_off, held, at) and sealed(cut_off) == 20
     assert settle(cut_off, again, at)
 

@@ -37,7 +37,16 @@ from strandline.core.types import (
 from strandline.ledger import audit
 from strandline.ledger.deliver import lanes, sinks
 from strandline.ledger.ingest import blocks, datasets, purge_items, sequence
-from strandline.ledger.replicate import cuts, following, offers, promotion_claims, promotion_failures, promotions, sites
+from strandline.ledger.replicate import (
+    cuts,
+    following,
+    found_epochs,
+    offers,
+    promotion_claims,
+    promotion_failures,
+    promotions,
+    sites,
+)
 from strandline.ledger.replicate.cuts import PreparedCut
 from strandline.ledger.replicate.promotions import Lack, Led
 from strandline.ledger.witness import WitnessRecord
@@ -212,6 +221,52 @@ def test_a_purge_is_given_up_only_when_whoever_carries_it_out_is_fenced_off(behi
     assert bench.ledger.query(sequence.read).epoch == 2, "the new leader publishes with the epoch of its tables"
     with pytest.raises(BlockLost, match="another process has purge 21, or it was given up"):
         record_purge(bench, held)
+
+
+def test_a_site_leads_in_a_higher_epoch_than_any_that_a_paused_process_can_raise(follower: Bench) -> None:
+    """It has read the ledger's epoch, and raises that of a table by one whenever it goes on (docs/adr/0089)."""
+    follower.ledger.change(sites.take_number, 2)
+    claimed(follower)
+    before = follower.ledger.query(sequence.read).epoch
+    assert lead(follower).given_up == () and fences(follower) == {}
+    assert follower.ledger.query(sequence.read).epoch == before + 1
+
+
+def test_a_paused_promotion_raises_no_epoch_once_another_process_has_led_or_ended_it(behind_its_leader: Bench) -> None:
+    bench = claimed(behind_its_leader)
+    claim = claim_of(bench)
+    with bench.ledger.read() as connection:
+        promotion_claims.check_claimed(connection, TERM, of=claim)
+    promotion_claims.end(bench.ledger, bench.witness, "a person has chosen another site", of=claim)
+    claimed(bench)  # alone, it takes the same term
+    with bench.ledger.read() as connection, pytest.raises(WatermarkMoved, match="ended or finished"):
+        promotion_claims.check_claimed(connection, TERM, of=claim)
+    lead(bench)
+    with bench.ledger.read() as connection, pytest.raises(WatermarkMoved, match="ended or finished"):
+        promotion_claims.check_claimed(connection, TERM, of=claim_of(bench))
+
+
+def test_a_follower_records_an_epoch_that_nobody_recorded_and_a_leader_does_not(behind_its_leader: Bench) -> None:
+    bench = behind_its_leader
+    before = bench.ledger.query(sequence.read)
+    with bench.ledger.write() as connection:
+        found_epochs.record(connection, bench.witness, bench.dataset, before.epoch)
+    assert bench.ledger.query(sequence.read) == before
+    with bench.ledger.write() as connection:
+        found_epochs.record(connection, bench.witness, bench.dataset, before.epoch + 1)
+    assert bench.ledger.query(sequence.read) == replace(before, epoch=before.epoch + 2)
+    lead(claimed(bench))
+    last = bench.ledger.query(sequence.read)
+    with bench.ledger.write() as connection:
+        found_epochs.record(connection, bench.witness, bench.dataset, last.epoch + 1)
+    assert bench.ledger.query(sequence.read) == last
+
+
+def test_a_follower_behind_its_witness_records_no_epoch_another_ledger_may_have_raised_it(follower: Bench) -> None:
+    found = follower.ledger.query(sequence.read)
+    follower.witness.raise_to(found.last + 1, expected=found.last)
+    with pytest.raises(ResyncNeeded), follower.ledger.write() as connection:
+        found_epochs.record(connection, follower.witness, follower.dataset, found.epoch + 1)
 
 
 def test_followers_delete_what_a_purge_that_was_given_up_has_deleted_already(behind_its_leader: Bench) -> None:

@@ -4,7 +4,7 @@ published becomes `reserved` and is applied again; none waits for a person, and 
 
 from __future__ import annotations
 
-from strandline.core.errors import BlockLost
+from strandline.core.errors import BlockLost, Superseded
 from strandline.core.text.whole_number import whole_number
 from strandline.core.types import Dataset, Published, Reserved, SnapshotId, Staged
 from strandline.iceberg.metadata.block_plans import AlreadyPublished
@@ -13,19 +13,25 @@ from strandline.iceberg.spark import publish
 from strandline.ingest.context import IngestContext
 from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import blocks
-from strandline.ledger.replicate import following
+from strandline.ledger.replicate import cuts, following, found_epochs
 from strandline.read import rollback
 
 
 def publish_offered(work: IngestContext, dataset: Dataset, staged: Staged) -> Published | Reserved:
     """Publishes the block. Returns it as `Reserved` if it has to be applied again. Raises BlockLost if another process
-    has it, and Superseded if the ledger was found behind its witness since then: the fence has the epoch."""
+    has it, and Superseded if a cut abandons it, or if the ledger was found behind its witness since then: the fence has
+    the epoch."""
     memory = work.ledger.query(rollback.recall, dataset)
     may_move_tag = rollback.may_move_tag(work.ledger, work.tables, dataset, memory)
-    outcome = publish.publish_offered(
-        work.tables, dataset.name, staged.branch, staged.snapshot, work.wap(staged.head),
-        epoch=following.epoch_of(staged.fence), may_move_tag=may_move_tag,
-    )  # fmt: skip
+    try:
+        outcome = publish.publish_offered(
+            work.tables, dataset.name, staged.branch, staged.snapshot, work.wap(staged.head),
+            epoch=following.epoch_of(staged.fence), may_move_tag=may_move_tag,
+        )  # fmt: skip
+    except Superseded:
+        if (again := _apply_in_the_tables_epoch(work, dataset, staged)) is None:
+            raise
+        return again
     match outcome:
         case AlreadyPublished(snapshot, at):
             count = _count_rows(work, dataset, staged, snapshot)
@@ -40,6 +46,18 @@ def publish_offered(work: IngestContext, dataset: Dataset, staged: Staged) -> Pu
                 raise _lost(staged)
             return again
     raise TypeError(f"not an outcome: {outcome}")
+
+
+def _apply_in_the_tables_epoch(work: IngestContext, dataset: Dataset, staged: Staged) -> Reserved | None:
+    """Records the table's epoch, if a cut or a promotion raised it and never recorded it, and puts the block back. None
+    if another process has the block, or a cut abandons it."""
+    found = work.tables.view(dataset.name).epoch
+    with work.ledger.write() as connection:
+        if any(cut.at.cuts_out(staged.head) for cut in cuts.open_cuts(connection, dataset.id)):
+            return None
+        # Also at a site that claims a term: its promotion publishes what is staged.
+        found_epochs.record(connection, work.witness, dataset, found)
+    return following.apply_again(work.ledger, staged)
 
 
 def commit_offered(

@@ -25,6 +25,7 @@ class Event(StrEnum):
     ROWS_SET_ASIDE = "follow.rows_set_aside"  # acknowledged here, and not at the leader: written to files
     FOLLOWER_BEHIND = "follow.behind"  # the follower's ledger was restored or made anew
     FOLLOWER_CAUGHT_UP = "follow.caught_up"  # it knows again what it had, and has its seal back
+    EPOCH_FOUND = "follow.epoch_found"  # a table's is above the ledger's: a cut or a promotion there was not finished
     DATASET_LEFT = "follow.dataset_left"  # the leader that took over has never heard of it
     FOLLOWING_BEGUN = "follow.begun"
     PURGE_CARRIED_OVER = "follow.purged"

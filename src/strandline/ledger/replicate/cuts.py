@@ -14,7 +14,7 @@ from datetime import datetime
 import sqlalchemy as sa
 
 from strandline.core import failpoints
-from strandline.core.errors import LedgerUnreadable, WatermarkMoved
+from strandline.core.errors import BlockLost, LedgerUnreadable, WatermarkMoved
 from strandline.core.records.audit_events import Event
 from strandline.core.sites.replication import FIRST_TERM, TakeoverCut
 from strandline.core.sites.takeover_cuts import REASON_PREFIX, NumberedCut
@@ -178,15 +178,25 @@ def settle(ledger: Ledger, witness: Witness, of: Dataset, held: Reserved, at: Nu
     failpoints.hit("cut.before_settle")
     with ledger.write() as connection:
         sequence.lock(connection)
-        current = blocks.get(connection, held.head.id)
-        if not isinstance(current, Reserved) or current.fence != held.fence:
+        if not _is_held(connection, held):
             return False
-        epoch = settle_prepared(connection, [PreparedCut(of, current, at, epoch)])
+        epoch = settle_prepared(connection, [PreparedCut(of, held, at, epoch)])
         # A number, so that a ledger that is restored from before is behind its witness.
         taken, _ = sequence.take(connection, witness, 1, step="cut")
         sequence.move(connection, last=taken.hi, epoch=epoch)
     failpoints.hit("cut.after_settle")
     return True
+
+
+def check_held(connection: sa.Connection, held: Reserved) -> None:
+    """Raises BlockLost if the cut is no longer the caller's."""
+    if not _is_held(connection, held):
+        raise BlockLost(f"another process has taken cut {held.head.rows.lo}, and settles it")
+
+
+def _is_held(connection: sa.Connection, held: Reserved) -> bool:
+    current = blocks.get(connection, held.head.id)
+    return isinstance(current, Reserved) and current.fence == held.fence
 
 
 def settle_in(connection: sa.Connection, of: Dataset, cut: Reserved, at: NumberedCut) -> None:

@@ -66,6 +66,16 @@ def claim(ledger: Ledger, term: int, *, of: str | None) -> None:
     failpoints.hit("promote.after_claim")
 
 
+def check_claimed(connection: sa.Connection, term: int, *, of: str | None) -> None:
+    """Raises `WatermarkMoved` if the promotion of the claim `of` does not claim the term any more: another process has
+    ended it, or has finished it."""
+    if sites.get(connection).claimed_term != term or not _is_under_way(connection, of):
+        raise WatermarkMoved(
+            f"another process has ended or finished the promotion to term {term} meanwhile",
+            hint="See `strandline replication status`.",
+        )
+
+
 def end(ledger: Ledger, witness: Witness, why: str, *, of: str | None) -> None:
     """The site follows as before: a promotion changes nothing before it leads, but for the witness, if it died between
     that and its transaction, and another site took over by force. Nothing if the promotion of the claim `of` was ended

@@ -233,7 +233,8 @@ def lead(
         _check_fenced(connection, counter.epoch, prepared, fenced)
         # Before recorded cuts are settled: what lies above the seal is what other sites may have otherwise.
         above = {d.id: blocks.sealed(connection, d.id) or Seq(0) for d in known}
-        epoch = max(cuts.settle_prepared(connection, prepared), *fenced.values(), 0)
+        # Above the ledger's in any case: a process that stood still may raise a table that much (docs/adr/0089).
+        epoch = max(cuts.settle_prepared(connection, prepared), *fenced.values(), counter.epoch + 1)
         first = int(numbers_of(term).lo)
         made, given_up, aside, begun = [], [], [], []
         for n, d in enumerate(known):

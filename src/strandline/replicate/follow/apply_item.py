@@ -28,7 +28,8 @@ from strandline.iceberg.spark.stage import write_rows
 from strandline.ingest.digest import ObservedDigest
 from strandline.ingest.settle_offered import commit_offered, publish_offered
 from strandline.ingest.stage import stage_rows
-from strandline.ledger.replicate import following
+from strandline.ledger.engine import utc_now
+from strandline.ledger.replicate import following, found_epochs, sites
 from strandline.ledger.replicate.following import Followed, OpenItem
 from strandline.read.settled_view import check_table
 from strandline.replicate.follow.apply_plan import above_floor, plan_fetch
@@ -73,14 +74,16 @@ def _apply_reserved(
     failpoints.hit("follow.after_take")
     try:
         with work.renewed(block):
-            if block.head.item is ItemKind.PURGE:
-                carry_out_purge(context, dataset, block, item.ranges)
-                return following.settle_without_rows(work.ledger, work.witness, block, row_count=0)
             if (cut := item.numbered_cut) is not None:
                 done = carry_out_cut(work, dataset, block, cut, behind_upto=followed.witnessed)
                 if not done:
                     following.release_item(work.ledger, block)
                 return done
+            if not _has_the_epoch(context, dataset, block):
+                return Reserved(block.head, block.fence, utc_now())
+            if block.head.item is ItemKind.PURGE:
+                carry_out_purge(context, dataset, block, item.ranges)
+                return following.settle_without_rows(work.ledger, work.witness, block, row_count=0)
             take_bodies(work.ledger, work.receipts, context.source, dataset, block)
             return _apply_segment(context, followed, block, item)
     except BlockLost:
@@ -96,7 +99,6 @@ def _apply_segment(
 ) -> bool | Published | Reserved:
     dataset, work, tables = followed.dataset, context.work, context.work.tables
     view = check_table(work.ledger, tables, work.lake, dataset)
-    _raise_epoch(context, dataset, view, block)
     if (wanted := above_floor(block.head.rows, view.floor)) is None:
         return _settle_without_rows(context, dataset, block)
     with context.source.content(tables, dataset.uuid, wanted) as content:
@@ -116,10 +118,22 @@ def _apply_segment(
     return commit_offered(work, dataset, block, snapshot)
 
 
-def _raise_epoch(context: FollowContext, dataset: Dataset, view: TableView, block: Reserved) -> None:
-    """Raises the table's epoch if it could not be read when the ledger was found behind its witness."""
-    if view.epoch < (epoch := following.epoch_of(block.fence)):
-        context.work.tables.raise_epoch(dataset.name, epoch)
+def _has_the_epoch(context: FollowContext, dataset: Dataset, block: Reserved) -> bool:
+    """Raises the table's epoch to the fence's: it may not have been readable when the ledger was found behind its
+    witness. False if it is above, because a cut or a promotion raised it and never recorded it: then the ledger records
+    it, and the block is released, so that it is taken again with a fence of a higher epoch."""
+    work, epoch = context.work, following.epoch_of(block.fence)
+    found = work.tables.view(dataset.name).epoch
+    if found < epoch:
+        work.tables.raise_epoch(dataset.name, epoch)
+    if found <= epoch:
+        return True
+    with work.ledger.write() as connection:
+        sites.check_may_commit(connection, offered=True)  # a promotion that goes on records it itself
+        found_epochs.record(connection, work.witness, dataset, found)
+    if not following.release_item(work.ledger, block):
+        raise BlockLost(f"{dataset.name}: another process has taken {block.head.rows}")
+    return False
 
 
 def _begin_branch(context: FollowContext, dataset: Dataset, block: Reserved) -> TableView:

@@ -3,22 +3,23 @@ transaction abandons their blocks and settles the cut.
 
 Durable steps, each of which can be repeated:
 
-1. Raise the table's epoch above the ledger's. From then on no process can publish to this table: a publisher has the
-   ledger's epoch, which is lower. So the rows read in step 2 are all that there will be.
+1. Raise the table's epoch above the ledger's (docs/adr/0089). From then on no process can publish to this table: a
+   publisher has the ledger's epoch, which is lower. So the rows read in step 2 are all that there will be.
 2. Write the rows to files, also those on branches of staged blocks; then record the folder in the ledger.
 3. Remove the branches, and delete the rows in one commit.
 4. One transaction: abandon the blocks, settle the cut, record the epoch. If the ledger has that epoch already, another
    process may have published, and everything is repeated.
 
 A process that lost its lease and does not know it can write more files, which are not recorded, and delete rows with
-numbers that are not used again: an item is recorded only above the bound. It cannot settle the cut: its fence is lower.
+numbers that are not used again: an item is recorded only above the bound. It cannot settle the cut, nor raise the
+epoch: its fence is lower.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import reduce
+from functools import partial, reduce
 
 from pyspark.sql import DataFrame
 
@@ -32,6 +33,7 @@ from strandline.iceberg.metadata.table_metadata import TableView
 from strandline.iceberg.spark.java_errors import explaining
 from strandline.iceberg.spark.row_delete import delete
 from strandline.ingest.context import IngestContext
+from strandline.ledger.engine import Connection
 from strandline.ledger.ingest import sequence
 from strandline.ledger.replicate import cuts
 from strandline.ledger.replicate.cuts import PreparedCut
@@ -49,22 +51,29 @@ def carry_out_cut(
     work: IngestContext, dataset: Dataset, block: Reserved, numbered: NumberedCut, *, behind_upto: Seq | None = None
 ) -> bool:
     """Carries out the cut of `block`, which this process has taken. Returns False if it must wait for lower blocks, or
-    if another process has taken it. `behind_upto`: as in `plan_cut`. Raises WatermarkMoved and ResyncNeeded: then the
-    caller tries again."""
+    if another process has taken it. `behind_upto`: as in `plan_cut`. Raises BlockLost if another process has taken it
+    before anything is changed, and WatermarkMoved and ResyncNeeded: then the caller tries again."""
     plan, _ = _plan(work, dataset, numbered, behind_upto)
     if plan.waits_for:
         return False
-    prepared = prepare_cut(work, dataset, block, numbered, behind_upto=behind_upto)
+    check_own = partial(cuts.check_held, held=block)
+    prepared = prepare_cut(work, dataset, block, numbered, check_own=check_own, behind_upto=behind_upto)
     return cuts.settle(work.ledger, work.witness, dataset, block, numbered, epoch=prepared.epoch)
 
 
 def prepare_cut(
-    work: IngestContext, dataset: Dataset, block: Reserved, numbered: NumberedCut, *, behind_upto: Seq | None = None
+    work: IngestContext,
+    dataset: Dataset,
+    block: Reserved,
+    numbered: NumberedCut,
+    *,
+    check_own: Callable[[Connection], None],
+    behind_upto: Seq | None = None,
 ) -> PreparedCut:
     """All steps before the transaction. A promotion calls it for each recorded cut, without waiting for lower blocks,
-    and settles all of them in its own transaction with `cuts.settle_prepared`."""
+    and settles all of them in its own transaction with `cuts.settle_prepared`. `check_own`: as in `raise_epoch`."""
     check_table(work.ledger, work.tables, work.lake, dataset)
-    epoch = raise_epoch(work, dataset)
+    epoch = raise_epoch(work, dataset, check_own)
     plan, below = _plan(work, dataset, numbered, behind_upto)
     with _condition(work, dataset, plan.rows) as condition:
         written = _set_aside(work, dataset, numbered, plan, below, condition)
@@ -79,12 +88,16 @@ def prepare_cut(
     return PreparedCut(dataset, block, numbered, epoch)
 
 
-def raise_epoch(work: IngestContext, dataset: Dataset) -> int:
+def raise_epoch(work: IngestContext, dataset: Dataset, check_own: Callable[[Connection], None]) -> int:
     """Raises the table's epoch above the ledger's, and returns it. Until the ledger has recorded it, no process can
-    publish to the table or carry out a purge."""
+    publish to the table or carry out a purge. `check_own` raises if the cut, or the promotion, is another process's by
+    now: nobody would record the epoch that this one raises."""
+    found = work.tables.view(dataset.name).epoch
     with work.ledger.write() as connection:
         known = sequence.check(connection, work.witness).epoch
-    epoch = max(known, work.tables.view(dataset.name).epoch) + 1
+        check_own(connection)
+    # What an attempt that died has raised is not raised again: two that go on must come to the same epoch.
+    epoch = max(known + 1, found)
     work.tables.raise_epoch(dataset.name, epoch)
     failpoints.hit("cut.after_epoch")
     return epoch

@@ -41,7 +41,7 @@ from strandline.core.retry import RetryPolicy
 from strandline.core.settings.lake_config import LakeConfig
 from strandline.core.sites.arbiter import LeaderRecord
 from strandline.core.types import BlockId, Dataset, DatasetId, Reserved, Staged
-from strandline.ledger.engine import Ledger
+from strandline.ledger.engine import Connection, Ledger
 from strandline.ledger.ingest import blocks
 from strandline.ledger.replicate import promotion_claims, promotion_failures, promotions
 from strandline.ledger.replicate.cuts import PreparedCut
@@ -211,7 +211,7 @@ class Promotion:
                     promotion_claims.claim(self._ledger, term, of=claim)
                 case Lead(term):
                     on_step(f"becoming the leader of term {term}")
-                    return Promoted(term, _STAGED_MEANWHILE.call(partial(self._lead, term), WatermarkMoved))
+                    return Promoted(term, _STAGED_MEANWHILE.call(partial(self._lead, term, claim), WatermarkMoved))
                 case End(message, hint):
                     promotion_claims.end(self._ledger, self._witness, message, of=claim)
                     raise RefusedError(message, hint=hint)
@@ -321,22 +321,23 @@ class Promotion:
         view = work.tables.view(dataset.name)
         return work.tables.count(dataset.name, staged.head.rows, view.main) > 0
 
-    def _prepare_cuts(self) -> list[PreparedCut]:
+    def _prepare_cuts(self, check_own: Callable[[Connection], None]) -> list[PreparedCut]:
         from strandline.replicate.take_over.carry_out_cut import prepare_cut
 
-        found = self._read_state().cuts
-        prepared = [prepare_cut(self._parts.work, dataset, cut.block, cut.at) for dataset, cut in found]
+        found, work = self._read_state().cuts, self._parts.work
+        prepared = [prepare_cut(work, dataset, cut.block, cut.at, check_own=check_own) for dataset, cut in found]
         failpoints.hit("promote.after_cuts")
         return prepared
 
-    def _fence_purges(self) -> dict[DatasetId, int]:
+    def _fence_purges(self, check_own: Callable[[Connection], None]) -> dict[DatasetId, int]:
         """Raises the epoch of tables whose open purges this promotion gives up, so that a paused process deletes
         nothing later. Returns the epochs."""
         from strandline.replicate.take_over.carry_out_cut import raise_epoch
 
-        return {d.id: raise_epoch(self._parts.work, d) for d in self._read_state().purged}
+        return {d.id: raise_epoch(self._parts.work, d, check_own) for d in self._read_state().purged}
 
-    def _lead(self, term: int) -> Led:
+    def _lead(self, term: int, claim: str | None) -> Led:
+        check_own = partial(promotion_claims.check_claimed, term=term, of=claim)
         lost = self._publish_staged()
-        prepared, fenced = self._prepare_cuts(), self._fence_purges()
+        prepared, fenced = self._prepare_cuts(check_own), self._fence_purges(check_own)
         return promotions.lead(self._ledger, self._witness, term, prepared=prepared, lost=lost, fenced=fenced)
