@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,12 +11,17 @@ from typing import Any, cast
 
 import pytest
 
+from strandline.core.errors import RefusedError, WatermarkMoved
 from strandline.core.settings.follow import FollowSettings
+from strandline.core.sites.replication import SinkDefinition
 from strandline.core.types import DatasetUuid, Seq, ShardId
-from strandline.ledger.replicate import following, sites
+from strandline.ledger.ingest import datasets
+from strandline.ledger.replicate import following, leader_sinks, promotion_claims, promotions, sites
 from strandline.ledger.replicate.followers import Acknowledgement
 from strandline.replicate.follow.context import FollowContext
+from strandline.replicate.follow.follow_datasets import drop_dataset
 from strandline.replicate.follow.follower import Follower
+from strandline.replicate.follow.leader_sinks import LeaderSinks
 from strandline.replicate.source import LeaderAnswer
 from tests.ledger.conftest import LAKE, Bench
 from tests.ledger.test_following import apply, offer, record, segment
@@ -52,8 +57,9 @@ class Site:
 
     def started(self) -> Follower:
         bench = self.bench
+        since = bench.ledger.query(sites.get).changed_at
         context = FollowContext(
-            LAKE, bench.config, bench.ledger, bench.witness, cast(Any, self.leader),
+            LAKE, bench.config, bench.ledger, bench.witness, cast(Any, self.leader), since,
             cast(Any, SimpleNamespace(ingestion=Settled())),
         )  # fmt: skip
         return Follower(context, FollowSettings(), self.checkpoint)
@@ -100,3 +106,43 @@ def test_what_a_follower_tells_is_its_state_and_it_goes_on_as_the_ledger_does(si
     follower.tick()
     assert follower.state.applied_seqno(ShardId(0)) == 20 and follower.state.applied_seqno(ShardId(7)) is None
     assert [told.marks for told in site.leader.told] == [{ShardId(0): 10}, {ShardId(0): 20}]
+
+
+def leads(bench: Bench) -> None:
+    with bench.ledger.write() as connection:
+        sites.take_number(connection, 2)
+    about_to_lead(bench)
+    promotions.lead(bench.ledger, bench.witness, 18, prepared=(), lost=(), fenced={})
+
+
+def about_to_lead(bench: Bench) -> None:
+    promotion_claims.claim(bench.ledger, 18, of=promotion_claims.begin(bench.ledger, 1))
+
+
+def follows_another(bench: Bench) -> None:
+    bench.ledger.change(sites.follow, leader="https://other", token=None, term=1)
+
+
+@pytest.mark.parametrize("becomes", [leads, about_to_lead, follows_another])
+def test_what_a_leader_has_said_changes_nothing_once_the_site_leads_or_follows_anew(
+    site: Site, becomes: Callable[[Bench], None]
+) -> None:
+    """Sinks, too: a version that was not stored is not named in the next poll."""
+    follower = site.started()
+    told = LeaderSinks(site.bench.ledger, follower.context.change)
+    told.store((), "v1")
+    assert told.version() == "v1"
+    becomes(site.bench)
+    before = site.bench.ledger.query(leader_sinks.read)
+    one = SinkDefinition(
+        site.bench.dataset.uuid, "archive", "files", "instance-1", 2, (("path", "out"),), "file:///out", Seq(3), Seq(9),
+        None, None, False, (),
+    )  # fmt: skip
+    with pytest.raises((RefusedError, WatermarkMoved)):
+        told.store((one,), "v2")
+    assert told.version() == "v1" and site.bench.ledger.query(leader_sinks.read) == before
+    with pytest.raises((RefusedError, WatermarkMoved)):
+        drop_dataset(follower.context, site.bench.dataset.uuid)
+    assert not site.bench.ledger.query(datasets.is_dropped, site.bench.dataset.id)
+    with pytest.raises((RefusedError, WatermarkMoved)):
+        follower.tick()

@@ -67,8 +67,8 @@ def test_a_follower_that_dies_while_it_makes_a_dataset_makes_it_once(pair: Pair,
     assert_same(leader, follower, name)
 
 
-@pytest.mark.parametrize("point", ["follow.after_drop"])
-def test_a_follower_that_dies_when_it_has_dropped_a_dataset_goes_on(pair: Pair, point: str) -> None:
+@pytest.mark.parametrize("point", ["follow.before_drop", "follow.after_drop"])
+def test_a_follower_that_dies_when_it_drops_a_dataset_goes_on(pair: Pair, point: str) -> None:
     leader, follower = pair
     leader.create_dataset("dropped", parse_columns(COLUMNS))
     follow(follower)
@@ -79,7 +79,7 @@ def test_a_follower_that_dies_when_it_has_dropped_a_dataset_goes_on(pair: Pair, 
     assert "default.dropped" not in [d.name for d in follower.datasets()]
 
 
-@pytest.mark.parametrize("point", ["follow.after_alter"])
+@pytest.mark.parametrize("point", ["follow.before_alter", "follow.after_alter"])
 def test_a_follower_that_dies_between_two_changes_of_columns_goes_on(pair: Pair, point: str) -> None:
     leader, follower = pair
     leader.alter_dataset("events", [AddColumn("other", Primitive("long")), DropColumn("text")])

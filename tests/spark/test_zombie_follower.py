@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from strandline import Lake
 from strandline.core import failpoints
-from strandline.core.errors import WatermarkMoved
+from strandline.core.errors import RefusedError, WatermarkMoved
+from strandline.iceberg.schema.alteration import DropColumn
+from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.lake import open_lake
 from strandline.ledger.ingest import sequence
-from strandline.ledger.replicate import promotion_claims, promotions
+from strandline.ledger.replicate import following, promotion_claims, promotions
 from strandline.ledger.replicate import sites as ledger_sites
 from strandline.replicate.take_over import carry_out_cut as carrying_out
 from tests.conftest import MakeHome
 from tests.spark.followed import Sites, assert_same, follow, follow_another, restarted, take_over, three_sites
-from tests.spark.protocol import audit_events, crash_at, frame, outlive_lease
+from tests.spark.protocol import COLUMNS, audit_events, crash_at, frame, outlive_lease
 from tests.spark.test_cut import FIRST, cut_off, numbers
 
 
@@ -149,3 +151,33 @@ def test_a_purge_goes_on_after_a_promotion_that_was_about_to_give_it_up(sites: S
     follow(new)
     assert_same(old, new)
     assert len(numbers(new)) == 8
+
+
+# --- what a leader says outside of its items (docs/adr/0071, rule 36) ------------------------------------------------
+
+
+@pytest.mark.parametrize("point", ["follow.before_drop", "follow.after_table", "follow.before_alter"])
+def test_a_site_that_leads_by_now_changes_nothing_that_its_old_leader_said(sites: Sites, point: str) -> None:
+    """The old leader dropped the dataset, made another one, or dropped a column. Then this site took rows."""
+    old, new, _ = sites
+    match point:
+        case "follow.before_drop":
+            old.drop_dataset("events")
+        case "follow.after_table":
+            old.create_dataset("more", parse_columns(COLUMNS))
+        case _:
+            old.alter_dataset("events", [DropColumn("text")])
+            old.append("events", old.spark.range(10, 12), batch_id="b")
+    with open_lake(new.config.home) as second:
+
+        def lead() -> None:
+            take_over(second, 17)
+            second.append("events", frame(second, 100, 3), batch_id="n")
+
+        zombie = restarted(new)
+        with stands_still(point, lead), suppress(RefusedError):
+            assert zombie.tick().failed != []
+    assert [d.name for d in new.datasets()] == ["default.events"]
+    assert new.ledger.query(following.list_followed) == []
+    found = new.spark.table("lake.default.events").select("id", "text").collect()
+    assert sorted(tuple(r) for r in found) == [(n, f"row {n}") for n in [*range(10), *range(100, 103)]]

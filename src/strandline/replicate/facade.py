@@ -90,7 +90,9 @@ class Replication:
         site = self.check_follows()
         self._source_key = _source_key(site)
         source = open_source(site.leader or "", site.leader_token)
-        context = FollowContext(self._lake_id, self._config, self._ledger, self._witness, source, self._parts)
+        context = FollowContext(
+            self._lake_id, self._config, self._ledger, self._witness, source, site.changed_at, self._parts
+        )
         return Follower(context, self._config.settings.follow, self._config.home / CHECKPOINT_NAME)
 
     @cached_property

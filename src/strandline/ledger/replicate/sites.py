@@ -171,6 +171,22 @@ def check_follows(connection: sa.Connection) -> Site:
     return found
 
 
+def check_still_follows(connection: sa.Connection, since: datetime | None) -> Site:
+    """As `check_follows`, for a process that has asked the leader. Raises `WatermarkMoved` if this site has become a
+    follower anew since then, of that leader or of another one. `since`: the site's `changed_at` of that time."""
+    found = check_follows(connection)
+    if found.changed_at != since:
+        raise WatermarkMoved(
+            "this site was promoted, or pointed to another leader, since its leader was asked", hint="Try again."
+        )
+    return found
+
+
+def lock(connection: sa.Connection) -> None:
+    """Until this transaction ends, no process changes whom this site follows."""
+    connection.execute(sa.select(site.c.id).with_for_update()).one()
+
+
 def check_may_commit(connection: sa.Connection, *, offered: bool) -> None:
     """At the commit point of a block. Raises `NotLeader` for a batch at a site that does not lead, `WatermarkMoved` for
     an item that a leader offered to a site that is about to lead."""

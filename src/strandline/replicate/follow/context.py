@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 from strandline.core.settings.lake_config import LakeConfig
-from strandline.ledger.engine import Ledger
+from strandline.ledger.engine import Connection, Ledger
+from strandline.ledger.ingest import sequence
 from strandline.ledger.recovery import Recovery
+from strandline.ledger.replicate import sites
 from strandline.ledger.witness import Witness
 from strandline.replicate.source import LeaderSource
 
@@ -41,9 +46,26 @@ class FollowContext:
     ledger: Ledger
     witness: Witness
     source: LeaderSource
+    since: datetime | None  # when the site began to follow the leader that `source` asks
     parts: SiteParts
     altering: threading.Lock = field(default_factory=threading.Lock)  # items of one dataset are applied concurrently
 
     @property
     def work(self) -> IngestContext:
         return self.parts.work
+
+    def check_follows(self, connection: Connection) -> None:
+        """Raises RefusedError at a site that leads, or is about to, and `WatermarkMoved` at one that has become a
+        follower anew since `source` was opened."""
+        sites.check_still_follows(connection, self.since)
+
+    @contextmanager
+    def change(self) -> Iterator[Connection]:
+        """A transaction for what the leader says outside of its items: until it ends, this site follows that leader. A
+        process may stand still between the leader's answer and this, and the site leads by now. Raises as
+        `check_follows`."""
+        with self.ledger.write() as connection:
+            sequence.lock(connection)  # first, as whoever changes the role does
+            sites.lock(connection)
+            self.check_follows(connection)
+            yield connection

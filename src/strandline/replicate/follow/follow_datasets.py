@@ -30,12 +30,11 @@ def make_dataset(context: FollowContext, terms: DatasetTerms, term: int) -> Data
     another dataset of the same name that the leader has not dropped."""
     with context.ledger.read() as connection:
         known = datasets.find(connection, terms.name)
-        epoch = sequence.read(connection).epoch
         if known is not None and known.uuid != terms.id:
             raise _namesake(connection, known)
     is_found = context.parts.catalog.exists(terms.name)
     if known is None or not is_found:
-        _make_table(context, terms, epoch)
+        _make_table(context, terms)
     failpoints.hit("follow.after_table")
     view = context.work.tables.view(terms.name)
     if view.main is None:
@@ -48,7 +47,8 @@ def make_dataset(context: FollowContext, terms: DatasetTerms, term: int) -> Data
         # Up to there, this site has open or settled blocks. If they were offered again, it would have them twice.
         bound = context.ledger.query(blocks.highest, made.id) or Seq(0)
         term = term_of(bound) if bound else terms.first_term
-        context.ledger.change(following.follow_dataset, made.id, bound=bound, witnessed=witnessed, term=term)
+        with context.change() as connection:
+            following.follow_dataset(connection, made.id, bound=bound, witnessed=witnessed, term=term)
     failpoints.hit("follow.after_dataset")
     return made
 
@@ -70,7 +70,7 @@ def _namesake(connection: Connection, known: Dataset) -> RefusedError:
     )
 
 
-def _make_table(context: FollowContext, terms: DatasetTerms, epoch: int) -> None:
+def _make_table(context: FollowContext, terms: DatasetTerms) -> None:
     catalog = context.parts.catalog
     if catalog.exists(terms.name):
         properties = catalog.load(terms.name).properties
@@ -80,19 +80,20 @@ def _make_table(context: FollowContext, terms: DatasetTerms, epoch: int) -> None
             f"the catalog has a table {terms.name} that is not the leader's dataset of this name",
             hint="Rename or drop that table; the follower then creates its own.",
         )
-    catalog.create_dataset_table(
-        terms.name,
-        from_iceberg(terms.columns),
-        lake_id=context.lake,
-        epoch=epoch,
-        deliver_by=terms.deliver_by,
-        partition_by=terms.partition_by,
-        properties=DatasetIdentity(terms.id, terms.first_shard, terms.shards).to_properties(),
-    )
+    with context.change() as connection:
+        catalog.create_dataset_table(
+            terms.name,
+            from_iceberg(terms.columns),
+            lake_id=context.lake,
+            epoch=sequence.read(connection).epoch,
+            deliver_by=terms.deliver_by,
+            partition_by=terms.partition_by,
+            properties=DatasetIdentity(terms.id, terms.first_shard, terms.shards).to_properties(),
+        )
 
 
 def _register(context: FollowContext, terms: DatasetTerms, view: TableView, witnessed: Seq | None) -> Dataset:
-    with context.ledger.write() as connection:
+    with context.change() as connection:
         sequence.check(connection, context.witness)
         made = datasets.add(
             connection,
@@ -117,8 +118,10 @@ def _register(context: FollowContext, terms: DatasetTerms, view: TableView, witn
 
 def drop_dataset(context: FollowContext, id: DatasetUuid) -> None:
     """Removes the dataset from ledger and catalog, with its open items; files stay. Drops the table inside the
-    transaction, so that a drop that died is repeated."""
-    with context.ledger.write() as connection:
+    transaction, so that a drop that died is repeated. Raises as `FollowContext.change`: then the dataset has rows of
+    this site by now, or is another leader's."""
+    failpoints.hit("follow.before_drop")
+    with context.change() as connection:
         known = next((d for d in datasets.list_datasets(connection) if d.uuid == id), None)
         if known is None or not datasets.mark_dropped(connection, known.id):
             return

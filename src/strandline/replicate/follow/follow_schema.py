@@ -55,15 +55,22 @@ def follow_schema(
             if not known and view.main is not None:
                 _check_drops_nothing(dataset, steps)
             try:
-                context.parts.catalog.alter(dataset.name, steps[0])
+                _alter(context, dataset, steps[0])
             except (SchemaError, CommitUnknown):
                 if not left:
-                    raise
-                continue  # another process makes the same change
-            failpoints.hit("follow.after_alter")
-            changes = [str(change) for change in steps[0]]
-            context.ledger.change(audit.record, Event.DATASET_ALTERED, dataset=dataset.name, changes=changes)
+                    raise  # else another process makes the same change
     raise FailedError(f"the columns of {dataset.name} keep changing", hint="The follower tries again.")
+
+
+def _alter(context: FollowContext, dataset: Dataset, step: Sequence[Alteration]) -> None:
+    """Alters the table inside the transaction. Raises as `FollowContext.change`: a site that leads by now may have rows
+    in a column that this would drop."""
+    failpoints.hit("follow.before_alter")
+    with context.change() as connection:
+        context.parts.catalog.alter(dataset.name, step)
+        failpoints.hit("follow.after_alter")
+        changes = [str(change) for change in step]
+        audit.record(connection, Event.DATASET_ALTERED, dataset=dataset.name, changes=changes)
 
 
 def _own_fields(
@@ -134,4 +141,5 @@ def store_fields(
     """Stores which column is which, matched by name, so that a later rename is recognized."""
     found = match_fields(fields, view.schema["fields"])
     if found != known_fields(view, term):
-        context.work.tables.set_properties(name, {FIELDS_PROPERTY: KnownFields(term, found).to_json()})
+        with context.change():
+            context.work.tables.set_properties(name, {FIELDS_PROPERTY: KnownFields(term, found).to_json()})

@@ -65,7 +65,7 @@ class Follower:
         self.context = context
         self._settings = settings
         self._checkpoint = checkpoint
-        self._sinks = LeaderSinks(context.ledger)
+        self._sinks = LeaderSinks(context.ledger, context.change)
         self._acknowledged: tuple[int, Mapping[DatasetUuid, Seq], Mapping[ShardId, Seq]] | None = None
         self._term = FIRST_TERM  # of the leader, from its last answer
         self._acknowledged_at = float("-inf")  # by the monotonic clock
@@ -88,7 +88,7 @@ class Follower:
         self._notes = notes or PassNotes(self.context.ledger)
         while not self._stopping.is_set():
             self._notes.begins(FollowStep.ASK)
-            self.context.ledger.query(sites.check_follows)
+            self.context.ledger.query(self.context.check_follows)
             self.context.parts.ingestion.catch_up()
             with self.context.ledger.read() as connection:
                 followed, epoch = following.list_followed(connection), sequence.read(connection).epoch
@@ -128,7 +128,8 @@ class Follower:
             following.check_term(known, answer.term)
         self._term = answer.term
         if not followed and self._term > FIRST_TERM:  # no dataset, so no cut to record
-            self.context.ledger.change(sites.raise_term, self._term)
+            with self.context.change() as connection:
+                sites.raise_term(connection, self._term)
         self._sinks.store(answer.sinks, answer.sinks_version)
         return answer
 
@@ -137,7 +138,8 @@ class Follower:
         known_seals = {f.dataset.id: answer.seals[f.dataset.uuid] for f in followed if f.dataset.uuid in answer.seals}
         unknown_seals = {f.dataset.id: None for f in followed if f.dataset.id not in known_seals}
         if any(is_news(f, known_seals.get(f.dataset.id), is_told=f.dataset.id in known_seals) for f in followed):
-            self.context.ledger.change(leader_seals.note, known_seals, unknown_seals)
+            with self.context.change() as connection:
+                leader_seals.note(connection, known_seals, unknown_seals)
 
     def _follow_datasets(self, answer: LeaderAnswer, followed: Sequence[Followed], report: FollowReport) -> None:
         from strandline.replicate.follow.follow_datasets import drop_dataset, make_dataset
@@ -146,7 +148,8 @@ class Follower:
         for one in followed:
             known = one.dataset.uuid in (*answer.datasets, *answer.dropped)
             if not known and one.term < answer.term:
-                self.context.ledger.change(following.leave, one)
+                with self.context.change() as connection:
+                    following.leave(connection, one)
         for id in answer.dropped:
             drop_dataset(self.context, id)
             report.dropped.append(named.get(id, id))
@@ -290,7 +293,7 @@ class Follower:
                 continue
             held = self.context.work.tables.highest_number(name, found.witnessed)
             upto = seal_max(found.witnessed, sealed, held)
-            with self.context.ledger.write() as connection:
+            with self.context.change() as connection:
                 if following.catch_up(connection, found.dataset.id, upto, epoch=epoch):
                     audit.record(connection, Event.FOLLOWER_CAUGHT_UP, dataset=name, upto=upto)
 

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 
 from strandline.core.sites.replication import SinkDefinition
-from strandline.ledger.engine import Ledger
+from strandline.ledger.engine import Connection, Ledger
 from strandline.ledger.replicate import leader_sinks
 
 REFRESH_SECONDS = 60.0  # for the watermarks of sinks, while no rows come; a changed sink comes with the next poll
 
 
 class LeaderSinks:
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(
+        self, ledger: Ledger, change: Callable[[], AbstractContextManager[Connection]] | None = None
+    ) -> None:
+        """`change` begins the transaction that stores the sinks, and raises if this site no longer follows."""
         self._ledger = ledger
+        self._change = ledger.write if change is None else change
         self._version: str | None = None
         self._stored_at: float | None = None
 
@@ -29,9 +34,8 @@ class LeaderSinks:
         """`definitions`: None if they did not change since the version that the poll named."""
         if definitions is None:
             return
-        self._stored_at, self._version = time.monotonic(), version
         document = json.dumps([asdict(one) for one in definitions], sort_keys=True)
-        if self._ledger.query(leader_sinks.read) == document:
-            return
-        with self._ledger.write() as connection:
-            leader_sinks.store(connection, document, definitions)
+        if self._ledger.query(leader_sinks.read) != document:
+            with self._change() as connection:
+                leader_sinks.store(connection, document, definitions)
+        self._stored_at, self._version = time.monotonic(), version
