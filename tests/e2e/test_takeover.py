@@ -83,3 +83,31 @@ def test_a_leader_that_stood_still_commits_nothing_after_another_site_leads(
         assert not lake.replication.site.follows
     with open_lake(tmp_path / "leader") as old:
         assert len(table(old)) == 5 and old.replication.site.superseded_term is not None
+
+
+def test_without_an_arbiter_a_promote_that_was_killed_goes_on_when_the_person_says_again_that_the_leader_is_stopped(
+    tmp_path: Path, make_home: MakeHome, spark_started: object
+) -> None:
+    make_home(tmp_path / "leader", SETTINGS)
+    with init_lake(tmp_path / "leader") as leader:
+        leader.create_dataset("events", parse_columns(COLUMNS))
+        leader.append("events", frame(leader, 0, 5), batch_id="first")
+        (tmp_path / "token").write_text(leader.followers.add("near")[1])
+        make_home(tmp_path / "near", SETTINGS)
+        with follow_lake(tmp_path / "near", str(leader.config.home), token=f"file:{tmp_path / 'token'}") as lake:
+            follow(lake)
+
+    def promote(*options: str, failpoint: str = "") -> tuple[int | None, str]:
+        command = ("strandline.cli.main", "promote", "--yes", "--json", *options)
+        process = _start(tmp_path / "near", *command, STRANDLINE_FAILPOINT=failpoint)
+        out, _ = process.communicate(timeout=TIMEOUT_SECONDS)
+        return process.returncode, out
+
+    assert promote("--leader-is-stopped", failpoint="promote.after_claim=kill")[0] == -signal.SIGKILL
+    code, out = promote()
+    assert code == 3 and "nobody but you can know that the leader is stopped" in out
+    code, out = promote("--leader-is-stopped")
+    assert code == 0 and json.loads(out)["term"] == 17, out
+    with open_lake(tmp_path / "near") as lake:
+        lake.append("events", frame(lake, 100, 3), batch_id="second")
+        assert len(table(lake)) == 8 and not lake.replication.site.follows

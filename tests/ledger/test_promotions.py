@@ -55,6 +55,7 @@ from strandline.replicate.arbiter.folder import FolderCell
 from strandline.replicate.follow import carry_out_purge
 from strandline.replicate.follow.leader_sinks import LeaderSinks
 from strandline.replicate.take_over.promote import Promotion
+from strandline.replicate.take_over.promote_plan import Begin, Refuse
 from tests.ledger.conftest import LAKE, Bench
 from tests.ledger.test_following import apply, cut, follower, offer, purge, record, segment, sharded, take
 
@@ -461,6 +462,43 @@ def test_a_process_whose_promotion_was_ended_ends_begins_and_claims_no_other_one
     promotion_claims.claim(bench.ledger, TERM, of=new)
     promotion_claims.end(bench.ledger, bench.witness, "another site was faster", of=old)
     assert lead(bench).term == TERM
+
+
+def alone(bench: Bench) -> Promotion:
+    """Without an arbiter. It reads no table: nothing is staged, and there is no cut and no purge."""
+    parts = cast("Any", SimpleNamespace(work=None))
+    return Promotion(bench.config, bench.ledger, bench.witness, parts, None, AllTablesGood())
+
+
+def test_a_claim_without_an_arbiter_waits_until_a_person_says_again_that_the_leader_is_stopped(follower: Bench) -> None:
+    follower.ledger.change(sites.take_number, 2)
+    claimed(follower)
+    for _ in range(2):
+        with pytest.raises(RefusedError, match="nobody but you can know"):
+            alone(follower).run(leader_is_stopped=False)
+        assert follower.ledger.query(sites.get).claimed_term == TERM
+    assert alone(follower).run(leader_is_stopped=True).term == TERM
+
+
+@pytest.mark.parametrize("is_claimed", [False, True])
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_promotion_with_an_arbiter_goes_on_only_with_it(follower: Bench, is_claimed: bool, is_old: bool) -> None:
+    """Also before its claim is stored: the record may have it. A version that did not say counts as if it had one."""
+    follower.ledger.change(sites.take_number, 2)
+    claim = promotion_claims.begin(follower.ledger, 1, with_arbiter=True)
+    if is_old:
+        with follower.ledger.write() as connection:
+            audit.record(connection, Event.PROMOTION_BEGUN, replaces=1, claim=claim, by_force=False)
+    if is_claimed:
+        promotion_claims.claim(follower.ledger, TERM, of=claim)
+    for said in (False, True):
+        with pytest.raises(RefusedError, match="began with an arbiter"):
+            alone(follower).run(leader_is_stopped=said)
+        assert claim_of(follower) == claim
+    assert isinstance(alone(follower).forecast(leader_is_stopped=True).step, Refuse)
+    assert alone(follower).forecast(leader_is_stopped=True, force=True).step == Begin(1)
+    led = alone(follower).run(leader_is_stopped=True, force=True).led
+    assert led is not None and led.lacks is not None and follower.ledger.query(sites.get).leads
 
 
 def test_a_promote_that_stood_still_replaces_no_leader_that_nobody_asked_to_replace(

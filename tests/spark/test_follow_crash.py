@@ -82,8 +82,12 @@ def test_a_follower_that_dies_when_it_drops_a_dataset_goes_on(pair: Pair, point:
 @pytest.mark.parametrize("point", ["follow.before_alter", "follow.after_alter"])
 def test_a_follower_that_dies_between_two_changes_of_columns_goes_on(pair: Pair, point: str) -> None:
     leader, follower = pair
-    leader.alter_dataset("events", [AddColumn("other", Primitive("long")), DropColumn("text")])
-    leader.append("events", leader.spark.range(3).selectExpr("id", "id AS other"), batch_id=point)
+    made, dropped = (f"{end}_{point.partition('.')[2]}" for end in ("made", "dropped"))
+    leader.alter_dataset("events", [AddColumn(dropped, Primitive("long"))])
+    leader.append("events", leader.spark.range(3).selectExpr("id", f"id AS {dropped}"), batch_id=f"first {point}")
+    follow(follower)
+    leader.alter_dataset("events", [AddColumn(made, Primitive("long")), DropColumn(dropped)])
+    leader.append("events", leader.spark.range(3).selectExpr("id", f"id AS {made}"), batch_id=point)
     crash_at(follower, point, lambda: follow(follower))
     restarted(follower)
     outlive_lease(follower)

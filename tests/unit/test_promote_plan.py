@@ -127,10 +127,22 @@ def test_without_an_arbiter_a_person_says_that_the_leader_is_stopped() -> None:
     assert next_step_alone(SITE, leader_is_stopped=True) == Begin(1)
     assert next_step_alone(BEGUN, leader_is_stopped=True) == ClaimTerm(2)
     assert next_step_alone(replace(BEGUN, claimed=2), leader_is_stopped=True) == Lead(2)
-    assert next_step_alone(replace(BEGUN, claimed=2), leader_is_stopped=False) == Lead(2)  # it was said before
+    for begun in (BEGUN, replace(BEGUN, claimed=2)):  # the leader may have been started again since it was said
+        assert isinstance(next_step_alone(begun, leader_is_stopped=False), Refuse)
     assert isinstance(next_step_alone(replace(SITE, behind=("d",)), leader_is_stopped=True), Refuse)
     assert isinstance(next_step_alone(replace(SITE, terms={"d": 17}), leader_is_stopped=True), Refuse)
     assert isinstance(next_step_alone(replace(SITE, number=None), leader_is_stopped=True), Refuse)
+
+
+@pytest.mark.parametrize("claimed", [None, 2])
+@pytest.mark.parametrize("leader_is_stopped", [False, True])
+def test_what_began_with_an_arbiter_goes_on_only_with_one(claimed: int | None, leader_is_stopped: bool) -> None:
+    """Another member may replace the claim in the record, and nobody would hear of it here."""
+    begun = replace(BEGUN, claimed=claimed, with_arbiter=True)
+    step = next_step_alone(begun, leader_is_stopped=leader_is_stopped)
+    assert isinstance(step, Refuse) and step.keeps_promotion and "replication.arbiter" in step.hint
+    assert next_step(begun, RECORD, 15, DRIFT) == Put(CLAIM)
+    assert next_step_alone(replace(SITE, with_arbiter=True), leader_is_stopped=True) == Begin(1)
 
 
 @pytest.mark.parametrize("promoting", [None, 1])

@@ -41,7 +41,7 @@ def promote(
 
     With an arbiter (replication.arbiter) the command waits until the leader's lease has expired, and only one of two
     sites that are promoted at the same time wins. Items that the old leader offered and whose rows never arrived are
-    given up; the command names them. If it is killed, run it again: it continues, or says which site leads.
+    given up; the command names them. If it is killed, repeat the same command: it continues, or says which site leads.
 
     --force promotes a site that is no member, or that has not recorded the last take-over. It says first what may be
     lost, as far as this site was told.

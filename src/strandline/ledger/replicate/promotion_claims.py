@@ -30,7 +30,9 @@ def begun(connection: sa.Connection) -> Mapping[str, Any]:
     return {} if found is None else found.detail
 
 
-def begin(ledger: Ledger, seen_term: int, *, by_force: bool = False, instead_of: str | None = None) -> str | None:
+def begin(
+    ledger: Ledger, seen_term: int, *, by_force: bool = False, with_arbiter: bool = False, instead_of: str | None = None
+) -> str | None:
     """Stores the term that the promotion replaces, and by what the arbiter's record shall name this promotion: a site
     that was given the same number by mistake may begin one at the same time. Returns that claim. None, and changes
     nothing, if a promotion is under way that the caller has not seen: not the one of the claim `instead_of`."""
@@ -40,7 +42,10 @@ def begin(ledger: Ledger, seen_term: int, *, by_force: bool = False, instead_of:
             return None
         _set(connection, promoting_term=seen_term)
         its_claim = uuid.uuid4().hex
-        audit.record(connection, Event.PROMOTION_BEGUN, replaces=seen_term, claim=its_claim, by_force=by_force)
+        audit.record(
+            connection, Event.PROMOTION_BEGUN, replaces=seen_term, claim=its_claim, by_force=by_force,
+            arbiter=with_arbiter,
+        )  # fmt: skip
     failpoints.hit("promote.after_begin")
     return its_claim
 

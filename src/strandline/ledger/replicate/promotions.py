@@ -98,6 +98,7 @@ class PromotionState:
     purged: tuple[Dataset, ...]  # those that have purges which would be given up
     claim: str | None = None  # by which the record names this promotion and no other; None: none has begun
     by_force: bool = False  # the promotion that has begun is by force
+    with_arbiter: bool = False  # it asked an arbiter
     lacks: tuple[Lack, ...] = ()  # by dataset
     answered_at: datetime | None = None  # when the leader last answered; None: never
     heard_term: int = 0  # the highest that this site has heard of
@@ -116,6 +117,7 @@ def read(connection: sa.Connection) -> PromotionState:
     settled = {c.block.head.id for _, c in recorded}
     out = {h.id for d, c in recorded for h in cuts.blocks_out(connection, d.id, c.at)}
     here = sites.get(connection)
+    begun = {} if here.promoting_term is None else promotion_claims.begun(connection)
     return PromotionState(
         site=here,
         terms={f.dataset.name: f.term for f in followed},
@@ -129,8 +131,9 @@ def read(connection: sa.Connection) -> PromotionState:
             if isinstance(b, Reserved) and b.head.id not in settled | out
         ),
         purged=tuple(named[id] for id in sorted(_purges_open(opened, out))),
-        claim=None if here.promoting_term is None else promotion_claims.begun(connection).get("claim"),
-        by_force=here.promoting_term is not None and bool(promotion_claims.begun(connection).get("by_force")),
+        claim=begun.get("claim"),
+        by_force=bool(begun.get("by_force")),
+        with_arbiter=here.promoting_term is not None and bool(begun.get("arbiter", True)),
         lacks=tuple(_lack(connection, f) for f in followed),
         answered_at=leader_contact.get(connection).answered_at,
         heard_term=seen_terms.get(connection),

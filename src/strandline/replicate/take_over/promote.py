@@ -21,7 +21,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -155,6 +155,10 @@ class Promotion:
         if not state.site.follows:
             self._check_not_replaced(state.site)
             raise RefusedError(f"this site leads already, in term {state.site.term}")
+        if force and self._ends_for_force(state):
+            state = replace(
+                state, site=replace(state.site, promoting_term=None, claimed_term=None), claim=None, with_arbiter=False
+            )
         seen = None if self._arbiter is None else self._arbiter.read()
         step = self._plan(state, seen, 0.0, leader_is_stopped, force)
         if isinstance(step, Begin) and not force:
@@ -179,7 +183,7 @@ class Promotion:
     def _run(self, *, leader_is_stopped: bool, force: bool, on_step: Callable[[str], None]) -> Promoted:
         watched = _RecordWatch(self._clock)
         begun = self._read_state()
-        if force and begun.site.promoting_term is not None and begun.site.claimed_term is None and not begun.by_force:
+        if force and self._ends_for_force(begun):
             promotion_claims.end(
                 self._ledger, self._witness, "a person promotes this site by force instead", of=begun.claim
             )
@@ -199,7 +203,9 @@ class Promotion:
                 case Begin(replaces):
                     if not force:
                         self._tables.check()
-                    claim = promotion_claims.begin(self._ledger, replaces, by_force=force, instead_of=claim)
+                    claim = promotion_claims.begin(
+                        self._ledger, replaces, by_force=force, with_arbiter=self._arbiter is not None, instead_of=claim
+                    )
                 case Wait(seconds):
                     self._wait(watched, seconds, on_step, claim)
                 case Put(record):
@@ -215,14 +221,22 @@ class Promotion:
                 case End(message, hint):
                     promotion_claims.end(self._ledger, self._witness, message, of=claim)
                     raise RefusedError(message, hint=hint)
-                case Refuse(message, hint):
-                    if state.site.promoting_term is not None and state.site.claimed_term is None:
+                case Refuse(message, hint, keeps):
+                    if state.site.promoting_term is not None and state.site.claimed_term is None and not keeps:
                         promotion_claims.end(self._ledger, self._witness, message, of=claim)
                     raise RefusedError(f"this site cannot be promoted: {message}", hint=hint)
 
     def _read_state(self) -> PromotionState:
         with self._ledger.read_at_once() as connection:
             return promotions.read(connection)
+
+    def _ends_for_force(self, state: PromotionState) -> bool:
+        """Whether a promotion by force ends the one that has begun: it is not by force and has no claim yet, or its
+        arbiter is gone."""
+        if state.site.promoting_term is None:
+            return False
+        is_without_its_arbiter = state.with_arbiter and self._arbiter is None
+        return is_without_its_arbiter or (state.site.claimed_term is None and not state.by_force)
 
     def _check_not_replaced(self, site: Site) -> None:
         """Raises RefusedError at a leader that another site has replaced or is about to replace: it accepts no rows,
@@ -258,7 +272,7 @@ class Promotion:
         candidate = Candidate(
             site.own_number, site_name(self._config), settings.address, site.term, site.promoting_term,
             site.claimed_term, state.terms, state.behind, site.instance, state.claim,
-            force if site.promoting_term is None else state.by_force, state.heard_term,
+            force if site.promoting_term is None else state.by_force, state.heard_term, state.with_arbiter,
         )  # fmt: skip
         if self._arbiter is None:
             return next_step_alone(candidate, leader_is_stopped=leader_is_stopped)

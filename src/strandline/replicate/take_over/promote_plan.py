@@ -27,6 +27,7 @@ class Candidate:
     claim: str | None = None  # by which a record names this promotion; None: none has begun
     by_force: bool = False  # a person accepts the loss of what the site lacks (docs/adr/0076)
     heard: int = 0  # the highest term that the site knows of; another site has led in it
+    with_arbiter: bool = False  # the promotion that has begun asked an arbiter
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +75,11 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """The site cannot be promoted now. Changes nothing."""
+    """The site cannot be promoted now. A promotion that has begun, and has no claim yet, ends."""
 
     message: str
     hint: str
+    keeps_promotion: bool = False  # the arbiter's record may have its claim
 
 
 _FORCE = "If the leader never comes back and no other site can be promoted, --force gives up what this site lacks."
@@ -117,10 +119,17 @@ def next_step(site: Candidate, record: LeaderRecord | None, unchanged_seconds: f
 
 
 def next_step_alone(site: Candidate, *, leader_is_stopped: bool) -> Step:
-    """Without an arbiter: a person confirms that the leader is stopped."""
+    """Without an arbiter: a person confirms that the leader is stopped, each time (rule 37)."""
     if site.number is None:
         return _no_number()
-    if not leader_is_stopped and site.claimed is None:
+    if site.promoting is not None and site.with_arbiter:
+        return Refuse(
+            "its promotion began with an arbiter, and none is set now",
+            "Set replication.arbiter as it was, and repeat the command. If the arbiter is lost for good, --force ends "
+            "that promotion and begins another one.",
+            keeps_promotion=True,
+        )
+    if not leader_is_stopped:
         return Refuse(
             "there is no arbiter, so nobody but you can know that the leader is stopped",
             "Stop the leader, and repeat the command with --leader-is-stopped.",
