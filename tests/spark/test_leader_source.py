@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -32,6 +33,7 @@ from strandline.ledger.replicate.followers import Acknowledgement
 from strandline.maintain.retain import retain
 from strandline.receive.intake import Intake
 from strandline.replicate.facade import open_source
+from strandline.replicate.lead.leader import Leader
 from strandline.replicate.source import LeaderAnswer, LeaderSite, LeaderSource
 from strandline.replicate.transports.http import HttpSource
 from tests.conftest import MakeHome
@@ -377,6 +379,46 @@ def test_the_term_is_the_leaders_and_another_one_is_refused(asked: Asked) -> Non
         asked.told(rows.hi, term)
     asked.told(rows.lo)
     assert asked.progress() == rows.lo
+
+
+@contextmanager
+def follows(asked: Asked) -> Iterator[Callable[[], None]]:
+    """How the leader becomes a follower. It leads again afterwards."""
+    ledger, term = asked.lake.ledger, asked.lake.replication.site.term
+    try:
+        yield lambda: ledger.change(sites.follow, leader="elsewhere", token=None, term=term)
+    finally:
+        with ledger.write() as connection:
+            connection.exec_driver_sql("UPDATE site SET role = 'leader', leader = NULL")
+
+
+@pytest.mark.parametrize("read", [Asked.rows, Asked.numbers], ids=["rows", "numbers"])
+def test_a_site_that_rejoins_while_it_is_asked_gives_no_rows(
+    asked: Asked, read: Callable[[Asked, SeqRange], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have removed rows that were cut out, and a follower would take them for rows that were purged."""
+    rows, find = asked.append(3), Leader.find
+    with follows(asked) as rejoin:
+
+        def find_and_rejoin(leader: Leader, uuid: str, **more: Any) -> Dataset:
+            found = find(leader, uuid, **more)
+            rejoin()
+            return found
+
+        monkeypatch.setattr(Leader, "find", find_and_rejoin)
+        with pytest.raises(StrandlineError, match="follows elsewhere"):
+            read(asked, rows)
+        monkeypatch.undo()
+    read(asked, rows)
+
+
+@pytest.mark.parametrize("transport", ["shared"])
+def test_rows_count_for_nothing_if_the_site_rejoins_while_spark_reads_them(asked: Asked) -> None:
+    rows = asked.append(3)
+    with follows(asked) as rejoin, pytest.raises(StrandlineError, match="follows elsewhere"):
+        with asked.source.content(asked.reader.work.tables, asked.dataset.uuid, rows) as content:
+            rejoin()
+            content.frame(T.StructType([NUMBER])).collect()
 
 
 # --- who may ask -----------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from strandline.core.roles import Role, allows
 from strandline.core.settings.lake_config import LakeConfig, load_config
 from strandline.core.types import INTERNAL_COLUMNS, SEQ_COLUMN, Dataset, DatasetUuid, Seq, SeqRange
 from strandline.iceberg.metadata.identifier import in_spark, quoted
+from strandline.iceberg.metadata.table_metadata import TableView
 from strandline.iceberg.session import spark_internals
 from strandline.iceberg.session.lake_session import open_session
 from strandline.iceberg.spark.java_errors import explaining
@@ -96,10 +97,11 @@ class SharedSource:
                 raise _columns_changed(known)
             inside = frame.where(f"{SEQ_COLUMN} BETWEEN {rows.lo} AND {rows.hi}")
             found = _over(tables, inside)
-        if theirs.view(known.name).schema_id != view.schema_id:
-            raise _columns_changed(known)
         former = view.properties.get(FIELDS_PROPERTY)
+        self._check_unchanged(known, theirs, view)
         yield RangeContent(fields, lambda schema: found.select(*(quoted(name) for name in schema.names)), former)
+        # Spark reads the table's metadata again when the caller uses the frame.
+        self._check_unchanged(known, theirs, view)
 
     @contextmanager
     def numbers(self, tables: SparkTables, dataset: DatasetUuid, rows: SeqRange) -> Iterator[DataFrame]:
@@ -110,6 +112,7 @@ class SharedSource:
             # A frame over the RDD: in a DELETE through a view, Spark would resolve the plan again by the table's name,
             # and both sites have a table of this name.
             found = spark_internals.frame_over(tables.spark, spark_internals.query_execution(inside).toRdd(), inside)
+        self._ledger.query(sites.check_offers)  # the RDD has its files by now
         yield found
 
     def _check(self, known: Dataset, rows: SeqRange) -> SparkTables:
@@ -120,6 +123,13 @@ class SharedSource:
         except TableRolledBack as e:
             raise TableRolledBack(f"at the leader: {e.message}", hint=e.hint) from e
         return tables
+
+    def _check_unchanged(self, known: Dataset, theirs: SparkTables, planned: TableView) -> None:
+        """Raises NotLeader if the site follows by now: it may have removed rows of the range. Raises FailedError if the
+        table has other columns than `planned`."""
+        self._ledger.query(sites.check_offers)
+        if theirs.view(known.name).schema_id != planned.schema_id:
+            raise _columns_changed(known)
 
     def bodies(self, dataset: DatasetUuid, batch_id: str) -> AnnouncedBatch | None:
         return self._leader.bodies(self._find(dataset), batch_id)
