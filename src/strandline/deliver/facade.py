@@ -13,7 +13,7 @@ from strandline.core.errors import RefusedError
 from strandline.core.records.audit_events import Event
 from strandline.core.types import BlockId, BlockKind, Dataset, Reserved, Seq
 from strandline.deliver.context import DeliverContext
-from strandline.deliver.manage_sinks import Going, SinkReset, add_sink, plan_reset, remove_sink, reset_sink, update_sink
+from strandline.deliver.manage_sinks import SinkReset, add_sink, plan_reset, remove_sink, reset_sink, update_sink
 from strandline.deliver.quarantine import rows as quarantined_rows
 from strandline.deliver.quarantine.replay import ReplayReport, replay
 from strandline.deliver.quarantine.rows import OnRows, QuarantinedRow
@@ -125,10 +125,10 @@ class Delivery:
     def remove(self, name: str) -> SinkRecord:
         return remove_sink(self.context, name)
 
-    def reset(self, name: str, *, to: str | None = None, going: Going = lambda: None) -> SinkRecord:
+    def reset(self, name: str, *, to: str | None = None) -> SinkRecord:
         """Begin a new generation after the row of a continuation token, or at the beginning."""
         self._check_leads()
-        return reset_sink(self.context, self._of_sink(name), name, to, going)
+        return reset_sink(self.context, self._of_sink(name), name, to)
 
     def plan_reset(self, name: str, *, to: str | None = None) -> SinkReset:
         """What `reset` would do; changes nothing."""
@@ -136,17 +136,11 @@ class Delivery:
         return plan_reset(self.context, self._of_sink(name), self.get(name), to)
 
     def recover_sink(
-        self,
-        name: str,
-        *,
-        resend: bool = False,
-        accept_loss: bool = False,
-        dry_run: bool = False,
-        going: Going = lambda: None,
+        self, name: str, *, resend: bool = False, accept_loss: bool = False, dry_run: bool = False
     ) -> SinkRecovered:
         self._check_leads()
         how = {"resend": resend, "accept_loss": accept_loss, "dry_run": dry_run}
-        return recover_sink(self.context, self._of_sink(name), name, **how, going=going)
+        return recover_sink(self.context, self._of_sink(name), name, **how)
 
     # Rows that a sink refused.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from uuid import uuid4
@@ -302,10 +302,6 @@ def still_alone(connection: Connection, record: SinkRecord, lease: Lease) -> Non
         raise LeaseLost(f"{record.name}: a deliverer has taken over meanwhile", hint="Try again.")
 
 
-# Called before the first durable step; raises `CalledOff` if somebody has called the work off.
-Going = Callable[[], None]
-
-
 @dataclass(frozen=True, slots=True)
 class SinkReset:
     """What a reset does to a sink."""
@@ -334,14 +330,12 @@ def plan_reset(context: DeliverContext, dataset: Dataset, record: SinkRecord, to
     return SinkReset(record.name, generation, asked, _above(floor, asked), floor, sealed, opened)
 
 
-def reset_sink(
-    context: DeliverContext, dataset: Dataset, name: str, to: str | None, going: Going = lambda: None
-) -> SinkRecord:
+def reset_sink(context: DeliverContext, dataset: Dataset, name: str, to: str | None) -> SinkRecord:
     """Begin a new generation, at the dataset's beginning or after a token's row, but never below the floor."""
     record = context.ledger.query(sinks.get, name)
     with alone(context, record) as lease:
         plan = plan_reset(context, dataset, record, to)
-        going()
+        check_not_called_off()
         with context.ledger.write() as connection:
             floors.lock(connection, dataset.id)
             still_alone(connection, record, lease)

@@ -7,6 +7,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from strandline.core import failpoints
+from strandline.core.calling_off import check_not_called_off
 from strandline.core.delivery_types import ChunkState, Intent, Lane, LaneId
 from strandline.core.errors import RefusedError, UsageError
 from strandline.core.records.audit_events import Event
@@ -14,7 +15,7 @@ from strandline.core.text.wording import agreeing, part, plural
 from strandline.core.types import Dataset, Seq, SeqRange, merge_ranges
 from strandline.deliver.context import DeliverContext
 from strandline.deliver.generation_start import lane_began, watermark_of_token
-from strandline.deliver.manage_sinks import Going, alone, still_alone
+from strandline.deliver.manage_sinks import alone, still_alone
 from strandline.deliver.plan.chunking import lacking, not_held
 from strandline.deliver.plan.older_generations import ask_foundations, missing_below
 from strandline.deliver.sink import Held, Loss, NoticesLoss
@@ -50,7 +51,6 @@ def recover_sink(
     resend: bool,
     accept_loss: bool,
     dry_run: bool = False,
-    going: Going = lambda: None,
 ) -> SinkRecovered:
     """Read from the sink itself how far it is, and continue from there. Lost rows are sent again in a new generation
     (`resend`) or given up (`accept_loss`). With neither, a loss raises RefusedError and nothing changes. A dry run
@@ -59,7 +59,7 @@ def recover_sink(
         raise UsageError("either --resend or --accept-loss")
     record = context.ledger.query(sinks.get, name)
     with alone(context, record) as lease, closing(SinkRun(context, record, dataset, lease)) as run:
-        return _recover(run, going, resend=resend, accept_loss=accept_loss, dry_run=dry_run)
+        return _recover(run, resend=resend, accept_loss=accept_loss, dry_run=dry_run)
 
 
 class _Rehearsed(Exception):
@@ -99,7 +99,7 @@ class _Lanes:
         return tuple((lane.partition, str(lane.last)) for lane, _ in self.lost)
 
 
-def _recover(run: SinkRun, going: Going, *, resend: bool, accept_loss: bool, dry_run: bool) -> SinkRecovered:
+def _recover(run: SinkRun, *, resend: bool, accept_loss: bool, dry_run: bool) -> SinkRecovered:
     context, sink = run.context, run.sink()
     if not dry_run:
         run.fence()
@@ -124,7 +124,7 @@ def _recover(run: SinkRun, going: Going, *, resend: bool, accept_loss: bool, dry
     held = list(zip(known, answers, strict=True))
     if isinstance(sink, NoticesLoss) and (loss := sink.find_loss()) is not None:
         how = {"resend": resend, "accept_loss": accept_loss, "dry_run": dry_run}
-        return _recover_rows(run, going, sink, held, loss, began, **how)
+        return _recover_rows(run, sink, held, loss, began, **how)
     below = _lost_below(run, known)
     began |= {lane.id: below[lane.partition][0].began for lane in known if lane.partition in below}
     held = [(lane, below[lane.partition][1] if lane.partition in below else h) for lane, h in held]
@@ -152,14 +152,13 @@ def _recover(run: SinkRun, going: Going, *, resend: bool, accept_loss: bool, dry
             f"({plural(lost_rows, 'row')})",
             hint=_BOTH_WAYS,
         )
-    going()
+    check_not_called_off()
     recovered = _Lanes(run, held, lost, lost_rows, began, dry_run)
     return _resend(recovered) if lost and resend else _repair(recovered)
 
 
 def _recover_rows(
     run: SinkRun,
-    going: Going,
     sink: NoticesLoss,
     held: Sequence[tuple[Lane, Held]],
     loss: Loss,
@@ -173,7 +172,7 @@ def _recover_rows(
     sent again. With `accept_loss`, a range stays in the record and counts as delivered, even one of an open intent."""
     known = [lane for lane, _ in held]
     remaining = sink.remaining([run.address(lane.partition) for lane in known])
-    going()
+    check_not_called_off()
     whole = [(lane, r.held) for lane, r in zip(known, remaining, strict=True)]
     lost = [one for one, r in zip(whole, remaining, strict=True) if r.missing]
     lost_rows = sum(r.missing for r in remaining) or loss.given - loss.there

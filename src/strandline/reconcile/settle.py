@@ -9,9 +9,8 @@ is final.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from strandline.core.errors import StorageError, StrandlineError
 from strandline.core.records.audit_events import Event
@@ -79,29 +78,31 @@ def true_state(seen: SweptFile) -> SweptState | None:
     return None
 
 
-def settle_files(
-    context: SweepContext,
-    files: list[Swept],
-    why: str | None = None,
-    *,
-    hold: Callable[[Connection], None] = lambda connection: None,
-    tell: Callable[[Connection, Mapping[SweptState, list[Swept]]], None] = lambda connection, after: None,
-) -> dict[SweptState, list[Swept]]:
-    """Records where the files are. Returns them by their new state. `tell` gets the same in the same transaction, the
-    files with their old state."""
-    changes: dict[SweptState, list[Swept]] = {}
-    after: dict[SweptState, list[Swept]] = {}
+@dataclass(frozen=True, slots=True)
+class FoundFiles:
+    """Where files are now, by the state that storage shows; files with their recorded state."""
+
+    by_state: Mapping[SweptState, list[Swept]]
+
+    def record(self, connection: Connection, why: str | None) -> None:
+        for state, files in self.by_state.items():
+            changed = [file for file in files if file.state is not state]
+            quarantined_files.move(connection, changed, state, _GONE if state is SweptState.LOST else why)
+
+
+def find_files(context: SweepContext, files: list[Swept]) -> FoundFiles:
+    """A file that cannot be checked keeps its recorded state."""
+    by_state: dict[SweptState, list[Swept]] = {}
     for seen in check_both_places(context, files):
-        state = true_state(seen)
-        if state is not None:
-            changes.setdefault(state, []).append(seen.file)
-        after.setdefault(state or seen.file.state, []).append(seen.file)
-    with context.ledger.write() as connection:
-        hold(connection)
-        for state, some in changes.items():
-            quarantined_files.move(connection, some, state, _GONE if state is SweptState.LOST else why)
-        tell(connection, after)
-    return after
+        by_state.setdefault(true_state(seen) or seen.file.state, []).append(seen.file)
+    return FoundFiles(by_state)
+
+
+def settle_files(context: SweepContext, files: list[Swept], why: str | None = None) -> Mapping[SweptState, list[Swept]]:
+    """Records where the files are. Returns them by their new state."""
+    found = find_files(context, files)
+    context.ledger.change(found.record, why)
+    return found.by_state
 
 
 def close_dead_run(connection: Connection) -> None:
@@ -140,10 +141,12 @@ def settle_dead_runs(
             # A dead run may have brought files back, of any run, without recording it.
             files += quarantined_files.in_state(connection, SweptState.HELD)
         files = context.here(connection, files)
-    after: Mapping[SweptState, list[Swept]] = {}
+    found = find_files(context, files)
     if files:
-        late = partial(_record_late, context, dead)
-        after = settle_files(context, files, "its run died", hold=watch.hold, tell=late)
+        with context.ledger.write() as connection:
+            watch.hold(connection)
+            found.record(connection, "its run died")
+            _record_late(connection, context, dead, found.by_state)
     failures: list[str] = []
     for batch in drops:
         try:
@@ -158,7 +161,7 @@ def settle_dead_runs(
         for one in dead:
             _correct(connection, one.id)
         if files or settled:
-            states = {state.value: len(some) for state, some in after.items()}
+            states = {state.value: len(some) for state, some in found.by_state.items()}
             runs = sorted({file.run for file in files} | {batch.run for batch in drops})
             audit.record(connection, Event.RUN_SETTLED, runs=runs, files=states, batches_of_entries=settled)
     return failures
@@ -173,16 +176,16 @@ def _correct(connection: Connection, run: RunId) -> None:
 
 
 def _record_late(
-    context: SweepContext, dead: Sequence[ReconcileRun], connection: Connection, after: Mapping[SweptState, list[Swept]]
+    connection: Connection, context: SweepContext, dead: Sequence[ReconcileRun], found: Mapping[SweptState, list[Swept]]
 ) -> None:
-    """Records what a dead run or purge did and did not record."""
+    """Records what a dead run or purge did without recording it."""
     deleting = {one.id for one in dead if one.asked.delete}
     for event, was, now in (
         (Event.FILES_QUARANTINED, SweptState.BEGUN, SweptState.HELD),
         (Event.FILES_PURGED, SweptState.PURGING, SweptState.PURGED),
     ):
         by_run: dict[RunId, list[Swept]] = {}
-        for file in after.get(now, ()):
+        for file in found.get(now, ()):
             if file.state is was:
                 by_run.setdefault(file.run, []).append(file)
         for run, some in sorted(by_run.items()):

@@ -305,7 +305,7 @@ async def reset_sink(access: AdminAccess, name: NamePath, wanted: Reset) -> Resp
             plan = fields_of(access.lake.delivery.plan_reset(name, to=to))
             check_not_called_off()
             return plan
-        return _sink(access, access.lake.delivery.reset(name, to=to, going=check_not_called_off))
+        return _sink(access, access.lake.delivery.reset(name, to=to))
 
     kind = "reset_dry_run" if wanted.dry_run else "reset"
     return await start_task(access, kind, lambda: check_own_sink(access, name), work)
@@ -322,7 +322,7 @@ async def recover_sink(access: AdminAccess, name: NamePath, wanted: Recover) -> 
 
     def work(stopping: threading.Event) -> Mapping[str, Any]:
         how = {"resend": wanted.resend, "accept_loss": wanted.accept_loss, "dry_run": wanted.dry_run}
-        found = access.lake.delivery.recover_sink(name, **how, going=check_not_called_off)
+        found = access.lake.delivery.recover_sink(name, **how)
         return lake_documents.recovered_sink(found)
 
     return await start_task(access, "recover_dry_run" if wanted.dry_run else "recover", check, work)
