@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from strandline.cli.daemon_log import DaemonLog
 from strandline.cli.log_lines import log_lines
+from strandline.core.actor import Actor, Trigger, set_process_actor, system_user
 from strandline.core.errors import FailedError
 from strandline.jobs.loop import LoopControl, LoopStates
 
@@ -45,8 +46,10 @@ def lease_loops(lake: Lake) -> list[Loop]:
     return [] if lease is None else [Loop("lease", lease.run)]
 
 
-def open_log(call: Call) -> DaemonLog:
-    """JSON with --json, and whenever standard output is no terminal."""
+def begin_daemon(call: Call) -> DaemonLog:
+    """Makes this process act as a daemon, and opens its log: JSON with --json, and whenever standard output is no
+    terminal."""
+    set_process_actor(Actor(system_user(), Trigger.DAEMON))
     return DaemonLog(as_json=call.as_json or not sys.stdout.isatty())
 
 

@@ -223,40 +223,30 @@ class Maintenance:
 
     # By schedule.
 
-    def _crons(self) -> dict[str, str]:
-        return {kind.value: cron for kind, cron in crons(self._settings()).items()}
-
     def rules_without_dataset(self) -> list[str]:
         """Rules for datasets that do not exist: probably typos."""
-        with self.context.ledger.read() as connection:
-            known = {d.name for d in datasets.list_datasets(connection)}
+        known = {d.name for d in self.context.ledger.query(datasets.list_datasets)}
         return sorted(set(self._rules()) - known)
 
-    def run(
-        self,
-        control: LoopControl,
-        listener: MaintenanceListener,
-    ) -> None:
+    def run(self, control: LoopControl, listener: MaintenanceListener) -> None:
         """Until `control.stopping` is set, runs the jobs that are due, one after the other. That also calls off the job
         under way: it ends before its next durable step, and its Spark jobs are cancelled. Several daemons on one ledger
         share the jobs. Schedules that are applied meanwhile count at once."""
         jitter = self.context.config.settings.run.jitter_seconds_max
         followed = FollowedSchedules(self.context.ledger, {}, jitter_seconds_max=jitter)
 
-        def turn() -> None:
+        def run_due_jobs() -> None:
             nonlocal followed
-            if (by_kind := self._crons()) != followed.crons:
+            by_kind = {kind.value: cron for kind, cron in crons(self._settings()).items()}
+            if by_kind != followed.crons:
                 followed = replace(followed, crons=by_kind, since=None)
                 listener.scheduled(by_kind, self.rules_without_dataset())
             self.run_what_is_due(control.stopping, followed, listener)
 
-        control.repeat(turn, name="maintenance", poll_seconds=_POLL_SECONDS)
+        control.repeat(run_due_jobs, name="maintenance", poll_seconds=_POLL_SECONDS)
 
     def run_what_is_due(
-        self,
-        stopping: threading.Event,
-        followed: FollowedSchedules,
-        listener: MaintenanceListener,
+        self, stopping: threading.Event, followed: FollowedSchedules, listener: MaintenanceListener
     ) -> None:
         """Runs everything that is due now. A job that fails does not stop the next one."""
         known = self.context.ledger.query(datasets.list_datasets)
@@ -268,15 +258,9 @@ class Maintenance:
             began = None if last is None else last.started_at
             if followed.is_due(f"{job.kind.value} {job.dataset.name}", job.cron, last=began, now=utc_now()):
                 with acting_as(SCHEDULE):
-                    self._turn(job, None if last is None else last.id, RunControl(stopping), listener)
+                    self._run_job(job, None if last is None else last.id, RunControl(stopping), listener)
 
-    def _turn(
-        self,
-        job: Job,
-        after: RunId | None,
-        control: RunControl,
-        listener: MaintenanceListener,
-    ) -> None:
+    def _run_job(self, job: Job, after: RunId | None, control: RunControl, listener: MaintenanceListener) -> None:
         checked = control.checking(quiet)
 
         def work(alive: StillAlive) -> Any:
@@ -320,8 +304,7 @@ class Maintenance:
     ) -> list[MaintenanceRun]:
         """Newest first, of one dataset, of some (`only`, by their full names) or of all. `before` is the id of the last
         run of the previous page."""
-        with self.context.ledger.read() as connection:
-            known = {d.name: d.id for d in datasets.list_datasets(connection)}
+        known = {d.name: d.id for d in self.context.ledger.query(datasets.list_datasets)}
         chosen = None if only is None else [known[name] for name in only if name in known]
         if dataset is not None:
             chosen = [self._dataset(dataset).id]
@@ -332,12 +315,12 @@ class Maintenance:
             before=before,
             runs_max=runs_max,
         )
-        return list(map(self._told, found))
+        return list(map(self._as_of_now, found))
 
     def get(self, run: int) -> MaintenanceRun:
-        return self._told(self.context.ledger.query(maintenance.get, run))
+        return self._as_of_now(self.context.ledger.query(maintenance.get, run))
 
-    def _told(self, run: MaintenanceRun) -> MaintenanceRun:
+    def _as_of_now(self, run: MaintenanceRun) -> MaintenanceRun:
         return run.as_of(utc_now(), lease_seconds=self.context.config.settings.ingest.lease_seconds)
 
     def _dataset(self, name: str) -> Dataset:

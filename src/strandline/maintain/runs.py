@@ -92,8 +92,9 @@ def rehearsed(
             result = work(lambda: None)
     except Exception as e:
         outcome, reason = _how_it_ended(e, kind)
-        with context.ledger.write() as connection:
-            runs.record_rehearsal(connection, new, started_at=started_at, outcome=outcome, reason=reason, result=None)
+        context.ledger.change(
+            runs.record_rehearsal, new, started_at=started_at, outcome=outcome, reason=reason, result=None
+        )
         raise
     with context.ledger.write() as connection:
         run = runs.record_rehearsal(

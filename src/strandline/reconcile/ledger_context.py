@@ -125,8 +125,7 @@ class LedgerContextLoader:
         names = {name: path for path in paths if (name := below(path, self._spool)) is not None}
         if not names:
             return set()
-        with self._ledger.read() as connection:
-            return {names[name] for name in spool_files.spooled(connection, names)}
+        return {names[name] for name in self._ledger.query(spool_files.spooled, names)}
 
     def pointers(self, tables: Collection[str]) -> list[str]:
         """Canonical paths of the metadata files that the catalog names for these tables, if it tells without opening

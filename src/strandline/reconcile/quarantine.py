@@ -4,7 +4,7 @@ two places, and the record names both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
@@ -14,7 +14,7 @@ from typing import TypeVar
 from strandline.core import failpoints
 from strandline.core.errors import LeaseLost, RefusedError, StorageError
 from strandline.core.records.audit_events import Event
-from strandline.core.records.reconcile_records import ReconcileRun, RunId, Swept, SweptState
+from strandline.core.records.reconcile_records import RunId, Swept, SweptState
 from strandline.core.text.wording import plural
 from strandline.ledger import audit
 from strandline.ledger.engine import Connection, utc_now
@@ -201,7 +201,9 @@ def fate(seen: SweptFile, *, is_live: bool) -> Fate:
 def _purge(context: SweepContext, run: RunId | None, watch: RunWatch, on_progress: OnFiles) -> PurgedFiles:
     with context.ledger.read() as connection:
         files, due = _due(context, connection, run)
-        seen_before = _tables_seen(reconcile_runs.latest(connection, runs_max=context.settings.history_runs))
+        runs = reconcile_runs.latest(connection, runs_max=context.settings.history_runs)
+    # the uuids of the last run that saw any table: an empty catalog is not trusted
+    seen_before = next((run.outcome.tables for run in runs if run.ended_at and run.outcome.tables), {})
     result = PurgedFiles(waiting=_held(files) - _held(due))
     known: LakeReferences | None = None
     waiting = iter(due)
@@ -229,11 +231,6 @@ def _due(context: SweepContext, connection: Connection, run: RunId | None) -> tu
     before = utc_now() - timedelta(days=context.settings.quarantine_days)
     files = context.here(connection, quarantined_files.due_for_purge(connection, before=utc_now(), run=run))
     return files, [file for file in files if file.begun_at <= before]
-
-
-def _tables_seen(runs: Iterable[ReconcileRun]) -> Collection[str]:
-    """The table uuids of the last run that saw any: an empty catalog is not trusted."""
-    return next((run.outcome.tables for run in runs if run.ended_at is not None and run.outcome.tables), {})
 
 
 def _check_catalog(context: SweepContext, known: LakeReferences, seen_before: Collection[str]) -> None:

@@ -201,14 +201,15 @@ def _answer_errors(app: FastAPI, context: ServeContext) -> None:
 
     @app.exception_handler(UnicodeEncodeError)
     async def not_text(_request: Request, error: UnicodeEncodeError) -> Response:
-        return problems.of_problem(problems.not_text())
+        why = "the request contains text that is not valid UTF-8"
+        return problems.of_problem(Problem(problems.MALFORMED, why, problems.SEE_DESCRIPTION))
 
     @app.exception_handler(HTTPException)
     async def no_such_path(request: Request, error: HTTPException) -> Response:
         kind = {404: problems.NOT_FOUND, 405: problems.WRONG_METHOD}.get(error.status_code, problems.MALFORMED)
         hint = "The description at /api/v1/openapi.json has all paths."
         found = Problem(kind, kind.title, hint, error.headers or {})
-        if _is_for_people(request):
+        if not request.url.path.startswith("/api/") and "text/html" in request.headers.get("accept", ""):
             return await error_page(request, found)
         return problems.of_problem(found)
 
@@ -222,10 +223,6 @@ async def _refused(request: Request) -> Problem | None:
     except Problem as e:
         return e
     return None
-
-
-def _is_for_people(request: Request) -> bool:
-    return not request.url.path.startswith("/api/") and "text/html" in request.headers.get("accept", "")
 
 
 class _HeadAsGet:

@@ -116,11 +116,7 @@ def no_token(detail: str = "no token was sent, or one that is unknown, revoked o
     )
 
 
-_DESCRIPTION = "The description at /api/v1/openapi.json says what is expected."
-
-
-def not_text() -> Problem:
-    return Problem(MALFORMED, "the request contains text that is not valid UTF-8", _DESCRIPTION)
+SEE_DESCRIPTION = "The description at /api/v1/openapi.json says what is expected."
 
 
 def too_many(detail: str, retry_after_seconds: int) -> Problem:
@@ -138,7 +134,7 @@ def malformed(found: Sequence[Mapping[str, Any]]) -> Problem:
     """From the errors of pydantic. What was sent is not repeated: it may be a secret."""
     said = [{"where": [str(part) for part in e["loc"]], "what": str(e["msg"])} for e in found[:20]]
     first = f"{'.'.join(said[0]['where'])}: {said[0]['what']}" if said else "it cannot be read"
-    return Problem(MALFORMED, first, _DESCRIPTION, more={"errors": said})
+    return Problem(MALFORMED, first, SEE_DESCRIPTION, more={"errors": said})
 
 
 def status_of(error: type[errors.StrandlineError]) -> int:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from strandline.cli.command import EVENT_LINES, Call, command, with_call
-from strandline.cli.loops import Loop, open_log, run_loops
+from strandline.cli.loops import Loop, begin_daemon, run_loops
 from strandline.cli.render import lake as render_lake
 from strandline.cli.render import replication as render_replication
-from strandline.core.actor import Actor, Trigger, set_process_actor, system_user
 from strandline.core.errors import FailedError
 from strandline.status.documents import replication_documents as documents
 
@@ -40,8 +39,7 @@ def follow(
     if once:
         _follow_once(call)
         return
-    journal = open_log(call)
-    set_process_actor(Actor(system_user(), Trigger.DAEMON))
+    journal = begin_daemon(call)
     run_loops(call, journal, [follow_loop(call.lake, journal)])
 
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from strandline.cli.command import EVENT_LINES, Call, command, host_option, port_option
-from strandline.cli.loops import Loop, lease_loops, open_log, run_loops
-from strandline.core.actor import Actor, Trigger, set_process_actor, system_user
+from strandline.cli.loops import Loop, begin_daemon, lease_loops, run_loops
 from strandline.jobs.loop import LoopControl, LoopStates
 
 if TYPE_CHECKING:
@@ -46,8 +45,7 @@ def serve(
 
 
 def serve_until_stopped(call: Call, **options: Any) -> None:
-    journal, states = open_log(call), LoopStates()
-    set_process_actor(Actor(system_user(), Trigger.DAEMON))
+    journal, states = begin_daemon(call), LoopStates()
     run_loops(call, journal, [api_loop(call.lake, journal, states, **options), *lease_loops(call.lake)], states)
 
 

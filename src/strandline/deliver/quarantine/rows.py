@@ -110,8 +110,8 @@ def chosen(rows: Sequence[Quarantined], numbers: Sequence[int] | None, name: str
 
 def rows_to_discard(context: DeliverContext, record: SinkRecord, numbers: Sequence[int] | None) -> list[Quarantined]:
     """What `discard` discards; changes nothing. Raises RefusedError for a row that may have landed."""
-    with context.ledger.read() as connection:
-        rows = chosen(quarantine.list_quarantined(connection, record, NOT_DELIVERED), numbers, record.name)
+    known = context.ledger.query(quarantine.list_quarantined, record, NOT_DELIVERED)
+    rows = chosen(known, numbers, record.name)
     for row in rows:
         if row.state is QuarantineState.REPLAYING:
             raise _may_have_landed(record.name, row)

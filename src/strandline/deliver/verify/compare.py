@@ -93,7 +93,8 @@ class _Comparison:
         """Compares the sink with the ledger; with the lake if the ledger has no record of the range."""
         rows, options = present.held.rows, present.options
         self.proof.ranges += 1
-        self.proof.checked_bytes += _size(present)
+        known = None if present.record is None else present.record.chunk.size
+        self.proof.checked_bytes += known or present.held.size or 0
         if seen is None:
             return
         if seen.problem is not None:
@@ -208,11 +209,6 @@ class _Comparison:
     def _twice(self, record: Recorded, number: int) -> None:
         words = f"sequence number {number} is on two rows of the lake: someone copied rows together with their numbers"
         self.layout.add(Fault.COUNT, record.chunk.rows, words, options=record.options)
-
-
-def _size(present: Present) -> int:
-    known = None if present.record is None else present.record.chunk.size
-    return known or present.held.size or 0
 
 
 def _seen(present: Present, seen: Inspected) -> tuple[int | None, str | None]:

@@ -165,8 +165,7 @@ class _Purge:
         )
 
     def _followers(self) -> tuple[str, ...]:
-        with self.context.ledger.read() as connection:
-            return tuple(f.name for f in followers.of_dataset(connection, self.dataset))
+        return tuple(f.name for f in self.context.ledger.query(followers.of_dataset, self.dataset))
 
     # --- what could refuse it ---
 
@@ -235,8 +234,7 @@ class _Purge:
         """Holds the leases of all sinks: nobody delivers, replays or resets until the rows are deleted. It waits a
         while for a deliverer at work, and then seizes the lease."""
         with ExitStack() as stack:
-            with self.context.ledger.read() as connection:
-                known = [] if self.dry_run else sinks.of_dataset(connection, self.dataset.id)
+            known = [] if self.dry_run else self.context.ledger.query(sinks.of_dataset, self.dataset.id)
             leases = []
             for n, record in enumerate(known):
                 self.progress("waiting for deliverers", n, len(known))

@@ -153,8 +153,7 @@ def drop_dataset(access: AdminAccess, name: NamePath, dry_run: DryRun = False) -
     """Catalog and ledger forget it. Its files stay where they are, and its numbers, up to `allocated`, stay taken. A
     dry run is refused for the same reasons."""
     dataset = access.lake.dataset(access.caller.check_sees(name))
-    with access.lake.ledger.read() as connection:
-        allocated = blocks.highest(connection, dataset.id)
+    allocated = access.lake.ledger.query(blocks.highest, dataset.id)
     gone = access.lake.drop_dataset(dataset.name, dry_run=dry_run)
     return {"dropped": gone.name, "dry_run": dry_run, "allocated": allocated}
 
@@ -171,8 +170,8 @@ def list_blocks(
     before: BeforeId = None,
 ) -> Document:
     dataset = access.lake.dataset(access.caller.check_sees(name))
-    with access.lake.ledger.read() as connection:
-        found = dataset_report.page(connection, dataset.id, only_open=only_open, before=before, blocks_max=limit + 1)
+    ledger = access.lake.ledger
+    found = ledger.query(dataset_report.page, dataset.id, only_open=only_open, before=before, blocks_max=limit + 1)
     return paged("blocks", found, limit, lake_documents.block, lambda b: b.head.rows.lo)
 
 

@@ -54,13 +54,11 @@ class Sessions:
 
     def find(self, session: str) -> Token | None:
         """None if the session has ended or expired, or its token is not valid any more."""
-        with self.ledger.read() as connection:
-            found = web_sessions.find(connection, session)
+        found = self.ledger.query(web_sessions.find, session)
         return None if found is None else found.token
 
     def end(self, session: str) -> None:
-        with self.ledger.write() as connection:
-            web_sessions.end(connection, session)
+        self.ledger.change(web_sessions.end, session)
 
     def cookie_of(self, request: Request) -> SessionCookie | None:
         """What the request's cookie says; None without one, and for one that is forged or expired."""

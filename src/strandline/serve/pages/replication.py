@@ -22,12 +22,12 @@ PAGE = 60
 @router.get("/replication")
 async def replication(access: ReadAccess, page_number: int = 1) -> Response:
     status = await source_of(access).newest(access.caller)
-
-    def names() -> Document:
-        return {"known": [f.name for f in access.lake.followers.list()]}
-
     found = document_of(await access.context.read(access.caller, lambda: api.status_document(access)))
-    known = [] if access.caller.is_limited else document_of(await access.context.read(access.caller, names))["known"]
+    known: list[str] = []
+    if not access.caller.is_limited:
+        known = await access.context.ask_ledger(
+            access.caller, lambda: [f.name for f in access.lake.followers.list()]
+        )
     views = follower_views(status.followers, known, utc_now())
     shards = status.site.shards
     return page(
