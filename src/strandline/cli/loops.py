@@ -47,9 +47,13 @@ def lease_loops(lake: Lake) -> list[Loop]:
 
 
 def begin_daemon(call: Call) -> DaemonLog:
-    """Makes this process act as a daemon, and opens its log: JSON with --json, and whenever standard output is no
-    terminal."""
+    """From now on what this process does is recorded as the daemon's work. Returns the open log."""
     set_process_actor(Actor(system_user(), Trigger.DAEMON))
+    return open_log(call)
+
+
+def open_log(call: Call) -> DaemonLog:
+    """JSON with --json, and whenever standard output is no terminal."""
     return DaemonLog(as_json=call.as_json or not sys.stdout.isatty())
 
 

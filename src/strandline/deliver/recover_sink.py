@@ -112,7 +112,7 @@ def _recover(run: SinkRun, *, resend: bool, accept_loss: bool, dry_run: bool) ->
         raise RefusedError(
             f"{run.record.destination} is in generation {found.generation}, the ledger knows {run.record.generation}; "
             "where the newer one began is not known here",
-            hint=f"`strandline sink reset {run.record.name} --to TOKEN` begins another one behind a row that you name.",
+            hint=f"`strandline sink reset {run.record.name} --to TOKEN` starts another one after a row that you name.",
         )
     with context.ledger.read() as connection:
         known = lanes.unchecked(connection, run.record)
@@ -141,7 +141,8 @@ def _recover(run: SinkRun, *, resend: bool, accept_loss: bool, dry_run: bool) ->
     lost_rows = _lost_rows(run, lost)
     if under_way and accept_loss:
         raise RefusedError(
-            f"{run.record.name}: {', '.join(under_way[:5])} is of a plan that is under way, and would be sent again",
+            f"{run.record.name}: {', '.join(under_way[:5])} belongs to an intent that is under way, and would be sent "
+            "again",
             hint="--resend sends what the destination lacks again, in a new generation.",
         )
     if lost and not (resend or accept_loss):
@@ -263,9 +264,9 @@ def _check_believable(run: SinkRun, lane: Lane, reached: Seq | None) -> None:
     fine = agrees or (said is None and (lane.last is None or (reached or 0) >= lane.last.hi))
     if lane.mark is not None and lane.mark > (reached or 0) and (not fine or lane.mark > (run.record.planned or 0)):
         raise RefusedError(
-            f"{run.record.name}: the ledger's watermark {lane.mark} is not plausible: the destination has come "
-            f"to {reached or 'nothing'} only; watermarks never go back",
-            hint=f"`strandline sink reset {run.record.name} --to TOKEN` begins another one behind a row that you name.",
+            f"{run.record.name}: the ledger's watermark {lane.mark} is not plausible: the destination has "
+            f"rows up to {reached or 'nothing'} only, and watermarks never move back",
+            hint=f"`strandline sink reset {run.record.name} --to TOKEN` starts another one after a row that you name.",
         )
 
 
@@ -283,14 +284,14 @@ def _lost_rows(run: SinkRun, lost: Sequence[tuple[Lane, Held]]) -> int:
 
 
 def _resend(found: _Lanes) -> SinkRecovered:
-    """Begin a new generation, because watermarks never go back. Each lane starts where the sink says it is; partitions
-    that it has not met start at what is planned."""
+    """Begin a new generation, because watermarks never move back. Each lane starts where the sink says that it
+    is; a partition that the sink does not know starts at what is planned."""
     run, record, gone = found.run, found.run.record, {lane.id for lane, _ in found.lost}
     beyond = [str(r.rows) for lane, h in found.lost for r in h.ranges if r.rows.lo > (found.delivered(lane, h) or 0)]
     if beyond:
         raise RefusedError(
-            f"{record.name}: behind what it lost, the destination still holds {', '.join(beyond[:5])}, which would be "
-            "sent again, too",
+            f"{record.name}: above the rows that it lost, the destination still has {', '.join(beyond[:5])}, which "
+            "would be sent again, too",
             hint="Remove those at the destination first; or continue without what is lost: --accept-loss.",
         )
     with _writing(run, dry_run=found.dry_run) as connection:

@@ -31,7 +31,7 @@ def find_kind(name: str) -> SinkKind:
     if not isinstance(kind, SinkKind):
         raise UsageError(
             f"the package that brings the kind {name} does not name a SinkKind under the entry point {ENTRY_POINTS}",
-            hint="Ask whoever maintains it.",
+            hint="Ask its maintainer.",
         )
     return kind
 

@@ -163,7 +163,7 @@ class SinkRun:
             raise SinkStopped(
                 f"{self.record.name}: its destination has seen generation {found.generation}, the ledger knows "
                 f"{self.record.generation}: the ledger is an old copy",
-                hint=f"`strandline sink recover {self.record.name}` takes the sink's own record over.",
+                hint=f"`strandline sink recover {self.record.name}` adopts the sink's own record.",
             )
         if term > FIRST_TERM and (before is None or before.claim.term < term):
             # An old leader may have fenced between our fence and our claim. After this one it has to claim again.

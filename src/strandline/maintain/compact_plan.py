@@ -112,7 +112,7 @@ def _choose(
     skipped: list[SkippedFiles] = []
     for cut in _cut(run, target):
         if len(cut) == 1 and len(cut[0].files) == 1 and cut[0].files[0].deletes == 0:
-            skipped.append(SkippedFiles(partition, 1, "a small file that has no neighbour to go with"))
+            skipped.append(SkippedFiles(partition, 1, "a small file without a neighbour to merge with"))
             continue
         pieces.append(_file_part(cut, target))
     return pieces, skipped

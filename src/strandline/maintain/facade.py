@@ -205,14 +205,14 @@ class Maintenance:
             values["drop_after"] = given.get("drop_after")
         if "older_than" not in values:
             raise UsageError(
-                f"nothing says how long rows of {target.name} are kept",
-                hint='Say --older-than 30d, or set a rule: [maintain.retain.<dataset>] older_than = "30d".',
+                f"there is no retention rule for {target.name}",
+                hint='Pass --older-than 30d, or set a rule: [maintain.retain.<dataset>] older_than = "30d".',
             )
         try:
             return RetainSettings(**values)
         except ValidationError as e:
             said = "; ".join(str(err["msg"]).removeprefix("Value error, ") for err in e.errors())
-            raise UsageError(f"this rule cannot be: {said}") from e
+            raise UsageError(f"this rule is invalid: {said}") from e
 
     def _rules(self) -> dict[str, RetainSettings]:
         return self._settings().rules()

@@ -186,7 +186,7 @@ class _Retention:
         """The highest sequence number that is old enough."""
         if self.rule.column is None:
             return self.context.ledger.query(floors.published_before, self.dataset.id, moment, sealed)
-        self.progress("looking for rows that are due", 0, None)
+        self.progress("searching for rows that are due", 0, None)
         return rows.count(self._table(sealed).df, self._condition(sealed, moment)).last
 
     def _table(self, sealed: Seq) -> SettledView:
@@ -255,7 +255,7 @@ class _Retention:
     ) -> tuple[tuple[_Drop, ...], Lacking, int, Seq | None]:
         table = self._table(sealed)
         condition = self._what_goes(sealed, reached, verdict, others.passed_over, end)
-        self.progress("counting rows that go", 0, None)
+        self.progress("counting rows to delete", 0, None)
         found = rows.count(table.df, condition)
         lost = tuple(self._drop(sealed, p, end, condition) for p in passed)
         dropped = count_lacking(table.df, others.passed_over, condition)

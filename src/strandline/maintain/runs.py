@@ -110,7 +110,7 @@ def recorded(
     """A run on demand; `AlreadyRunning` if one of this kind is under way."""
     control = control or RunControl()
     if (run := _begin(context, NewRun(dataset.id, kind, node()), None)) is None:
-        raise RuntimeError("only a turn of the schedule can be somebody else's")
+        raise RuntimeError("only a scheduled run can belong to another daemon")
     control.on_begun(run)
     return _work(context, dataset, kind, run, work, control)
 
@@ -214,7 +214,7 @@ def _how_it_ended(error: BaseException, kind: MaintenanceKind) -> tuple[Maintena
 
 def without_words(error: BaseException) -> str:
     """What a purge that failed says where others read it."""
-    return f"{type(error).__name__}; its words are not kept, since they may repeat the condition or values of a row"
+    return f"{type(error).__name__}; its message is not stored, because it may repeat the condition or values of a row"
 
 
 def wordless(error: Exception) -> StrandlineError:

@@ -74,7 +74,7 @@ class Protection(StrEnum):
     YOUNG = "young", "younger than the grace window"
     OPEN_BLOCK = "open_block", "not older than the oldest open block"
     OPEN_JOB = "open_job", "not older than the oldest maintenance job"
-    UNDELIVERED = "undelivered", "not every sink holds the rows (--accept-loss)"
+    UNDELIVERED = "undelivered", "some sink does not have the rows yet (--accept-loss)"
     NOT_DATA = "not_data", "not a data file: without it, rows would come back"
     NOT_IN_MAIN = "not_in_main", "only history, a branch or a tag has it"  # there is nothing to drop it from
     NOT_A_DATASET = "not_a_dataset", "a table that is not a dataset"  # its entries belong to its owner

@@ -239,7 +239,7 @@ def _check_catalog(context: SweepContext, known: LakeReferences, seen_before: Co
     if refused is not None:
         raise RefusedError(
             refused,
-            hint="Nothing more is deleted, and what is in quarantine can be restored. Where it is the clock that is "
+            hint="Nothing more is deleted, and what is in quarantine can be restored. If the clock is "
             "doubted, `strandline reconcile --act` takes note of it; purge after that.",
         )
     gone = sorted(set(seen_before) - {head.uuid for head in known.tables})
@@ -254,7 +254,7 @@ def _check_catalog(context: SweepContext, known: LakeReferences, seen_before: Co
     raise RefusedError(
         f"the last run knew a table that the catalog does not have: {gone[0]}"
         + (f", and {len(gone) - 1:,} more" if len(gone) > 1 else ""),
-        hint="If it was dropped, run `strandline reconcile`, which takes note, and then purge. If not, this is not "
+        hint="If it was dropped, run `strandline reconcile`, which records that, and then purge. If not, this is not "
         "the catalog of record.",
     )
 

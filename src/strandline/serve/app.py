@@ -57,12 +57,12 @@ if TYPE_CHECKING:
 
 API = "/api/v1"
 _ABOUT = """
-Look at a lake and steer it. Every request needs a token (`strandline token create NAME --role read`), or the cookie of
-a browser that has logged in; each operation says which role it needs.
+Read the state of a lake, and control it. Every request needs a token (`strandline token create NAME --role read`), or
+the cookie of a browser that has logged in; each operation says which role it needs.
 
 Errors are problem documents (RFC 9457): `type` names the error, `detail` says what happened, `hint` what to do, and
 `retryable` whether the same request may succeed later. Lists are paged: give `next` as `after` or `before`. Long work
-answers 202 with a place to look at, and can be called off there.
+is answered with 202 and a `place`, the path that shows the work and calls it off.
 
 Rows are sent to the receiver (`strandline receive`), which has its own paths and its own form of answer.
 """

@@ -214,7 +214,7 @@ class ServeContext:
         return answer(await self._acting(self._changing_shortly, caller, do))
 
     async def start(self, caller: Caller, begin: Callable[[], Document]) -> Response:
-        """Answers 202 with the document of what was begun; its `place` is where to look at it."""
+        """Answers 202 with the document of what was begun; its `place` shows it."""
         document = await self._changed(caller, begin)
         return answer(document, status=202, headers={"Location": document["place"]})
 

@@ -85,7 +85,7 @@ NOT_FOUND = ProblemKind("not-found", 404, "there is nothing at this path")
 WRONG_METHOD = ProblemKind("wrong-method", 405, "this path does not allow the method")
 TOO_SLOW = ProblemKind("too-slow", 408, "the body took too long", retryable=True)
 TOO_LARGE = ProblemKind("too-large", 413, "the body is too large")
-MALFORMED = ProblemKind("malformed", 422, "the request does not have the form that it must have")
+MALFORMED = ProblemKind("malformed", 422, "the request does not match the description")
 TOO_MANY = ProblemKind("too-many", 429, "too many requests", retryable=True)
 UNEXPECTED = ProblemKind("unexpected", 500, "unexpected error (see the log)")
 LEDGER_AWAY = ProblemKind("ledger-away", 503, "the ledger does not answer", retryable=True)
@@ -178,5 +178,5 @@ def of_error(error: errors.StrandlineError, retry_after_seconds: int, *, limited
 
 def of_unexpected(error: BaseException) -> Response:
     """Its message stays in the log: it may quote anything."""
-    log.error("a request failed in a way that nobody foresaw", exc_info=error)
+    log.error("a request failed with an unexpected error", exc_info=error)
     return of_problem(Problem(UNEXPECTED, "the server's log says what happened", "Please report it."))

@@ -80,8 +80,8 @@ def init(
 ) -> None:
     """Create a site that follows LEADER: the same lake, with a warehouse and a ledger of its own.
 
-    Run it again to change the address of the same leader, or after the site's ledger was lost: the tables stay, and the
-    leader tells the new ledger what is in them.
+    Run it again to change the address of the same leader, or after the site's ledger was lost: the tables stay, and
+    the new ledger learns from the leader what is in them.
     """
     from strandline.core.settings.lake_config import CONFIG_NAME
     from strandline.lake_admin import follow_lake

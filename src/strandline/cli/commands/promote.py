@@ -44,7 +44,7 @@ def promote(
     given up; the command names them. If it is killed, run it again: it continues, or says which site leads.
 
     --force promotes a site that is no member, or that has not recorded the last take-over. It says first what may be
-    lost, as far as this site was told.
+    lost, as far as this site knows.
     """
     promotion = call.lake.replication.promotion
     if dry_run:

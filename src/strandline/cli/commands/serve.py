@@ -37,7 +37,7 @@ def serve(
     --serve` does so beside delivery.
 
     Every request needs a token with a role: `strandline token create NAME --role read` (or `admin`). Listens on this
-    machine only, unless told otherwise; elsewhere only with a certificate (serve.tls_certificate) or --insecure-http.
+    machine only, by default; another address needs a certificate (serve.tls_certificate) or --insecure-http.
     Requests under way are answered before it ends, and long work is called off at its next durable step. Starts no JVM
     before a request needs one. The description of the API is at /api/v1/openapi.json.
     """

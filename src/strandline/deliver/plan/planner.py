@@ -148,7 +148,7 @@ def _check_settled(run: SinkRun, position: SinkPosition, beyond: int) -> None:
         raise SinkStopped(
             f"{run.record.name}: its destination holds sequence number {beyond}, and {run.dataset.name} is settled "
             f"up to {position.sealed} only",
-            hint="The ledger or the catalog is an old copy, or somebody else delivers to that place.",
+            hint="The ledger or the catalog is an old copy, or another program delivers to that place.",
         )
 
 
@@ -316,7 +316,7 @@ def prepare(run: SinkRun, source: SettledView, options: Mapping[str, str] | None
         raise SchemaError(
             f"{run.record.name}: {run.dataset.name} has no column {unknown[0]!r}",
             hint=f"`strandline sink update {run.record.name} --option columns=…` chooses others; for what is under way,"
-            f" `strandline sink recover {run.record.name}` plans anew.",
+            f" `strandline sink recover {run.record.name}` plans it again.",
         )
     fields = size_scan_spark.delivered_fields(source.df.schema, chosen, is_numbered=is_numbered(run.sink(options)))
     key = (source.view.schema_id, chosen, tuple(sorted((options or run.record.options).items())))

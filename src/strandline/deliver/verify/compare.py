@@ -18,8 +18,7 @@ from strandline.deliver.verify.ranges import Fault, LaneRanges, Present, Recorde
 from strandline.deliver.verify.verdict import Proved
 
 _ENCODED_OTHERWISE = (
-    "its rows are as many as they must be; another encoder than today's has made their bytes, so that they cannot be "
-    "compared"
+    "it has the right number of rows; another version of the encoder wrote its bytes, so these cannot be compared"
 )
 
 
@@ -77,7 +76,7 @@ def prove(layout: LaneRanges, inspected: Mapping[SeqRange, Inspected], lake: Lak
             seen = None if there is None else inspected.get(chunk.rows)
             proof.rows += comparison.check_with_lake(record, there, seen)
     for present in layout.beyond:
-        layout.add(Fault.EXTRA, present.held.rows, "it lies beyond everything that was promised to the sink")
+        layout.add(Fault.EXTRA, present.held.rows, "it is above everything that was promised to the sink")
     return proof
 
 
@@ -127,7 +126,7 @@ class _Comparison:
             if digest and there.digest and not same_bytes(digest, there.digest):
                 self.layout.add(Fault.NOTE, rows, _ENCODED_OTHERWISE, options=options)
             return
-        why = "the ledger has no record of it" if taken_over else "it was cut otherwise than the ledger says"
+        why = "the ledger has no record of it" if taken_over else "its range differs from the chunk in the ledger"
         fewer = there.count <= (count or 0)
         if lake.may_lack(rows) and fewer:
             self.proof.unprovable += 1

@@ -25,7 +25,7 @@ def forgotten(
     were published."""
     words = (
         "rows up to here were deleted or left out while the ledger did not know how far the sink was: whether it got "
-        "all of them cannot be told any more"
+        "all of them is not known any more"
     )
     return [
         VerifyFinding(Fault.UNPROVABLE, sink, loss.partition, loss.range, f"numbers {loss.range}", words)

@@ -12,11 +12,11 @@ from strandline.maintain.retain_plan import RANGES_MAX, range_or_none
 
 UNDER_WAY = "a delivery of them was under way, or never ended"
 CONDITION_CHANGED = "its condition was changed since"
-CONDITION_UNFIT = "its condition no longer tells which rows it was sent"
-NOT_RECORDED = "how it came this far is not recorded here"
+CONDITION_UNFIT = "its condition no longer shows which rows it was sent"
+NOT_RECORDED = "the deliveries up to its watermark are not recorded here"
 SENT_AGAIN = "rows that it had refused were sent again, and whether they landed is not known"
-MEANWHILE = "somebody delivered to it while rows were deleted"
-RETAINED = "retention had deleted rows before that nobody can look at any more"
+MEANWHILE = "another process delivered to it while rows were deleted"
+RETAINED = "retention had deleted rows before, which cannot be searched any more"
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,7 @@ def purge(
 ) -> PurgeResult:
     """Calls `alive` right before files are written anew; it raises if this run was taken for dead."""
     if not where.strip():
-        raise UsageError("a condition that says nothing would delete everything", hint="Say which rows: --where EXPR.")
+        raise UsageError("an empty condition would delete everything", hint="Name the rows: --where EXPR.")
     return _Purge(context, dataset, where, progress, dry_run, alive).run(keep_snapshots=keep_snapshots)
 
 
@@ -119,7 +119,7 @@ class _Purge:
         named_before = tuple(sorted({*self._named_before(), *self._late_before()}))
         bodies = 0
         if not self.dry_run:
-            self.progress("taking in what waits at the receiver", 0, None)
+            self.progress("ingesting received rows", 0, None)
             bodies = self.context.received.ingest_waiting(self.dataset)
             self.context.ingestion.recover()
         table = self.context.retried(self._count_and_delete)
@@ -128,13 +128,13 @@ class _Purge:
         files = RejectFiles(self._main(), self.where, self.progress)
         sifted = self._tried("reject files", lambda: files.remove_matching(folders, dry_run=self.dry_run))
         rejects = sifted or RejectsFound(0, 0, ())
-        self.left += [f"{f}: an ingest gathers rejected rows there, or was killed" for f in rejects.under_way]
+        self.left += [f"{f}: an ingest writes rejected rows there, or was killed" for f in rejects.under_way]
         failpoints.hit("purge.after_elsewhere")
         gone = None if self.dry_run or keep_snapshots else self._tried("old snapshots", self._make_it_so)
         delete_files, expired, refs = gone or (0, None, 0)
         fits = table.fits
         if delete_files:
-            self.left.append("another commit came before files could be written anew: they still have the rows")
+            self.left.append("another commit came before files could be rewritten: they still have the rows")
         if fits.waiting:
             self.left.append(f"{plural(fits.waiting, 'row', 'is')} not settled yet")
         current = [f for f in table.findings if f.holder.is_current]
@@ -245,7 +245,7 @@ class _Purge:
         with self.context.ledger.read() as connection:
             sealed = blocks.sealed(connection, self.dataset.id)
             floor = floors.get(connection, self.dataset.id)
-        self.progress("looking for rows that fit", 0, None)
+        self.progress("searching for rows that match", 0, None)
         fits = self._rows.count_matching(sealed)
         refused = judge_refused(self._main(), self.where, self.context.quarantine.of_dataset(self.dataset))
         search = SinkSearch(self.context, self.dataset, self.where, self.progress)
@@ -384,7 +384,7 @@ class _Purge:
         view = self.context.tables().view(self.dataset.name)
         head = None if view.main is None else view.snapshots.get(view.main)
         if head is not None and int(head.summary.get("total-delete-files", "0")):
-            self.progress("writing files anew", 0, None)
+            self.progress("rewriting files", 0, None)
             left = compact(self.context, self.dataset, alive=self.alive).delete_files_after
         self.progress("expiring snapshots", 0, None)
         done = expire(self.context, self.dataset, ExpireOptions(timedelta(0), 1))

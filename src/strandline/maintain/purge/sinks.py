@@ -83,7 +83,7 @@ class SinkSearch:
         try:
             findings = []
             for n, holder in enumerate(known):
-                self.progress("looking which sinks have them", n, len(known))
+                self.progress("searching for sinks that have them", n, len(known))
                 positions = by_sink[holder.record.id] if holder.is_current else []
                 finding = self._finding(fits, holder, positions, sealed, found)
                 findings.append(_with_floor(_without_refused(finding, quarantined), floor))

@@ -148,8 +148,8 @@ class ReferenceReader:
             unread |= dict.fromkeys(sorted(pending), "the catalog lists it, and says that there is no such table")
             return self._gathered(names, known, read, unread, links)
         raise StorageError(
-            "tables of the catalog come and go faster than they can be read",
-            hint="Try again when fewer tables are made and dropped.",
+            "tables of the catalog are created and dropped faster than they can be read",
+            hint="Try again when fewer tables are created and dropped.",
         )
 
     @staticmethod
@@ -256,7 +256,7 @@ class ReferenceReader:
 
 def references_too_many(count: int) -> ReferencesTooMany:
     return ReferencesTooMany(
-        f"the tables reference {plural(count, 'file')}, more than one process may hold",
+        f"the tables reference {plural(count, 'file')}, more than one process may hold in memory",
         hint="Raise reconcile.references_max, if this machine has the memory.",
     )
 

@@ -1,4 +1,4 @@
-"""Datasets: create, look at, alter, drop; their blocks and their seal."""
+"""Datasets: create, show, alter, drop; their blocks and their seal."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class NewDataset(RequestInput):
     columns: list[NewColumn] = Field(min_length=1, max_length=10_000, description="As in a schema file.")
     deliver_by: list[Text] = Field(default=[], description="Columns whose values sort rows into logical partitions.")
     partition_by: Text | None = Field(default=None, description="How files are laid out: `day(at)`, `bucket(16, id)`.")
-    shards: int = Field(default=1, ge=1, le=SHARDS_MAX, description="Followers apply shards side by side.")
+    shards: int = Field(default=1, ge=1, le=SHARDS_MAX, description="Followers apply shards in parallel.")
 
 
 class ColumnChange(RequestInput):
@@ -139,7 +139,7 @@ def _alterations(changes: Changes) -> list[Any]:
     found += [WidenColumn(c.name, parse_type(c.type, where=c.name)) for c in changes.widen]
     found += [AddColumn(c.name, parse_type(c.type, where=c.name)) for c in changes.add]
     if not found:
-        raise UsageError("nothing to change", hint="Say drop, rename, widen or add.")
+        raise UsageError("nothing to change", hint="Give drop, rename, widen or add.")
     return found
 
 

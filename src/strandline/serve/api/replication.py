@@ -58,8 +58,8 @@ class OfferQuestion(RequestInput):
     sinks_version: str | None = Field(
         default=None,
         max_length=64,
-        description="Of the sinks that the follower was told; they are returned if it is not their present one, or if "
-        "there is something new.",
+        description="Of the sinks that the follower has. They are returned if this is not their present version, or if "
+        "anything else is new.",
     )
 
 
@@ -73,7 +73,7 @@ class FollowerAcknowledgement(RequestInput):
     seals: dict[Name, Number] = Field(
         default={}, max_length=DATASETS_MAX, description="By dataset id: up to where it has everything."
     )
-    instance: Name = Field(description="Of the site: one that is made again is another one, and begins anew.")
+    instance: Name = Field(description="Of the site: a site that is created again has another one, and starts anew.")
     number: int | None = Field(default=None, ge=0, lt=SITES_MAX, description="Of the site; null: it has none.")
     marks: dict[Annotated[str, Field(pattern=r"^(0|[1-9]\d{0,9})$")], Number] = Field(
         default={}, max_length=DATASETS_MAX, description="By shard: up to where its items are applied."
@@ -82,7 +82,7 @@ class FollowerAcknowledgement(RequestInput):
 
 @router.post(
     "/offer",
-    summary="What is new behind a follower's bounds",
+    summary="What is new above a follower's bounds",
     **documented(of_value(LeaderAnswer), problems=(400, *READS_A_TABLE)),
 )
 async def offer(access: OfferAccess, bounds: OfferQuestion) -> Response:

@@ -212,7 +212,7 @@ async def update_sink(access: AdminAccess, name: NamePath, changes: SinkChanges)
 
     def check() -> str:
         if not (changes.options or changes.unset):
-            raise UsageError("nothing to change", hint="Say options or unset.")
+            raise UsageError("nothing to change", hint="Give options or unset.")
         if both := sorted(changes.options.keys() & set(changes.unset)):
             raise UsageError(f"the option {both[0]} is both set and unset")
         known = check_sink(access, name)
@@ -260,7 +260,7 @@ def pause_sink(access: AdminAccess, name: NamePath) -> Document:
 
 @router.post(
     "/{name}/resume",
-    summary="Go on with a sink that is paused, waits or was stopped",
+    summary="Continue with a sink that is paused, waiting or stopped",
     **documented(SINK, problems=CHANGES),
 )
 @changes_lake()

@@ -14,7 +14,7 @@ HEADER = "X-CSRF-Token"
 FIELD = "csrf"
 _FORM = "application/x-www-form-urlencoded"
 _FIELDS_MAX = 64
-_OWN_PAGE = "Open our own page and do it there; a program sends its token as Authorization: Bearer TOKEN."
+_OWN_PAGE = "Use a page of this server; a program sends its token as Authorization: Bearer TOKEN."
 
 
 def check_own_page(request: Request) -> None:

@@ -54,7 +54,7 @@ class Needs:
             raise Problem(
                 WRONG_ROLE,
                 f"this request needs the role {self.role}; the token has the role {caller.token.role}",
-                f"`strandline token create NAME --role {self.role}` makes one that may.",
+                f"`strandline token create NAME --role {self.role}` creates one.",
             )
         if self.whole_lake and caller.is_limited:
             raise Problem(

@@ -100,7 +100,7 @@ class Sessions:
 
 def is_by_person(request: Request) -> bool:
     """Whether a person has opened a page or pressed a button. False for what a page fetches by itself: the stream of
-    events, its own refreshes, and looks at work under way."""
+    events, its own refreshes, and requests for the state of work."""
     if request.method not in SAFE_METHODS:
         return True
     # Over plain HTTP, browsers say nothing of how a request came about, except to this machine.

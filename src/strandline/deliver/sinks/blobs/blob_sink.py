@@ -204,7 +204,7 @@ class ObjectSink(ABC, Generic[_Place]):
         if (theirs.lake, theirs.dataset) != (claim.lake, claim.dataset):
             raise DestinationTaken(
                 f"{self.destination} belongs to lake {theirs.lake}, dataset {theirs.dataset}",
-                hint="Choose another place: what two lakes deliver must not lie in one folder.",
+                hint="Choose another place: rows of two lakes must not be in one folder.",
             )
         if generation > found.generation:
             self._place.create(f"{self._folder}/{names.GENERATIONS}/{generation}", b"")
@@ -226,7 +226,7 @@ class ObjectSink(ABC, Generic[_Place]):
             if a.rows.overlaps(b.rows):
                 raise RefusedError(
                     f"{a.name} and {b.name} in {names.lane_folder(address)} at {self.destination} hold the same rows",
-                    hint="Find out which one the consumer has read, and take the other one away.",
+                    hint="Find out which one the consumer has read, and remove the other one.",
                 )
         return Held(listing.mark, tuple(HeldRange(o.rows, size=o.size) for o in beyond))
 

@@ -180,7 +180,7 @@ class IcebergSink:
             if (theirs.claim.lake, theirs.claim.dataset) != (claim.lake, claim.dataset):
                 raise DestinationTaken(
                     f"{self.destination} belongs to lake {theirs.claim.lake}, dataset {theirs.claim.dataset}",
-                    hint="Choose another table: what two deliver must not be mixed.",
+                    hint="Choose another table: rows of two sinks must not be mixed.",
                 )
             term = max(claim.term, theirs.claim.term)
             if generation <= theirs.generation and term == theirs.claim.term:

@@ -342,7 +342,7 @@ def settled(rows: SeqRange, there: Sequence[RangeRecord]) -> Landed | Conflict |
 def _one(cursor: psycopg.Cursor) -> tuple[Any, ...]:
     row = cursor.fetchone()
     if row is None:
-        raise RefusedError("the server answered a question with nothing")
+        raise RefusedError("the server returned no row for a query")
     return tuple(row)
 
 

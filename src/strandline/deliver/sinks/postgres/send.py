@@ -166,7 +166,7 @@ class PostgresSender(HoldsConnection):
         if cursor.rowcount != made.held.count:
             return TryLater(
                 f"{self._table.plain} took {part(cursor.rowcount, made.held.count or 0, 'row')}: "
-                "a trigger on it keeps rows away or adds some"
+                "a trigger on it removes or adds rows"
             )
         # From COPY to COMMIT the table is locked against ALTER. Before, it may have been altered, and a narrower column
         # silently rounds.

@@ -107,14 +107,14 @@ class S3Sink(ObjectSink[SinkBucket]):
     def _pinned(self, name: str) -> Cut:
         body = self._place.read(name)
         if body is None:
-            raise StorageError(f"{self.destination}: {name} was there and is not: another deliverer is at it")
+            raise StorageError(f"{self.destination}: {name} was there and is not: another deliverer is active")
         try:
             record = json.loads(body)
             found = Cut(Seq(record["until"]), tuple(SeqRange(Seq(lo), Seq(hi)) for lo, hi in record["ranges"]))
             extension = record["extension"]
         except (ValueError, KeyError, TypeError) as e:
             raise RefusedError(
-                f"{name} at {self.destination} cannot be read", hint="Take it away if it is damaged."
+                f"{name} at {self.destination} cannot be read", hint="Remove it if it is damaged."
             ) from e
         if extension != self._how.extension:
             raise RefusedError(
