@@ -142,8 +142,7 @@ class _Deadline:
 
 @contextmanager
 def _signals(stopping: threading.Event) -> Iterator[list[signal.Signals]]:
-    """The list of signals that came. The handler interrupts the main thread anywhere, so it takes no lock: neither of
-    an event nor of the log."""
+    """The signals that came. The handler interrupts the main thread anywhere, so it takes no lock, even for the log."""
     came: list[signal.Signals] = []
 
     def stop(number: int, frame: FrameType | None) -> None:

@@ -169,12 +169,11 @@ class Delivery:
         return quarantined_rows.read_contents(self.context, page)
 
     def replay(
-        self, name: str, numbers: Sequence[int] | None = None, *, on_progress: OnRows | None = None
+        self, name: str, numbers: Sequence[int] | None = None, *, on_progress: OnRows = lambda done, total: None
     ) -> ReplayReport:
         """Send quarantined rows again, without Spark: all of them, or those with these sequence numbers."""
         self._check_leads()
         target = self._of_sink(name)
-        on_progress = on_progress or (lambda done, total: None)
         return replay(self.context, target, self.catalog().columns(target.name), name, numbers, on_progress)
 
     def discard(
@@ -185,8 +184,7 @@ class Delivery:
         dry_run: bool = False,
         on_progress: OnRows = lambda done, total: None,
     ) -> list[Quarantined]:
-        """Give up quarantined rows for good: all of them, or those with these sequence numbers. A dry run returns the
-        same rows, and changes nothing."""
+        """Give up quarantined rows for good: these, or all. A dry run returns the same rows, and changes nothing."""
         if dry_run:
             return quarantined_rows.rows_to_discard(self.context, self.get(name), numbers)
         return quarantined_rows.discard(self.context, name, numbers, on_progress)

@@ -209,8 +209,7 @@ def _began_below(run: SinkRun, known: Sequence[Lane], began: Mapping[LaneId, int
 
 
 def _lost_below(run: SinkRun, known: Sequence[Lane]) -> dict[str, tuple[Foundation, Held]]:
-    """Partitions that build on missing rows of an older generation, each with all that the sink holds of the older
-    lane."""
+    """Partitions that build on missing rows of an older generation, with what the sink has of the older lane."""
     found = ask_foundations(run, [lane.partition for lane in known])
     lost = [foundation for foundation, held in found if missing_below(foundation, held)]
     asked = [(replace(run.address(f.partition), generation=f.generation), None) for f in lost]

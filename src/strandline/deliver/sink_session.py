@@ -171,8 +171,7 @@ class SinkRun:
         self._check_loss()
 
     def check_term(self, found: Claimed) -> None:
-        """Raises TermPassed if the leader of a later term delivers there. Then this site does not lead any more, and
-        takes no more rows."""
+        """Raises TermPassed if the leader of a later term delivers there: then this site does not lead any more."""
         term = self.context.term()
         if found.claim.term <= term:
             return

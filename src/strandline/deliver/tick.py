@@ -91,8 +91,7 @@ class Deliverer:
         self._idle_checks = IdleChecks(context.settings.idle_check_seconds, clock)
 
     def tick(self, only: str | None = None) -> TickReport:
-        """Delivers until every sink has all sealed rows, or waits. A sink named by `only` does not wait for its
-        retry."""
+        """Delivers until every sink has all sealed rows, or waits. The sink `only` is retried at once."""
         now = utc_now()
         known, work = self._load_work()
         if waiting := [s.id for s in known if s.name == only and s.retry_at is not None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -24,7 +24,7 @@ from strandline.ledger.maintain import runs as maintenance
 from strandline.ledger.maintain.runs import MaintenanceRun, RunId
 from strandline.ledger.replicate import sites
 from strandline.maintain.context import MaintainContext, Progress, quiet
-from strandline.maintain.runs import RunControl, RunResult, StillAlive, Work, recorded, rehearsed, run_scheduled
+from strandline.maintain.runs import RunControl, RunResult, StillAlive, recorded, rehearsed, run_scheduled
 from strandline.maintain.schedule import Job, crons, jobs
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 5.0  # how often the daemon checks whether a job is due
+CheckedWork = Callable[[Progress, StillAlive], Any]
 
 
 class MaintenanceListener(Protocol):
@@ -67,10 +68,9 @@ class Maintenance:
         control: RunControl | None = None,
     ) -> RunResult[Compacted]:
         """Rewrites small files as large ones, with rows ordered by sequence number."""
-        target, control = self._dataset(dataset), control or RunControl()
-        checked = control.checking(progress)
-        work = lambda alive: self._compact(target, dry_run, checked, alive)  # noqa: E731
-        return self._run(target, MaintenanceKind.COMPACT, work, dry_run, control)
+        target = self._dataset(dataset)
+        work = lambda checked, alive: self._compact(target, dry_run, checked, alive)  # noqa: E731
+        return self._run(target, MaintenanceKind.COMPACT, work, dry_run, progress, control)
 
     def retain(
         self,
@@ -88,12 +88,11 @@ class Maintenance:
     ) -> RunResult[Retained]:
         """Deletes rows that are old enough and that every sink has. Options that are not given come from the dataset's
         rule in the settings; without a rule, `older_than` is required."""
-        target, control = self._dataset(dataset), control or RunControl()
+        target = self._dataset(dataset)
         options = {"column": column, "on_lag": on_lag, "drop_after": drop_after, "paused_sinks": paused_sinks}
         rule = self._rule(target, older_than=older_than, **options)
-        checked = control.checking(progress)
-        work = lambda _: self._retain(target, rule, accept_clock, dry_run, checked)  # noqa: E731
-        return self._run(target, MaintenanceKind.RETAIN, work, dry_run, control)
+        work = lambda checked, _: self._retain(target, rule, accept_clock, dry_run, checked)  # noqa: E731
+        return self._run(target, MaintenanceKind.RETAIN, work, dry_run, progress, control)
 
     def expire(
         self,
@@ -106,10 +105,9 @@ class Maintenance:
         control: RunControl | None = None,
     ) -> RunResult[Expired]:
         """Removes snapshots that nobody needs any more, and files that only they had."""
-        target, control = self._dataset(dataset), control or RunControl()
-        checked = control.checking(progress)
-        work = lambda _: self._expire(target, older_than, keep_min, dry_run, checked)  # noqa: E731
-        return self._run(target, MaintenanceKind.EXPIRE, work, dry_run, control)
+        target = self._dataset(dataset)
+        work = lambda checked, _: self._expire(target, older_than, keep_min, dry_run, checked)  # noqa: E731
+        return self._run(target, MaintenanceKind.EXPIRE, work, dry_run, progress, control)
 
     def purge(
         self,
@@ -124,27 +122,29 @@ class Maintenance:
         """Deletes rows that match a condition everywhere in the lake. Copies at sinks stay; the result names them. A
         follower refuses it: a purge comes from its leader."""
         self.context.ledger.query(sites.check_leads)
-        target, control = self._dataset(dataset), control or RunControl()
-        checked = control.checking(progress)
+        target = self._dataset(dataset)
 
-        def work(alive: StillAlive) -> PurgeResult:
+        def work(checked: Progress, alive: StillAlive) -> PurgeResult:
             from strandline.maintain.purge.run import purge
 
             options = {"keep_snapshots": keep_snapshots, "dry_run": dry_run}
             return purge(self.context, target, where, **options, progress=checked, alive=alive)
 
-        return self._run(target, MaintenanceKind.PURGE, work, dry_run, control)
+        return self._run(target, MaintenanceKind.PURGE, work, dry_run, progress, control)
 
     def _run(
-        self, target: Dataset, kind: MaintenanceKind, work: Work[Any], dry_run: bool, control: RunControl
-    ) -> RunResult[Any]:
-        def todo(alive: StillAlive) -> Any:
-            # On record by then: settling what a dead writer left may take long, and can be looked at and called off.
-            self.context.ingestion.catch_up()
-            control.check()
-            return work(alive)
+        self, target: Dataset, kind: MaintenanceKind, work: CheckedWork, dry_run: bool, progress: Progress,
+        control: RunControl | None,
+    ) -> RunResult[Any]:  # fmt: skip
+        started_by = control or RunControl()
 
-        return (rehearsed if dry_run else recorded)(self.context, target, kind, todo, control)
+        def todo(alive: StillAlive) -> Any:
+            # On record by then: settling what a dead writer left may take long, and can be shown and called off.
+            self.context.ingestion.catch_up()
+            started_by.check()
+            return work(started_by.checking(progress), alive)
+
+        return (rehearsed if dry_run else recorded)(self.context, target, kind, todo, started_by)
 
     def cancel(self, run: int) -> MaintenanceRun:
         """Calls a run off, also one of another process: it ends before its next durable step. One that has ended stays
@@ -302,8 +302,7 @@ class Maintenance:
         before: int | None = None,
         runs_max: int = 20,
     ) -> list[MaintenanceRun]:
-        """Newest first, of one dataset, of some (`only`, by their full names) or of all. `before` is the id of the last
-        run of the previous page."""
+        """Newest first; of a dataset, or of those in `only` (full names). `before`: the last id of the page before."""
         known = {d.name: d.id for d in self.context.ledger.query(datasets.list_datasets)}
         chosen = None if only is None else [known[name] for name in only if name in known]
         if dataset is not None:

@@ -323,8 +323,7 @@ class _Retention:
         return _Drop(passed, tuple(moved), tuple(dropped), tuple(x for x in deleted if x.rows), planned_stays)
 
     def _raise_floor(self, end: Seq, lost: Sequence[_Drop], dropped: Lacking) -> tuple[int, Seq]:
-        """One transaction. `WatermarkMoved`, and no change, if a sink or a follower was added or changed since the
-        count."""
+        """One transaction. Raises WatermarkMoved if a sink or a follower was added or changed since the count."""
         with self.context.ledger.write() as connection:
             floors.lock_to_rise(connection, self.dataset.id)
             passed = {d.passed.record.id for d in lost}

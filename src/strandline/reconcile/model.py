@@ -35,8 +35,7 @@ class FileContent(StrEnum):
 
 
 class Protection(StrEnum):
-    """Why a finding is not acted on, in a word and in `words`. In order of precedence: the first that applies is
-    reported."""
+    """Why a finding is not acted on, in a word and in `words`. The first one that applies is reported."""
 
     _value_: str
     words: str
@@ -235,7 +234,7 @@ class Storage(Protocol):
     @property
     def kind(self) -> StorageKind: ...
 
-    def look(self, path: str) -> Stat | None:
+    def find_file(self, path: str) -> Stat | None:
         """Raises `StorageError` if it is unknown whether the file exists."""
 
     def same(self, listed: Stat, now: Stat) -> bool:

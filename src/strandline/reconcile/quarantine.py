@@ -65,11 +65,7 @@ class FilesToPurge:
     paths: Sequence[str]  # of the first ones
 
 
-def silent(done: int, total: int) -> None:
-    """Reports nothing."""
-
-
-def restore(context: SweepContext, run: int, on_progress: OnFiles = silent) -> Restored:
+def restore(context: SweepContext, run: int, on_progress: OnFiles = lambda done, total: None) -> Restored:
     """Moves all files that a run quarantined, and that are still there, back to where they were."""
     with context.ledger.read() as connection:
         reconcile_runs.get(connection, run)
@@ -92,7 +88,9 @@ def files_to_purge(context: SweepContext, run: int | None = None) -> FilesToPurg
     return FilesToPurge(len(going), sum(file.size for file in going), _held(files) - len(going), paths)
 
 
-def purge(context: SweepContext, run: int | None = None, on_progress: OnFiles = silent) -> PurgedFiles:
+def purge(
+    context: SweepContext, run: int | None = None, on_progress: OnFiles = lambda done, total: None
+) -> PurgedFiles:
     """Checks and deletes the files that were quarantined long enough ago."""
     if run is not None:
         context.ledger.query(reconcile_runs.get, run)
@@ -157,7 +155,7 @@ def _bring_back(context: SweepContext, seen: SweptFile, watch: RunWatch) -> str:
     try:
         if context.storage.bring_back(file.kept_at, file.path):
             return _BACK
-        return _LOST if context.storage.look(file.path) is None else _TAKEN
+        return _LOST if context.storage.find_file(file.path) is None else _TAKEN
     except StorageError as e:
         return e.message
 
@@ -307,7 +305,7 @@ def _before(context: SweepContext, file: Swept, end: Fate, is_live: bool, watch:
             watch.last_word()
             if context.storage.bring_back(file.kept_at, file.path):
                 return None
-            return _VANISHED if context.storage.look(file.path) is None else TAKEN
+            return _VANISHED if context.storage.find_file(file.path) is None else TAKEN
         if end is Fate.IN_PLACE and is_live and not context.storage.same_content(file.path, file.kept_at):
             return TAKEN
     except StorageError as e:

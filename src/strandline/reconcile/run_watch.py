@@ -53,13 +53,13 @@ def under_lease(
         )
     called_off = threading.Event()
 
-    def look() -> None:
+    def notice() -> None:
         if context.ledger.query(reconcile_runs.is_called_off):
             called_off.set()
 
     cancelled = cancelled or threading.Event()
     with (
-        holding_lease(context.ledger, reconcile_runs.leases, lease, seconds=seconds, on_renewed=look) as heartbeat,
+        holding_lease(context.ledger, reconcile_runs.leases, lease, seconds=seconds, on_renewed=notice) as heartbeat,
         called_off_by(cancelled, called_off),
     ):
         yield RunWatch(

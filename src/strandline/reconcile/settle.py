@@ -1,9 +1,8 @@
 """Settles what a dead run left: checks storage, and corrects the record. It moves nothing.
 
-A file that was about to be quarantined is in one of two places, and both are on record. A run that only seems dead
-may still move a file that is in its old place now. It then records that itself, and until then every reader of the
-record checks storage, too. A commit that drops entries is different: its token is voided first, so that the answer
-is final.
+A file that was about to be quarantined is in one of two places, and both are on record. A run that only seems dead may
+still move a file that is in its old place now, and then records that. Until then every reader of the record checks
+storage, too. A commit that drops entries is different: its token is voided first, so that the answer is final.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class SweptFile:
 
 
 def check_both_places(context: SweepContext, files: list[Swept]) -> list[SweptFile]:
-    stats = context.look_at([p for f in files for p in (f.path, f.kept_at)])
+    stats = context.find_files([p for f in files for p in (f.path, f.kept_at)])
     return [SweptFile(f, stats[2 * n], stats[2 * n + 1]) for n, f in enumerate(files)]
 
 
@@ -90,7 +89,7 @@ class FoundFiles:
             quarantined_files.move(connection, changed, state, _GONE if state is SweptState.LOST else why)
 
 
-def find_files(context: SweepContext, files: list[Swept]) -> FoundFiles:
+def locate_files(context: SweepContext, files: list[Swept]) -> FoundFiles:
     """A file that cannot be checked keeps its recorded state."""
     by_state: dict[SweptState, list[Swept]] = {}
     for seen in check_both_places(context, files):
@@ -100,7 +99,7 @@ def find_files(context: SweepContext, files: list[Swept]) -> FoundFiles:
 
 def settle_files(context: SweepContext, files: list[Swept], why: str | None = None) -> Mapping[SweptState, list[Swept]]:
     """Records where the files are. Returns them by their new state."""
-    found = find_files(context, files)
+    found = locate_files(context, files)
     context.ledger.change(found.record, why)
     return found.by_state
 
@@ -129,9 +128,8 @@ def _unsettled(connection: Connection, run: RunId | None) -> list[ReconcileRun]:
 def settle_dead_runs(
     context: SweepContext, watch: RunWatch, *, run: RunId | None = None, entries: bool = True
 ) -> list[str]:
-    """Called before anything new is touched, by the run `run` or by another operation: the holder of the lease takes
-    every earlier holder for dead. Batches of entries need the catalog; the result says which of them could not be
-    settled."""
+    """Settles before anything new is touched, for the run `run` or another operation: to the holder of the lease, every
+    earlier run is dead. Returns which batches of entries could not be settled; they need the catalog."""
     with context.ledger.read() as connection:
         files = quarantined_files.in_state(connection, SweptState.BEGUN)
         files += quarantined_files.in_state(connection, SweptState.PURGING)
@@ -141,7 +139,7 @@ def settle_dead_runs(
             # A dead run may have brought files back, of any run, without recording it.
             files += quarantined_files.in_state(connection, SweptState.HELD)
         files = context.here(connection, files)
-    found = find_files(context, files)
+    found = locate_files(context, files)
     if files:
         with context.ledger.write() as connection:
             watch.hold(connection)
@@ -168,8 +166,7 @@ def settle_dead_runs(
 
 
 def _correct(connection: Connection, run: RunId) -> None:
-    """A run that was closed as dead before its files were looked at has done what they show now. One that has recorded
-    its own end knows better."""
+    """Corrects what a run has done that was closed as dead before its files were checked."""
     found = reconcile_runs.get(connection, run)
     done = done_so_far(connection, found) if found.aborted is AbortReason.DIED else found.outcome.done
     reconcile_runs.correct(connection, run, done, settled=True)
@@ -202,8 +199,7 @@ def _record_late(
 
 
 def _settle_batch(context: SweepContext, batch: DroppedBatch, watch: RunWatch) -> None:
-    with context.ledger.write() as connection:
-        watch.hold(connection)  # before the token is voided: it may belong to a run under way
+    context.ledger.change(watch.hold)  # before the token is voided: it may belong to a run under way
     dropped = context.catalog.dropped(batch.table, batch.token)
     if dropped is None and not context.catalog.may_have(batch.table, batch.samples):
         dropped = batch.entries  # it landed, and the snapshot that says so has expired since
@@ -253,8 +249,7 @@ def done_so_far(connection: Connection, run: ReconcileRun) -> Done:
 
 
 def _is_superseded(file: Swept, datasets: Collection[str]) -> bool:
-    """On record, superseded metadata is an orphan like others. Its name tells: a run that acts finds that the table has
-    gone past nearly all such files."""
+    """Superseded metadata is recorded as an orphan, but its name shows a version that the table has passed."""
     name = file.path.rpartition("/")[2]
     is_metadata = file.kind is FindingKind.ORPHAN and metadata_version(checksum_of(name) or name) is not None
     return is_metadata and file.table in datasets

@@ -182,8 +182,7 @@ class ServeContext:
         return await _answered(self._acting(self._reading, caller, ask), "ledger", LEDGER_SECONDS_MAX)
 
     async def try_storage(self, caller: Caller, read: Callable[[threading.Event], None]) -> None:
-        """Lets `read` read from the warehouse for STORAGE_SECONDS_MAX. Then its event is set: it should end, and what
-        it finds comes too late."""
+        """Lets `read` run for STORAGE_SECONDS_MAX. Then its event is set, and its result is ignored."""
         late = threading.Event()
         reading = asyncio.ensure_future(self._acting(self._storage, caller, lambda: read(late)))
         try:

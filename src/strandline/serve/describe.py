@@ -1,7 +1,6 @@
 """The OpenAPI description: a schema for every answer, problems included. Tests check real answers against it.
 
-Schemas of what is shown whole come from the values themselves; `status/documents/lake_documents.py` says how they are
-shown.
+Most schemas come from the values themselves, as `status/documents/lake_documents.py` shows them.
 """
 
 from __future__ import annotations

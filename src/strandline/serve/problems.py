@@ -53,16 +53,7 @@ STATUS: Mapping[type[errors.StrandlineError], int] = {
     errors.WatermarkMoved: 409,
 }
 
-_MISSING = {
-    kind.__name__
-    for kind in (
-        errors.NoSuchDataset,
-        errors.NoSuchSink,
-        errors.NoSuchFollower,
-        errors.NoSuchConsumer,
-        errors.NoSuchRun,
-    )
-}
+_MISSING = {kind.__name__ for kind, status in STATUS.items() if status == 404}
 _AGAIN = "Send the same request again later."
 _LIMITED_HINT = "It does not exist, or your token is not for its dataset."
 

@@ -19,8 +19,7 @@ from strandline.jobs.tasks import Tasks
 log = logging.getLogger(__name__)
 
 OnBegun = Callable[[int], None]
-# Gets an event that is set when the run is called off, and a function for the run's id, to be called when it is on
-# record.
+# Gets an event that is set when the run is called off, and a function to call with the run's id once it is on record.
 RunWork = Callable[[threading.Event, OnBegun], object]
 
 
@@ -42,8 +41,7 @@ class LongWork:
         return self._stopping.is_set()
 
     def start_run(self, kind: str, work: RunWork) -> int:
-        """Begins the work in a thread, for the current actor, and returns the run's id once it is on record. Raises
-        what the work raises before that."""
+        """Begins the work in a thread, as the current actor. Returns the run's id, or raises what comes before it."""
         if self.is_stopping or not self._free.acquire(blocking=False):
             raise TooManyTasks("this process has too much long work now", hint="Try again when some of it has ended.")
         begun: Future[int] = Future()

@@ -37,17 +37,13 @@ def follow(
         return
     call.lake.replication.check_follows()
     if once:
-        _follow_once(call)
+        with call.spinner("Asking the leader") as lake:
+            report = lake.replication.follow_once()
+        call.show(documents.follow_pass(report), *render_replication.one_pass(report))
+        call.exit(FailedError.exit_code if report.failed else 0)
         return
     journal = begin_daemon(call)
     run_loops(call, journal, [follow_loop(call.lake, journal)])
-
-
-def _follow_once(call: Call) -> None:
-    with call.spinner("Asking the leader") as lake:
-        report = lake.replication.follow_once()
-    call.show(documents.follow_pass(report), *render_replication.one_pass(report))
-    call.exit(FailedError.exit_code if report.failed else 0)
 
 
 app.callback()(with_call(follow, json_help=EVENT_LINES))

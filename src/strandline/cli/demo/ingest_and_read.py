@@ -35,8 +35,7 @@ MONDAY_ROWS, BAD_ROWS, TUESDAY_ROWS, WEDNESDAY_ROWS = 2_000, 2, 1_000, 500
 
 
 def run_demo(out: Output, folder: Path | None, *, keep: bool, serve: Callable[[Path], None] | None = None) -> bool:
-    """Returns whether every claim held. `serve` gets the lake's folder when all is done; a lake that is not kept is
-    removed when it returns."""
+    """Returns whether every claim is true. `serve` gets the lake's folder; without `keep` it is removed at the end."""
     began = time.monotonic()
     home = _home(folder)
     before = dict(os.environ)

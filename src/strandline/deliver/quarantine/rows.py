@@ -52,8 +52,7 @@ def list_rows(
 def list_page(
     context: DeliverContext, records: Sequence[SinkRecord], *, settled_too: bool, after: int | None, rows_max: int
 ) -> list[QuarantinedRow]:
-    """Rows of these sinks by id, without their content; `after` is the last id of the previous page. Asks only the
-    ledger."""
+    """Rows of these sinks by id, without content, from the ledger; `after` is the last id of the previous page."""
     objects, names = open_objects(context.config), {record.id: record.name for record in records}
     states = None if settled_too else NOT_DELIVERED
     rows = context.ledger.query(quarantine.page, list(names), states=states, after=after, rows_max=rows_max)

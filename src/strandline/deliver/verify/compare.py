@@ -1,7 +1,6 @@
 """The proof of a delivery: compares the contents of a lane's ranges at the sink, in the ledger and in the lake. Pure.
 
-A range that the sink should hold must hold what the ledger recorded, and that must be what the lake has, unless the
-lake itself has changed since.
+A range at the sink must have what the ledger recorded, and the lake must have it, too, unless it has changed since.
 """
 
 from __future__ import annotations
@@ -158,8 +157,7 @@ class _Comparison:
             self._differs(record, Fault.COUNT, f"{plural(withheld, 'row')} were withheld, {there_now}")
 
     def check_with_lake(self, record: Recorded, present: Present | None, seen: Inspected | None) -> int:
-        """Compares the ledger, or the sink if the ledger has no record, with the lake. Returns the rows of the
-        chunk."""
+        """Compares the ledger, or the sink if there is no record, with the lake. Returns the rows of the chunk."""
         chunk, there, options = record.chunk, self.lake.ranges.get(record.chunk.rows), record.options
         seen_count = None if seen is None or seen.problem else seen.count
         count = chunk.count if chunk.count is not None else seen_count

@@ -1,7 +1,6 @@
-"""Lays out a lane by its ranges: what the ledger says beside what the sink holds. Pure.
+"""Lays out a lane by its ranges: what the ledger says beside what the sink has. Pure.
 
-It finds what is missing, what is too much, and what has to be read back and rebuilt. `compare` compares the contents
-afterwards.
+It finds what is missing and what is too much, and what has to be read back and rebuilt for `compare`.
 """
 
 from __future__ import annotations

@@ -15,8 +15,7 @@ from strandline.ledger.deliver.quarantine import Quarantined, QuarantineState
 
 @dataclass(frozen=True, slots=True)
 class Replays:
-    """Quarantined rows of the sink's generation, and what a sink that keeps watermarks holds in the lane for
-    replays."""
+    """Quarantined rows of the sink's generation, and the content of a sink's lane for replays."""
 
     rows: tuple[Quarantined, ...]
     apart: Held | None  # None if a replayed row is in its own lane

@@ -105,9 +105,8 @@ class MatchingRows:
 
 
 def delete_condition(where: str, fits: MatchingRows, counter: int, ours_above: Sequence[SeqRange]) -> str:
-    """Matches no row that was not counted, even if others change the table meanwhile: settled rows only within the
-    recorded range, and none above the seal whose sequence number is or may become ours. `where` may end in a comment,
-    hence the line breaks."""
+    """Matches only counted rows, even if others change the table meanwhile: settled rows within the recorded range, and
+    none above the seal whose number is or may become ours. (`where` may end in a comment.)"""
     number, sealed = f"`{SEQ_COLUMN}`", int(fits.sealed or 0)
     spans = []
     if fits.range is not None:

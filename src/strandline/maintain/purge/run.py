@@ -253,8 +253,7 @@ class _Purge:
         return _TableFacts(floor, fits, refused, tuple(findings))
 
     def _search_again(self) -> None:
-        """Rows that were numbered or written between the count and the delete were not counted. The delete leaves them
-        to the next run."""
+        """Reports rows that were numbered or written between the count and the delete: the next run deletes them."""
         sealed = self.context.ledger.query(blocks.sealed, self.dataset.id)
         if still := self._rows.count_matching(sealed).total:
             rows = f"{plural(still, 'row')} that {agreeing(still, 'fits')}"
@@ -277,9 +276,8 @@ class _Purge:
         self._tried("our tag", lambda: rollback.move_tag(self.context.ledger, tables, self.dataset))
 
     def _record(self, table: _TableFacts, leases: _Leases) -> tuple[sequence.Counter, list[SeqRange]]:
-        """One transaction. `NotLeader`; `WatermarkMoved`, and no change, if there are other sinks than at the count. It
-        takes a sequence number, so that a ledger restored from before is resynced, and learns from the table what is
-        missing."""
+        """One transaction. Raises NotLeader, or WatermarkMoved if the sinks are not those of the count. It takes a
+        sequence number, so that a ledger restored from before is resynced and learns what is missing."""
         fits = table.fits
         with self.context.ledger.write() as connection:
             floors.lock_to_rise(connection, self.dataset.id)

@@ -1,5 +1,4 @@
-"""Finds sinks that were sent purged rows, may have been, or will not get them any more. The executors count, and only
-over the matching rows."""
+"""Finds sinks that were sent purged rows, may have been, or will not get them any more. Executors count the rows."""
 
 from __future__ import annotations
 

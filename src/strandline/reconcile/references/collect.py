@@ -2,8 +2,7 @@
 
 For each table: its metadata file and those of its log, statistics, and for every snapshot that its metadata keeps,
 whether main, a branch, a tag or nothing refers to it, the manifest list, the manifests, and the files of their live
-entries. A table that cannot be read completely is in `unread`; then nobody may conclude that this table does not
-reference a file.
+entries. A table that cannot be read completely is in `unread`: it may reference any file.
 """
 
 from __future__ import annotations
@@ -114,13 +113,7 @@ class LakeReferences:
 
 
 class ReferenceReader:
-    def __init__(
-        self,
-        catalog: PyIcebergCatalog,
-        reading: ManifestReading,
-        *,
-        references_max: int,
-    ) -> None:
+    def __init__(self, catalog: PyIcebergCatalog, reading: ManifestReading, *, references_max: int) -> None:
         self._catalog = catalog
         self._reading = reading
         self._references_max = references_max

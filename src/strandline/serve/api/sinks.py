@@ -103,11 +103,7 @@ def check_sink(access: Access, name: str) -> str:
     return record.name
 
 
-@router.get(
-    "",
-    summary="All sinks, each with its first lanes",
-    **documented(page_of("sinks", SINK_WITH_LANES)),
-)
+@router.get("", summary="All sinks, each with its first lanes", **documented(page_of("sinks", SINK_WITH_LANES)))
 @reads
 def list_sinks(access: ReadAccess, limit: Limit = 100, after: AfterName = None) -> Document:
     by_name: dict[str, list[sinks.SinkStatus]] = {}

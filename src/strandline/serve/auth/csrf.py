@@ -18,8 +18,7 @@ _OWN_PAGE = "Use a page of this server; a program sends its token as Authorizati
 
 
 def check_own_page(request: Request) -> None:
-    """Raises Problem if the browser says that another site sent the request. Browsers that say nothing are old; the
-    token decides for them."""
+    """Raises Problem if the browser names another site as the sender. Old browsers name none: the token decides."""
     site = request.headers.get("sec-fetch-site")
     if site is not None and site not in ("same-origin", "none"):
         raise Problem(CROSS_SITE, "this request was sent by another web site (Sec-Fetch-Site)", _OWN_PAGE)

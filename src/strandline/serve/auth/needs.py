@@ -70,8 +70,7 @@ class Anyone:
         return None
 
 
-# `whole_lake`: a token that is limited to some datasets is not enough. `only_reads`: whatever its method, the request
-# changes nothing.
+# `whole_lake`: a token that is limited to datasets is refused. `only_reads`: the request changes nothing, even a POST.
 ReadAccess = Annotated[Access, Depends(Needs(Role.READ))]
 LakeReadAccess = Annotated[Access, Depends(Needs(Role.READ, whole_lake=True))]
 AdminAccess = Annotated[Access, Depends(Needs(Role.ADMIN))]

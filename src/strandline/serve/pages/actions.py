@@ -1,7 +1,6 @@
 """The buttons of an admin: one for everything that the API can change. Each is a form that calls the API.
 
-A button says what it will do before it does it. What cannot be undone has to be confirmed; where the API has a dry
-run, that has to come first.
+A button says what it will do. What cannot be undone has to be confirmed, after the dry run if the API has one.
 """
 
 from __future__ import annotations

@@ -82,8 +82,7 @@ def _environment() -> Environment:
 
 
 def page(access: Access, template: str, *, at: str, beats: bool = False, **values: Any) -> Response:
-    """`at`: the place in the navigation. `beats`: the page shows more than the state of the lake, so it is refreshed
-    also while that does not change."""
+    """`at`: the place in the navigation. `beats`: refresh also while the state of the lake does not change."""
     context, caller = access.context, access.caller
     return html(
         context,

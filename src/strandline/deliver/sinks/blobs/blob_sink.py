@@ -1,8 +1,7 @@
 """What sinks that store objects share, in a folder or in a bucket.
 
-An object's name is its range. A sink holds what is at or below its watermark, and what is listed. Objects are written
-first, then the watermark, then the ledger. So a consumer may remove what it has read, and the range still counts as
-delivered.
+An object's name is its range. A sink has what is at or below its watermark, and what is listed. Objects are written
+first, then the watermark, then the ledger. So a range counts as delivered after a consumer removed its object.
 """
 
 from __future__ import annotations
@@ -169,8 +168,7 @@ class ObjectSink(ABC, Generic[_Place]):
         return Claimed(claim, self._highest(names.GENERATIONS))
 
     def _highest(self, folder: str) -> int:
-        """Each generation and each term is a name of its own: whoever writes in whatever order, the highest never goes
-        back."""
+        """Each generation and each term has its own name, so the highest never moves back."""
         found = (names.step_of(name) for name in self._place.names(f"{self._folder}/{folder}"))
         return max((n for n in found if n is not None), default=1)
 

@@ -243,8 +243,7 @@ class Conversation:
 
 
 def _read(answer: httpcore.Response, bytes_max: int) -> HttpAnswer:
-    """Reads to the end, so that the connection can be used again; a response that is too long is cut off and closes
-    it."""
+    """Reads to the end, so that the connection can be used again; a response that is too long closes it."""
     parts, size = [], 0
     for part in answer.iter_stream():
         parts.append(part)

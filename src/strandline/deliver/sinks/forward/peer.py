@@ -51,9 +51,8 @@ class Peer:
 
     @property
     def is_receiver(self) -> bool:
-        """Asks with a request that changes nothing anywhere: another peer might take a question for rows. Raises
-        StorageError if a missing header proves nothing: a proxy or a maintenance page before a receiver answers so,
-        too."""
+        """Asks with a request that changes nothing at any server. Raises StorageError if a missing header proves
+        nothing: a proxy in front of a receiver answers without it, too."""
         if self._is_receiver is None:
             answer = self._request("HEAD", "", {})
             if answer.from_receiver:
@@ -112,8 +111,7 @@ class Peer:
         return held
 
     def _held(self, asked: Sequence[tuple[Address, Seq | None]]) -> list[Held]:
-        """A receiver returns a limited number of ranges at once: lanes that have more are asked for again, from
-        there."""
+        """A receiver returns a limited number of ranges; for a lane that has more, it is asked again."""
         found: list[list[HeldRange]] = [[] for _ in asked]
         left = list(range(len(asked)))
         while left:

@@ -168,8 +168,7 @@ class PostgresSender(HoldsConnection):
                 f"{self._table.plain} took {part(cursor.rowcount, made.held.count or 0, 'row')}: "
                 "a trigger on it removes or adds rows"
             )
-        # From COPY to COMMIT the table is locked against ALTER. Before, it may have been altered, and a narrower column
-        # silently rounds.
+        # From COPY to COMMIT the table is locked against ALTER. It may have a narrower column, which silently rounds.
         if (altered := self._altered(connection)) is not None:
             return TryLater(altered)
         if is_another_table(connection, self._record):
@@ -234,8 +233,7 @@ class PostgresSender(HoldsConnection):
             return self._any_succeeds(connection, self._line_probes(connection, rows))
 
     def _takes_others(self, connection: psycopg.Connection, parcel: ChunkRows) -> bool:
-        """Whether the table takes any row now: some of this chunk, each alone, or a copy of one that it has. Then it
-        refuses this chunk."""
+        """Whether the table accepts a row now, of this chunk or a copy of its own: then it refuses only this chunk."""
         probes = self._line_probes(connection, parcel.rows) if parcel.rows.num_rows > 1 else []
         number = quote(SEQ_COLUMN)
         probes.append(lambda: self._try_copy(connection, number))

@@ -1,9 +1,8 @@
 """The kind `s3`: the same objects under the same names as `files`, in a bucket of any S3-compatible store.
 
 A put carries `If-None-Match: *`, so the second writer of a name changes nothing; the object's metadata says which chunk
-it is. A bucket has no folder that a new deliverer could remove to stop an older one. So a deliverer reads the lane's
-watermark before each put, and once more after it. If another deliverer had already passed the object when it was put,
-its writer removes it.
+it is. A bucket has no folder whose removal stops an older deliverer. So a deliverer reads the lane's watermark before
+and after each put. If another deliverer had passed the object before the put, its writer removes it.
 """
 
 from __future__ import annotations
