@@ -137,7 +137,7 @@ class Sender(Protocol):
     the driver resolved, so it must not print itself. A sender that mostly waits for a server may set `at_once = 2`: a
     task then sends that many chunks at once, each with a copy of the sender."""
 
-    def send(self, parcel: ChunkRows) -> Outcome: ...
+    def send(self, chunk: ChunkRows) -> Outcome: ...
 
     def close(self) -> None: ...
 
@@ -191,8 +191,8 @@ class Rehearsal:
 
     landed: Callable[[ChunkRows], Landed]  # can be pickled
 
-    def send(self, parcel: ChunkRows) -> Outcome:
-        return self.landed(parcel)
+    def send(self, chunk: ChunkRows) -> Outcome:
+        return self.landed(chunk)
 
     def close(self) -> None:
         return None
@@ -201,7 +201,7 @@ class Rehearsal:
 class Sink(Protocol):
     """A destination, as the driver sees it. Raises `RefusedError` for a person to decide, `StorageError` to retry."""
 
-    # What a parcel's table holds. `rows`: the delivered columns as Arrow, `_ingest_seq` first unless columns were
+    # What a chunk's table holds. `rows`: the delivered columns as Arrow, `_ingest_seq` first unless columns were
     # chosen. `jsonl`, `csv`, `copy` (PostgreSQL's text format): `_ingest_seq` and `line`, a line without its end.
     form: str
 

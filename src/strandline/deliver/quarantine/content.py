@@ -34,7 +34,7 @@ _HASH_DIGITS = 16
 
 @dataclass(frozen=True, slots=True)
 class RowContent:
-    rows: pa.Table  # what a parcel holds
+    rows: pa.Table  # what a chunk holds
     columns: tuple[str, ...]  # the dataset's columns that it was made of, in order: a text line does not say
 
 

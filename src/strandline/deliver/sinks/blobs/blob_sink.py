@@ -119,9 +119,9 @@ class BlobStore(Protocol):
     def remove(self, name: str) -> None: ...
 
 
-def repeat_of_missing_object(parcel: ChunkRows) -> Landed:
+def repeat_of_missing_object(chunk: ChunkRows) -> Landed:
     """A repeat whose object is no longer there to be read: its digest is unknown, so none is given."""
-    return Landed(parcel.rows.num_rows, "", 0, repeat=True)
+    return Landed(chunk.rows.num_rows, "", 0, repeat=True)
 
 
 def side_by_side(work: Callable[[_In], _Out], items: Sequence[_In]) -> list[_Out]:
@@ -297,8 +297,8 @@ class _Nowhere:
         return len(data)
 
 
-def rehearse(how: Format, header: tuple[str, ...], parcel: ChunkRows) -> Landed:
-    encoded = encode(parcel.rows, how, header, identity_of(parcel.address, parcel.range), _Nowhere())
+def rehearse(how: Format, header: tuple[str, ...], chunk: ChunkRows) -> Landed:
+    encoded = encode(chunk.rows, how, header, identity_of(chunk.address, chunk.range), _Nowhere())
     return Landed(encoded.count, encoded.digest, encoded.size)
 
 
@@ -310,30 +310,30 @@ class ObjectComparison:
     how: Format
     header: tuple[str, ...]
 
-    def send(self, parcel: ChunkRows) -> Outcome:
-        name = f"{names.lane_folder(parcel.address)}/{names.object_name(parcel.range, self.how.extension)}"
+    def send(self, chunk: ChunkRows) -> Outcome:
+        name = f"{names.lane_folder(chunk.address)}/{names.object_name(chunk.range, self.how.extension)}"
         try:
             body = self.place.read(name)
         except StorageError as e:
             return TryLater(e.message)
         if body is None:
             return TryLater(f"{name} is gone")
-        mine = self._plain(parcel.rows, parcel)
-        if (self._theirs(body, name, parcel)) != mine:
-            return Conflict((parcel.range,))
-        return Landed(parcel.rows.num_rows, "", len(body), repeat=True)
+        mine = self._plain(chunk.rows, chunk)
+        if (self._theirs(body, name, chunk)) != mine:
+            return Conflict((chunk.range,))
+        return Landed(chunk.rows.num_rows, "", len(body), repeat=True)
 
-    def _plain(self, rows: pa.Table, parcel: ChunkRows) -> str:
+    def _plain(self, rows: pa.Table, chunk: ChunkRows) -> str:
         plain = replace(self.how, compression="none")
-        return encode(rows, plain, self.header, identity_of(parcel.address, parcel.range), _Nowhere()).digest
+        return encode(rows, plain, self.header, identity_of(chunk.address, chunk.range), _Nowhere()).digest
 
-    def _theirs(self, body: bytes, name: str, parcel: ChunkRows) -> str | None:
+    def _theirs(self, body: bytes, name: str, chunk: ChunkRows) -> str | None:
         if self.how.name == "parquet":
             import pyarrow as pa
             import pyarrow.parquet as pq
 
             try:
-                return self._plain(pq.read_table(pa.BufferReader(body), use_threads=False), parcel)
+                return self._plain(pq.read_table(pa.BufferReader(body), use_threads=False), chunk)
             except (pa.ArrowException, OSError):
                 return None
         with decompressing(io.BytesIO(body), names.extension_of(name)) as plain:
