@@ -135,7 +135,7 @@ class SinkRun:
         cores = self.context.tables().spark.sparkContext.defaultParallelism
         share, in_trouble = self.context.settings.sink_cores_share_max, self.record.failures > 0 and not self.landed
         allowed = tasks_max(cores=cores, share=share, others=active > 1, in_trouble=in_trouble)
-        with self.troubled.turn(cores, check_not_called_off) if in_trouble else nullcontext():
+        with self.troubled.sending(cores, check_not_called_off) if in_trouble else nullcontext():
             yield allowed
 
     def address(self, partition: str) -> Address:

@@ -124,7 +124,7 @@ def run_scheduled(
     *,
     after: RunId | None,
 ) -> RunResult[T] | None:
-    """A scheduled run. None if another daemon has taken this turn, or a run of this kind is under way."""
+    """A scheduled run. None if another daemon does this run, or a run of this kind is under way."""
     run = _begin(context, NewRun(dataset.id, kind, node(), by_schedule=True), after)
     return None if run is None else _work(context, dataset, kind, run, work, control or RunControl())
 

@@ -109,7 +109,7 @@ class LedgerContextLoader:
         return None
 
     def behind(self) -> str | None:
-        """Why the ledger cannot be trusted: it was restored from an older copy, or nobody can tell. None if it can."""
+        """Why the ledger cannot be trusted: it was restored from an older copy, or that is unknown. None if it can."""
         try:
             # in a write transaction, so that nobody reserves sequence numbers between the two reads
             self._ledger.change(sequence.check, self._witness)

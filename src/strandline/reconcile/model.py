@@ -66,7 +66,7 @@ class Protection(StrEnum):
     UNKNOWN_ROOT = "unknown_root", "in a folder that no table owns"
     ORIGIN = "origin", "not known to be this machine's"  # on storage that is not shared
     UNSEALED = "unsealed", "not wholly at or below the seal"  # or its range is unknown; whatever its age
-    # The ledger may have been restored from an older copy: the sender may have been told that the body is safe.
+    # The ledger may have been restored from an older copy: the sender may have got a 202.
     ACKNOWLEDGED = "acknowledged", "a received body that the ledger does not know; a receiver records it"
     NO_TIME = "no_time", "has no modification time"
     FUTURE_TIME = "future_time", "modified in the future"

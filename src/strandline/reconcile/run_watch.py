@@ -141,7 +141,7 @@ class RunWatch:
 
     def last_word(self) -> None:
         """Call right before an action that cannot be fenced. A process that slept since it last saw its lease must not
-        go on: it cannot know for how long."""
+        continue: it cannot know for how long it slept."""
         self.check()
         if self._heartbeat.is_fresh:
             return

@@ -65,7 +65,7 @@ def load_position(run: SinkRun) -> SinkPosition | None:
         }
         landed = intents.last_landed(connection, record)
         still_open = frozenset(i.partition for i in intents.open_of(connection, record))
-        aside = [q for q in quarantine.list_quarantined(connection, record) if q.generation == record.generation]
+        refused = [q for q in quarantine.list_quarantined(connection, record) if q.generation == record.generation]
         sealed = blocks.sealed(connection, run.dataset.id)
         if sealed is None:
             return None
@@ -89,7 +89,7 @@ def load_position(run: SinkRun) -> SinkPosition | None:
         return None
     bounds = size_scan_spark.LaneBounds(record.planned, exceptions, still_open)
     beyond = {
-        p: frozenset(int(q.seq) for q in aside if q.lane == x.id and q.seq > (x.mark or 0)) for p, x in known.items()
+        p: frozenset(int(q.seq) for q in refused if q.lane == x.id and q.seq > (x.mark or 0)) for p, x in known.items()
     }
     return SinkPosition(known, landed, bounds, sealed, until, beyond)
 
@@ -265,8 +265,8 @@ def _found(run: SinkRun, position: SinkPosition, partition: str, held: Held) -> 
             f"{run.record.name}: its destination holds {bad.rows}, with watermark {position.mark(partition)} inside",
             hint=f"`strandline verify {run.record.name}` shows what is there.",
         )
-    aside = position.set_aside.get(partition, frozenset())
-    return FoundAtSink(tuple(read_back(run.sink(), run, partition, beyond.listed)), beyond.mark, aside)
+    quarantined = position.set_aside.get(partition, frozenset())
+    return FoundAtSink(tuple(read_back(run.sink(), run, partition, beyond.listed)), beyond.mark, quarantined)
 
 
 def ask_from(landed: Sequence[SeqRange], mark: Seq | None) -> Seq | None:
