@@ -17,7 +17,7 @@ Document = dict[str, Any]
 
 
 def fields_of(value: Any, *without: str) -> Document:
-    """A dataclass's fields by name; `json_text` turns what is in them into JSON."""
+    """A dataclass's fields by name; `json_text` turns their values into JSON."""
     return {name: getattr(value, name) for name in field_names(value.__class__) if name not in without}
 
 
@@ -32,7 +32,7 @@ def json_text(value: Any, *, indent: int | None = None) -> str:
 
 
 def json_object(members: Mapping[str, str]) -> str:
-    """The text of an object whose members' texts are there already."""
+    """The text of an object, from the texts of its members."""
     return f"{{{', '.join(f'{json_text(name)}: {text}' for name, text in members.items())}}}"
 
 

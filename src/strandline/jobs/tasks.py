@@ -16,7 +16,7 @@ from time import monotonic
 from typing import Any
 
 from strandline.core import failpoints
-from strandline.core.actor import carried, current_actor
+from strandline.core.actor import bind_context, current_actor
 from strandline.core.calling_off import Stopping, called_off_by
 from strandline.core.documents import error_document, json_text
 from strandline.core.errors import (
@@ -87,7 +87,7 @@ class Tasks:
             begun, lease = self._ledger.change(tasks.begin, kind, subject, node(), lease_seconds=self._lease_seconds)
             failpoints.hit("task.after_begin")
             thread = threading.Thread(
-                target=carried(self._run),
+                target=bind_context(self._run),
                 args=(begun, lease, stopping, work),
                 name=f"strandline-task-{begun.id}",
                 daemon=True,

@@ -157,7 +157,7 @@ def _work(
             result = work(check_alive)
     except BaseException as e:
         outcome, reason = _how_it_ended(e, kind)
-        watch.tell(outcome.value)
+        watch.report(outcome.value)
 
         def store_failure() -> None:
             with context.ledger.write() as connection:
@@ -182,7 +182,7 @@ def _work(
             return runs.get(connection, run)
 
     ended = store_end(store_result, f"run {run}", control.stopping)
-    watch.tell(MaintenanceOutcome.DONE.value)
+    watch.report(MaintenanceOutcome.DONE.value)
     return RunResult(ended, result)
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
-from strandline.core.actor import carried
+from strandline.core.actor import bind_context
 from strandline.core.errors import RefusedError, StrandlineError
 from strandline.core.records.audit_events import Event
 from strandline.core.roles import Role
@@ -212,7 +212,7 @@ class Receiver:
                 if not ingest:
                     self._adopt_at_start()
                 if ingest:
-                    working = pool.submit(carried(intake.run), control)
+                    working = pool.submit(bind_context(intake.run), control)
                     working.add_done_callback(lambda _: stopping.set())
                 server.wait(stopping)
             finally:

@@ -19,7 +19,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
 from strandline.core import failpoints
-from strandline.core.actor import carried
+from strandline.core.actor import bind_context
 from strandline.core.calling_off import called_off_by, check_not_called_off
 from strandline.core.errors import (
     BlockLost,
@@ -175,7 +175,7 @@ class Intake:
         for id in self._due():
             if id not in self._running:
                 self._pool = self._pool or ThreadPoolExecutor(_DATASETS_AT_ONCE_MAX, "strandline-intake")
-                self._running[id] = self._pool.submit(carried(self._work), id)
+                self._running[id] = self._pool.submit(bind_context(self._work), id)
 
     def _resync_if_asked(self) -> None:
         if not self._opens.is_set() and monotonic() - self._opened_at <= _OPEN_AGAIN_SECONDS:

@@ -387,7 +387,7 @@ class _Sweep:
                 )
 
         store_end(store, f"run {self._run} of the reconciler", self._watch.cancelled if waits else NOBODY_WAITS)
-        self._activity.tell("done" if reason is None else reason.value)
+        self._activity.report("done" if reason is None else reason.value)
 
 
 def _check(refusal: str | None) -> None:

@@ -47,7 +47,8 @@ def note_password(address: str) -> None:
 
 
 def _passwords(text: str) -> Iterator[str]:
-    """Not one that the rest of the text has, too, like `postgres`: masking that would spoil every message."""
+    """Without passwords that also occur in the rest of the text, like `postgres`: masking them would spoil every
+    message."""
     rest = _without_passwords(text)
     for pattern in (_IN_ADDRESS, _IN_PAIR):
         for found in pattern.finditer(text):

@@ -148,7 +148,7 @@ def divide_again(connection: sa.Connection, dataset: DatasetId, batch_id: str) -
     """The table has this batch, so the batches that it is a part of were divided after this ledger was copied: divides
     those that the ledger takes for unfinished. Returns how many. Only in a resync, which fences their writers off."""
     divided = 0
-    for name in batch_names.wholes_of(batch_id):
+    for name in batch_names.enclosing_batches(batch_id):
         row = connection.execute(
             sa.select(receive_batch.c.id, receive_batch.c.ending).where(
                 receive_batch.c.dataset_id == dataset, receive_batch.c.batch_id == name, *_NOT_SETTLED

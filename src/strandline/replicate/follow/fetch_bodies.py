@@ -60,13 +60,13 @@ def take_bodies(ledger: Ledger, receipts: Receipts, source: LeaderSource, datase
         return
     check_bodies(told, head)
     receipts.write(dataset.table_uuid, told.receipt)
-    failpoints.hit("told_bodies.after_receipt")
+    failpoints.hit("announced_bodies.after_receipt")
     if not announced_bodies.record_bodies(ledger, held, told):
         raise BlockLost(
             f"block {head.rows} of the leader was taken over by another process, or given up",
             hint="The follower settles it with its next pass.",
         )
-    failpoints.hit("told_bodies.after_record")
+    failpoints.hit("announced_bodies.after_record")
 
 
 def _log_failed(dataset: Dataset, head: BlockHead, e: Exception) -> None:
