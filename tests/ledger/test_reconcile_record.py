@@ -335,7 +335,7 @@ def test_what_a_sink_certainly_holds_is_the_lowest_of_its_lanes(bench: Bench) ->
     lane(stuck, "a", None)
     lane(stuck, "b", 30)
     with bench.ledger.read() as connection:
-        assert lanes.certain(connection, bench.dataset.id) == {
+        assert lanes.watermarks_by_title(connection, bench.dataset.id) == {
             "from-now": 40, "new": None, "ahead": 20, "stuck": None,
         }  # fmt: skip
 

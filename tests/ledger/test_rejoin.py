@@ -333,7 +333,7 @@ def test_what_was_staged_in_a_dataset_that_the_other_leader_never_had_is_publish
 
 def heard(bench: Bench) -> int:
     with bench.ledger.read_at_once() as connection:
-        return promotions.read(connection).heard_term
+        return promotions.read(connection).highest_known_term
 
 
 def test_the_highest_term_that_a_site_has_heard_of_stays_known(bench: Bench) -> None:

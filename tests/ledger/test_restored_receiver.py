@@ -27,7 +27,7 @@ def receipt(receiving: Receiving) -> Receipt:
     batch = receiving.form()
     assert batch is not None
     with receiving.ledger.read() as connection:
-        made = batch_receipts.receipt_of(connection, batch)
+        made = batch_receipts.read_receipt(connection, batch.id, batch.batch_id)
     assert parse_receipt(made.to_bytes()) == made
     renamed = tuple(replace(b, spool=f"again-{b.spool}") for b in made.bodies)  # one ledger knows a file once
     return Receipt(f"{made.batch_id}-forgotten", renamed)

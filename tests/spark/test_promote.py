@@ -115,7 +115,7 @@ def test_without_an_arbiter_a_person_says_that_the_leader_is_stopped(alone: Site
     lake.append("events", frame(lake, 100, 3), batch_id="mine")
     assert len(table(lake)) == 8 and lake.sealed("events") > numbers_of(17).lo
     assert lake.append("events", frame(lake, 0, 5), batch_id="applied").duplicate
-    with pytest.raises(RefusedError, match="follows nobody"):
+    with pytest.raises(RefusedError, match="follows no other site"):
         lake.replication.check_follows()
 
 

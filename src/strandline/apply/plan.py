@@ -58,12 +58,12 @@ def plan(declared: Declaration, found: LakeFound, wish: Wish) -> Plan:
     refused = [d for d in drafts if isinstance(d, StepRefusal)]
     refused += [_not_allowed(s, s.needs) for s in steps if s.needs is not None and s.needs not in wish.allowed]
     changed = {(s.what, s.name) for s in steps} | {(r.what, r.name) for r in refused}
-    every = [("dataset", short_name(n)) for n in declared.datasets] + [("sink", n) for n in declared.sinks]
-    every += [("retain", short_name(n)) for n in declared.rules] + [("schedule", n) for n in declared.schedules]
+    parts = [("dataset", short_name(n)) for n in declared.datasets] + [("sink", n) for n in declared.sinks]
+    parts += [("retain", short_name(n)) for n in declared.rules] + [("schedule", n) for n in declared.schedules]
     return Plan(
         tuple(sorted(steps, key=_rank)),
         tuple(refused),
-        sum(e not in changed for e in every),
+        sum(part not in changed for part in parts),
         () if wish.prune else tuple(d for d in drafts if isinstance(d, str)),
     )
 
@@ -77,7 +77,7 @@ def _rank(step: Step) -> tuple[int, bool, str]:
 
 
 def _keeps_from_acting(operation: Operation) -> bool:
-    """Such a step comes before a schedule: after a crash between the two, no run acts that nobody allowed to act."""
+    """Such a step comes before a schedule: after a crash between the two, no run acts without permission."""
     return isinstance(operation, ChangeSchedule) and operation.kind == RECONCILE_ACT and operation.after != "true"
 
 
@@ -94,7 +94,7 @@ _LOSSES = {
     Permission.RECONCILE_ACT: "scheduled runs of the reconciler would move files and drop entries",
 }
 
-_Draft = Iterator[Step | StepRefusal | str]  # a text is something that is there and not declared
+_Draft = Iterator[Step | StepRefusal | str]  # a text names something that exists and is not declared
 
 
 # Datasets.
@@ -279,7 +279,7 @@ def _schedules(declared: Declaration, found: LakeFound, wish: Wish) -> _Draft:
 def _schedule_needs(
     kind: str, before: str | None, wanted: str, declared: Declaration, found: LakeFound, wish: Wish
 ) -> Permission | None:
-    """A schedule that begins lets loose what was declared before it."""
+    """The permission that the change of a schedule needs: a new schedule puts rules into effect that existed before."""
     if kind == RECONCILE_ACT:
         return Permission.RECONCILE_ACT if wanted == "true" else None
     if kind == "retain" and before is None:
@@ -329,7 +329,7 @@ def _action(before: object | None) -> StepAction:
 
 
 def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """What has its default value is not in either."""
+    """One line per change. Default values are in neither rule."""
     keys = [k for k in {**after, **before} if before.get(k) != after.get(k)]
     if not before:
         return [f"{k} = {v}" for k, v in after.items()]

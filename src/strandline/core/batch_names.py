@@ -18,7 +18,7 @@ def new_name() -> str:
     return f"received-{uuid4().hex}"
 
 
-def is_name(batch_id: str) -> bool:
+def is_received(batch_id: str) -> bool:
     """Whether a receiver may have made the batch. Other clients may also use ids that begin with `received-`."""
     return _NAME.fullmatch(batch_id) is not None
 

@@ -21,7 +21,7 @@ BACKOFF_SECONDS_MAX = 5.0  # short: daemons continue within seconds after the le
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How the last passes of a loop went."""
+    """The outcome of a loop's last passes."""
 
     failures: int = 0  # passes in a row that failed
     reported: str | None = None  # the trouble reported last, as long as it lasts
@@ -45,7 +45,7 @@ class Health:
 
 
 class LoopStates:
-    """How the loops of this process are doing. Thread-safe."""
+    """Whether the loops of this process work. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -73,11 +73,11 @@ class LoopStates:
 
 @dataclass(frozen=True, slots=True)
 class LoopControl:
-    """How a loop is stopped, and who hears how it is doing."""
+    """Stops a loop, and gets its reports."""
 
     stopping: threading.Event = field(default_factory=threading.Event)
     on_trouble: OnTrouble | None = None  # None: it is logged
-    on_well: Callable[[], None] = lambda: None  # called when the work succeeds after trouble
+    on_well: Callable[[], None] = lambda: None  # called when the work succeeds after a failure
 
     def repeat(self, work: Callable[[], object], *, name: str, poll_seconds: float) -> None:
         """Repeats the work until `stopping` is set, which also calls off the work under way. Work that raises is

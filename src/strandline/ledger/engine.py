@@ -37,7 +37,7 @@ from strandline.ledger.write_right import Unlimited, WriteRight
 Connection = sa.Connection  # a transaction, for other rooms that pass it from one call to the next
 
 # Every version of the ledger's schema, oldest first. Listed here, so that a light command need not load Alembic.
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011", "0012")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010")
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 

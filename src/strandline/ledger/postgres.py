@@ -67,7 +67,7 @@ def _ping_after_idling(engine: sa.Engine) -> None:
 
 
 def parse_url(url: str, setting: str = "ledger.url") -> sa.URL:
-    """Parses the address. Errors never repeat it: it holds a password, possibly where nobody expects one."""
+    """Parses the address. Errors never repeat it: it contains a password, possibly in an unexpected place."""
     hint = "postgresql://USER:PASSWORD@HOST:PORT/DATABASE; in a password write %40 for @, %3A for :, %2F for /."
     try:
         found = sa.make_url(url)

@@ -286,7 +286,7 @@ class Intake:
 
     def _write_receipt(self, dataset: Dataset, batch: Batch) -> None:
         """Durable before the table can have the batch: a restored ledger that forgot the batch finds the receipt."""
-        receipt = self.context.ledger.query(batch_receipts.receipt_of, batch)
+        receipt = self.context.ledger.query(batch_receipts.read_receipt, batch.id, batch.batch_id)
         taken = [(body.spool, body.rows, body.place) for body in batch.bodies]
         if [(body.spool, body.note.rows, body.place) for body in receipt.bodies] != taken:
             raise BlockLost(

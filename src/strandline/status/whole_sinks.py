@@ -59,7 +59,7 @@ class WholeSink:
         self.quarantined_rows, self.unplanned_rows = quarantined, backlog.unplanned_rows
         self.exported_rows = sum(m.exported for m in marked) if self.is_readable else None
         self.counted_lag_rows = backlog.unplanned_rows + promised if backlog.is_counted else None
-        # Of watermarks that contradict themselves nobody knows what the sink lacks.
+        # If watermarks contradict themselves, it is unknown what the sink lacks.
         self.lag_rows = self.counted_lag_rows if self.is_readable else None
         self.lag_seconds = (0.0 if backlog.since is None else self.seconds(backlog.since)) if self.is_readable else None
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import httpx
 
 NANOSECONDS = 1_000_000_000
-CAME_MEANWHILE_SECONDS = 3_600  # a younger object that was not listed may have been written during the listing
-CUT_SHORT = "the store ended the listing before its end"
+LISTING_SECONDS_MAX = 3_600  # a younger object that was not listed may have been written during the listing
+CUT_SHORT = "the store ended the listing too early"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NO_TEXT = "\ufffd"  # replaces a character that XML cannot express, in stores that do not escape names
 _BUSY = 429
@@ -112,12 +112,12 @@ class ListedBucket:
             if not page.token or page.token == more.get("ContinuationToken"):
                 raise PagesEnd(CUT_SHORT)
             more = {"ContinuationToken": page.token}
-        if last and self._goes_on(prefix, last, allowed):
+        if last and self._has_more(prefix, last, allowed):
             raise PagesEnd(CUT_SHORT)
 
-    def _goes_on(self, prefix: str, last: str, allowed: Allowance) -> bool:
+    def _has_more(self, prefix: str, last: str, allowed: Allowance) -> bool:
         """Whether an old object comes after the last one, though the store said that the listing is complete."""
-        old_ns = nanoseconds(datetime.now(UTC) - timedelta(seconds=CAME_MEANWHILE_SECONDS))
+        old_ns = nanoseconds(datetime.now(UTC) - timedelta(seconds=LISTING_SECONDS_MAX))
         more: dict[str, str] | None = {"StartAfter": last}
         while more is not None:
             page = self._page({"Prefix": prefix} | more, allowed)
@@ -144,7 +144,7 @@ class ListedBucket:
                     break
             except (httpx.HTTPError, ET.ParseError) as e:
                 # Without the error's text: the address is signed.
-                why = f"the store cannot be reached, or its answer not be read ({type(e).__name__})"
+                why = f"the store cannot be reached, or its answer cannot be read ({type(e).__name__})"
             except (BotoCoreError, httpx.InvalidURL, ValueError) as e:
                 raise PagesEnd(f"no request can be made ({type(e).__name__})") from None
         allowed.check()
@@ -194,7 +194,7 @@ def _connected(bucket: ListedBucket) -> _Connection:
 def _parsed(answer: ET.Element) -> Page:
     tag = answer.tag.rpartition("ListBucketResult")
     if not tag[1] or tag[2]:
-        raise PagesEnd("the store's answer is no listing")
+        raise PagesEnd("the store's answer is not a listing")
     space = tag[0]
     key, size, modified = f"{space}Key", f"{space}Size", f"{space}LastModified"
     is_quoted = answer.findtext(f"{space}EncodingType") == "url"
@@ -205,10 +205,10 @@ def _parsed(answer: ET.Element) -> Page:
             for o in answer.iterfind(f"{space}Contents")
         ]
     except ValueError as e:
-        raise PagesEnd("the store's answer is no listing") from e
+        raise PagesEnd("the store's answer is not a listing") from e
     folders = [named(p.findtext(f"{space}Prefix") or "") for p in answer.iterfind(f"{space}CommonPrefixes")]
     if not is_quoted and any(_NO_TEXT in folder for folder in folders):
-        raise PagesEnd("there is a folder whose name the store cannot tell")
+        raise PagesEnd("there is a folder whose name the store cannot express")
     has_more = answer.findtext(f"{space}IsTruncated") == "true"
     return Page(objects, folders, has_more, answer.findtext(f"{space}NextContinuationToken"))
 

@@ -22,7 +22,7 @@ class Event(StrEnum):
     TABLE_ACCEPTED = "dataset.table_accepted"
 
     CUT_CARRIED_OUT = "follow.cut"  # another leader took over: blocks that it does not have are abandoned
-    ROWS_SET_ASIDE = "follow.rows_set_aside"  # this site acknowledged them, the leader does not have them: written to files
+    ROWS_SET_ASIDE = "follow.rows_set_aside"  # acknowledged here, and the leader lacks them: written to files
     FOLLOWER_BEHIND = "follow.behind"  # the follower's ledger was restored or created again
     FOLLOWER_CAUGHT_UP = "follow.caught_up"  # its ledger is complete again, and it has its seal back
     DATASET_LEFT = "follow.dataset_left"  # the leader that took over does not have it

@@ -24,7 +24,7 @@ _NOT_OPENED = (
 def hold_until_resynced(connection: Connection, dataset: Dataset) -> None:
     """The table cannot be read, so it is unknown which bodies it has. The later resync of the dataset ends this
     hold."""
-    receive_holds.put(connection, dataset.id, _NOT_OPENED, replaces_told=False)
+    receive_holds.put(connection, dataset.id, _NOT_OPENED, replaces_leader_hold=False)
 
 
 def end_hold_until_resynced(connection: Connection, dataset: Dataset) -> None:

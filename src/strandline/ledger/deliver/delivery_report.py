@@ -122,9 +122,7 @@ def backlogs(connection: sa.Connection, only: SinkId | None = None) -> dict[Sink
 def _backlogs(only: SinkId | None) -> sa.Select[Any]:
     progress = (
         sa.select(
-            sink.c.id,
-            sink.c.dataset_id,
-            sink.c.planned,
+            *sink.c["id", "dataset_id", "planned"],
             blocks.sealed_of(sink.c.dataset_id).scalar_subquery().label("sealed"),
             sa.func.count(lane.c.id).label("lanes"),
             sa.func.count(lane.c.mark).label("marked"),
@@ -244,10 +242,7 @@ def _last_batches(only: SinkId | None) -> sa.Select[Any]:
     )
     return (
         sa.select(
-            intent.c.lane_id,
-            intent.c.after,
-            intent.c.until,
-            intent.c.closed_at,
+            *intent.c["lane_id", "after", "until", "closed_at"],
             _whole(sa.func.coalesce(chunk.c.row_count, chunk.c.expected)).label("rows"),
         )
         .join_from(own, intent, intent.c.id == own.c.intent)

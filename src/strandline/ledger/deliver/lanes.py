@@ -172,8 +172,8 @@ class SinkWatermark:
     mark: Seq | None  # the sink certainly has everything up to here that is meant for it
 
 
-def certain(connection: sa.Connection, dataset: DatasetId) -> dict[str, Seq | None]:
-    """The same by name of the sink."""
+def watermarks_by_title(connection: sa.Connection, dataset: DatasetId) -> dict[str, Seq | None]:
+    """The lowest watermark of each sink, by its name."""
     return {at.name: at.mark for at in lowest_watermarks(connection, dataset)}
 
 

@@ -149,8 +149,8 @@ def _reserve(
 
 
 def _step_over(connection: sa.Connection, witness: Witness, wanted: NewBlock, place: BlockPlacement) -> None:
-    """Moves the counter past the foreign sequence numbers in the table, so that nobody gets them. The snapshot that was
-    checked is stored in the same transaction: stored alone, the next writer would not check, and reuse the numbers."""
+    """Moves the counter past the foreign sequence numbers in the table, so that no block gets them. Stores the snapshot
+    that was checked in the same transaction: otherwise the next writer would not check, and use them."""
     counter = sequence.lock(connection)
     if not place.fits(counter.last, wanted.rows):
         raise PlaceStale

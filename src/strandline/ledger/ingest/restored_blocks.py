@@ -1,4 +1,5 @@
-"""What a resync stores of blocks: batches that the tables show, ranges that have to wait, and who is fenced off."""
+"""The blocks that a resync stores: batches that it finds in the tables, and ranges whose resync is postponed; and the
+fencing of processes that hold open blocks."""
 
 from __future__ import annotations
 
@@ -55,8 +56,8 @@ def _insert(
 
 
 def postpone(connection: sa.Connection, dataset: DatasetId, rows: SeqRange, batch_id: str) -> None:
-    """Only for a resync: reserves a range of our sequence numbers while nobody knows which of them the dataset has. As
-    an open block, it holds back the seal."""
+    """Only for a resync: reserves a range of our sequence numbers while it is unknown which of them the dataset has.
+    As an open block, it holds back the seal."""
     _insert(connection, dataset, rows, BlockKind.RECOVERED, batch_id, state="reserved", lease_until=utc_now())
 
 

@@ -65,7 +65,7 @@ def keep(
 
 
 def forget(connection: sa.Connection, sink_id: SinkId) -> None:
-    """For a sink with a new generation, whose holds begin anew."""
+    """For a sink with a new generation, whose holds start again."""
     connection.execute(hold.delete().where(hold.c.sink_id == sink_id))
 
 

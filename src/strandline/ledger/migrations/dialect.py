@@ -38,7 +38,7 @@ def execute_file(connection: sa.Connection, file: Path) -> None:
 
 
 def drop_refusal(connection: sa.Connection, name: str) -> None:
-    """Drops a trigger that refuses, so that the migration can make it anew."""
+    """Drops a trigger that refuses, so that the migration can create it again."""
     sqlite = connection.dialect.name == "sqlite"
     connection.exec_driver_sql(f"DROP TRIGGER {name}" if sqlite else f"DROP FUNCTION {name}() CASCADE")
 

@@ -193,9 +193,7 @@ _ASIDE = (
     sa.select(
         received,
         receive_batch.c.id.label("batch_row"),
-        receive_batch.c.batch_id,
-        receive_batch.c.ended_at,
-        receive_batch.c.reason,
+        *receive_batch.c["batch_id", "ended_at", "reason"],
         dataset_table.c.name,
         dataset_table.c.dropped_at,
         source_lane.c.lake,

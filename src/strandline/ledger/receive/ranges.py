@@ -29,14 +29,7 @@ class HeldBody:
 
 
 LaneKey = tuple[int, str, str, str, int, str]  # a lane's name, ending in its partition, which is found by its hash
-_LANE_KEY = (
-    source_lane.c.dataset_id,
-    source_lane.c.lake,
-    source_lane.c.source_dataset,
-    source_lane.c.instance,
-    source_lane.c.generation,
-    source_lane.c.partition_hash,
-)
+_LANE_KEY = tuple(source_lane.c["dataset_id", "lake", "source_dataset", "instance", "generation", "partition_hash"])
 # Built once: building a statement costs as much as running it.
 _LANES = sa.select(source_lane.c.id, *_LANE_KEY).where(sa.tuple_(*_LANE_KEY).in_(sa.bindparam("keys", expanding=True)))
 _LOCKED_LANES = (
@@ -134,14 +127,7 @@ def _holding(ranges: int) -> sa.CompoundSelect[Any]:
         .correlate(wanted)
         .scalar_subquery()
     )
-    body = (
-        received.c.lane_id,
-        received.c.lo,
-        received.c.hi,
-        received.c.rows,
-        received.c.digest,
-        received.c.size,
-    )
+    body = received.c["lane_id", "lo", "hi", "rows", "digest", "size"]
     within = (received.c.lane_id == wanted.c.lane) & received.c.lo.between(wanted.c.lo, wanted.c.hi)
     return sa.union_all(
         sa.select(*body).join_from(wanted, received, within),

@@ -20,7 +20,6 @@ from strandline.ledger.schema.receive import HAS_ROWS, receive_batch, received
 log = logging.getLogger(__name__)
 
 FILES_NAMED_MAX = 20
-_LEFT = "spool_files_left"
 
 
 @dataclass(frozen=True, slots=True)

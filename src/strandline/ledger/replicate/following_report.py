@@ -1,4 +1,4 @@
-"""How far a follower is, shard by shard, and what it has recorded and not applied: a fixed number of queries."""
+"""The progress of a follower, shard by shard, and what it has recorded and not applied: a fixed number of queries."""
 
 from __future__ import annotations
 

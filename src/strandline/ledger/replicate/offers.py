@@ -25,7 +25,8 @@ from strandline.ledger.schema.maintain import floor
 from strandline.ledger.schema.receive import receive_hold
 from strandline.ledger.schema.replicate import site
 
-# That are new to the follower in one answer, and as many with something new: the leader reads a table for each.
+# In one answer: this many datasets that are new to the follower, and this many with new items. The leader reads the
+# table of each.
 DATASETS_MAX = 50
 
 
@@ -60,16 +61,16 @@ class SettledItems:
 
 @dataclass(frozen=True, slots=True)
 class LeaderState:
-    """What a leader says to a follower that asks, before tables are read."""
+    """The ledger's part of an answer to a follower, before tables are read."""
 
     lake: str
     term: int
-    unknown: tuple[Dataset, ...]  # the first of those that the follower did not name
-    dropped: tuple[DatasetUuid, ...]  # of those that it named
+    unknown: tuple[Dataset, ...]  # the first datasets that the follower did not name
+    dropped: tuple[DatasetUuid, ...]  # the datasets that it named and that were dropped
     # By dataset that the follower named. One that waits for its resync is left out: its seal may have been higher.
     seals: Mapping[DatasetUuid, Seq | None]
     news: tuple[SettledItems, ...]  # of the first datasets that have something behind the follower's bound
-    datasets: tuple[DatasetUuid, ...] = ()  # all that it may see
+    datasets: tuple[DatasetUuid, ...] = ()  # all that the follower may see
     # Settled cuts, of datasets that have one of this term: it has them of all terms before, too.
     cuts: Mapping[DatasetId, tuple[NumberedCut, ...]] = field(default_factory=dict)
 
@@ -110,8 +111,8 @@ def read_state(
     made = tuple(d for uuid, d in known.items() if uuid in unknown)
     seals = {uuid: seq_or_none(r.sealed) for uuid, r in visible.items() if uuid in after and not r.is_postponed}
     cuts = _cuts(connection, term) if term > FIRST_TERM and (news or made) else {}
-    every = tuple(map(DatasetUuid, visible))
-    return LeaderState(rows[0].lake, term, made, dropped, seals, tuple(news), every, cuts)
+    seen = tuple(map(DatasetUuid, visible))
+    return LeaderState(rows[0].lake, term, made, dropped, seals, tuple(news), seen, cuts)
 
 
 def _cuts(connection: sa.Connection, term: int) -> dict[DatasetId, tuple[NumberedCut, ...]]:
@@ -131,9 +132,7 @@ class _OfferBound:
 _STATE = (
     sa.select(
         sequence.c.lake,
-        site.c.term,
-        site.c.role,
-        site.c.superseded_term,
+        *site.c["term", "role", "superseded_term"],
         dataset.c.uuid,
         dataset.c.name,
         blocks.sealed_of(dataset.c.id).scalar_subquery().label("sealed"),
@@ -202,7 +201,7 @@ def _settled(row: Any) -> SettledBlock:
 def _dropped(
     connection: sa.Connection, asked: Collection[DatasetUuid], only: Collection[str] | None
 ) -> tuple[DatasetUuid, ...]:
-    """Those of them that this lake had and dropped. A dataset of the same id may be there again."""
+    """The named datasets that this lake has dropped. A dataset with the same id may exist again."""
     live = sa.select(dataset.c.uuid).where(dataset.c.dropped_at.is_(None))
     query = sa.select(dataset.c.uuid, dataset.c.name).where(
         dataset.c.dropped_at.is_not(None), dataset.c.uuid.not_in(live)

@@ -33,7 +33,7 @@ def _of_follower(shards: Sequence[FollowerStatus], now: datetime, *, is_waited_f
     waits = ", and sinks get no rows that it lacks" if is_waited_for else ""
     follower = Subject.FOLLOWER.named(one.name, None)
     report = follower.error if is_waited_for else follower.warning
-    if one.told_at is None:
+    if one.reported_at is None:
         if (now - one.added_at).total_seconds() >= LONG_SECONDS:
             yield report(
                 f"follower {one.name} was added {age(one.added_at, now)} ago and has never reported its progress; "
@@ -41,10 +41,10 @@ def _of_follower(shards: Sequence[FollowerStatus], now: datetime, *, is_waited_f
                 "run `strandline follow init` and `strandline follow` at its site, or remove it: "
                 f"`strandline follower remove {one.name}`",
             )
-    elif (now - one.told_at).total_seconds() >= LONG_SECONDS:
+    elif (now - one.reported_at).total_seconds() >= LONG_SECONDS:
         yield report(
-            f"follower {one.name} has not reported its progress for {age(one.told_at, now)}; retention keeps the rows "
-            f"that it may lack{waits}",
+            f"follower {one.name} has not reported its progress for {age(one.reported_at, now)}; retention keeps the "
+            f"rows that it may lack{waits}",
             "check that `strandline follow` or `strandline run` runs at its site and reaches this one, or remove it: "
             f"`strandline follower remove {one.name}`",
         )

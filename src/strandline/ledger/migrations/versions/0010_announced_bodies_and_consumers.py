@@ -1,5 +1,6 @@
-"""A follower knows the bodies that its leader's receiver took, and forgets those of batches that are cut out. From the
-SQL file beside this module."""
+"""A follower records the bodies in its leader's batches, and deletes those of batches that are cut out. Consumers:
+readers with a name, for which retention keeps rows. An index of published blocks by time, because each check of a table
+reads the last ones. From the SQL file beside this module."""
 
 from alembic import op
 
