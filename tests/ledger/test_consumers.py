@@ -68,7 +68,7 @@ def test_a_removed_consumer_holds_nothing_and_its_query_is_told(bench: Bench) ->
         advance(bench, found, 4)
     with pytest.raises(NoSuchConsumer, match="has no consumer report"):
         watermark(bench)
-    assert bench.ledger.query(consumers.certain, bench.dataset.id) == {}
+    assert bench.ledger.query(consumers.watermarks_by_title, bench.dataset.id) == {}
     again = begin(bench, at=1)
     assert again.id != found.id and again.watermark == 1, "the name begins anew"
     with bench.ledger.read() as connection:

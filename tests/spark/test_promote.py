@@ -187,7 +187,7 @@ def test_a_site_that_was_made_again_is_not_the_member_that_was_lost(
     token = f"file:{tmp_path / 'token-f0'}"
     with follow_lake(tmp_path / "again", str(leader.config.home), token=token) as again:
         assert again.replication.site.number == 1
-        certain = leader.ledger.query(followers.certain, leader.dataset("events"))
+        certain = leader.ledger.query(followers.watermarks_by_title, leader.dataset("events"))
         assert certain["follower f0"] is None and certain["follower f1"] is not None
         with pytest.raises(RefusedError, match="made again since"):
             judged.promote(again)

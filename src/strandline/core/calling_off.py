@@ -93,10 +93,10 @@ def _check(events: tuple[threading.Event, ...]) -> None:
 
 
 def _error(events: tuple[threading.Event, ...]) -> CalledOff | None:
-    asked = [event for event in events if event.is_set()]
-    if not asked:
+    called_off = [event for event in events if event.is_set()]
+    if not called_off:
         return None
-    by = next((event.by for event in asked if isinstance(event, Stopping) and event.by is not None), None)
+    by = next((event.by for event in called_off if isinstance(event, Stopping) and event.by is not None), None)
     return CalledOff(CALLED_OFF, hint="What it had finished stays.", by=by)
 
 

@@ -67,9 +67,5 @@ def iso(moment: datetime) -> str:
 
 
 def error_document(error: StrandlineError) -> Document:
-    return {
-        "type": type(error).__name__,
-        "message": error.message,
-        "hint": error.hint,
-        "retryable": error.retryable,
-    }
+    shown = {"message": error.message, "hint": error.hint, "retryable": error.retryable}
+    return {"type": type(error).__name__} | shown

@@ -148,10 +148,9 @@ class BlockHead:
 
 
 @dataclass(frozen=True, slots=True)
-class Reserved:
+class _FencedBlock:
     head: BlockHead
     fence: Fence
-    lease_until: datetime
 
     @property
     def branch(self) -> str:
@@ -159,15 +158,14 @@ class Reserved:
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
-    head: BlockHead
-    fence: Fence
+class Reserved(_FencedBlock):
+    lease_until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Staged(_FencedBlock):
     snapshot: SnapshotId
     staged_at: datetime
-
-    @property
-    def branch(self) -> str:
-        return self.head.branch_at(self.fence)
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,7 +138,7 @@ class LocalWitness:
                 if attempt.is_last:
                     holder = find_holder(self.path)
                     hint = "Try again." if holder is None else holder.hint
-                    raise LedgerBusy(f"the witness is held by {holder or 'another process'}", hint=hint) from None
+                    raise LedgerBusy(f"the witness is locked by {holder or 'another process'}", hint=hint) from None
 
     def _slots(self, fd: int) -> list[WitnessRecord | None]:
         both = os.pread(fd, 2 * _SLOT_BYTES, 0)

@@ -93,7 +93,7 @@ class ReplicationStatus:
 def load_replication(
     config: LakeConfig, ledger: Ledger, lake: str, arbiter: ArbiterStatus | None = None
 ) -> ReplicationStatus:
-    """`arbiter`: what it says, if somebody has asked it."""
+    """`arbiter`: its answer, if it was asked."""
     with ledger.read_at_once() as connection:
         return ReplicationStatus(
             lake,

@@ -95,7 +95,7 @@ def read_sinks(
 
 
 class _Delivery(BySink):
-    """What the ledger says of all chosen sinks and their lanes."""
+    """The ledger's records of all chosen sinks and their lanes."""
 
     def __init__(self, connection: Connection, known: Sequence[Dataset], one: SinkRecord | None, now: datetime) -> None:
         only = None if one is None else one.id

@@ -40,7 +40,7 @@ Found = Mapping[str, Glance]  # by dataset
 
 
 class TableGlances:
-    """Keeps what it read of the tables that the last call asked for. Safe to use from several threads."""
+    """Caches the metadata of the tables of the last call. Thread-safe."""
 
     def __init__(self, config: LakeConfig) -> None:
         self._config = config

@@ -1,4 +1,4 @@
-"""The read model of whole sinks, without their partitions: what monitoring asks, however many partitions there are.
+"""The read model of whole sinks, without their partitions, for metrics: its cost does not depend on partitions.
 
 It reads only the ledger. What is unknown is None, never 0.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class BySink:
-    """What the ledger says of each sink, or of `only` one."""
+    """The ledger's records of each sink, or of `only` one."""
 
     def __init__(self, connection: Connection, known: Sequence[Dataset], only: SinkId | None = None) -> None:
         self.datasets = {d.id: d for d in known}

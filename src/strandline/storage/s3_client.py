@@ -23,7 +23,7 @@ _NOT_IMPLEMENTED = 501
 
 
 class RequestFailure(Enum):
-    """How a request can fail; the value says it without a name or an address."""
+    """How a request can fail. The value is a description without names or addresses."""
 
     CONDITION = "the condition of the request does not hold"  # 412
     CONFLICT = "another request for the same object is under way"  # 409
@@ -46,7 +46,7 @@ class RequestFailed(StorageError):
         super().__init__(message)
         self.failure = failure
         self.status = status  # of the answer, if there was one
-        self.wait_seconds = wait_seconds  # what the store asked for
+        self.wait_seconds = wait_seconds  # from the store's `Retry-After`
         self.is_final = False  # whether there are no attempts left
 
     @property
@@ -110,8 +110,8 @@ class S3Client:
 
     def list_objects(self, bucket: str, prefix: str, *, after: str | None = None) -> Iterator[dict[str, Any]]:
         """The objects whose keys begin with `prefix`, in the order of keys, after the key `after`."""
-        asked = {"Prefix": prefix} | ({} if after is None else {"StartAfter": after})
-        for page in self._pages(bucket, asked):
+        parameters = {"Prefix": prefix} | ({} if after is None else {"StartAfter": after})
+        for page in self._pages(bucket, parameters):
             yield from page.get("Contents", ())
 
     def list_folders(self, bucket: str, prefix: str) -> set[str]:
@@ -119,15 +119,16 @@ class S3Client:
         pages = self._pages(bucket, {"Prefix": prefix, "Delimiter": "/"})
         return {f["Prefix"][len(prefix) : -1] for page in pages for f in page.get("CommonPrefixes", ())}
 
-    def _pages(self, bucket: str, asked: dict[str, str]) -> Iterator[dict[str, Any]]:
+    def _pages(self, bucket: str, parameters: dict[str, str]) -> Iterator[dict[str, Any]]:
         while True:
-            page = self.retry("list_objects_v2", Bucket=bucket, **asked)
+            page = self.retry("list_objects_v2", Bucket=bucket, **parameters)
             yield page
             if not page.get("IsTruncated"):
                 return
             if not page.get("NextContinuationToken"):
-                raise RequestFailed(RequestFailure.OTHER, f"the listing of s3://{bucket}/{asked['Prefix']} ends early")
-            asked = asked | {"ContinuationToken": page["NextContinuationToken"]}
+                where = f"s3://{bucket}/{parameters['Prefix']}"
+                raise RequestFailed(RequestFailure.OTHER, f"the listing of {where} ends early")
+            parameters = parameters | {"ContinuationToken": page["NextContinuationToken"]}
 
     def _send(self, with_body: bool, operation: str, parameters: dict[str, Any]) -> tuple[Any, bytes]:
         from botocore.exceptions import BotoCoreError
@@ -168,8 +169,8 @@ def _refused(response: Any, bucket: str) -> RequestFailed:
     code = str(response.get("Error", {}).get("Code", ""))
     meta = response.get("ResponseMetadata", {})
     status = int(meta.get("HTTPStatusCode", 0))
-    asked = str(meta.get("HTTPHeaders", {}).get("retry-after", ""))
-    wait = min(float(asked), _WAIT_SECONDS_MAX) if asked.isascii() and asked.isdigit() else None
+    retry_after = str(meta.get("HTTPHeaders", {}).get("retry-after", ""))
+    wait = min(float(retry_after), _WAIT_SECONDS_MAX) if retry_after.isascii() and retry_after.isdigit() else None
     shown = f"{status} {code}" if code and code != str(status) else str(status)
     if status in (401, 403) or code in _REFUSED:
         failure, words = RequestFailure.DENIED, f"the credentials were refused for the bucket {bucket} ({shown})"

@@ -126,7 +126,7 @@ class ListedBucket:
             more = {"ContinuationToken": page.token} if page.has_more and page.token else None
         return False
 
-    def _page(self, asked: Mapping[str, str], allowed: Allowance) -> Page:
+    def _page(self, query: Mapping[str, str], allowed: Allowance) -> Page:
         import xml.etree.ElementTree as ET
 
         import httpx
@@ -136,7 +136,7 @@ class ListedBucket:
         for _ in LISTING_LIMITS.attempts(lambda seconds: time.sleep(min(seconds, allowed.seconds_left))):
             allowed.check()
             try:
-                status, body = _connected(self).get(asked, allowed)
+                status, body = _connected(self).get(query, allowed)
                 if status == 200:
                     return _parsed(ET.fromstring(body))
                 why = f"the store refused ({status} {_code(body)})"
@@ -157,10 +157,10 @@ class _Connection:
     signing: Any
     sending: httpx.Client
 
-    def get(self, asked: Mapping[str, str], allowed: Allowance) -> tuple[int, bytes]:
+    def get(self, query: Mapping[str, str], allowed: Allowance) -> tuple[int, bytes]:
         import httpx
 
-        parameters = {"Bucket": self.bucket, "EncodingType": "url", **asked}
+        parameters = {"Bucket": self.bucket, "EncodingType": "url", **query}
         address = self.signing.generate_presigned_url("list_objects_v2", Params=parameters)
         seconds = max(min(LISTING_LIMITS.read_timeout_seconds, allowed.seconds_left), 0.01)
         timeout = httpx.Timeout(seconds, connect=min(LISTING_LIMITS.connect_timeout_seconds, seconds))

@@ -13,7 +13,7 @@ from strandline.ledger.schema.core import block
 
 
 def fence_open_blocks(connection: sa.Connection) -> int:
-    """Fences off everyone who held an open block before the ledger was restored."""
+    """Fences off the processes that held an open block before the ledger was restored."""
     changed = connection.execute(
         block.update().where(block.c.state.in_(OPEN_STATES)).values(fence=block.c.fence + 1, changed_at=utc_now())
     )

@@ -17,12 +17,12 @@ import sqlalchemy as sa
 from strandline.core import batch_names
 from strandline.core.errors import WatermarkMoved
 from strandline.core.forward_protocol import Identity, KeyIdentity, RangeIdentity
-from strandline.core.types import BlockHead, BlockKind, DatasetId, ItemKind, Published, Reserved, SeqRange, merge_ranges
+from strandline.core.types import BlockHead, BlockKind, DatasetId, ItemKind, Published, Reserved, SeqRange
 from strandline.ledger.engine import Ledger, slices, utc_now
 from strandline.ledger.ingest import blocks
 from strandline.ledger.receive import batch_receipts, receive_holds, tokens
 from strandline.ledger.receive.batches import published_as
-from strandline.ledger.receive.ranges import holding, keep_lanes, lane_key
+from strandline.ledger.receive.ranges import keep_lanes, lane_key, overlapping_bodies
 from strandline.ledger.receive.receipts import BATCH_PREFIX, Receipt, ReceiptBody, TokenFingerprint
 from strandline.ledger.receive.receive_holds import FROM_LEADER
 from strandline.ledger.receive.senders import find_sources
@@ -98,13 +98,13 @@ def _claim(row: Any) -> AnnouncedClaim:
 # --- at a follower ---------------------------------------------------------------------------------------------------
 
 
-def record_bodies(ledger: Ledger, held: Reserved, announced: AnnouncedBatch) -> bool:
+def record_bodies(ledger: Ledger, reserved: Reserved, announced: AnnouncedBatch) -> bool:
     """Records the bodies of a received batch, before its rows can be published. False if the item is no longer ours:
     another process has it, or a cut or a promotion has abandoned it."""
-    dataset = held.head.dataset
+    dataset = reserved.head.dataset
     with ledger.write() as connection:
         lock(connection, dataset)
-        if not blocks.change_block(connection, held.head, "reserved", held.fence):
+        if not blocks.change_block(connection, reserved.head, "reserved", reserved.fence):
             return False
         record(connection, dataset, announced)
     return True
@@ -119,7 +119,7 @@ def record_bodies_later(ledger: Ledger, published: BlockHead, announced: Announc
         sites.check_follows(connection)
         followed = sa.select(followed_dataset.c.term).where(followed_dataset.c.dataset_id == published.dataset)
         if connection.execute(followed).scalar() != term:
-            raise WatermarkMoved(f"batch {published.batch_id}: the leader that was asked (term {term}) was replaced")
+            raise WatermarkMoved(f"batch {published.batch_id}: the leader that answered (term {term}) was replaced")
         own = sa.select(block.c.id).where(block.c.id == published.id, block.c.state == "published")
         if connection.execute(own.with_for_update()).first() is None:
             return False
@@ -215,10 +215,10 @@ def _touched(
     by_lane: dict[int, list[SeqRange]] = defaultdict(list)
     for n, rows in ranges.items():
         by_lane[identities[n]["lane_id"]].append(rows)
-    held = holding(connection, [(lane, rows) for lane, many in by_lane.items() for rows in merge_ranges(many)])
+    overlapping = overlapping_bodies(connection, by_lane)
     for n, rows in ranges.items():
         lane = identities[n]["lane_id"]
-        if any(body.rows.overlaps(rows) for body in held.get(lane, {}).values()):
+        if any(body.rows.overlaps(rows) for body in overlapping.get(lane, {}).values()):
             overlap = (received.c.lane_id == lane, received.c.lo <= rows.hi, received.c.hi >= rows.lo)
             found[n] += connection.execute(_KNOWN.where(*overlap)).all()
     return found

@@ -160,11 +160,11 @@ _FIND = sa.select(api_token).where(api_token.c.hash == sa.bindparam("hash"), IS_
 
 
 def fingerprint_of(connection: sa.Connection, owner: TokenId) -> TokenFingerprint:
-    row = connection.execute(_MARK, {"id": owner}).one()
+    row = connection.execute(_NAME_AND_HASH, {"id": owner}).one()
     return fingerprint(row.name, row.hash)
 
 
-_MARK = sa.select(api_token.c.name, api_token.c.hash).where(api_token.c.id == sa.bindparam("id"))
+_NAME_AND_HASH = sa.select(api_token.c.name, api_token.c.hash).where(api_token.c.id == sa.bindparam("id"))
 
 
 def fingerprint(name: str, hash: str) -> TokenFingerprint:

@@ -55,8 +55,8 @@ def take_lease(ledger: Ledger, *, seconds: float) -> Lease | None:
 
 def is_lease_held(connection: sa.Connection, now: datetime) -> bool:
     """A run that is under way has it. A dead one loses it when its time is over."""
-    held = sa.select(sweep_lease.c.id).where(sweep_lease.c.token.is_not(None), sweep_lease.c.until > now)
-    return connection.execute(held).first() is not None
+    running = sa.select(sweep_lease.c.id).where(sweep_lease.c.token.is_not(None), sweep_lease.c.until > now)
+    return connection.execute(running).first() is not None
 
 
 # ---- runs ------------------------------------------------------------------------------------------------------------

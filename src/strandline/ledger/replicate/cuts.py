@@ -172,7 +172,7 @@ def settle_prepared(connection: sa.Connection, prepared: Sequence[PreparedCut]) 
     return max([known, *(p.epoch for p in prepared)])
 
 
-def settle(ledger: Ledger, witness: Witness, of: Dataset, held: Reserved, at: NumberedCut, *, epoch: int) -> bool:
+def settle(ledger: Ledger, witness: Witness, of: Dataset, reserved: Reserved, at: NumberedCut, *, epoch: int) -> bool:
     """When rows are set aside and removed: abandons the blocks that are cut out and settles the cut, in one
     transaction. `epoch` is what the table's was raised to. False if the cut is no longer ours. Raises `ResyncNeeded`;
     and `WatermarkMoved` if the ledger has reached that epoch meanwhile: another process may have
@@ -180,8 +180,8 @@ def settle(ledger: Ledger, witness: Witness, of: Dataset, held: Reserved, at: Nu
     failpoints.hit("cut.before_settle")
     with ledger.write() as connection:
         sequence.lock(connection)
-        current = blocks.get(connection, held.head.id)
-        if not isinstance(current, Reserved) or current.fence != held.fence:
+        current = blocks.get(connection, reserved.head.id)
+        if not isinstance(current, Reserved) or current.fence != reserved.fence:
             return False
         epoch = settle_prepared(connection, [PreparedCut(of, current, at, epoch)])
         # A number, so that a ledger that is restored from before is behind its witness.

@@ -231,11 +231,11 @@ def acknowledge(connection: sa.Connection, found: RegisteredFollower, report: Ac
     if report.term != own:
         raise TermPassed(
             f"follower {found.name} reported for term {report.term}, and this site is in term {own}",
-            hint="It asks for what it may follow, and then says how far it is in that term.",
+            hint="The follower asks again, and then reports its progress in that term.",
         )
     if (highest := max([0, *map(int, report.seals.values()), *map(int, report.marks.values())])) > last:
         raise RefusedError(
-            f"follower {found.name} says that it is at {highest}, and no number above {last} was ever taken here",
+            f"follower {found.name} reports sequence number {highest}, and none above {last} was ever taken here",
             hint="If this ledger was restored, `strandline recover` resyncs it. Else it follows another lake.",
         )
     found = _as_instance(connection, found, report.instance)

@@ -255,8 +255,8 @@ def _batch_ids(connection: sa.Connection, of: Dataset, items: Sequence[Item]) ->
     wanted = [i.batch_id for i in items if i.batch_id is not None]
     query = sa.select(block).where(block.c.dataset_id == of.id, block.c.state != "abandoned")
     rows = slices(wanted)
-    held = [b.head for some in rows for b in blocks.read_blocks(connection, query.where(block.c.batch_id.in_(some)))]
-    holders = {head.batch_id: head for head in held}
+    live = [b.head for some in rows for b in blocks.read_blocks(connection, query.where(block.c.batch_id.in_(some)))]
+    holders = {head.batch_id: head for head in live}
     recorded = [c.at for c in cuts.open_cuts(connection, of.id)] if holders else []
     recorded += [NumberedCut(i.lo, i.cut) for i in items if i.cut is not None]
     found = {}
@@ -309,9 +309,9 @@ def take(ledger: Ledger, found: Reserved, *, lease_seconds: float) -> Reserved |
     return blocks.take_over(ledger, found, lease_seconds=lease_seconds, above=above)
 
 
-def release_item(ledger: Ledger, held: Reserved) -> bool:
+def release_item(ledger: Ledger, reserved: Reserved) -> bool:
     """Lets any process take the item at once, instead of after the lease. False if it is no longer ours."""
-    return ledger.change(blocks.change_block, held.head, "reserved", held.fence, lease_until=utc_now())
+    return ledger.change(blocks.change_block, reserved.head, "reserved", reserved.fence, lease_until=utc_now())
 
 
 def apply_again(ledger: Ledger, staged: Staged) -> Reserved | None:
@@ -332,7 +332,7 @@ def open_again(connection: sa.Connection, epoch: int) -> int:
     return int(connection.execute(block.update().where(*opened).values(**values, changed_at=now)).rowcount)
 
 
-def settle_without_rows(ledger: Ledger, witness: Witness, held: Reserved, *, row_count: int) -> bool:
+def settle_without_rows(ledger: Ledger, witness: Witness, reserved: Reserved, *, row_count: int) -> bool:
     """Settles an item for which nothing is staged: a purge, or a segment whose rows are in the table or deleted. False
     if the item is no longer ours. As at the commit point of a batch, the witness is checked under the counter's
     lock."""
@@ -340,7 +340,7 @@ def settle_without_rows(ledger: Ledger, witness: Witness, held: Reserved, *, row
     with ledger.write() as connection:
         sequence.check(connection, witness)
         values = {"row_count": row_count, "lease_until": None}
-        done = blocks.change_block(connection, held.head, "reserved", held.fence, state="published", **values)
+        done = blocks.change_block(connection, reserved.head, "reserved", reserved.fence, state="published", **values)
     failpoints.hit("follow.after_settle")
     return done
 

@@ -97,7 +97,7 @@ def read_state(
     visible = {r.uuid: r for r in rows if r.uuid is not None and (only is None or r.name in only)}
     new = {uuid for uuid, r in visible.items() if r.sealed is not None and r.sealed > after.get(uuid, 0)}
     unknown = set(islice((uuid for uuid in visible if uuid not in after), DATASETS_MAX))
-    # Those that the follower is furthest behind with; it asks again for the others.
+    # The datasets in which the follower is furthest behind come first; it asks again for the others.
     behind = (uuid for uuid in new if uuid in after or uuid in unknown)
     new = set(heapq.nsmallest(DATASETS_MAX, behind, key=lambda uuid: (after.get(uuid, 0), uuid)))
     known = {d.uuid: d for d in datasets.list_datasets(connection)} if new or unknown else {}

@@ -256,9 +256,9 @@ def lead(
         sequence.move(connection, last=last, epoch=epoch)
         _become_leader(connection, here, term)
         left = tuple(take_over_sinks(connection))
-        held = receive_holds.list_holds(connection)
-        holding = {d.name: held[d.id] for d in known if d.id in held}
-        led = Led(term, tuple(made), tuple(given_up), left, tuple(aside), holding, lacks if by_force else None)
+        holds = receive_holds.list_holds(connection)
+        on_hold = {d.name: holds[d.id] for d in known if d.id in holds}
+        led = Led(term, tuple(made), tuple(given_up), left, tuple(aside), on_hold, lacks if by_force else None)
         _audit(connection, here, led)
     failpoints.hit("promote.after_commit")
     return led
@@ -303,8 +303,8 @@ def _purges_begun(connection: sa.Connection, of: Dataset) -> list[SeqRange]:
     query = sa.select(block.c.ranges).where(
         block.c.dataset_id == of.id, block.c.state == "reserved", block.c.item == ItemKind.PURGE.value
     )
-    asked = [r for row in connection.execute(query) for r in item_ranges.read(row.ranges)[0]]
-    return [p for p in losses.purged(connection, of.id) if any(r.lo <= p.lo and p.hi <= r.hi for r in asked)]
+    purged = [r for row in connection.execute(query) for r in item_ranges.read(row.ranges)[0]]
+    return [p for p in losses.purged(connection, of.id) if any(r.lo <= p.lo and p.hi <= r.hi for r in purged)]
 
 
 def _give_up(connection: sa.Connection, of: Dataset, number: Seq) -> list[GivenUp]:

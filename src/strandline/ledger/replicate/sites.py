@@ -95,29 +95,26 @@ def raise_term(connection: sa.Connection, term: int) -> None:
 def check_leads(connection: sa.Connection) -> None:
     """Raises `NotLeader` at a follower, and at a leader that another site has replaced."""
     found = get(connection)
-    if found.follows:
-        raise NotLeader(
-            f"this site follows {found.leader}, so it refuses rows and changes of its own",
-            hint=f"Do it at the leader, {found.leader}. It is replicated to this site.",
-        )
-    _check_not_superseded(found)
+    _check_leads(
+        found,
+        f"this site follows {found.leader}, so it refuses rows and changes of its own",
+        f"Do it at the leader, {found.leader}. It is replicated to this site.",
+    )
 
 
 def check_offers(connection: sa.Connection) -> None:
     """Raises `NotLeader` at a site that nobody can follow."""
     found = get(connection)
+    hint = f"`strandline rejoin {found.leader}` follows the same one."
+    _check_leads(found, f"the site at this address follows {found.leader} itself", hint)
+
+
+def _check_leads(found: Site, message: str, hint: str) -> None:
     if found.follows:
-        raise NotLeader(
-            f"the site that was asked follows {found.leader} itself",
-            hint=f"`strandline rejoin {found.leader}` follows the same one.",
-        )
-    _check_not_superseded(found)
-
-
-def _check_not_superseded(found: Site) -> None:
-    if (said := replaced(found)) is not None:
-        hint = f"`strandline rejoin {found.superseded_by or 'LEADER'}` makes this site follow it."
-        raise NotLeader(said, hint=hint)
+        raise NotLeader(message, hint=hint)
+    if (successor := replaced(found)) is not None:
+        leader = found.superseded_by or "LEADER"
+        raise NotLeader(successor, hint=f"`strandline rejoin {leader}` makes this site follow it.")
 
 
 def replaced(found: Site) -> str | None:

@@ -76,10 +76,10 @@ def _of_leader(leader: LeaderStatus, now: datetime) -> Iterator[StatusProblem]:
     subject = Subject.LEADER.named(None, None)
     if leader.failing_since is not None:
         is_long = (now - leader.failing_since).total_seconds() >= LONG_SECONDS
-        said = _FAILED[leader.failed_step or "ask"].format(age=age(leader.failing_since, now))
+        problem = _FAILED[leader.failed_step or "ask"].format(age=age(leader.failing_since, now))
         step = (leader.next_step or "it is tried again").rstrip(".")
         why = "" if leader.error is None else f": {leader.error}"  # None for a token that may not see it
-        yield (subject.error if is_long else subject.warning)(f"{said}{why}", step)
+        yield (subject.error if is_long else subject.warning)(f"{problem}{why}", step)
     elif leader.answered_at is None:
         yield subject.warning(
             f"this site follows {leader.address} and has never contacted it",
