@@ -117,7 +117,7 @@ def append(lake: Lake, numbers: Sequence[int], name: str = "events", **more: Any
 
 def raise_floor(lake: Lake, to: int) -> None:
     with lake.ledger.write() as connection:
-        floors.rise(connection, lake.dataset("events").id, Seq(to))
+        floors.raise_to(connection, lake.dataset("events").id, Seq(to))
 
 
 def source(lake: Lake, kind: type[StrandlineSource] = StrandlineSource, **options: Any) -> StrandlineSource:

@@ -112,7 +112,7 @@ class Deliverer:
 
     def _load_work(self) -> tuple[list[SinkRecord], dict[SinkId, SinkWork]]:
         with self.context.ledger.read() as connection:
-            waits = followers.waits(connection) if self.context.settings.wait_for == "all" else {}
+            waits = followers.sealed_by_all(connection) if self.context.settings.wait_for == "all" else {}
             return sinks.list_sinks(connection), {w.sink.id: _bounded(w, waits) for w in sinks.due(connection)}
 
     def keep_delivering(self) -> TickReport:

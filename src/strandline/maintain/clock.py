@@ -20,7 +20,7 @@ def check(
     from there. Each other dataset skips a run, too. A correct clock is trusted after at most two runs."""
     with ledger.read() as connection:
         found = clocks.get(connection, dataset)
-        seen = clocks.around_the_longest_silence(connection, None if found is None else found[0], now.wall)
+        seen = clocks.times_around_longest_gap(connection, None if found is None else found[0], now.wall)
         skipped = clocks.skipped_before(connection, dataset, runs_max=SKIPS_MAX)
     stored = None
     if found is not None:

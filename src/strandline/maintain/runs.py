@@ -93,10 +93,10 @@ def rehearsed(
     except Exception as e:
         outcome, reason = _how_it_ended(e, kind)
         with context.ledger.write() as connection:
-            runs.record_rehearsal(connection, new, started_at=started_at, outcome=outcome, reason=reason, result=None)
+            runs.record_dry_run(connection, new, started_at=started_at, outcome=outcome, reason=reason, result=None)
         raise
     with context.ledger.write() as connection:
-        run = runs.record_rehearsal(
+        run = runs.record_dry_run(
             connection, new, started_at=started_at, outcome=MaintenanceOutcome.DONE, reason=None, result=plain(result)
         )
         _forget_old(context, connection, dataset, kind)

@@ -66,7 +66,7 @@ def _take_back(work: IngestContext, connection: Connection, dataset: Dataset, wa
         return None  # the ledger knows its bodies, and finds it published
     if (receipt := work.receipts.read(dataset.table_uuid, wap.batch_id)) is None:
         return f"the receipt of batch {wap.batch_id} is gone"
-    problem = batch_receipts.take_back(connection, dataset.id, receipt, wap.rows)
+    problem = batch_receipts.restore_batch(connection, dataset.id, receipt, wap.rows)
     return None if problem is None else f"batch {wap.batch_id}: {problem}"
 
 

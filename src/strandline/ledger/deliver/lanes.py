@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -64,18 +64,7 @@ def list_lanes(connection: sa.Connection, sink: SinkRecord, *, lake: str, datase
     return found
 
 
-class LanesAtWatermark(Protocol):
-    """A lane, or several with the same watermark."""
-
-    @property
-    def partition(self) -> str: ...
-    @property
-    def continuation(self) -> str: ...
-    @property
-    def mark(self) -> Seq | None: ...
-
-
-def check(found: Iterable[LanesAtWatermark], sink: SinkRecord, *, lake: str, dataset: DatasetUuid) -> None:
+def check(found: Iterable[Lane | EqualLanes], sink: SinkRecord, *, lake: str, dataset: DatasetUuid) -> None:
     """Raises `WatermarkUnreadable` if one of these lanes of a sink contradicts itself."""
     known: dict[str, Seq | None] = {}  # each token is decoded once: most lanes of a sink have the same watermark
     for one in found:
@@ -85,7 +74,7 @@ def check(found: Iterable[LanesAtWatermark], sink: SinkRecord, *, lake: str, dat
             raise _unreadable(sink, one, f"it is {one.mark}, and its token says {known[one.continuation]}")
 
 
-def _decode(sink: SinkRecord, found: LanesAtWatermark, lake: str, dataset: DatasetUuid) -> Seq | None:
+def _decode(sink: SinkRecord, found: Lane | EqualLanes, lake: str, dataset: DatasetUuid) -> Seq | None:
     try:
         token = decode(found.continuation)
     except TokenError as e:
@@ -95,7 +84,7 @@ def _decode(sink: SinkRecord, found: LanesAtWatermark, lake: str, dataset: Datas
     return token.after
 
 
-def _unreadable(sink: SinkRecord, found: LanesAtWatermark, why: str) -> WatermarkUnreadable:
+def _unreadable(sink: SinkRecord, found: Lane | EqualLanes, why: str) -> WatermarkUnreadable:
     return WatermarkUnreadable(
         f"the watermark of sink {sink.name}, partition {found.partition!r}, cannot be used: {why}",
         hint=f"`strandline sink recover {sink.name}` reads it from the sink's own side.",

@@ -96,7 +96,7 @@ def owned_ranges(
     return merge_ranges(SeqRange(Seq(r.lo), Seq(r.hi)) for r in connection.execute(_BETWEEN, bounds))
 
 
-def cut(connection: sa.Connection, dataset: DatasetId, *, after: Seq | None, sealed: Seq, rows_max: int) -> Seq:
+def end_of_rows(connection: sa.Connection, dataset: DatasetId, *, after: Seq | None, sealed: Seq, rows_max: int) -> Seq:
     """Returns the end of about `rows_max` rows after `after`: the end of a block, or a point within a larger one. Reads
     only the blocks of these rows, however many follow."""
     recovered = _PUBLISHED.where(_RECOVERED, block.c.dataset_id == dataset, block.c.hi > (after or 0))

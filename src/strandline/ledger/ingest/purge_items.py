@@ -53,6 +53,6 @@ def insert_begun(connection: sa.Connection, dataset: DatasetId, number: Seq, ran
     insert(connection, dataset, number, ranges, name=f"{_BEGUN}{number}")
 
 
-def makes_up() -> sa.ColumnElement[bool]:
+def covers_earlier_purges() -> sa.ColumnElement[bool]:
     """Whether a purge covers what earlier purges left, as a condition of a query."""
     return ~block.c.batch_id.startswith(_BEGUN)

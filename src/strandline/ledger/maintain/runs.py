@@ -144,7 +144,7 @@ def _insert(connection: sa.Connection, new: NewRun, **values: object) -> RunId:
     return RunId(_RUNS.add(connection, **job, **values))
 
 
-def record_rehearsal(
+def record_dry_run(
     connection: sa.Connection,
     new: NewRun,
     *,
@@ -265,7 +265,7 @@ def oldest_running_since(connection: sa.Connection, *, died_since: datetime | No
     return found
 
 
-def at_work(connection: sa.Connection) -> set[str]:
+def datasets_with_runs(connection: sa.Connection) -> set[str]:
     """Names of the datasets with a job under way."""
     jobs = (
         sa.select(dataset_table.c.name)

@@ -48,7 +48,7 @@ def _body(row: Any) -> ReceiptBody:
     return ReceiptBody(note, row.spool, row.spool_bytes, row.place, row.received_at)
 
 
-def take_back(connection: sa.Connection, dataset: DatasetId, receipt: Receipt, numbers: SeqRange) -> str | None:
+def restore_batch(connection: sa.Connection, dataset: DatasetId, receipt: Receipt, numbers: SeqRange) -> str | None:
     """Records a batch that the table has under these sequence numbers, with its bodies. A body that waits is placed in
     the batch, and so is not ingested again. If the ledger contradicts the receipt, nothing changes, and the returned
     text says how."""

@@ -57,8 +57,9 @@ def read_token(row: Any) -> Token:
     return from_row(Token, row, datasets=datasets, owner=owner, role=Role(row.role))
 
 
-def _hash(secret: str) -> str:
-    # The secret has 256 random bits. A slow hash would protect nothing, and every request would pay for it.
+def hash_secret(secret: str) -> str:
+    # The secret is random (256 bits; the id of a session has 128). A slow hash would not protect it better, and every
+    # request would pay for it.
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -91,7 +92,7 @@ def create(
         insert_into(connection, api_token)
         .values(
             name=name,
-            hash=_hash(secret),
+            hash=hash_secret(secret),
             datasets=None if datasets is None else json.dumps(sorted(set(datasets))),
             owner_id=None if old is None else old.owner,
             role=role.value,
@@ -147,7 +148,7 @@ def revoke_line(connection: sa.Connection, owner: TokenId) -> list[str]:
 
 def find(connection: sa.Connection, secret: str) -> Token | None:
     """None if the secret is unknown, or its token revoked or expired."""
-    row = connection.execute(_FIND, {"hash": _hash(secret), "now": utc_now()}).one_or_none()
+    row = connection.execute(_FIND, {"hash": hash_secret(secret), "now": utc_now()}).one_or_none()
     return None if row is None else read_token(row)
 
 

@@ -107,7 +107,7 @@ def close_dead(connection: sa.Connection, run: RunId, outcome: SweepOutcome) -> 
     return ended and _audited(connection, Event.RUN_ABORTED, run, outcome, **end)
 
 
-def outlived(connection: sa.Connection, run: RunId, outcome: SweepOutcome) -> bool:
+def record_late_end(connection: sa.Connection, run: RunId, outcome: SweepOutcome) -> bool:
     """Records what a run really did that was wrongly taken for dead: it lost its lease. False if the run's end is its
     own."""
     taken_for_dead = (
@@ -156,12 +156,12 @@ def is_called_off(connection: sa.Connection) -> bool:
     return connection.execute(sa.select(reconcile_run.c.id).where(*asked)).first() is not None
 
 
-def left_running(connection: sa.Connection) -> ReconcileRun | None:
+def find_running(connection: sa.Connection) -> ReconcileRun | None:
     found = _RUNS.latest(connection, _RUNS.running, runs_max=1)
     return found[0] if found else None
 
 
-def elsewhere(connection: sa.Connection, folder: str | None) -> set[RunId]:
+def runs_in_other_folders(connection: sa.Connection, folder: str | None) -> set[RunId]:
     """Runs that used another folder than this one: their files cannot be seen here."""
     if folder is None:
         return set()

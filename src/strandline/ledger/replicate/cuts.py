@@ -242,7 +242,7 @@ def purges_given_up(connection: sa.Connection, known: Sequence[Dataset]) -> list
     rows = [r for r in connection.execute(gone.where(is_purge).order_by(block.c.lo)) if r.dataset_id in named]
     if not rows:
         return []
-    later_ones = (is_purge, block.c.state == "published", block.c.lo > rows[0].lo, purge_items.makes_up())
+    later_ones = (is_purge, block.c.state == "published", block.c.lo > rows[0].lo, purge_items.covers_earlier_purges())
     done = connection.execute(query.where(*later_ones)).all()
     found = []
     for row in rows:

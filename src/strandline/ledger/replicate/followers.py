@@ -352,7 +352,7 @@ def highest_applied(connection: sa.Connection, of: DatasetId) -> Seq | None:
     return seq_or_none(found or None)
 
 
-def waits(connection: sa.Connection) -> dict[DatasetId, Seq | None]:
+def sealed_by_all(connection: sa.Connection) -> dict[DatasetId, Seq | None]:
     """By dataset that has followers: up to where all of them have everything; None if one of them may lack the very
     first row. Reports of another term do not count."""
     live = list_followers(connection)

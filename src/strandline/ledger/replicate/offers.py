@@ -102,7 +102,7 @@ def read_state(
     new = set(heapq.nsmallest(DATASETS_MAX, behind, key=lambda uuid: (after.get(uuid, 0), uuid)))
     known = {d.uuid: d for d in datasets.list_datasets(connection)} if new or unknown else {}
     news = [
-        _items(connection, known[uuid], after.get(uuid, Seq(0)), _offer_bound(r), items_max)
+        _items(connection, known[uuid], after.get(uuid, Seq(0)), r, items_max)
         for uuid, r in visible.items()
         if uuid in new
     ]
@@ -118,14 +118,6 @@ def read_state(
 def _cuts(connection: sa.Connection, term: int) -> dict[DatasetId, tuple[NumberedCut, ...]]:
     found = settled_cuts(connection)
     return {id: own for id, own in found.items() if own[-1].number in numbers_of(term)}
-
-
-@dataclass(frozen=True, slots=True)
-class _OfferBound:
-    sealed: Seq | None
-    below: int  # the first sequence number of the lowest open block
-    floor: Seq | None
-    receiver_hold: str | None
 
 
 # One row for each live dataset, in the order of names; one with only lake and term if there is none.
@@ -150,11 +142,6 @@ _STATE = (
 )
 
 
-def _offer_bound(row: Any) -> _OfferBound:
-    below = SEQ_MAX if row.below is None else int(row.below)
-    return _OfferBound(seq_or_none(row.sealed), below, seq_or_none(row.floor or None), row.receiver_hold)
-
-
 _COLUMNS = (
     block.c.lo, block.c.hi, block.c.item, block.c.kind, block.c.shard, block.c.row_count, block.c.batch_id,
     block.c.digest, block.c.ranges,
@@ -174,15 +161,17 @@ _RECOVERED = _SETTLED.where(block.c.kind == sa.literal_column("'recovered'"))
 _OWN = _SETTLED.where(block.c.kind != sa.literal_column("'recovered'")).limit(sa.bindparam("most"))
 
 
-def _items(connection: sa.Connection, of: Dataset, after: Seq, at: _OfferBound, items_max: int) -> SettledItems:
-    """One block more than `items_max` is read: what lies before it is complete."""
-    bounds = {"dataset": of.id, "after": after, "below": at.below}
+def _items(connection: sa.Connection, of: Dataset, after: Seq, state: Any, items_max: int) -> SettledItems:
+    """`state` is the dataset's row. Reads one block more than `items_max`: what lies before it is complete."""
+    below = SEQ_MAX if state.below is None else int(state.below)
+    bounds = {"dataset": of.id, "after": after, "below": below}
     own = list(map(_settled, connection.execute(_OWN, {**bounds, "most": items_max + 1})))
     recovered = list(map(_settled, connection.execute(_RECOVERED, bounds)))
-    complete_to = at.below - 1
+    complete_to = below - 1
     if len(own) > items_max:
         complete_to = min(complete_to, own.pop().rows.lo - 1)
-    return SettledItems(of, after, Seq(complete_to), (*own, *recovered), at.sealed, at.floor, at.receiver_hold)
+    sealed, floored = seq_or_none(state.sealed), seq_or_none(state.floor or None)
+    return SettledItems(of, after, Seq(complete_to), (*own, *recovered), sealed, floored, state.receiver_hold)
 
 
 def _settled(row: Any) -> SettledBlock:
