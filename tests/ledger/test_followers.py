@@ -125,7 +125,7 @@ def test_what_a_follower_does_not_follow_is_ignored(bench: Bench) -> None:
 def test_a_number_that_nobody_has_taken_is_refused(bench: Bench) -> None:
     bench.reserve("a", 10)
     made = add(bench)
-    with pytest.raises(RefusedError, match="no number above 10"):
+    with pytest.raises(RefusedError, match="none above 10"):
         tell(bench, made, 11)
     assert seal_of(bench) is None
 

@@ -23,7 +23,7 @@ def fields_of(value: Any, *without: str) -> Document:
 
 @cache
 def field_names(kind: Any) -> tuple[str, ...]:
-    """Of a dataclass, in order."""
+    """The names of a dataclass's fields, in order."""
     return tuple(field.name for field in fields(kind))
 
 
@@ -62,7 +62,7 @@ def _plain(value: object) -> object:
 
 
 def iso(moment: datetime) -> str:
-    """As a row's timestamp is written: always with six digits after the second."""
+    """A time in UTC, as a row's timestamp is written: always with six digits after the second."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 

@@ -33,7 +33,7 @@ class Health:
         return Health(self.failures + 1, message)
 
     def is_news(self, message: str) -> bool:
-        """The same trouble is reported once, and again after a successful pass."""
+        """Whether the message must be reported: an error is reported once, and again after a successful pass."""
         return message != self.reported
 
     def wait_seconds(self, poll_seconds: float, chance: float) -> float:
@@ -66,7 +66,7 @@ class LoopStates:
             self._problems[name] = problem
 
     def problems(self) -> dict[str, str | None]:
-        """By the name of each loop, what is wrong with it; None if nothing is."""
+        """What is wrong with each loop, by its name; None if nothing is."""
         with self._lock:
             return dict(self._problems)
 

@@ -50,7 +50,7 @@ def _found(kind: str, result: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _tick(sink: Mapping[str, Any]) -> Iterator[str]:
-    """Of a tick, or of its dry run."""
+    """What needs attention in the result of a tick, or of its dry run."""
     if (error := sink.get("error")) is not None:
         yield f"{sink['name']}: {error['message']}"
     elif sink.get("did") == "busy":

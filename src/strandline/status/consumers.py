@@ -25,7 +25,7 @@ class ConsumerStatus:
 
 
 def read_consumers(connection: Connection) -> tuple[ConsumerStatus, ...]:
-    """By name and dataset."""
+    """All consumers, by name and dataset."""
     now = utc_now()
     return tuple(_status(lag, now) for lag in read_lags(connection))
 

@@ -178,7 +178,7 @@ def _dataset(facts: DatasetFacts, tables: _Tables, hold: str | None, *, complete
         rows, counts, problem = tables.describe(facts)
     except StrandlineError as e:
         problem = e.message
-    problem = problem or state.trouble or state.doubt or (None if hold is None else f"the receiver holds: {hold}")
+    problem = problem or state.trouble or state.doubt or (None if hold is None else f"the receiver is on hold: {hold}")
     open_blocks = tuple(
         OpenBlockStatus(
             f"{b.head.rows.lo}-{b.head.rows.hi}",

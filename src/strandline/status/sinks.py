@@ -66,7 +66,7 @@ def load_sinks(
 
 
 def load_lanes(ledger: Ledger, lake: str, name: str) -> list[tuple[int, SinkStatus]]:
-    """Of one sink, each with its number in the ledger, oldest first. A sink without lanes has one status, with
+    """The lanes of one sink, each with its id in the ledger, oldest first. A sink without lanes has one status, with
     number 0."""
     with ledger.read_at_once() as connection:
         found = read_sinks(connection, lake, name)
@@ -83,8 +83,8 @@ def read_sinks(
     now: datetime | None = None,
     given: Sequence[Dataset] | None = None,
 ) -> tuple[SinkStatus, ...]:
-    """The same in a fixed number of queries. `connection` must be one of `read_at_once`; `given` are all datasets, if
-    the caller has read them."""
+    """The statuses of sinks, in a fixed number of queries. `connection` must be one of `read_at_once`; `given` are all
+    datasets, if the caller has read them."""
     moment = now or utc_now()
     chosen = sinks.list_sinks(connection) if only is None else [sinks.get(connection, only)]
     if not chosen:
@@ -108,7 +108,7 @@ class _Delivery(BySink):
 
 
 class _SinkFacts(WholeSink):
-    """The same and its partitions."""
+    """A sink with its partitions."""
 
     def __init__(self, found: _Delivery, sink: SinkRecord, lake: str, now: datetime) -> None:
         self.lanes = found.lanes.get(sink.id, [])

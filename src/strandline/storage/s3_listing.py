@@ -225,13 +225,13 @@ def _time_ns(text: str | None) -> int:
 
 
 def nanoseconds(when: datetime) -> int:
-    """Without floats: a limit is exact to the second."""
+    """Nanoseconds since 1970, computed without floats: a limit is exact to the second."""
     since = (when if when.tzinfo else when.replace(tzinfo=UTC)) - _EPOCH
     return (since.days * 86_400 + since.seconds) * NANOSECONDS + since.microseconds * 1_000
 
 
 def _code(body: bytes) -> str:
-    """Only the name of the error: a store may repeat the request, and with it the signature."""
+    """The name of the error, and no more of the answer: a store may repeat the request, and with it the signature."""
     import xml.etree.ElementTree as ET
 
     try:

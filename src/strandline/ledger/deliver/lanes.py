@@ -92,7 +92,7 @@ def _unreadable(sink: SinkRecord, found: Lane | EqualLanes, why: str) -> Waterma
 
 
 def unchecked(connection: sa.Connection, sink: SinkRecord) -> list[Lane]:
-    """As `list_lanes`, but without the comparison: for recovery."""
+    """The lanes as `list_lanes` returns them, without its check: for recovery."""
     # Sorted here, because the databases collate texts differently.
     rows = connection.execute(sa.select(lane).where(*of_sink(sink)))
     return sorted(map(_lane, rows), key=lambda found: found.partition)
@@ -102,7 +102,7 @@ _OF_GENERATION = (lane.c.sink_id == sink.c.id) & (lane.c.generation == sink.c.ge
 
 
 def unchecked_of_all(connection: sa.Connection) -> dict[SinkId, list[Lane]]:
-    """The same for every sink that was not removed, in one query. Sinks without lanes are left out."""
+    """The unchecked lanes of every sink that was not removed, in one query. Sinks without lanes are left out."""
     query = sa.select(lane).join_from(lane, sink, _OF_GENERATION).where(sink.c.removed_at.is_(None))
     found: dict[SinkId, list[Lane]] = {}
     for one in _OF_ALL.read(connection.execute(query).all()):
@@ -124,7 +124,7 @@ class EqualLanes:
 
 
 def unchecked_by_watermark(connection: sa.Connection) -> dict[SinkId, list[EqualLanes]]:
-    """As `unchecked_of_all`, summed up by the database."""
+    """The unchecked lanes of every sink, grouped by watermark in the database."""
     query = (
         sa.select(
             lane.c.sink_id,

@@ -47,7 +47,8 @@ class SinkGeneration:
 
 
 def of_dataset(connection: sa.Connection, dataset: DatasetId) -> list[SinkGeneration]:
-    """By name. The current generation of a live sink is included even if it has no lane."""
+    """All generations of the dataset's sinks, by name. The current generation of a live sink is included even if it has
+    no lane."""
     # Intents are many and options few, so the database aggregates.
     rows = connection.execute(
         sa.select(

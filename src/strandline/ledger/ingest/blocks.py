@@ -307,7 +307,7 @@ def abandon(ledger: Ledger, witness: Witness, reserved: Reserved, reason: str) -
 
 
 def forget_reserved(connection: sa.Connection, reserved: Reserved, reason: str) -> bool:
-    """Only for a resync, which takes a sequence number itself."""
+    """Abandons a reserved block, for a caller that takes a sequence number itself."""
     values = {"state": "abandoned", "reason": reason, "lease_until": None}
     return change_block(connection, reserved.head, "reserved", reserved.fence, **values)
 
@@ -326,7 +326,7 @@ def open_blocks(connection: sa.Connection, dataset: DatasetId | None = None) -> 
 
 
 def read_blocks(connection: sa.Connection, query: sa.Select[Any]) -> list[Block]:
-    """Of a query for all columns of blocks."""
+    """The blocks of a query for all columns of `block`."""
     return list(map(_block, connection.execute(query)))
 
 

@@ -205,5 +205,6 @@ def numbers_checked(connection: sa.Connection, id: DatasetId) -> Checked | None:
 
 
 def set_numbers_checked(connection: sa.Connection, id: DatasetId, checked: Checked) -> None:
-    """Only in the transaction that moves the counter above the sequence numbers that were found."""
+    """Stores the checked snapshot. Only in the transaction that moves the counter above the sequence numbers that it
+    has."""
     upsert(connection, table_check, {"dataset_id": id}, snapshot_id=checked.snapshot, beyond=checked.beyond)

@@ -19,7 +19,7 @@ from strandline.ledger.witness import Witness
 def take_number(
     connection: sa.Connection, witness: Witness, dataset: DatasetId, ranges: Sequence[SeqRange]
 ) -> Seq | None:
-    """In the transaction that records the end of the purge: takes a sequence number and stores the item, with the
+    """Takes a sequence number and stores the item, in the transaction that records the end of the purge, with the
     ranges in which rows were deleted. None, and no change, if there are none. Raises `ResyncNeeded`, and `NotLeader` at
     a site that follows: its next number may be one of the leader's.
 

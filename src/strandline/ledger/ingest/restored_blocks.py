@@ -56,7 +56,7 @@ def _insert(
 
 
 def postpone(connection: sa.Connection, dataset: DatasetId, rows: SeqRange, batch_id: str) -> None:
-    """Only for a resync: reserves a range of our sequence numbers while it is unknown which of them the dataset has.
+    """For a resync: reserves a range of our sequence numbers while it is unknown which of them the dataset has.
     As an open block, it holds back the seal."""
     _insert(connection, dataset, rows, BlockKind.RECOVERED, batch_id, state="reserved", lease_until=utc_now())
 

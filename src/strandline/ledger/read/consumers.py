@@ -90,7 +90,7 @@ def get(connection: sa.Connection, of: Dataset, name: str) -> Consumer:
 
 
 def of_dataset(connection: sa.Connection, of: DatasetId) -> list[Consumer]:
-    """By name, without removed ones."""
+    """The consumers of the dataset by name, without removed ones."""
     return [
         _consumer(r) for r in connection.execute(_LIVE.where(consumer.c.dataset_id == of).order_by(consumer.c.name))
     ]
@@ -199,7 +199,7 @@ class ConsumerLag:
 
 
 def read_lags(connection: sa.Connection) -> list[ConsumerLag]:
-    """Of every consumer, in one query."""
+    """The lag of every consumer, in one query."""
     progress = (
         sa.select(
             consumer,

@@ -177,7 +177,7 @@ class ClaimOf:
 
 
 def list_claims(connection: sa.Connection) -> list[ClaimOf]:
-    """By dataset, lake and the sender's dataset, without datasets that were dropped."""
+    """All claims, by dataset, lake and the sender's dataset; without datasets that were dropped."""
     rows = connection.execute(
         sa.select(source, dataset_table.c.name.label("name"), api_token.c.name.label("token"))
         .join_from(source, dataset_table, dataset_table.c.id == source.c.dataset_id)

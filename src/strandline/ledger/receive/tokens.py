@@ -119,7 +119,7 @@ def _latest(connection: sa.Connection, name: str) -> Token:
 
 
 def list_tokens(connection: sa.Connection) -> list[Token]:
-    """By name, including revoked tokens: they still identify the bodies that they sent."""
+    """All tokens by name, including revoked ones: they still identify the bodies that they sent."""
     rows = connection.execute(sa.select(api_token).order_by(api_token.c.name, api_token.c.id))
     return [read_token(row) for row in rows]
 

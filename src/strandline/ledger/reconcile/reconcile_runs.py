@@ -178,7 +178,7 @@ def _ended_outcomes(connection: sa.Connection) -> Iterator[SweepOutcome]:
 
 
 def contents_before(connection: sa.Connection) -> dict[str, int]:
-    """By table uuid, what the last run that read the whole table counted."""
+    """The references that the last complete run counted, by table uuid."""
     found: dict[str, int] = {}
     for outcome in _ended_outcomes(connection):
         found |= outcome.tables
@@ -186,7 +186,7 @@ def contents_before(connection: sa.Connection) -> dict[str, int]:
 
 
 def sequences_before(connection: sa.Connection) -> dict[str, int]:
-    """By table uuid, the highest Iceberg sequence number that any run saw."""
+    """The highest Iceberg sequence number that any run saw, by table uuid."""
     found: dict[str, int] = {}
     for outcome in _ended_outcomes(connection):
         for uuid, number in outcome.sequences.items():

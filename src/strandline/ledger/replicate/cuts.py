@@ -45,8 +45,8 @@ _NAMED_MAX = 100  # in the audit
 
 
 def insert(connection: sa.Connection, dataset: DatasetId, number: Seq, cut: TakeoverCut) -> None:
-    """In the transaction in which a site becomes leader: stores its own cut, settled, under a number that the caller
-    has taken. Followers get it as an item."""
+    """Stores the cut of a site that becomes leader in the same transaction, settled, under a sequence number that the
+    caller has taken. Followers get it as an item."""
     insert_item(connection, dataset, number, ItemKind.CUT, item_ranges.of_cut(cut))
 
 

@@ -155,7 +155,7 @@ _LIVE = sa.select(follower).where(follower.c.removed_at.is_(None))
 
 
 def list_followers(connection: sa.Connection) -> list[RegisteredFollower]:
-    """By name, without removed ones."""
+    """All followers by name, without removed ones."""
     return [_follower(connection, r) for r in connection.execute(_LIVE.order_by(follower.c.name))]
 
 
@@ -321,7 +321,7 @@ class FollowerProgress:
 
 
 def list_progress(connection: sa.Connection, of: Dataset) -> list[FollowerProgress]:
-    """Of every follower of the dataset that was not removed. Reports of another term do not count."""
+    """The progress of every follower of the dataset that was not removed. Reports of another term do not count."""
     own = term(connection)
     rows = connection.execute(sa.select(follower_seal).where(follower_seal.c.dataset_id == of.id))
     reported = {r.follower_id: r for r in rows}
@@ -353,8 +353,8 @@ def highest_applied(connection: sa.Connection, of: DatasetId) -> Seq | None:
 
 
 def sealed_by_all(connection: sa.Connection) -> dict[DatasetId, Seq | None]:
-    """By dataset that has followers: up to where all of them have everything; None if one of them may lack the very
-    first row. Reports of another term do not count."""
+    """Up to where all followers of a dataset have everything, by dataset that has followers; None if one of them may
+    lack the very first row. Reports of another term do not count."""
     live = list_followers(connection)
     if not live:
         return {}

@@ -41,7 +41,7 @@ class Site:
 
     @property
     def own_instance(self) -> str:
-        """Of a site that follows."""
+        """The instance of a site that follows or has followed."""
         if self.instance is None:
             raise RefusedError("this site has no instance: it never followed")
         return self.instance

@@ -66,7 +66,7 @@ class MaskedText(TypeDecorator[str]):
 
 
 class MaskedJson(TypeDecorator[str]):
-    """The same for JSON: the texts in it are masked."""
+    """JSON that may quote a server, stored with secrets masked in its texts."""
 
     impl = Text
     cache_ok = True

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from strandline.status.sinks import SinkStatus
 
 _VALUE_CHARS_MAX = 10_000
-"""Of one value: a row may be as large as it likes, a list of rows not."""
+"""The limit for one value: a single row may be large, a list of rows may not."""
 
 
 def _from_to(rows: SeqRange | None) -> Document:
@@ -314,7 +314,7 @@ def quarantined_row(q: QuarantinedRow) -> Document:
 
 
 def bounded(value: Any) -> Any:
-    """With long texts cut."""
+    """The value with its long texts cut."""
     match value:
         case dict():
             return {k: bounded(v) for k, v in value.items()}
