@@ -53,7 +53,7 @@ def alone(receiving: Receiving, *names: str) -> list[Batch]:
     return receiving.take()
 
 
-def listed(receiving: Receiving) -> list[ended_batches.AsideBody]:
+def listed(receiving: Receiving) -> list[ended_batches.SetAsideBody]:
     with receiving.ledger.read() as connection:
         return ended_batches.list_set_aside(connection, receiving.dataset.name)
 

@@ -283,7 +283,7 @@ def test_bodies_from_before_are_not_taken_in_when_the_site_leads_again(bench: Be
     assert led.bodies_aside == ((whole.dataset.name, 5),)
     with bench.ledger.read() as connection:
         aside = ended_batches.list_set_aside(connection, whole.dataset.name)
-        assert [(b.key, b.reason) for b in aside] == [(key, promotions.ASIDE_REASON) for key in "abcde"]
+        assert [(b.key, b.reason) for b in aside] == [(key, promotions.SET_ASIDE_REASON) for key in "abcde"]
         assert batches.due(connection, rows_max=1, older_than=utc_now()) == []
     assert receiving.form() is None and receiving.take() == []
     ended_batches.discard(bench.ledger, [aside[0].id])

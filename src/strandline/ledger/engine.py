@@ -384,7 +384,7 @@ def upsert(connection: sa.Connection, table: sa.Table, key: Mapping[str, object]
 
 
 def lock_row(connection: sa.Connection, table: sa.Table, id: Any) -> None:
-    """Until the transaction ends, nobody else locks or changes the row. Rows that refer to it can still be added."""
+    """Locks the row until the transaction ends: others cannot change it. Rows that refer to it can still be added."""
     connection.execute(sa.select(table.c.id).where(table.c.id == id).with_for_update(key_share=True)).all()
 
 

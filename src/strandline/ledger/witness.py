@@ -80,7 +80,8 @@ class Witness(Protocol):
         """`StorageError` if there is a witness."""
 
     def replace(self, record: WitnessRecord) -> None:
-        """Overwrites whatever is stored: only for a lost or damaged witness, when a person asked for it."""
+        """Overwrites the stored record. Only for a lost or damaged witness on demand, and when the site's role
+        changes."""
 
     def raise_to(self, highest: int, *, expected: int) -> None:
         """Raises the witness, durably when it returns; `ResyncNeeded` if it is not at `expected`."""

@@ -176,7 +176,7 @@ class _SinkFacts(WholeSink):
 
 
 def trend(pace: Pace, lag_rows: int | None) -> str:
-    """Whether the lag grows or shrinks. Without a lag it is steady, whatever was published and delivered."""
+    """Whether the lag grows or shrinks. Without a lag it is always steady."""
     if lag_rows == 0 or pace.published == pace.settled:
         return "steady"
     return "growing" if pace.published > pace.settled else "shrinking"

@@ -75,7 +75,7 @@ def owned_ranges_of(
 
 
 def forget_snapshots(connection: sa.Connection, dataset: DatasetId) -> int:
-    """Accepts the table as it is, whatever was published before, by a person's decision."""
+    """Forgets the snapshots of published blocks, when a person accepts the table as it is."""
     changed = connection.execute(
         block.update()
         .where(block.c.dataset_id == dataset, block.c.state == "published", block.c.snapshot_id.is_not(None))

@@ -44,7 +44,7 @@ class FailedBatchFacts:
 
 
 def failed_batch_facts(connection: sa.Connection, batch: Batch, *, tries: int) -> FailedBatchFacts:
-    """Compares sequence numbers, not clocks: whatever was reserved later has higher ones."""
+    """Compares sequence numbers, not clocks: blocks that were reserved later have higher ones."""
     failed_from = connection.scalar(sa.select(receive_batch.c.failed_from).where(receive_batch.c.id == batch.id))
     others = failed_from is not None and _came_in_above(connection, batch.dataset, int(failed_from))
     bodies = sa.func.count(received.c.id)
@@ -175,7 +175,7 @@ def divide_again(connection: sa.Connection, dataset: DatasetId, batch_id: str) -
 
 
 @dataclass(frozen=True, slots=True)
-class AsideBody:
+class SetAsideBody:
     id: ReceivedId
     dataset: str
     is_dropped: bool
@@ -207,13 +207,13 @@ _ASIDE = (
 )
 
 
-def list_set_aside(connection: sa.Connection, dataset: str | None = None) -> list[AsideBody]:
+def list_set_aside(connection: sa.Connection, dataset: str | None = None) -> list[SetAsideBody]:
     return [_body_set_aside(row) for row in _chosen(connection, None, dataset)]
 
 
-def _body_set_aside(row: Any) -> AsideBody:
+def _body_set_aside(row: Any) -> SetAsideBody:
     return from_row(
-        AsideBody,
+        SetAsideBody,
         row,
         dataset=row.name,
         is_dropped=row.dropped_at is not None,
@@ -228,7 +228,7 @@ def count_set_aside(connection: sa.Connection, dataset: DatasetId) -> int:
     return int(connection.execute(query).scalar_one())
 
 
-def replay(ledger: Ledger, ids: Collection[int] | None, dataset: str | None = None) -> list[AsideBody]:
+def replay(ledger: Ledger, ids: Collection[int] | None, dataset: str | None = None) -> list[SetAsideBody]:
     """Queues the bodies again, each as a batch of its own; `ids` None: all of them."""
     with ledger.write() as connection:
         chosen = _chosen(connection, ids, dataset)
@@ -246,7 +246,7 @@ def replay(ledger: Ledger, ids: Collection[int] | None, dataset: str | None = No
     return [_body_set_aside(row) for row in chosen]
 
 
-def discard(ledger: Ledger, ids: Collection[int] | None, dataset: str | None = None) -> list[AsideBody]:
+def discard(ledger: Ledger, ids: Collection[int] | None, dataset: str | None = None) -> list[SetAsideBody]:
     """Discards the bodies, whose files may be removed then; `ids` None: all of them."""
     with ledger.write() as connection:
         chosen = _chosen(connection, ids, dataset)

@@ -91,7 +91,7 @@ class BodyGone:
 
 @dataclass(frozen=True, slots=True)
 class OnHold:
-    """Nothing was recorded: the ledger was restored, and nobody knows which bodies the table has."""
+    """Nothing was recorded: the ledger was restored, and it is unknown which bodies the table has."""
 
 
 Decision = New | Repeat | Overlaps | OtherBody | BodyGone | OnHold | NotOwner | NotClaimed | SenderPassed

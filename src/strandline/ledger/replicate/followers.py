@@ -340,7 +340,7 @@ def watermarks_by_title(connection: sa.Connection, of: Dataset) -> dict[str, Seq
 
 
 def highest_applied(connection: sa.Connection, of: DatasetId) -> Seq | None:
-    """The highest sequence number of the dataset that any follower has passed, in whatever term."""
+    """The highest sequence number of the dataset that any follower has passed, in any term."""
     live = sa.select(follower.c.id).where(follower.c.removed_at.is_(None))
     passed = sa.union_all(
         sa.select(follower_seal.c.seal.label("mark")).where(

@@ -51,7 +51,7 @@ from strandline.ledger.schema.core import block
 from strandline.ledger.schema.replicate import followed_dataset, site
 from strandline.ledger.witness import Witness, WitnessRecord, behind
 
-ASIDE_REASON = (
+SET_ASIDE_REASON = (
     "another site led since it came; `strandline rejoin` copied it to files then: discard it if they were ingested"
 )
 _NAMED_MAX = 200  # blocks that the audit names; it counts them all
@@ -241,7 +241,7 @@ def lead(
             made.append((d.name, NumberedCut(number, cut)))
             # A site that follows receives nothing: these are bodies that it had when it led before, and that `rejoin`
             # copied to files. Whoever ingested the files would have the rows twice.
-            if bodies := ended_batches.set_all_aside(connection, d.id, ASIDE_REASON):
+            if bodies := ended_batches.set_all_aside(connection, d.id, SET_ASIDE_REASON):
                 aside.append((d.name, bodies))
             announced_bodies.hold_unknown(connection, d.id)
         for n, (d, ranges) in enumerate(begun):

@@ -103,7 +103,7 @@ def check_leads(connection: sa.Connection) -> None:
 
 
 def check_offers(connection: sa.Connection) -> None:
-    """Raises `NotLeader` at a site that nobody can follow."""
+    """Raises `NotLeader` at a site that other sites cannot follow."""
     found = get(connection)
     hint = f"`strandline rejoin {found.leader}` follows the same one."
     _check_leads(found, f"the site at this address follows {found.leader} itself", hint)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from strandline.ledger.deliver.quarantine import Quarantined
     from strandline.ledger.engine import Migrated
     from strandline.ledger.maintain.runs import MaintenanceRun
-    from strandline.ledger.receive.ended_batches import AsideBody
+    from strandline.ledger.receive.ended_batches import SetAsideBody
     from strandline.ledger.receive.senders import ClaimOf
     from strandline.ledger.receive.spool_files import LeftFiles
     from strandline.ledger.receive.tokens import Token
@@ -356,7 +356,7 @@ def released_claim(dataset: str, lake: str, source: str, *, forgotten: bool) -> 
     return {"dataset": dataset, "lake": lake, "source": source, "forgotten": forgotten}
 
 
-def spool_body(b: AsideBody) -> Document:
+def spool_body(b: SetAsideBody) -> Document:
     renamed = {"body": b.id, "dropped": b.is_dropped, "file": b.spool}
     return fields_of(b, "id", "is_dropped", "spool") | renamed
 
