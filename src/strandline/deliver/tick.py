@@ -15,7 +15,7 @@ from time import monotonic
 
 from strandline.core import failpoints
 from strandline.core.activity import ActivityKind, Stopwatch
-from strandline.core.actor import carried
+from strandline.core.actor import bind_context
 from strandline.core.calling_off import called_off_by
 from strandline.core.delivery_types import SinkId, SinkRecord, SinkState
 from strandline.core.errors import (
@@ -106,12 +106,12 @@ class Deliverer:
             self.ready()
             todo.sort(key=_is_suspect)  # a sink that hangs must not take the place of one that works
             with ThreadPoolExecutor(self.context.settings.sinks_at_once_max, "strandline-sink") as pool:
-                done = {r.name: r for r in pool.map(carried(self._deliver), todo)}
+                done = {r.name: r for r in pool.map(bind_context(self._deliver), todo)}
         return TickReport(tuple(done.get(s.name) or _at_rest(s, now) for s in chosen))
 
     def _load_work(self) -> tuple[list[SinkRecord], dict[SinkId, SinkWork]]:
         with self.context.ledger.read() as connection:
-            waits = followers.waits(connection) if self.context.settings.wait_for == "all" else {}
+            waits = followers.sealed_by_all(connection) if self.context.settings.wait_for == "all" else {}
             return sinks.list_sinks(connection), {w.sink.id: _bounded(w, waits) for w in sinks.due(connection)}
 
     def keep_delivering(self) -> TickReport:
@@ -202,7 +202,7 @@ class Deliverer:
     def _deliver(self, work: SinkWork, *, plans_max: int | None = None, checks_only: bool = False) -> SinkReport:
         watch = Stopwatch(ActivityKind.TICK, work.sink.name)
         report = self._deliver_to(work, plans_max=plans_max, checks_only=checks_only)
-        watch.tell(report.did, rows=report.rows)
+        watch.report(report.did, rows=report.rows)
         return report
 
     def _deliver_to(self, work: SinkWork, *, plans_max: int | None, checks_only: bool) -> SinkReport:

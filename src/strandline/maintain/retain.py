@@ -325,7 +325,7 @@ class _Retention:
     def _raise_floor(self, end: Seq, lost: Sequence[_Drop], dropped: Lacking) -> tuple[int, Seq]:
         """One transaction. Raises WatermarkMoved if a sink or a follower was added or changed since the count."""
         with self.context.ledger.write() as connection:
-            floors.lock_to_rise(connection, self.dataset.id)
+            floors.lock_to_raise(connection, self.dataset.id)
             passed = {d.passed.record.id for d in lost}
             reached = own_sinks(connection, self.dataset)
             if any(int(r.number or 0) < end for r in reached if r.sink.id not in passed):
@@ -335,7 +335,7 @@ class _Retention:
                 self._move(connection, drop, end)
             if (floors.get(connection, self.dataset.id) or 0) < end or lost or dropped:
                 floors.take_number(connection, self.context.witness)
-            floor = floors.rise(connection, self.dataset.id, end)
+            floor = floors.raise_to(connection, self.dataset.id, end)
             epoch = sequence.read(connection).epoch
         if lost:
             failpoints.hit("retain.after_drop_marks")

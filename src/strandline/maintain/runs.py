@@ -93,11 +93,11 @@ def rehearsed(
     except Exception as e:
         outcome, reason = _how_it_ended(e, kind)
         context.ledger.change(
-            runs.record_rehearsal, new, started_at=started_at, outcome=outcome, reason=reason, result=None
+            runs.record_dry_run, new, started_at=started_at, outcome=outcome, reason=reason, result=None
         )
         raise
     with context.ledger.write() as connection:
-        run = runs.record_rehearsal(
+        run = runs.record_dry_run(
             connection, new, started_at=started_at, outcome=MaintenanceOutcome.DONE, reason=None, result=plain(result)
         )
         _forget_old(context, connection, dataset, kind)
@@ -158,7 +158,7 @@ def _work(
             result = work(check_alive)
     except BaseException as e:
         outcome, reason = _how_it_ended(e, kind)
-        watch.tell(outcome.value)
+        watch.report(outcome.value)
 
         def store_failure() -> None:
             with context.ledger.write() as connection:
@@ -183,7 +183,7 @@ def _work(
             return runs.get(connection, run)
 
     ended = store_end(store_result, f"run {run}", control.stopping)
-    watch.tell(MaintenanceOutcome.DONE.value)
+    watch.report(MaintenanceOutcome.DONE.value)
     return RunResult(ended, result)
 
 

@@ -303,8 +303,8 @@ def is_unread(table: str | None, known: LakeReferences, asked: Asked) -> bool:
 
 def _certain(connection: Connection, dataset: Dataset) -> list[Seq | None]:
     """Up to where each follower and each consumer has every row."""
-    readers = consumers.certain(connection, dataset.id)
-    return [*followers.certain(connection, dataset).values(), *readers.values()]
+    readers = consumers.watermarks_by_title(connection, dataset.id)
+    return [*followers.watermarks_by_title(connection, dataset).values(), *readers.values()]
 
 
 def _is_owed(gone: GoneRows, marks: Sequence[SinkWatermark], others: Sequence[Seq | None]) -> bool:

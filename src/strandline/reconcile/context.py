@@ -33,7 +33,7 @@ class SweepContext:
 
     def here(self, connection: Connection, files: Sequence[Swept]) -> list[Swept]:
         """Without files that a run quarantined in another machine's folder."""
-        elsewhere = reconcile_runs.elsewhere(connection, self.folder)
+        elsewhere = reconcile_runs.runs_in_other_folders(connection, self.folder)
         return [file for file in files if file.run not in elsewhere]
 
     def find_files(self, paths: Sequence[str]) -> list[Stat | StorageError | None]:

@@ -138,8 +138,11 @@ def _seal(connection: Connection, dataset: Dataset) -> TableSeal:
         for block in published_blocks.last_settled(connection, dataset.id)
         if block.snapshot is not None
     ]
-    readers = consumers.certain(connection, dataset.id)
-    holds = lanes.certain(connection, dataset.id) | followers.certain(connection, dataset) | readers
+    holds = (
+        lanes.watermarks_by_title(connection, dataset.id)
+        | followers.watermarks_by_title(connection, dataset)
+        | consumers.watermarks_by_title(connection, dataset.id)
+    )
     sealed = blocks.sealed(connection, dataset.id)
     return TableSeal(dataset.name, sealed, holds, last, dataset.table_uuid)
 

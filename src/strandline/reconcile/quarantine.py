@@ -69,7 +69,7 @@ def restore(context: SweepContext, run: int, on_progress: OnFiles = lambda done,
     """Moves all files that a run quarantined, and that are still there, back to where they were."""
     with context.ledger.read() as connection:
         reconcile_runs.get(connection, run)
-        if run in reconcile_runs.elsewhere(connection, context.folder):
+        if run in reconcile_runs.runs_in_other_folders(connection, context.folder):
             raise RefusedError(
                 f"run {run} quarantined files in a folder that this machine does not have",
                 hint="Restore them on the machine that has made the run.",

@@ -107,7 +107,7 @@ def settle_files(context: SweepContext, files: list[Swept], why: str | None = No
 def close_dead_run(connection: Connection) -> None:
     """Ends the run that is still on record as under way: the holder of the lease takes it for dead. The next call of
     `settle_dead_runs` finds out what it left."""
-    dead = reconcile_runs.left_running(connection)
+    dead = reconcile_runs.find_running(connection)
     if dead is not None:
         reconcile_runs.close_dead(connection, dead.id, replace(dead.outcome, done=done_so_far(connection, dead)))
 

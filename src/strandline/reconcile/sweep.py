@@ -339,7 +339,7 @@ class _Sweep:
         """Those that are exactly as listed, and that nothing references now."""
         live = known.referenced([f.path for f in some])
         spooled = self._context.loader.spooled([f.path for f in some if f.content is FileContent.SPOOL])
-        at_work = self._context.ledger.query(runs.at_work)
+        at_work = self._context.ledger.query(runs.datasets_with_runs)
         # A table may have been registered since, over a folder that nobody owned: its files are its own.
         new_tables = Roots(key(head.location) for head in known.tables if head.location not in before)
         still: list[tuple[Finding, Stat]] = []
@@ -384,13 +384,13 @@ class _Sweep:
                 else:
                     is_recorded = reconcile_runs.abort(connection, self._run, outcome, reason, why)
                 if not is_recorded:
-                    reconcile_runs.outlived(connection, self._run, outcome)
+                    reconcile_runs.record_late_end(connection, self._run, outcome)
                 reconcile_runs.forget_old(
                     connection, runs_max=settings.history_runs, left_days=settings.quarantine_days
                 )
 
         store_end(store, f"run {self._run} of the reconciler", self._watch.cancelled if waits else NOBODY_WAITS)
-        self._activity.tell("done" if reason is None else reason.value)
+        self._activity.report("done" if reason is None else reason.value)
 
 
 def _check(refusal: str | None) -> None:

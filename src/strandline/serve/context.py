@@ -34,7 +34,7 @@ from strandline.serve.problems import ledger_away
 from strandline.serve.process_metrics import ProcessMetrics
 from strandline.serve.snapshot import GaugesSnapshot, Snapshots, StatusSnapshots
 from strandline.serve.work import LongWork
-from strandline.status.attention import bad_in_result
+from strandline.status.attention import find_attention
 from strandline.status.leadership import last_of_arbiter
 from strandline.status.metrics import exposition, load_samples
 
@@ -104,7 +104,7 @@ class ServeContext:
             lake.ledger,
             lease_seconds=lake.config.settings.ingest.lease_seconds,
             at_once_max=self.settings.work_at_once_max,
-            judge=bad_in_result,
+            judge=find_attention,
         )
         self.work = LongWork(tasks, stop_seconds_max=lake.config.settings.run.part_seconds_max)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from time import monotonic
 
-from strandline.core.actor import carried
+from strandline.core.actor import bind_context
 from strandline.core.calling_off import called_off_by
 from strandline.core.errors import StrandlineError, TooManyTasks
 from strandline.jobs.tasks import Tasks
@@ -71,7 +71,7 @@ class LongWork:
                 if not begun.done():
                     begun.set_exception(RuntimeError(f"work of {kind} ended without a run"))
 
-        thread = threading.Thread(target=carried(run), name=f"strandline-{kind}", daemon=True)
+        thread = threading.Thread(target=bind_context(run), name=f"strandline-{kind}", daemon=True)
         with self._lock:
             self._threads[thread] = called_off
         thread.start()

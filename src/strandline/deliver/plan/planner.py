@@ -71,11 +71,11 @@ def load_position(run: SinkRun) -> SinkPosition | None:
             return None
         marks = [m for m in (record.planned, *(lane.mark for lane in known.values())) if m is not None]
         _check_left_out(run, cuts.left_out_term(connection, run.dataset.id, marks))
-        waits = followers.waits(connection) if run.context.settings.wait_for == "all" else {}
+        waits = followers.sealed_by_all(connection) if run.context.settings.wait_for == "all" else {}
         promised = promise_limit(sealed, record.planned, waits.get(run.dataset.id, sealed))
         if promised is None:
             return None
-        until = published_blocks.cut(
+        until = published_blocks.end_of_rows(
             connection,
             run.dataset.id,
             after=record.planned,

@@ -280,7 +280,7 @@ class _Purge:
         sequence number, so that a ledger restored from before is resynced and learns what is missing."""
         fits = table.fits
         with self.context.ledger.write() as connection:
-            floors.lock_to_rise(connection, self.dataset.id)
+            floors.lock_to_raise(connection, self.dataset.id)
             sites.check_leads(connection)  # it may have become a follower since it had the lease
             current = {(s.id, s.generation) for s in sinks.of_dataset(connection, self.dataset.id)}
             if current != {(r.id, r.generation) for r, _ in leases}:

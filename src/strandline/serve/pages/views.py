@@ -70,7 +70,7 @@ class FollowerView:
     lag_segments: int | None
     lag_rows: int | None
     lag_seconds: float | None
-    told_at: datetime | None
+    reported_at: datetime | None
     held_since: datetime | None
 
 
@@ -85,11 +85,11 @@ def follower_views(shards: Iterable[FollowerStatus], known: Iterable[str], now: 
 
 
 def _follower(name: str, shards: list[FollowerStatus], now: datetime) -> FollowerView:
-    told_at = shards[0].told_at if shards else None
+    reported_at = shards[0].reported_at if shards else None
     segments = sum_known(s.lag_segments for s in shards)
-    if told_at is None:
+    if reported_at is None:
         state = "not begun"
-    elif (now - told_at).total_seconds() >= LONG_SECONDS:
+    elif (now - reported_at).total_seconds() >= LONG_SECONDS:
         state = "silent"
     else:
         state = "up to date" if segments == 0 else "catching up"
@@ -101,7 +101,7 @@ def _follower(name: str, shards: list[FollowerStatus], now: datetime) -> Followe
         segments,
         sum_known(s.lag_rows for s in shards),
         max_known(s.lag_seconds for s in shards),
-        told_at,
+        reported_at,
         min((s.held_since for s in shards if s.held_since is not None), default=None),
     )
 
