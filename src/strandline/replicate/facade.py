@@ -169,11 +169,12 @@ class Replication:
             if not site.follows:
                 self._close_follower()
                 return
-            from strandline.replicate.follow.follower import raise_failures  # which loads Spark's modules
+            from strandline.replicate.follow.follower import first_failure  # loads Spark's modules
 
             report = self._pass(site, control.stopping)
             on_pass(report)
-            raise_failures(report)
+            if report.failed:  # the loop then waits longer before the next pass
+                raise first_failure(report.failed)
 
         control.repeat(work, name="follow", poll_seconds=self._config.settings.follow.poll_seconds)
 

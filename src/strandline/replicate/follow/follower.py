@@ -364,7 +364,7 @@ class Follower:
 
 
 def first_failure(failed: Sequence[StrandlineError]) -> StrandlineError:
-    """One error for all of them."""
+    """One error for all failures of a pass."""
     first = failed[0]
     if len(failed) == 1:
         return first
@@ -373,9 +373,3 @@ def first_failure(failed: Sequence[StrandlineError]) -> StrandlineError:
     )
     more.__cause__ = first
     return more
-
-
-def raise_failures(report: FollowReport) -> None:
-    """Raises one error for all failures, so that a loop waits longer before the next pass."""
-    if report.failed:
-        raise first_failure(report.failed)
