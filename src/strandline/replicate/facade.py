@@ -157,7 +157,7 @@ class Replication:
         on_role: Callable[[Site], None] = lambda site: None,
     ) -> None:
         """Follows the leader until `control` stops it. Does nothing while this site leads; each pass reads the role
-        anew. `on_role` gets the site when its role has changed."""
+        again. `on_role` gets the site when its role has changed."""
         role: SiteRole | None = None  # in the last pass
 
         def work() -> None:
