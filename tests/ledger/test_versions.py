@@ -67,6 +67,7 @@ LANDED = {
     "0010_told_bodies.sql": "74581b832e4d57228b089a8e6d6eac286ad4ad4565cf43ce4f0aae4d70856846",
     "0011_consumers.sql": "16feea112658642136c644185489fb2eea2a8782fd9a49eca9702a9d7e747ebf",
     "0012_last_published_blocks.sql": "9ceb5bc73ecf492584acdd1249c0d2de8db075a667040927f5cb0163e7575fbe",
+    "0013_moved_ledgers.sql": "269a586799e74328b0d1cf404d860c89e6f94f10c256db2352a9cafdbc8dc334",
 }
 
 

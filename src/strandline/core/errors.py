@@ -19,6 +19,7 @@ StrandlineError
 │   ├── LedgerMissing     no ledger where there should be one
 │   ├── LedgerUnreadable  damaged, truncated, or not a ledger
 │   ├── LedgerTooNew      made by a newer program
+│   ├── LedgerMoved       a migration moves the lake to another ledger, or has done so
 │   ├── WrongLake         ledger and warehouse belong to different lakes
 │   ├── NotLeader         a write at a site that follows another one
 │   ├── LeaseOver         a leader that has not reached the arbiter for too long
@@ -144,6 +145,10 @@ class LedgerUnreadable(RefusedError):
 
 
 class LedgerTooNew(RefusedError):
+    pass
+
+
+class LedgerMoved(RefusedError):
     pass
 
 
