@@ -98,6 +98,7 @@ def _begin(target: Ledger, connection: sa.Connection) -> None:
     if not sa.inspect(connection).has_table("sequence"):
         target.upgrade_within(connection)
         return
+    closed_ledger.lock_all(connection)  # nobody opens it from here on
     move = closed_ledger.read_move(connection)
     if move is None or move.state is not MoveState.ARRIVING:
         raise RefusedError(

@@ -108,11 +108,11 @@ def _respell_block(block: bytes, count: int, walk: _Walk, on_record: Callable[[R
 
 
 def _walker(schema: Any, wanted: Wanted, field_id: int | None = None) -> _Walk:
+    if isinstance(schema, list):
+        return _union([_walker(branch, wanted, field_id) for branch in schema])
     kind = schema["type"] if isinstance(schema, dict) else schema
     if isinstance(kind, dict | list):
         return _walker(kind, wanted, field_id)
-    if isinstance(schema, list):
-        return _union([_walker(branch, wanted, field_id) for branch in schema])
     if kind == "record":
         return _in_order([_walker(f["type"], wanted, f.get("field-id")) for f in schema["fields"]])
     if kind == "array":

@@ -136,7 +136,9 @@ def find_pieces(location: str, place: NewPlace) -> Iterator[Rewritten | Copied]:
     for entry in document.get("metadata-log", ()):
         earlier = local_path(entry["metadata-file"])
         if earlier is not None and earlier.is_file():  # the log may name files that are gone
-            yield _metadata(entry["metadata-file"], respell_document(read_document(entry["metadata-file"]), place), place)
+            yield _metadata(
+                entry["metadata-file"], respell_document(read_document(entry["metadata-file"]), place), place
+            )
     yield _metadata(location, new, place)
 
 
