@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +19,20 @@ from hypothesis import strategies as st
 
 from strandline.core.errors import LedgerMoved, RefusedError
 from strandline.core.records.ledger_moves import LedgerMove, MoveState
-from strandline.core.settings.lake_config import LakeConfig
+from strandline.core.records.maintenance_records import MaintenanceKind, MaintenanceOutcome
+from strandline.core.settings.lake_config import CONFIG_NAME, LakeConfig
 from strandline.core.types import SnapshotId
 from strandline.ledger import closed_ledger, move_steps
 from strandline.ledger.copy_ledger_rows import copy_rows, digest_ledger
-from strandline.ledger.engine import Ledger
+from strandline.ledger.deliver import sinks
+from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.every_table import metadata
 from strandline.ledger.ingest import blocks, datasets, sequence
+from strandline.ledger.maintain import runs
+from strandline.ledger.schema import core
 from tests.conftest import MakeHome
 from tests.ledger.conftest import LAKE, Bench
+from tests.ledger.delivery_bench import add_sink
 
 NOTHING_ELSE = move_steps.Leaving(60, files=False, catalog=None)
 MOVE = LedgerMove(MoveState.LEAVING, "move-1", 'postgresql://somewhere/lake\'s "new" place, 100 %')
@@ -251,3 +261,88 @@ def test_texts_of_any_kind_arrive_as_they_were(
     copy_rows(shared.ledger, there, MOVE)
     assert without_move(raw_rows(there)) == without_move(raw_rows(shared.ledger))
     there.close()
+
+
+def obstacles(bench: Bench, *, files: bool = False) -> list[str]:
+    leaving = move_steps.Leaving(60, files=files, catalog=None)
+    return [o.what for o in move_steps.find_obstacles(bench.ledger, bench.witness, leaving)]
+
+
+def change(bench: Bench, statement: str) -> None:
+    with bench.ledger.write() as connection:
+        connection.exec_driver_sql(statement)
+
+
+def micros_from_now(seconds: float) -> int:
+    return core.micros(utc_now() + timedelta(seconds=seconds))
+
+
+def test_it_is_refused_while_somebody_delivers_and_not_when_the_lease_is_over(bench: Bench) -> None:
+    with bench.ledger.write() as connection:
+        sink = add_sink(connection, bench.dataset)
+    lease = sinks.leases.take(bench.ledger, sink.id, seconds=60)
+    assert lease is not None
+    assert obstacles(bench) == [f'somebody delivers to sink "{sink.name}"']
+    with pytest.raises(RefusedError, match="somebody delivers to sink") as refused:
+        close(bench)
+    assert "stop `strandline run`" in (refused.value.hint or "")
+    change(bench, f"UPDATE sink SET lease_until = {micros_from_now(-1)}")
+    assert obstacles(bench) == []
+    close(bench)
+    with pytest.raises(LedgerMoved):  # who slept with the lease learns that it is over
+        sinks.leases.renew(bench.ledger, lease, seconds=60)
+
+
+def test_it_is_refused_while_the_reconciler_maintenance_or_a_task_is_under_way(bench: Bench) -> None:
+    change(bench, f"UPDATE sweep_lease SET token = 't', until = {micros_from_now(60)}")
+    assert obstacles(bench) == ["a run of the reconciler is under way"]
+    change(bench, "UPDATE sweep_lease SET token = NULL, until = NULL")
+    new = runs.NewRun(bench.dataset.id, MaintenanceKind.COMPACT, "here")
+    with bench.ledger.write() as connection:
+        run = runs.begin(connection, new, lease_seconds=60)
+    assert obstacles(bench) == ["compact is under way on here"]
+    assert run is not None
+    assert bench.ledger.change(runs.end, run, MaintenanceOutcome.DONE, reason=None, result=None)
+    assert obstacles(bench) == []
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_it_is_refused_while_another_process_has_the_ledger_open(bench: Bench, is_stopped: bool) -> None:
+    """An idle daemon has no lease. One that stands still is found, too."""
+    idle = subprocess.Popen(
+        [sys.executable, "-c", IDLE, str(bench.config.home / CONFIG_NAME)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert idle.stdin is not None and idle.stdout is not None
+    try:
+        assert idle.stdout.readline() == b"open\n"
+        if is_stopped:
+            idle.send_signal(signal.SIGSTOP)
+        [found] = obstacles(bench)
+        assert f"process {idle.pid}" in found and "has the ledger open" in found
+        with pytest.raises(RefusedError, match="has the ledger open"):
+            close(bench)
+    finally:
+        idle.kill()
+        idle.communicate()
+    deadline = time.monotonic() + 30
+    while obstacles(bench):  # PostgreSQL notices a moment later that a client is gone
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    close(bench)
+
+
+IDLE = """
+import sys
+from pathlib import Path
+from strandline.core.settings.lake_config import load_config
+from strandline.ledger.deliver import sinks
+from strandline.ledger.engine import Ledger, utc_now
+from strandline.ledger.ingest import sequence
+
+ledger = Ledger(load_config(Path(sys.argv[1])))
+ledger.query(sequence.read)
+print("open", flush=True)
+sys.stdin.read()
+"""

@@ -4,6 +4,7 @@ Readers' tokens, consumers and deliveries go on: each row once."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,10 @@ def test_a_lake_outgrows_one_machine_and_each_row_is_there_once(
         moved.compact()
         moved.expire()
         assert [n for _, n in in_main(lake, "events")] == list(range(1, 43))
-        assert sorted(tuple(r) for r in sql(lake, "SELECT v, p FROM lake.shop.deep.theirs")) == [(1, "a b=c"), (2, "ä/ö")]
+        assert sorted(tuple(r) for r in sql(lake, "SELECT v, p FROM lake.shop.deep.theirs")) == [
+            (1, "a b=c"),
+            (2, "ä/ö"),
+        ]
         told = status(lake, "events")
         assert (told.rows, told.sealed, told.open_blocks, told.problem) == (42, 42, 0, None)
         whole(lake)
@@ -123,42 +127,68 @@ def test_a_lake_outgrows_one_machine_and_each_row_is_there_once(
 
 
 OF_A_MOVE = [point for point in failpoints.POINTS if point.startswith("move.")]
+BEHIND_THE_COMMIT_POINT = OF_A_MOVE[OF_A_MOVE.index("move.after_leave") :]
 
 
-def test_a_migration_that_dies_at_every_step_goes_on_and_loses_nothing(
-    s3: S3, tmp_path: Path, make_home: MakeHome, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    home = tmp_path / "lake"
-    with make_lake(home, make_home, CARE) as lake:
+@dataclass(frozen=True)
+class HalfMoved:
+    """A lake whose migration dies again and again, each time at a later step."""
+
+    lake: strandline.Lake  # of the old settings, closed
+    shore: Shore
+    to: Path
+    token: str
+    before: list[Any]
+
+    @property
+    def settings(self) -> Path:
+        return self.lake.config.home / CONFIG_NAME
+
+
+@pytest.fixture(scope="module")
+def half_moved(
+    s3: S3, spark_started: object, tmp_path_factory: pytest.TempPathFactory, make_home: MakeHome
+) -> HalfMoved:
+    folder = tmp_path_factory.mktemp("half moved")
+    with make_lake(folder / "lake", make_home, CARE) as lake:
         shore = Shore(lake)
-        shore.add(in_folder(tmp_path / "out"), chunk_rows_max="8")
+        shore.add(in_folder(folder / "out"), chunk_rows_max="8")
         shore.ingest(10)
         shore.deliver()
         shore.ingest(5)
-        token = lake.read_since("events", limit=4)
-        assert len(list(token)) == 4
+        some = lake.read_since("events", limit=4)
+        assert len(list(some)) == 4
         before = snapshots_and_refs(lake)
-    to = settings_to(home, in_bucket(s3))
-    old = (home / CONFIG_NAME).read_bytes()
-    behind = OF_A_MOVE.index("move.after_leave")
-    for nth, point in enumerate(OF_A_MOVE):
-        with armed(monkeypatch, f"{point}=fail"), pytest.raises(failpoints.FailpointError, match=point):
-            Migration(home / CONFIG_NAME, to).run()
-        if point == OF_A_MOVE[-1]:
-            break
-        assert (home / CONFIG_NAME).read_bytes() == old
-        with pytest.raises(LedgerMoved), strandline.open(home):  # nobody with the old settings
-            pass
-        if nth >= behind:
-            with pytest.raises(LedgerMoved, match="was moved to"):
-                call_off(home / CONFIG_NAME)
-            with pytest.raises((LedgerMoved, WitnessUnreadable), match="was moved to"):
-                rebuild_ledger(lake.config, force=True)
-    assert Migration(home / CONFIG_NAME, to).run().steps == ()
-    with strandline.open(home) as lake:
-        assert snapshots_and_refs(lake) == before
-        assert values(lake, "events", token.continuation) == list(range(5, 16))
-        moved = shore_of(lake, 15, shore)
+    return HalfMoved(lake, shore, settings_to(folder / "lake", in_bucket(s3)), some.continuation, before)
+
+
+@pytest.mark.parametrize("point", OF_A_MOVE)
+def test_a_migration_that_dies_at_any_step_closes_the_lake_until_it_goes_on(
+    half_moved: HalfMoved, point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = half_moved.settings.read_bytes()
+    with armed(monkeypatch, f"{point}=fail"), pytest.raises(failpoints.FailpointError, match=point):
+        Migration(half_moved.settings, half_moved.to).run()
+    if point == OF_A_MOVE[-1]:
+        assert half_moved.settings.read_bytes() == half_moved.to.read_bytes()
+        return
+    assert half_moved.settings.read_bytes() == old
+    with pytest.raises(LedgerMoved), strandline.open(half_moved.lake.config.home):  # nobody with the old settings
+        pass
+    if point in BEHIND_THE_COMMIT_POINT:
+        with pytest.raises(LedgerMoved, match="was moved to"):
+            call_off(half_moved.settings)
+    with pytest.raises((LedgerMoved, WitnessUnreadable), match="moved to"):
+        rebuild_ledger(half_moved.lake.config, force=True)
+
+
+def test_a_migration_that_died_at_every_step_loses_and_repeats_nothing(half_moved: HalfMoved) -> None:
+    Migration(half_moved.settings, half_moved.to).run()
+    assert Migration(half_moved.settings, half_moved.to).run().steps == ()
+    with strandline.open(half_moved.lake.config.home) as lake:
+        assert snapshots_and_refs(lake) == half_moved.before
+        assert values(lake, "events", half_moved.token) == list(range(5, 16))
+        moved = shore_of(lake, 15, half_moved.shore)
         moved.ingest(5)
         moved.deliver()
         moved.is_whole()
@@ -230,7 +260,10 @@ def test_what_cannot_move_is_refused_while_the_lake_is_open(s3: S3, tmp_path: Pa
         [obstacle] = Migration(home / CONFIG_NAME, to).run(dry_run=True).obstacles
         assert "is outside of the warehouse" in obstacle.what
         sql(lake, "DROP TABLE lake.default.outside")
-        sql(lake, "CREATE TABLE lake.default.merged (v long) USING iceberg TBLPROPERTIES ('write.delete.mode'='merge-on-read')")
+        sql(
+            lake,
+            "CREATE TABLE lake.default.merged (v long) USING iceberg TBLPROPERTIES ('write.delete.mode'='merge-on-read')",
+        )
         sql(lake, "INSERT INTO lake.default.merged SELECT id FROM range(100)")
         sql(lake, "DELETE FROM lake.default.merged WHERE v = 7")
         with pytest.raises(RefusedError, match="deleted positions"):

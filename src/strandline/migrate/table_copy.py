@@ -136,8 +136,8 @@ class TableCopy:
                 given = {k: v for k, v in properties.items() if k not in ("exists", "location")}
                 new.ensure_namespace(namespace, given)
                 needed.discard(".".join(namespace))
-            for namespace in sorted(needed):  # a SQL catalog knows some by their tables only
-                new.ensure_namespace(tuple(namespace.split(".")), {})
+            for name in sorted(needed):  # a SQL catalog knows some by their tables only
+                new.ensure_namespace(tuple(name.split(".")), {})
             for table in self.tables:
                 location, document, earlier = self._at_new_place(old, table)
                 register(new, table.name, location, TableIdentity.of(document), earlier)

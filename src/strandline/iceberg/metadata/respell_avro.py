@@ -259,10 +259,13 @@ def _codec(name: str) -> tuple[Callable[[bytes], bytes], Callable[[bytes], bytes
     if name == "zstandard":
         import zstandard
 
-        return (
-            lambda packed: zstandard.ZstdDecompressor().decompressobj().decompress(packed),
-            lambda plain: zstandard.ZstdCompressor().compress(plain),
-        )
+        def unpack(packed: bytes) -> bytes:
+            try:
+                return zstandard.ZstdDecompressor().decompressobj().decompress(packed)
+            except zstandard.ZstdError as e:
+                raise ValueError(str(e)) from e
+
+        return unpack, lambda plain: zstandard.ZstdCompressor().compress(plain)
     raise ValueError(f"its compression {name} is not supported; rewrite the manifests with Iceberg's default")
 
 

@@ -41,7 +41,7 @@ class NewPlace:
     def name(self, location: str) -> str | None:
         """Relative to the warehouse; None for what is outside of it."""
         path = local_path(location)
-        if path is None or not path.is_relative_to(self.folder):
+        if path is None or ".." in path.parts or not path.is_relative_to(self.folder):
             return None
         return path.relative_to(self.folder).as_posix()
 
@@ -101,7 +101,7 @@ def read_document(location: str) -> dict[str, Any]:
 
 def respell_document(document: dict[str, Any], place: NewPlace) -> dict[str, Any]:
     """The metadata of the table at its new place."""
-    new = json.loads(json.dumps(document))
+    new: dict[str, Any] = json.loads(json.dumps(document))
     new["location"] = place.respell(new["location"])
     for entry in new.get("metadata-log", ()):
         entry["metadata-file"] = place.respell(entry["metadata-file"])
