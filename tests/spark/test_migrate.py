@@ -13,15 +13,20 @@ import pytest
 import strandline
 from strandline.core import failpoints
 from strandline.core.errors import LedgerMoved, RefusedError, StorageError, WitnessUnreadable
+from strandline.core.forward_protocol import KeyIdentity
 from strandline.core.settings.lake_config import CONFIG_NAME
 from strandline.lake_admin import rebuild_ledger
+from strandline.ledger.receive import received
+from strandline.ledger.receive.received import UnrecordedBody
 from strandline.migrate.plan import Step
 from strandline.migrate.run import Migration, call_off
+from strandline.migrate.table_copy import TableCopy
 from tests.conftest import MakeHome, toml_of
 from tests.rest_catalog import RestCatalogs
 from tests.servers import S3, Postgres
+from tests.spark import bodies
 from tests.spark.deliveries import LEASE_SECONDS, in_folder, in_table, make_lake
-from tests.spark.lakes import in_main, sql, status, values
+from tests.spark.lakes import create, in_main, sql, status, values
 from tests.spark.shore import CARE, Shore
 from tests.spark.sinks import armed
 
@@ -222,6 +227,54 @@ def test_a_migration_that_is_called_off_leaves_the_lake_where_it_was_and_can_beg
         whole(lake)
 
 
+def test_what_a_receiver_took_comes_along_and_its_keys_are_known(s3: S3, tmp_path: Path, make_home: MakeHome) -> None:
+    """A body in the spool, and one that is in the table already."""
+    home = tmp_path / "lake"
+    with make_lake(home, make_home, CARE) as lake:
+        create(lake, "bodies", {"n": "long"})
+        sender = bodies.Sender(lake, "bodies")
+        sender.bring([1, 2], KeyIdentity("first"))
+        sender.ingest()
+        waiting = sender.bring([3, 4], KeyIdentity("second"))
+        assert waiting is not None
+    Migration(home / CONFIG_NAME, settings_to(home, in_bucket(s3))).run()
+    with strandline.open(home) as lake:
+        for key in ("first", "second"):
+            body = UnrecordedBody(sender.dataset.id, KeyIdentity(key), sender.token.id, 2, "other", 100, None, 0)
+            [decided] = received.record(lake.ledger, [body])
+            assert not isinstance(decided, received.New), decided
+        for report in bodies.ingest(lake):
+            assert report.did == "ingested", report
+        assert sorted(n for _, n in in_main(lake, "bodies")) == [1, 2, 3, 4]
+
+
+def test_tables_go_to_a_rest_catalog_and_their_files_stay(
+    rest_catalogs: RestCatalogs, tmp_path: Path, make_home: MakeHome
+) -> None:
+    home, catalog = tmp_path / "lake", rest_catalogs.take()
+    settings = catalog.settings()
+    with make_lake(home, make_home, CARE | {"warehouse": settings["warehouse"]}) as lake:
+        shore = Shore(lake)
+        shore.add(in_folder(tmp_path / "out"), chunk_rows_max="8")
+        shore.ingest(10)
+        shore.deliver()
+        before = snapshots_and_refs(lake)
+        to = settings_to(home, settings | {"ledger": {"url": "ledger-2.db"}})
+        report = Migration(home / CONFIG_NAME, to).run()
+        assert (report.tables, report.files, report.warehouse) == (("default.events",), 0, None)
+        with pytest.raises(LedgerMoved):
+            lake.read_since("events")
+        with pytest.raises(Exception, match="TABLE_OR_VIEW_NOT_FOUND"):  # who asks no ledger cannot commit either
+            sql(lake, "INSERT INTO lake.default.events SELECT 99L, 99L, 'x'")
+    with strandline.open(home) as lake:
+        assert snapshots_and_refs(lake) == before
+        moved = shore_of(lake, 10, shore)
+        moved.ingest(5)
+        moved.deliver()
+        moved.is_whole()
+        whole(lake)
+
+
 def test_a_program_that_does_not_ask_the_ledger_and_commits_meanwhile_is_noticed(
     s3: S3, tmp_path: Path, make_home: MakeHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,17 +284,16 @@ def test_a_program_that_does_not_ask_the_ledger_and_commits_meanwhile_is_noticed
         Shore(lake).ingest(10)
         sql(lake, "CREATE TABLE lake.default.theirs (v long) USING iceberg")
         to = settings_to(home, in_bucket(s3))
-        from strandline.migrate.table_copy import TableCopy
-
         register = TableCopy.register
 
         def with_a_commit(copy: TableCopy) -> None:
             register(copy)
             sql(lake, "INSERT INTO lake.default.theirs VALUES (1)")
 
-        with monkeypatch.context() as once, pytest.raises(StorageError, match="was changed while it was copied"):
+        with monkeypatch.context() as once, pytest.raises(StorageError, match="was changed while it was") as noticed:
             once.setattr(TableCopy, "register", with_a_commit)
             Migration(home / CONFIG_NAME, to).run()
+        assert noticed.value.retryable and "The lake is closed." in noticed.value.__notes__[0]
         Migration(home / CONFIG_NAME, to).run()
         with pytest.raises(Exception, match="TABLE_OR_VIEW_NOT_FOUND"):
             sql(lake, "INSERT INTO lake.default.theirs VALUES (2)")
@@ -262,7 +314,8 @@ def test_what_cannot_move_is_refused_while_the_lake_is_open(s3: S3, tmp_path: Pa
         sql(lake, "DROP TABLE lake.default.outside")
         sql(
             lake,
-            "CREATE TABLE lake.default.merged (v long) USING iceberg TBLPROPERTIES ('write.delete.mode'='merge-on-read')",
+            "CREATE TABLE lake.default.merged (v long) USING iceberg "
+            "TBLPROPERTIES ('write.delete.mode' = 'merge-on-read')",
         )
         sql(lake, "INSERT INTO lake.default.merged SELECT id FROM range(100)")
         sql(lake, "DELETE FROM lake.default.merged WHERE v = 7")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from strandline.core import failpoints
-from strandline.core.errors import LedgerUnreadable, RefusedError
+from strandline.core.errors import LedgerUnreadable, RefusedError, StorageError
 from strandline.core.records.ledger_moves import LedgerMove, MoveState
 from strandline.ledger import closed_ledger
 from strandline.ledger.engine import Ledger
@@ -66,7 +67,7 @@ def copy_rows(
     """What the target holds then, `arriving` with this move. A copy of an earlier attempt is replaced. Raises
     RefusedError if a ledger is in use there, and LedgerUnreadable if source and copy differ."""
     if target.path is not None:
-        target.path.parent.mkdir(parents=True, exist_ok=True)
+        check_place(target)
         target.path.touch()
     with source.read_at_once() as old, target.write() as new:
         _begin(target, new)
@@ -85,6 +86,19 @@ def copy_rows(
         closed_ledger.close(new, LedgerMove(MoveState.ARRIVING, move.id, source.place))
         failpoints.hit("move.before_copy_commit")
     return copied
+
+
+def check_place(target: Ledger) -> None:
+    """Raises StorageError if a SQLite ledger cannot be made there."""
+    if target.path is None:
+        return
+    folder = target.path.parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise StorageError(f"there can be no ledger at {target.path}: {e.strerror}", hint="Check ledger.url.") from e
+    if not os.access(folder, os.W_OK) or target.path.is_dir():
+        raise StorageError(f"there can be no ledger at {target.path}", hint="Check ledger.url, and the folder's rights.")
 
 
 def digest_ledger(ledger: Ledger) -> LedgerDigest:

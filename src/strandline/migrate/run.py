@@ -13,7 +13,7 @@ from strandline.core.errors import ConfigError, LedgerMissing, RefusedError, Str
 from strandline.core.records.ledger_moves import LedgerMove, MoveState
 from strandline.core.settings.lake_config import LakeConfig, load_config
 from strandline.ledger import move_steps
-from strandline.ledger.copy_ledger_rows import Respelled, copy_rows, digest_ledger
+from strandline.ledger.copy_ledger_rows import Respelled, check_place, copy_rows, digest_ledger
 from strandline.ledger.engine import Ledger
 from strandline.ledger.ingest import sequence
 from strandline.ledger.live_writers import LiveWriter
@@ -132,7 +132,7 @@ class Migration:
     def _walk(self, old: Ledger, new: Ledger, known: LedgerMove | None, report: MoveReport) -> None:
         move = known or LedgerMove(MoveState.LEAVING, uuid.uuid4().hex, new.place)
         if Step.CLOSE in report.steps:
-            self._check_beforehand(old)
+            self._check_beforehand(old, new)
         try:
             self._take_steps(old, new, move, report)
         except StrandlineError as e:
@@ -143,8 +143,9 @@ class Migration:
                 )
             raise
 
-    def _check_beforehand(self, old: Ledger) -> None:
+    def _check_beforehand(self, old: Ledger, new: Ledger) -> None:
         """What can be refused is refused while the lake is open still."""
+        check_place(new)
         move_steps.refuse_for(move_steps.find_obstacles(old, open_witness(self.old), self._leaving))
         if self.moves.catalog:
             self.on_progress("read the tables", 0, None)
