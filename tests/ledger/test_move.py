@@ -294,7 +294,7 @@ def test_it_is_refused_while_somebody_delivers_and_not_when_the_lease_is_over(be
 
 
 def test_it_is_refused_while_the_reconciler_maintenance_or_a_task_is_under_way(bench: Bench) -> None:
-    change(bench, f"UPDATE sweep_lease SET token = 't', until = {micros_from_now(60)}")
+    change(bench, f"UPDATE sweep_lease SET token = 't', fence = fence + 1, until = {micros_from_now(60)}")
     assert obstacles(bench) == ["a run of the reconciler is under way"]
     change(bench, "UPDATE sweep_lease SET token = NULL, until = NULL")
     new = runs.NewRun(bench.dataset.id, MaintenanceKind.COMPACT, "here")

@@ -240,7 +240,7 @@ def test_what_a_receiver_took_comes_along_and_its_keys_are_known(s3: S3, tmp_pat
     Migration(home / CONFIG_NAME, settings_to(home, in_bucket(s3))).run()
     with strandline.open(home) as lake:
         for key in ("first", "second"):
-            body = UnrecordedBody(sender.dataset.id, KeyIdentity(key), sender.token.id, 2, "other", 100, None, 0)
+            body = UnrecordedBody(sender.dataset.id, KeyIdentity(key), sender.token.id, 2, "other", 100, "spool", 1)
             [decided] = received.record(lake.ledger, [body])
             assert not isinstance(decided, received.New), decided
         for report in bodies.ingest(lake):

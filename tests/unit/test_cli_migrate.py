@@ -121,5 +121,5 @@ def test_a_place_where_no_ledger_can_be_is_refused_while_the_lake_is_open(
 ) -> None:
     (home / "folder").mkdir()
     (home / "new.toml").write_text(f'[ledger]\nurl = "{place}"\n')
-    assert "ledger.url" in plain_error(capsys, "migrate", "--to", "new.toml", "--yes", code=1)
+    assert str(home / place) in plain_error(capsys, "migrate", "--to", "new.toml", "--yes", code=1)
     assert document(capsys, "status")["datasets"]

@@ -98,7 +98,7 @@ def check_place(target: Ledger) -> None:
     except OSError as e:
         raise StorageError(f"there can be no ledger at {target.path}: {e.strerror}", hint="Check ledger.url.") from e
     if not os.access(folder, os.W_OK) or target.path.is_dir():
-        raise StorageError(f"there can be no ledger at {target.path}", hint="Check ledger.url, and the folder's rights.")
+        raise StorageError(f"there can be no ledger at {target.path}", hint="Check ledger.url and its folder.")
 
 
 def digest_ledger(ledger: Ledger) -> LedgerDigest:
