@@ -92,7 +92,7 @@ def test_an_opening_and_a_retention_never_wait_for_each_other(bench: Bench, drop
             opening.set()
             assert is_waiting(raised)
             floors.lock(connection, delivery.dataset.id)
-            floors.rise(connection, delivery.dataset.id, Seq(20))
+            floors.raise_to(connection, delivery.dataset.id, Seq(20))
             sinks.forget_leases(connection)
         if drops_rows:
             with pytest.raises(LeaseLost):

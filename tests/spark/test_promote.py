@@ -115,7 +115,7 @@ def test_without_an_arbiter_a_person_says_that_the_leader_is_stopped(alone: Site
     lake.append("events", frame(lake, 100, 3), batch_id="mine")
     assert len(table(lake)) == 8 and lake.sealed("events") > numbers_of(17).lo
     assert lake.append("events", frame(lake, 0, 5), batch_id="applied").duplicate
-    with pytest.raises(RefusedError, match="follows nobody"):
+    with pytest.raises(RefusedError, match="follows no other site"):
         lake.replication.check_follows()
 
 
@@ -187,7 +187,7 @@ def test_a_site_that_was_made_again_is_not_the_member_that_was_lost(
     token = f"file:{tmp_path / 'token-f0'}"
     with follow_lake(tmp_path / "again", str(leader.config.home), token=token) as again:
         assert again.replication.site.number == 1
-        certain = leader.ledger.query(followers.certain, leader.dataset("events"))
+        certain = leader.ledger.query(followers.watermarks_by_title, leader.dataset("events"))
         assert certain["follower f0"] is None and certain["follower f1"] is not None
         with pytest.raises(RefusedError, match="made again since"):
             judged.promote(again)

@@ -136,14 +136,14 @@ def commit(
         held = _reserve(work, batch.dataset, wanted)
         if isinstance(held, Published):
             _check_same_rows(held, batch)
-            watch.tell("duplicate")
+            watch.report("duplicate")
             return Appended(name, held.head.rows, held.row_count or 0, duplicate=True, rejected=counted.rejected)
         progress("writing", counted.rows)
         published = _write(work, held, batch, last_check, progress)
     except BaseException:
-        watch.tell("failed")
+        watch.report("failed")
         raise
-    watch.tell("published", rows=counted.rows)
+    watch.report("published", rows=counted.rows)
     return Appended(name, published.head.rows, counted.rows, duplicate=False, rejected=counted.rejected)
 
 

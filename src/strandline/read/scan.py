@@ -67,7 +67,7 @@ def read_rows(
     """Checks now whether two rows share a sequence number, if they may: a DataFrame that was handed out cannot
     raise."""
     settled = open_settled(config, ledger, tables, lake, dataset, bounds(ledger, lake, dataset, wanted))
-    df, behind = settled.df, settled.bounds.behind
+    df, behind = settled.df, settled.bounds.end
     partition = partition_of(dataset, wanted, df.columns)
     chosen = chosen_columns(wanted, df.columns)
     if partition is not None:

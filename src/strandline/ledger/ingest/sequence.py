@@ -88,5 +88,5 @@ def witnessed(witness: Witness, last: int, count: int, *, step: str) -> SeqRange
 
 
 def move(connection: sa.Connection, *, last: int, epoch: int) -> None:
-    """Only for a resync, under the lock. The database refuses to move the counter back."""
+    """Sets the counter and the epoch, under the lock. The database refuses to move the counter back."""
     connection.execute(sequence.update().values(last=last, epoch=epoch))

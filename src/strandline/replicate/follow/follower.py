@@ -135,9 +135,9 @@ class Follower:
     def _note_seals(self, polled: Polled, followed: Sequence[Followed]) -> None:
         """Of datasets of which nothing was recorded: a follower to which nothing is offered may lack something."""
         told = {f.dataset.id: polled.seals[f.dataset.uuid] for f in followed if f.dataset.uuid in polled.seals}
-        untold = {f.dataset.id: None for f in followed if f.dataset.id not in told}
-        if any(is_news(f, told.get(f.dataset.id), is_told=f.dataset.id in told) for f in followed):
-            self.context.ledger.change(leader_seals.note, told, untold)
+        not_offered = {f.dataset.id: None for f in followed if f.dataset.id not in told}
+        if any(is_news(f, told.get(f.dataset.id), is_offered=f.dataset.id in told) for f in followed):
+            self.context.ledger.change(leader_seals.note, told, not_offered)
 
     def _follow_datasets(self, polled: Polled, followed: Sequence[Followed], report: FollowReport) -> None:
         from strandline.replicate.follow.follow_datasets import drop_dataset, make_dataset

@@ -249,7 +249,7 @@ class Promotion:
         candidate = Candidate(
             site.own_number, site_name(self._config), settings.address, site.term, site.promoting_term,
             site.claimed_term, standing.terms, standing.behind, site.instance, standing.claim,
-            force if site.promoting_term is None else standing.by_force, standing.heard_term,
+            force if site.promoting_term is None else standing.by_force, standing.highest_known_term,
         )  # fmt: skip
         if self._arbiter is None:
             return next_step_alone(candidate, leader_is_stopped=leader_is_stopped)

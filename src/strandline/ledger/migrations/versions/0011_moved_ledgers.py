@@ -2,6 +2,6 @@
 
 from strandline.ledger.migrations.dialect import sql_beside
 
-revision = "0013"
-down_revision = "0012"
+revision = "0011"
+down_revision = "0010"
 upgrade = sql_beside(__file__)
