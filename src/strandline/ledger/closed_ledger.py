@@ -18,7 +18,6 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import event
 
-from strandline.core.errors import LedgerMoved
 from strandline.core.records.ledger_moves import LedgerMove, MoveState
 from strandline.ledger.schema.core import sequence
 
@@ -32,17 +31,15 @@ def explain_refusals(engine: sa.Engine) -> None:
 
     @event.listens_for(engine, "handle_error")
     def _on_error(context: sa.engine.ExceptionContext) -> None:
-        if (refusal := refusal_in(context.original_exception)) is not None:
-            raise refusal
+        raise_if_closed(context.original_exception)
 
 
-def refusal_in(error: BaseException) -> LedgerMoved | None:
-    """None for another error than that of a closed ledger."""
+def raise_if_closed(error: BaseException) -> None:
+    """Raises LedgerMoved if the error is the refusal of a closed ledger."""
     _, is_closed, said = str(error).partition(_MARK)
-    if not is_closed:
-        return None
-    found, _ = json.JSONDecoder().raw_decode(said)  # PostgreSQL's driver adds lines about where it happened
-    return LedgerMove(MoveState(found[0]), found[1], found[2]).refusal()
+    if is_closed:
+        found, _ = json.JSONDecoder().raw_decode(said)  # PostgreSQL's driver adds lines about where it happened
+        raise LedgerMove(MoveState(found[0]), found[1], found[2]).refusal() from error
 
 
 def move_of(row: Any) -> LedgerMove | None:

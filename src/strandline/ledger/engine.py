@@ -29,7 +29,7 @@ from strandline.core.errors import (
 )
 from strandline.core.settings.lake_config import LakeConfig
 from strandline.ledger.backup import copy_ledger, sqlite_uri
-from strandline.ledger.closed_ledger import explain_refusals, refusal_in
+from strandline.ledger.closed_ledger import explain_refusals, raise_if_closed
 from strandline.ledger.lock_holder import LOCK_HELD, find_holder
 from strandline.ledger.postgres import find_lock_holder, postgres_engine, shown, without_secrets
 from strandline.ledger.schema import core
@@ -186,8 +186,8 @@ class Ledger:
         try:
             yield
         except (IntegrityError, sqlite3.IntegrityError) as e:
-            # The database refused an illegal transition, which the caller handles; or the ledger is closed.
-            raise refusal_in(e) or e
+            raise_if_closed(e)
+            raise  # the database refused an illegal transition, which the caller handles
         except DBAPIError as e:
             raise self._explain(e.orig or e, answered=_is_answer(e)) from e
         except sqlite3.Error as e:
@@ -294,7 +294,6 @@ class Ledger:
                 connection.execute(core.sequence.insert().values(new))
 
     def upgrade_within(self, connection: sa.Connection) -> None:
-        """Migrates to the newest version in the caller's transaction."""
         from alembic import command
         from alembic.config import Config
 
