@@ -229,22 +229,21 @@ def test_a_migration_that_is_called_off_leaves_the_lake_where_it_was_and_can_beg
 
 def test_what_a_receiver_took_comes_along_and_its_keys_are_known(s3: S3, tmp_path: Path, make_home: MakeHome) -> None:
     """A body in the spool, and one that is in the table already."""
-    home = tmp_path / "lake"
-    with make_lake(home, make_home, CARE) as lake:
+    home, at_once = tmp_path / "lake", {"receive": {"batch_wait_seconds_max": 0}}
+    with make_lake(home, make_home, CARE | at_once) as lake:
         create(lake, "bodies", {"n": "long"})
         sender = bodies.Sender(lake, "bodies")
         sender.bring([1, 2], KeyIdentity("first"))
-        sender.ingest()
+        assert [report.did for report in sender.ingest()] == ["ingested"]
         waiting = sender.bring([3, 4], KeyIdentity("second"))
         assert waiting is not None
-    Migration(home / CONFIG_NAME, settings_to(home, in_bucket(s3))).run()
+    Migration(home / CONFIG_NAME, settings_to(home, in_bucket(s3) | at_once)).run()
     with strandline.open(home) as lake:
         for key in ("first", "second"):
             body = UnrecordedBody(sender.dataset.id, KeyIdentity(key), sender.token.id, 2, "other", 100, "spool", 1)
             [decided] = received.record(lake.ledger, [body])
             assert not isinstance(decided, received.New), decided
-        for report in bodies.ingest(lake):
-            assert report.did == "ingested", report
+        assert [report.did for report in bodies.ingest(lake)] == ["ingested"]
         assert sorted(n for _, n in in_main(lake, "bodies")) == [1, 2, 3, 4]
 
 
