@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from strandline.iceberg.schema.alteration import Alteration
     from strandline.iceberg.schema.columns import Column
     from strandline.ingest.append import Appended, Progress
-    from strandline.ingest.datasets import DatasetCare
+    from strandline.ingest.datasets import DatasetAdmin
     from strandline.ingest.ingest_files import FileBytes, FileOutcome, FileProgress
     from strandline.ingest.recover import Recovered
     from strandline.read.consumers import Consumers
@@ -92,11 +92,11 @@ class Lake(LakeParts):
         return dataset
 
     @property
-    def _datasets(self) -> DatasetCare:
-        from strandline.ingest.datasets import DatasetCare
+    def _datasets(self) -> DatasetAdmin:
+        from strandline.ingest.datasets import DatasetAdmin
         from strandline.receive.spool import open_spool
 
-        return DatasetCare(self.id, self.ledger, self.catalog, open_spool(self.config))
+        return DatasetAdmin(self.id, self.ledger, self.catalog, open_spool(self.config))
 
     def adopt_dataset(
         self,

@@ -211,7 +211,7 @@ class LakeParts:
     def tasks(self) -> Tasks:
         """Long work in threads of this process, on record in the ledger."""
         from strandline.jobs.tasks import Tasks
-        from strandline.status.attention import bad_in_result
+        from strandline.status.attention import find_attention
 
         lease_seconds = self.config.settings.ingest.lease_seconds
-        return Tasks(self.ledger, lease_seconds=lease_seconds, judge=bad_in_result)
+        return Tasks(self.ledger, lease_seconds=lease_seconds, judge=find_attention)

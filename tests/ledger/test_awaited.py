@@ -45,18 +45,18 @@ def lacking(bench: Bench, *names: str) -> Lacking:
 
 def test_a_follower_waits_for_everything_until_its_leader_has_told_of_its_sinks(follower: Bench) -> None:
     assert awaited(follower) == [("the leader's sinks, of which it has said nothing yet", None)]
-    LeaderSinks(follower.ledger).keep((), "v1")
+    LeaderSinks(follower.ledger).store((), "v1")
     assert awaited(follower) == []
 
 
 def test_a_follower_waits_for_each_sink_of_its_leader_paused_ones_too(follower: Bench) -> None:
     kept = LeaderSinks(follower.ledger)
-    kept.keep((sink(follower, "fast", 90), sink(follower, "slow", 10, paused=True), sink(follower, "new", 0)), "v1")
+    kept.store((sink(follower, "fast", 90), sink(follower, "slow", 10, paused=True), sink(follower, "new", 0)), "v1")
     assert awaited(follower) == [
         ("the leader's sink fast", 90), ("the leader's sink new", None), ("the leader's sink slow", 10),
     ]  # fmt: skip
     assert [name for name, _ in awaited(follower, IGNORE)] == ["the leader's sink fast", "the leader's sink new"]
-    kept.keep((sink(follower, "fast", 95),), "v1")
+    kept.store((sink(follower, "fast", 95),), "v1")
     assert awaited(follower) == [("the leader's sink fast", 95)]
 
 
@@ -75,18 +75,18 @@ def test_a_leader_waits_for_its_own_sinks_and_for_none_of_another_leader(bench: 
 
 
 def test_a_sink_that_is_told_of_while_rows_are_counted_keeps_them(follower: Bench) -> None:
-    LeaderSinks(follower.ledger).keep((sink(follower, "slow", 10), sink(follower, "reset", 90)), "v1")
+    LeaderSinks(follower.ledger).store((sink(follower, "slow", 10), sink(follower, "reset", 90)), "v1")
     passed = lacking(follower, "slow")
     with follower.ledger.write() as connection:
         pass_over(connection, follower.dataset, DROP, passed, Seq(50))
-    LeaderSinks(follower.ledger).keep((sink(follower, "slow", 10), sink(follower, "reset", 20)), "v1")
+    LeaderSinks(follower.ledger).store((sink(follower, "slow", 10), sink(follower, "reset", 20)), "v1")
     with pytest.raises(WatermarkMoved, match="the leader's sink reset"), follower.ledger.write() as connection:
         pass_over(connection, follower.dataset, DROP, passed, Seq(50))
 
 
 def test_rows_are_held_for_a_leaders_sink_since_the_first_run_that_found_it(follower: Bench) -> None:
     kept = LeaderSinks(follower.ledger)
-    kept.keep((sink(follower, "slow", 10),), "v1")
+    kept.store((sink(follower, "slow", 10),), "v1")
     first, now = utc_now() - timedelta(days=3), utc_now()
 
     def run(held: Lacking, at: object) -> list[str]:
@@ -94,7 +94,7 @@ def test_rows_are_held_for_a_leaders_sink_since_the_first_run_that_found_it(foll
             return record_holds(connection, follower.dataset, held, due=Seq(50), now=at)  # type: ignore[arg-type]
 
     assert run(lacking(follower, "slow"), first) == []
-    kept.keep((sink(follower, "slow", 20),), "v1")
+    kept.store((sink(follower, "slow", 20),), "v1")
     assert run(lacking(follower, "slow"), now) == []
     [held] = follower.ledger.query(leader_sinks.list_all)
     assert (held.number, held.held_since, held.held_rows, held.held_upto) == (20, first, 5, 50)
@@ -105,5 +105,5 @@ def test_rows_are_held_for_a_leaders_sink_since_the_first_run_that_found_it(foll
 
 def test_the_lowest_watermark_comes_along_also_where_there_are_too_many_lanes(follower: Bench) -> None:
     many = replace(sink(follower, "wide", 40), planned=None, lanes=())
-    LeaderSinks(follower.ledger).keep((many,), "v1")
+    LeaderSinks(follower.ledger).store((many,), "v1")
     assert awaited(follower) == [("the leader's sink wide", 40)]

@@ -283,7 +283,7 @@ def test_bodies_from_before_are_not_taken_in_when_the_site_leads_again(bench: Be
     assert led.bodies_aside == ((whole.dataset.name, 5),)
     with bench.ledger.read() as connection:
         aside = ended_batches.list_set_aside(connection, whole.dataset.name)
-        assert [(b.key, b.reason) for b in aside] == [(key, promotions.ASIDE_REASON) for key in "abcde"]
+        assert [(b.key, b.reason) for b in aside] == [(key, promotions.SET_ASIDE_REASON) for key in "abcde"]
         assert batches.due(connection, rows_max=1, older_than=utc_now()) == []
     assert receiving.form() is None and receiving.take() == []
     ended_batches.discard(bench.ledger, [aside[0].id])
@@ -333,7 +333,7 @@ def test_what_was_staged_in_a_dataset_that_the_other_leader_never_had_is_publish
 
 def heard(bench: Bench) -> int:
     with bench.ledger.read_at_once() as connection:
-        return promotions.read(connection).heard_term
+        return promotions.read(connection).highest_known_term
 
 
 def test_the_highest_term_that_a_site_has_heard_of_stays_known(bench: Bench) -> None:

@@ -18,7 +18,7 @@ from strandline.ledger.replicate.promotions import Lack
 from tests.conftest import MakeHome
 from tests.spark.followed import assert_same, follow, restarted, table
 from tests.spark.protocol import crash_at, frame
-from tests.spark.test_promote import Sites, made, tend_members
+from tests.spark.test_promote import Sites, made, update_members
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_by_force_a_site_leads_that_has_not_recorded_the_last_take_over(judged: 
     first.delivery.add("archive", "events", "files", {"path": str(out), "format": "jsonl"})
     follow(between)
     follow(lake)
-    assert tend_members(first) == frozenset({1, 2})
+    assert update_members(first) == frozenset({1, 2})
     first.append("events", frame(first, 5, 5), batch_id="given up by term 17")
     follow(lake)
     assert judged.promote(between).term == 17

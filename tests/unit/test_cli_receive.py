@@ -110,7 +110,7 @@ def test_a_receiver_that_holds_is_shown_and_goes_on_when_a_person_says_so(
     with open_lake(home) as lake, lake.ledger.write() as connection:
         receive_holds.put(connection, datasets.get(connection, "default.events").id, "nobody knows")
     [told] = document(capsys, "status")["datasets"]
-    assert told["problem"] == "the receiver holds: nobody knows"
+    assert told["problem"] == "the receiver is on hold: nobody knows"
     named = ("dataset", "accept-received", "events", "--reason", "the senders are empty", "--yes")
     assert document(capsys, *named) == {"accepted": "default.events", "files_set_aside": []}
     assert document(capsys, "status")["datasets"][0]["problem"] is None

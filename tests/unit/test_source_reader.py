@@ -117,7 +117,7 @@ def append(lake: Lake, numbers: Sequence[int], name: str = "events", **more: Any
 
 def raise_floor(lake: Lake, to: int) -> None:
     with lake.ledger.write() as connection:
-        floors.rise(connection, lake.dataset("events").id, Seq(to))
+        floors.raise_to(connection, lake.dataset("events").id, Seq(to))
 
 
 def source(lake: Lake, kind: type[StrandlineSource] = StrandlineSource, **options: Any) -> StrandlineSource:
@@ -456,7 +456,7 @@ def test_a_number_of_a_leader_that_was_left_out_is_refused(lake: Lake, monkeypat
     add(lake, 10)
     monkeypatch.setattr(cuts, "left_out_term", lambda _, __, of: 3 if Seq(numbers[-1]) in of else None)
     token = Continuation(lake.id, lake.dataset("events").uuid, Seq(numbers[-1])).encode()
-    with pytest.raises(TokenError, match="the leader of term 3 gave the token's number"):
+    with pytest.raises(TokenError, match="the token's sequence number is from the leader of term 3"):
         query.trigger()
     with pytest.raises(TokenError, match="the leader of term 3"):
         read(lake, since=token)

@@ -6,8 +6,9 @@ need PyIceberg, which is imported then.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from strandline.core.errors import StorageError, TableUnfit
@@ -77,7 +78,7 @@ class RowReader:
         groups, whole = row_groups(file, part.lo, part.hi)
         few = rows_per_batch(file, groups, BATCH_ROWS)
         deleted = _deleted_positions(part, self.store)
-        starts = _starts(file, groups)
+        starts = [0, *accumulate(file.metadata.row_group(n).num_rows for n in range(file.num_row_groups))]
         for some in [groups] if deleted is None else [[g] for g in groups]:
             at = starts[some[0]] if some else 0
             for batch in file.iter_batches(few, row_groups=some, columns=names, use_threads=False):
@@ -131,15 +132,6 @@ def _default(wanted: Mapping[str, Any], rows: int, kind: pa.DataType) -> Any:
             hint="Leave the column out with the option `columns`, or read with Strandline's own session.",
         )
     return pa.array([default] * rows, kind)
-
-
-def _starts(file: pq.ParquetFile, groups: Sequence[int]) -> dict[int, int]:
-    """The positions of the first rows of these row groups."""
-    starts, at = {}, 0
-    for n in range(file.num_row_groups):
-        starts[n] = at
-        at += file.metadata.row_group(n).num_rows
-    return {n: starts[n] for n in groups}
 
 
 def _deleted_positions(part: RangeOfFile, store: S3Settings) -> npt.NDArray[np.int64] | None:

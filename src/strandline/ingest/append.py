@@ -136,14 +136,14 @@ def commit(
         block = _reserve(work, batch.dataset, wanted)
         if isinstance(block, Published):
             _check_same_rows(block, batch)
-            watch.tell("duplicate")
+            watch.report("duplicate")
             return Appended(name, block.head.rows, block.row_count or 0, duplicate=True, rejected=counted.rejected)
         progress("writing", counted.rows)
         published = _write(work, block, batch, last_check, progress)
     except BaseException:
-        watch.tell("failed")
+        watch.report("failed")
         raise
-    watch.tell("published", rows=counted.rows)
+    watch.report("published", rows=counted.rows)
     return Appended(name, published.head.rows, counted.rows, duplicate=False, rejected=counted.rejected)
 
 

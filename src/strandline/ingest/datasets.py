@@ -41,7 +41,7 @@ class SpooledBodies(Protocol):
 
 
 @dataclass(frozen=True)
-class DatasetCare:
+class DatasetAdmin:
     lake_id: str
     ledger: Ledger
     catalog: PyIcebergCatalog

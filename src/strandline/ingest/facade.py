@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from strandline.core.calling_off import called_off_by, check_not_called_off, taking
+from strandline.core.calling_off import called_off_by, check_not_called_off, holding
 from strandline.core.errors import RefusedError, WitnessUnreadable
 from strandline.core.types import Dataset, NumberedRows, Staged
 from strandline.iceberg.metadata.identifier import full_name
@@ -53,7 +53,7 @@ class Ingestion:
     @property
     def unsettled_context(self) -> IngestContext:
         """Starts Spark without settling anything first."""
-        with taking(self._starting):
+        with holding(self._starting):
             if self._started is None:
                 check_not_called_off()
                 self._started = self._start()
@@ -66,9 +66,9 @@ class Ingestion:
         context = self.unsettled_context
         if threading.get_ident() in self._recovering:
             return context
-        with taking(self._settling):
+        with holding(self._settling):
             if not self._settled:
-                with suppress(WitnessUnreadable):  # reading works without; taking a sequence number raises it again
+                with suppress(WitnessUnreadable):  # reading works without; holding a sequence number raises it again
                     self.recover()
         if self._is_due_again():
             with suppress(WitnessUnreadable):
@@ -111,7 +111,8 @@ class Ingestion:
         try:
             highest = self._witness.read().highest
         except WitnessUnreadable:
-            return  # taking a sequence number raises it again
+            self._ledger.query(sequence.read)  # raises LedgerMoved for a lake that is elsewhere now
+            return  # holding a sequence number raises it again
         with self._ledger.read() as connection:
             behind = sequence.read(connection).last != highest
             postponed = bool(restored_blocks.postponed(connection))

@@ -18,7 +18,7 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from strandline.core.actor import carried
+from strandline.core.actor import bind_context
 from strandline.core.errors import FailedError, InputError, InputRefused, StrandlineError, UsageError
 from strandline.core.text.bounded_text import BATCH_ID_BYTES_MAX, check_text
 from strandline.core.types import Dataset, Published, SeqRange
@@ -142,7 +142,7 @@ def _check_unchanged(batch: _Batch) -> None:
 
 
 def _in_parallel(pool: ThreadPoolExecutor, items: Sequence[_T], run: Callable[[_T], _R]) -> list[_R]:
-    futures: list[Future[_R]] = [pool.submit(carried(run), item) for item in items]
+    futures: list[Future[_R]] = [pool.submit(bind_context(run), item) for item in items]
     try:
         return [f.result() for f in futures]
     except BaseException:

@@ -159,7 +159,7 @@ class _Reading:
         if not limited:
             self._check_all_settled()
         return RowsOfFiles(
-            Continuation(self.lake, self.dataset.uuid, lines[-1][1] if limited else bounds.behind), lines
+            Continuation(self.lake, self.dataset.uuid, lines[-1][1] if limited else bounds.end), lines
         )
 
     def _plan(self, table: Table) -> list[PlainFile] | None:

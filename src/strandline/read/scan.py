@@ -66,7 +66,7 @@ def read_rows(
 ) -> Rows:
     """If two rows may share a sequence number, checks that here: the DataFrame cannot raise later."""
     settled = open_settled(config, ledger, tables, lake, dataset, bounds(ledger, lake, dataset, wanted))
-    df, behind = settled.df, settled.bounds.behind
+    df, behind = settled.df, settled.bounds.end
     partition = partition_of(dataset, wanted, df.columns)
     chosen = chosen_columns(wanted, df.columns)
     if partition is not None:

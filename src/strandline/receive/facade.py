@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
-from strandline.core.actor import carried
+from strandline.core.actor import bind_context
 from strandline.core.errors import RefusedError, StrandlineError
 from strandline.core.records.audit_events import Event
 from strandline.core.roles import Role
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from strandline.http.server import Server, TlsFiles
     from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
     from strandline.iceberg.schema.columns import Column
-    from strandline.ledger.receive.ended_batches import AsideBody, Cleared
+    from strandline.ledger.receive.ended_batches import Cleared, SetAsideBody
     from strandline.ledger.receive.senders import ClaimOf, Released
     from strandline.ledger.receive.spool_files import LeftFile, LeftFiles
     from strandline.ledger.receive.tokens import Token
@@ -147,7 +147,7 @@ class Receiver:
 
         return ReceivedInspector(self.context.ledger, self.context.tables, self.context.spool)
 
-    def set_aside(self, dataset: str | None = None) -> list[AsideBody]:
+    def set_aside(self, dataset: str | None = None) -> list[SetAsideBody]:
         return self.context.ledger.query(ended_batches.list_set_aside, None if dataset is None else full_name(dataset))
 
     def unrecorded(self) -> LeftFiles:
@@ -168,11 +168,11 @@ class Receiver:
             self.adopt()
         return gone
 
-    def replay(self, bodies: Collection[int] | None, dataset: str | None = None) -> list[AsideBody]:
+    def replay(self, bodies: Collection[int] | None, dataset: str | None = None) -> list[SetAsideBody]:
         """Queues bodies again that were set aside (None: all). A receiver ingests them."""
         return ended_batches.replay(self.context.ledger, bodies, None if dataset is None else full_name(dataset))
 
-    def discard(self, bodies: Collection[int] | None, dataset: str | None = None) -> list[AsideBody]:
+    def discard(self, bodies: Collection[int] | None, dataset: str | None = None) -> list[SetAsideBody]:
         """Gives up bodies that were set aside, and removes their files. The ledger still answers a repeat."""
         gone = ended_batches.discard(self.context.ledger, bodies, None if dataset is None else full_name(dataset))
         self.intake().remove_files()
@@ -210,7 +210,7 @@ class Receiver:
                 server.start()
                 listener.listening(url, names)
                 if ingest:
-                    working = pool.submit(carried(intake.run), control)
+                    working = pool.submit(bind_context(intake.run), control)
                     working.add_done_callback(lambda _: stopping.set())
                 else:
                     self._adopt_at_start()

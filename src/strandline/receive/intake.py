@@ -19,7 +19,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
 from strandline.core import failpoints
-from strandline.core.actor import carried
+from strandline.core.actor import bind_context
 from strandline.core.calling_off import called_off_by, check_not_called_off
 from strandline.core.errors import (
     BlockLost,
@@ -176,7 +176,7 @@ class Intake:
         for id in self._due():
             if id not in self._running:
                 self._pool = self._pool or ThreadPoolExecutor(_DATASETS_AT_ONCE_MAX, "strandline-intake")
-                self._running[id] = self._pool.submit(carried(self._work), id)
+                self._running[id] = self._pool.submit(bind_context(self._work), id)
 
     def _resync_if_due(self) -> None:
         if not self._resync_due.is_set() and monotonic() - self._resync_checked_at <= _RESYNC_AGAIN_SECONDS:
@@ -288,7 +288,7 @@ class Intake:
     def _write_receipt(self, dataset: Dataset, batch: Batch) -> None:
         """Writes the receipt before the table can have the batch: a restored ledger that does not know the batch reads
         it."""
-        receipt = self.context.ledger.query(batch_receipts.receipt_of, batch)
+        receipt = self.context.ledger.query(batch_receipts.read_receipt, batch.id, batch.batch_id)
         taken = [(body.spool, body.rows, body.place) for body in batch.bodies]
         if [(body.spool, body.note.rows, body.place) for body in receipt.bodies] != taken:
             raise BlockLost(

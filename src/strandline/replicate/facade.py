@@ -159,7 +159,7 @@ class Replication:
         on_role: Callable[[Site], None] = lambda site: None,
     ) -> None:
         """Follows the leader until `control` stops it. Does nothing while this site leads; each pass reads the role
-        anew. `on_role` gets the site when its role has changed."""
+        again. `on_role` gets the site when its role has changed."""
         role: SiteRole | None = None  # in the last pass
 
         def work() -> None:
@@ -171,11 +171,12 @@ class Replication:
             if not site.follows:
                 self._close_follower()
                 return
-            from strandline.replicate.follow.follower import raise_failures  # which loads Spark's modules
+            from strandline.replicate.follow.follower import first_failure  # loads Spark's modules
 
             report = self._pass(site, control.stopping)
             on_pass(report)
-            raise_failures(report)
+            if report.failed:  # the loop then waits longer before the next pass
+                raise first_failure(report.failed)
 
         control.repeat(work, name="follow", poll_seconds=self._config.settings.follow.poll_seconds)
 

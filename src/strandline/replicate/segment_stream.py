@@ -41,12 +41,23 @@ class SegmentEnd:
     digest: str  # of all bytes before
 
 
-class _Written(io.RawIOBase):
-    """A buffer that Arrow writes to; `take` returns and removes its bytes. Hashes everything written."""
+class _Hashed(io.RawIOBase):
+    """Hashes all bytes that pass."""
 
     def __init__(self) -> None:
         super().__init__()
         self.digest = hashlib.sha256()
+
+    @property
+    def hexdigest(self) -> bytes:
+        return self.digest.hexdigest().encode()
+
+
+class _Written(_Hashed):
+    """A buffer that Arrow writes to; `take` returns and removes its bytes."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self._parts: list[bytes] = []
 
     def write(self, part: Any) -> int:
@@ -54,10 +65,6 @@ class _Written(io.RawIOBase):
         self.digest.update(copied)
         self._parts.append(copied)
         return len(copied)
-
-    @property
-    def hexdigest(self) -> bytes:
-        return self.digest.hexdigest().encode()
 
     def writable(self) -> bool:
         return True
@@ -94,22 +101,17 @@ class Readable(Protocol):
     def read(self, size: int) -> bytes: ...
 
 
-class _Read(io.RawIOBase):
-    """Hashes everything that Arrow reads from a body."""
+class _Read(_Hashed):
+    """A body that Arrow reads from."""
 
     def __init__(self, body: Readable) -> None:
         super().__init__()
-        self.digest = hashlib.sha256()
         self._body = body
 
     def read(self, size: int = -1) -> bytes:
         part = self._body.read(size)
         self.digest.update(part)
         return part
-
-    @property
-    def hexdigest(self) -> bytes:
-        return self.digest.hexdigest().encode()
 
     def readable(self) -> bool:
         return True

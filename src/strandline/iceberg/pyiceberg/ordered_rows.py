@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, Any, cast
 
 import numpy as np
@@ -175,9 +176,8 @@ def _ordered_files(
             if (file_schema := schema_of(file)) is None or not in_order(file, row_groups(file, lo, hi)[0]):
                 return None
         first, _ = number_bounds(task.file, field_id) or (0, SEQ_MAX)
-        found.append(
-            OrderedFileRows(max(first, lo), _reader(table.io, task.file.file_path, schema, file_schema, lo, hi))
-        )
+        read = partial(_rows_of, table.io, task.file.file_path, schema, file_schema, lo, hi)
+        found.append(OrderedFileRows(max(first, lo), read))
     return found
 
 
@@ -189,14 +189,9 @@ def schema_of(file: pq.ParquetFile) -> Schema | None:
         return None
 
 
-def _reader(
-    io: FileIO, location: str, schema: Schema, file_schema: Schema, lo: int, hi: int
-) -> Callable[[], Generator[pa.Table]]:
-    def read() -> Generator[pa.Table]:
-        with opened(io, location) as file:
-            yield from rows_between(file, schema, file_schema, lo, hi)
-
-    return read
+def _rows_of(io: FileIO, location: str, schema: Schema, file_schema: Schema, lo: int, hi: int) -> Generator[pa.Table]:
+    with opened(io, location) as file:
+        yield from rows_between(file, schema, file_schema, lo, hi)
 
 
 def rows_between(

@@ -6,7 +6,7 @@ the first file. Importing this imports PyIceberg: heavy paths only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -84,14 +84,10 @@ def read_plain_files(
     name = ".".join(table.name())
     schema = table.schema() if columns is None else table.schema().select(*columns)
     shape = schema_to_pyarrow(schema, include_field_ids=True)
-    rows = [OrderedFileRows(max(f.lo, lo), _reader(table.io, f.location, schema, lo, hi, rows_max)) for f in files]
+    rows = [
+        OrderedFileRows(max(f.lo, lo), partial(_rows_of, table.io, f.location, schema, lo, hi, rows_max)) for f in files
+    ]
     return checked(merged(rows), shape, name)
-
-
-def _reader(
-    io: FileIO, location: str, schema: Schema, lo: int, hi: int, rows_max: int
-) -> Callable[[], Generator[pa.Table]]:
-    return partial(_rows_of, io, location, schema, lo, hi, rows_max)
 
 
 def _rows_of(io: FileIO, location: str, schema: Schema, lo: int, hi: int, rows_max: int) -> Generator[pa.Table]:

@@ -116,7 +116,7 @@ def check_free(name: str) -> None:
         raise SchemaError(f"column {name}: the name is Strandline's own", hint="Rename the column, or leave it out.")
     if name.lower() in _METADATA_COLUMNS:
         raise SchemaError(
-            f"column {name}: the name is that of one of Iceberg's metadata columns", hint="Rename the column."
+            f"column {name}: the name is Iceberg's own, for a metadata column", hint="Rename the column."
         )
 
 

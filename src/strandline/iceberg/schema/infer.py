@@ -106,7 +106,7 @@ def _kind(path: Path) -> str:
     kind, packed = format_of(path)
     if kind is None or (kind == "parquet" and packed):
         raise SchemaError(
-            f"{path}: the kind of file is not clear from its name",
+            f"{path}: its name does not show what kind of file it is",
             hint="Use .jsonl or .csv (also with .gz or .zst), or .parquet.",
         )
     return kind

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.core.batch_names import wholes_of
+from strandline.core.batch_names import enclosing_batches
 from strandline.core.block_branches import BlockBranch, parse_branch
 from strandline.core.sites.replication import route, shard_ids
 from strandline.core.types import BRANCH_PREFIX, BlockKind, Dataset, Published, Reserved, SeqRange, ShardId, SnapshotId
@@ -43,7 +43,7 @@ def roll_forward(
         if wap.batch_id not in newest or newest[wap.batch_id][0].rows.lo < lo:
             newest[wap.batch_id] = (wap, head)
     for name_of_part in list(newest):  # a part has a branch, so the whole batch was abandoned before
-        for whole in wholes_of(name_of_part):
+        for whole in enclosing_batches(name_of_part):
             newest.pop(whole, None)
     rolled = []
     memory = rollback.recall(connection, dataset)

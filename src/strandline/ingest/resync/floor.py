@@ -21,7 +21,7 @@ def take_floor(work: IngestContext, connection: Connection, dataset: Dataset) ->
     if floor <= (floors.get(connection, dataset.id) or 0):
         return []
     floors.lock(connection, dataset.id)  # a sink that is being added is either seen here, or begins above the floor
-    floors.rise(connection, dataset.id, floor)
+    floors.raise_to(connection, dataset.id, floor)
     return _forget_below(connection, dataset, floor)
 
 

@@ -24,7 +24,7 @@ _NOT_OPENED = (
 def hold_until_resynced(connection: Connection, dataset: Dataset) -> None:
     """Puts the receiver on hold: the table cannot be read, so it is unknown which bodies it has. The dataset's later
     resync ends this hold."""
-    receive_holds.put(connection, dataset.id, _NOT_OPENED, replaces_told=False)
+    receive_holds.put(connection, dataset.id, _NOT_OPENED, replaces_leader_hold=False)
 
 
 def end_hold_until_resynced(connection: Connection, dataset: Dataset) -> None:
@@ -66,7 +66,7 @@ def _take_back(work: IngestContext, connection: Connection, dataset: Dataset, wa
         return None  # the ledger knows its bodies, and finds it published
     if (receipt := work.receipts.read(dataset.table_uuid, wap.batch_id)) is None:
         return f"the receipt of batch {wap.batch_id} is gone"
-    problem = batch_receipts.take_back(connection, dataset.id, receipt, wap.rows)
+    problem = batch_receipts.restore_batch(connection, dataset.id, receipt, wap.rows)
     return None if problem is None else f"batch {wap.batch_id}: {problem}"
 
 

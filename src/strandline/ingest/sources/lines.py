@@ -1,7 +1,7 @@
 """Splits bytes into blocks of numbered lines, with bounded memory and no Python per line.
 
 An uncompressed file of JSON lines is cut into ranges that begin and end at line boundaries, one Spark task each. A
-compressed file is one task, and so is CSV, where only everything before a newline tells whether it is inside quotes.
+compressed file is one task, and so is CSV, where it depends on all text before a newline whether it is inside quotes.
 """
 
 from __future__ import annotations

@@ -113,7 +113,9 @@ class SettledSource:
             if end is None or end <= (at.after or 0):
                 return at
             if (rows_max := self.options.rows_max) is not None:
-                end = published_blocks.cut(connection, self.dataset.id, after=at.after, sealed=end, rows_max=rows_max)
+                end = published_blocks.end_of_rows(
+                    connection, self.dataset.id, after=at.after, sealed=end, rows_max=rows_max
+                )
         return at.up_to(end)
 
     def _end(self, sealed: Seq | None) -> Seq | None:

@@ -13,20 +13,15 @@ from strandline.core.types import Seq, SeqRange
 from strandline.ledger.receive.announced_bodies import AnnouncedBatch, AnnouncedClaim
 from strandline.ledger.receive.receipts import Receipt, TokenFingerprint, parse_receipt
 
+_CLAIM = ("lake", "dataset", "instance", "table_uuid", "generation", "term")
+
 
 def to_document(announced: AnnouncedBatch | None) -> dict[str, Any]:
     if announced is None:
         return {"batch": None}
     claims = [
-        {
-            "lake": c.lake,
-            "dataset": c.dataset,
-            "instance": c.instance,
-            "table_uuid": c.table_uuid,
-            "generation": c.generation,
-            "term": c.term,
-            "token": None if c.owner is None else [c.owner.name, c.owner.fingerprint],
-        }
+        {name: getattr(c, name) for name in _CLAIM}
+        | {"token": None if c.owner is None else [c.owner.name, c.owner.fingerprint]}
         for c in announced.claims
     ]
     receipt = json.loads(announced.receipt.to_bytes())

@@ -12,13 +12,13 @@ import time
 from collections.abc import Iterable
 from itertools import pairwise
 
-from strandline.core import failpoints
+from strandline.core import batch_names, failpoints
 from strandline.core.errors import BlockLost, FailedError, as_strandline_error
 from strandline.core.forward_protocol import KeyIdentity
 from strandline.core.types import BlockHead, Dataset, DatasetId, Reserved
 from strandline.ledger.engine import Ledger
 from strandline.ledger.receive import announced_bodies
-from strandline.ledger.receive.announced_bodies import AnnouncedBatch, is_received
+from strandline.ledger.receive.announced_bodies import AnnouncedBatch
 from strandline.ledger.receive.receipts import Receipts
 from strandline.replicate.source import LeaderSource
 
@@ -55,17 +55,17 @@ def take_bodies(ledger: Ledger, receipts: Receipts, source: LeaderSource, datase
     bodies are unknown. If the leader does not know them, a promotion of this site puts the receiver on hold. Raises
     BlockLost if another process has taken the block."""
     head = block.head
-    if not is_received(head.batch_id) or (announced := source.bodies(dataset.uuid, head.batch_id)) is None:
+    if not batch_names.is_received(head.batch_id) or (announced := source.bodies(dataset.uuid, head.batch_id)) is None:
         return
     check_bodies(announced, head)
     receipts.write(dataset.table_uuid, announced.receipt)
-    failpoints.hit("told_bodies.after_receipt")
+    failpoints.hit("announced_bodies.after_receipt")
     if not announced_bodies.record_bodies(ledger, block, announced):
         raise BlockLost(
             f"block {head.rows} of the leader was taken over by another process, or given up",
             hint="The follower settles it with its next pass.",
         )
-    failpoints.hit("told_bodies.after_record")
+    failpoints.hit("announced_bodies.after_record")
 
 
 def _log_failed(dataset: Dataset, head: BlockHead, e: Exception) -> None:

@@ -107,7 +107,7 @@ def _register(context: FollowContext, terms: DatasetTerms, view: TableView, witn
         )
         following.follow_dataset(connection, made.id, witnessed=witnessed, term=terms.first_term)
         if view.floor:
-            floors.rise(connection, made.id, Seq(view.floor))
+            floors.raise_to(connection, made.id, Seq(view.floor))
         if view.settled is not None:
             table_states.raise_settled(connection, made.id, view.settled)
         audit.record(

@@ -137,7 +137,7 @@ class Follower:
         """Stores the leader's seals of datasets without new items: this site may lack rows that are not offered yet."""
         known_seals = {f.dataset.id: answer.seals[f.dataset.uuid] for f in followed if f.dataset.uuid in answer.seals}
         unknown_seals = {f.dataset.id: None for f in followed if f.dataset.id not in known_seals}
-        if any(is_news(f, known_seals.get(f.dataset.id), is_told=f.dataset.id in known_seals) for f in followed):
+        if any(is_news(f, known_seals.get(f.dataset.id), is_offered=f.dataset.id in known_seals) for f in followed):
             with self.context.change() as connection:
                 leader_seals.note(connection, known_seals, unknown_seals)
 
@@ -367,7 +367,7 @@ class Follower:
 
 
 def first_failure(failed: Sequence[StrandlineError]) -> StrandlineError:
-    """One error for all of them."""
+    """One error for all failures of a pass."""
     first = failed[0]
     if len(failed) == 1:
         return first
@@ -376,9 +376,3 @@ def first_failure(failed: Sequence[StrandlineError]) -> StrandlineError:
     )
     more.__cause__ = first
     return more
-
-
-def raise_failures(report: FollowReport) -> None:
-    """Raises one error for all failures, so that a loop waits longer before the next pass."""
-    if report.failed:
-        raise first_failure(report.failed)

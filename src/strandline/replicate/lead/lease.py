@@ -127,7 +127,7 @@ class SiteLease:
 
     # --- members ---
 
-    def tend_members(self) -> frozenset[int]:
+    def update_members(self) -> frozenset[int]:
         """Renews the lease, with the followers that may be promoted as members in the record. Before a follower becomes
         a member, sinks wait for it. Removed followers are no members any more."""
         with self._ledger.write() as connection:
@@ -178,6 +178,6 @@ class SiteLease:
 
         def work() -> None:
             if self._ledger.query(sites.get).leads:
-                self.tend_members()
+                self.update_members()
 
         control.repeat(work, name="lease", poll_seconds=self._settings.lease_seconds / 3)

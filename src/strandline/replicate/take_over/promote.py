@@ -2,14 +2,14 @@
 
 | durable step | if the process dies after it |
 |---|---|
-| the term to be replaced stored | the next `promote` goes on with it, or ends if somebody else leads by now |
-| term taken in the arbiter | the record names this site: the next `promote` goes on; another member may be faster |
-| claim stored | the site records and stages nothing; the next `promote` goes on, or ends |
+| the term to be replaced stored | the next `promote` continues, or ends if another site leads by now |
+| term taken in the arbiter | the record names this site: the next `promote` continues; another member may be faster |
+| claim stored | the site records and stages nothing; the next `promote` continues, or ends |
 | staged blocks published | as any follower does |
-| `leads` in the record | only this site can go on |
+| `leads` in the record | only this site can continue |
 | rows of recorded cuts set aside and removed | the next `promote` repeats it |
 | epoch raised on tables whose purges are given up | the next `promote` repeats it |
-| witness replaced | the ledger is not behind: only `promote` goes on |
+| witness replaced | the ledger is not behind: only `promote` continues |
 | the transaction | it leads |
 
 A process that was paused and continues cannot put: its record is outdated. Its transaction finds another term, or no
@@ -122,7 +122,7 @@ def _check_not_ended(claim: str | None, state: PromotionState) -> None:
     if claim is not None and state.claim != claim:
         raise RefusedError(
             "another process has ended this promotion meanwhile",
-            hint="`strandline replication status` shows which site leads. `strandline promote` begins anew.",
+            hint="`strandline replication status` shows which site leads. `strandline promote` begins again.",
         )
 
 
@@ -272,7 +272,7 @@ class Promotion:
         candidate = Candidate(
             site.own_number, site_name(self._config), settings.address, site.term, site.promoting_term,
             site.claimed_term, state.terms, state.behind, site.instance, state.claim,
-            force if site.promoting_term is None else state.by_force, state.heard_term, state.with_arbiter,
+            force if site.promoting_term is None else state.by_force, state.highest_known_term, state.with_arbiter,
         )  # fmt: skip
         if self._arbiter is None:
             return next_step_alone(candidate, leader_is_stopped=leader_is_stopped)
