@@ -21,8 +21,8 @@ from tests.e2e.following import WAIT_SECONDS_MAX
 from tests.e2e.taking_over import CUTTING, KILLED, PROMOTING, REJOINING, Batch, TakeOvers, rows_of
 from tests.fork_server import Forked
 from tests.spark.followed import restarted
+from tests.spark.network_cut import ASKED_FOR, HOW, cut_once_each
 from tests.spark.protocol import crash_at
-from tests.spark.relay import Instead
 
 WRITING = ("reserve.after_commit", "stage.after_commit", "stage.before_mark", "stage.after_mark",
            "publish.before_commit", "publish.after_commit", "settle.before_mark")  # fmt: skip
@@ -31,6 +31,11 @@ DELIVERING = ("deliver.after_lease", "deliver.after_fence", "deliver.after_plan"
 """In the driver: a worker that stands still would hold a core of the Spark that all share."""
 AWAY_FOR = ("arbiter away for all", "arbiter away for one")
 STOPPED = "stopped at "
+
+
+def cut_name(what: str, how: str) -> str:
+    """Of a request of a follower that the network cut off."""
+    return f"network cut: {what} {how}"
 
 
 class Decks:
@@ -177,31 +182,20 @@ class TakeOverCampaign(TakeOvers):
         self.follow_killed(old, self.deal("cutting", CUTTING, KILLED))
 
     def network_cut(self, old: str) -> None:
-        """Its requests fail; then the network is back."""
+        """A request of each kind is cut off; then the network is back."""
         self.join(old, transport="http")
-        cut = 0
-
-        def rule(request: object) -> Instead | None:
-            nonlocal cut
-            if cut and self.choose.random() < 0.5:
-                return None
-            cut += 1
-            return Instead(502)
-
-        self.sites.relay.rule = rule
-        for _ in range(5):
-            report = None
-            try:
-                report = restarted(self.lakes[old]).tick()
-            except StrandlineError:
-                if cut:
-                    break
-                continue
-            if report.failed:
-                break
-        self.sites.relay.rule = lambda request: None
-        self.fired["requests that the network cut"] += cut
+        hows = {what: self.deal(f"cut {what}", HOW, cut_name(what, "")) for what in ASKED_FOR}
+        fates = {what: HOW[how] for what, how in hows.items()}
+        cut_once_each(self.sites.relay, fates, lambda: self._passes(old), seconds_max=WAIT_SECONDS_MAX)
+        self.fired.update(cut_name(what, how) for what, how in hows.items())
         self.follow(old)
+
+    def _passes(self, name: str) -> bool:
+        """Whether one pass of a follower that has just been started goes well."""
+        try:
+            return not restarted(self.lakes[name]).tick().failed
+        except StrandlineError:
+            return False
 
     # --- one after the other ---
 
@@ -274,5 +268,6 @@ RETURNS: dict[str, Callable[[TakeOverCampaign, str], None]] = {
 EVERY_FAULT = frozenset(
     {*AWAY, *PROMOTIONS, *RETURNS, *AWAY_FOR}
     | {STOPPED + point for point in (*WRITING, *DELIVERING)}
+    | {cut_name(what, how) for what in ASKED_FOR for how in HOW}
     | {KILLED + point for point in (*PROMOTING, *REJOINING, *CUTTING)}
 )
