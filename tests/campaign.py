@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -43,3 +44,19 @@ def seed(default: int) -> int:
     chosen = int(os.environ.get(_SEED) or default)
     print(f"{_SEED}={chosen}")
     return chosen
+
+
+class Decks:
+    """Deals faults of each kind in a random order, each as often as the others, over all runs of a campaign."""
+
+    def __init__(self) -> None:
+        self._left: dict[str, list[str]] = {}
+        self.dealt: set[str] = set()
+
+    def deal(self, choose: random.Random, kind: str, names: Collection[str], prefix: str = "") -> str:
+        """The next name. `prefix` and name are how the campaign counts that it fired."""
+        if not (left := self._left.setdefault(kind, [])):
+            left += choose.sample(sorted(names), len(names))
+        name = left.pop()
+        self.dealt.add(prefix + name)
+        return name

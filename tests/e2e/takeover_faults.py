@@ -4,7 +4,6 @@ another one is promoted, and how the old one comes back. Whoever has a new kind 
 
 from __future__ import annotations
 
-import random
 import signal
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -17,6 +16,7 @@ import pytest
 from strandline.core.errors import NotLeader, StrandlineError
 from strandline.lake import Lake
 from strandline.ledger.replicate import cuts
+from tests.campaign import Decks
 from tests.e2e.following import WAIT_SECONDS_MAX
 from tests.e2e.taking_over import CUTTING, KILLED, PROMOTING, REJOINING, Batch, TakeOvers, rows_of
 from tests.fork_server import Forked
@@ -36,22 +36,6 @@ STOPPED = "stopped at "
 def cut_name(what: str, how: str) -> str:
     """Of a request of a follower that the network cut off."""
     return f"network cut: {what} {how}"
-
-
-class Decks:
-    """Deals faults of each kind in a random order, each as often as the others, over all runs of a campaign."""
-
-    def __init__(self) -> None:
-        self._left: dict[str, list[str]] = {}
-        self.dealt: set[str] = set()
-
-    def deal(self, choose: random.Random, kind: str, names: Collection[str], prefix: str = "") -> str:
-        """The next name. `prefix` and name are how the campaign counts that it fired."""
-        if not (left := self._left.setdefault(kind, [])):
-            left += choose.sample(sorted(names), len(names))
-        name = left.pop()
-        self.dealt.add(prefix + name)
-        return name
 
 
 @dataclass

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from strandline.iceberg.schema.schema_file import parse_columns
-from tests.campaign import TORTURE, scaled, seed
+from tests.campaign import TORTURE, Decks, scaled, seed
 from tests.conftest import MakeHome
 from tests.e2e.following import sites
-from tests.e2e.takeover_faults import AWAY, EVERY_FAULT, PROMOTIONS, RETURNS, STOPPED, Decks, TakeOverCampaign
+from tests.e2e.takeover_faults import AWAY, EVERY_FAULT, PROMOTIONS, RETURNS, STOPPED, TakeOverCampaign
 from tests.e2e.taking_over import COLUMNS, settings_in
 from tests.servers import Postgres
 from tests.spark.deliveries import Destination, in_catalog, in_folder, in_table
