@@ -60,3 +60,8 @@ class Decks:
         name = left.pop()
         self.dealt.add(prefix + name)
         return name
+
+    def take_back(self, kind: str, name: str, prefix: str = "") -> None:
+        """It could not happen; it is dealt again."""
+        self._left[kind].append(name)
+        self.dealt.discard(prefix + name)

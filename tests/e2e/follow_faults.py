@@ -209,9 +209,7 @@ class Campaign(FollowRun):
         rule = RetainSettings(older_than=timedelta(days=30))
         later = datetime.now(UTC) + timedelta(days=31)
         dataset = self.leader.dataset("events")
-        return bool(
-            retain(self.leader.maintenance.context, dataset, rule, now=later, accept_clock=True).deleted_rows
-        )
+        return bool(retain(self.leader.maintenance.context, dataset, rule, now=later, accept_clock=True).deleted_rows)
 
     def leader_purges(self) -> None:
         """Of rows that retention has deleted, a purge finds nothing: followers keep them."""
