@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -44,6 +44,15 @@ def seed(default: int) -> int:
     chosen = int(os.environ.get(_SEED) or default)
     print(f"{_SEED}={chosen}")
     return chosen
+
+
+def report_fired(record: Callable[[str, object], None], fired: Mapping[str, int], default_seed: int) -> None:
+    """Puts the seed of a campaign, and how often each fault has fired, into the report of the tests, and prints it.
+    `record` is the fixture `record_property`."""
+    record("seed", seed(default_seed))
+    for fault, count in sorted(fired.items()):
+        record(f"fired: {fault}", count)
+        print(f"{count:4} {fault}")
 
 
 class Decks:
