@@ -191,13 +191,15 @@ class Campaign(FollowRun):
         self.append(50)
 
     def leader_compacts(self) -> None:
-        while not self.leader.maintenance.compact("events").result.files_rewritten:
-            self.append(1)
+        self.append_until(lambda: bool(self.leader.maintenance.compact("events").result.files_rewritten))
 
     def leader_expires(self) -> None:
-        before = self.leader.work.tables.view("default.events").snapshots
-        expire_everything(self.leader)
-        assert before.keys() - self.leader.work.tables.view("default.events").snapshots.keys()
+        def has_expired() -> bool:
+            before = self.leader.work.tables.view("default.events").snapshots.keys()
+            expire_everything(self.leader)
+            return bool(before - self.leader.work.tables.view("default.events").snapshots.keys())
+
+        self.append_until(has_expired)
 
     def leader_retains(self) -> None:
         """Everything is due, and followers hold what they do not have. So they come first, and get more meanwhile."""

@@ -30,6 +30,7 @@ from tests.spark.protocol import copy_ledger, outlive_lease
 from tests.spark.relay import Afterwards, CutShort, Damaged, Fate, Instead, Late, Request, Swapped, Twice
 
 FEED_ROWS_MAX = 20
+BATCHES_MAX = 10
 ROUGH = ("a gateway's error", "answer lost", "answer cut short", "answer damaged", "request damaged", "request twice",
          "answer late", "answer to another request")  # fmt: skip
 OVER_A_ROUGH_NETWORK = "over a rough network: "
@@ -132,6 +133,14 @@ class FollowRun:
             if feed and self.has_all():
                 self.append(self.choose.randint(1, FEED_ROWS_MAX))
             time.sleep(0.05)
+
+    def append_until(self, happened: Callable[[], bool]) -> None:
+        """What happens at the leader as soon as it has some more files."""
+        for _ in range(BATCHES_MAX):
+            if happened():
+                return
+            self.append(1)
+        raise AssertionError(f"it has not happened after {BATCHES_MAX} batches")
 
     def sealed(self) -> Seq | None:
         """At the follower; None if it has not made the dataset yet, too."""
@@ -242,7 +251,10 @@ def _cpu_seconds(process: Forked) -> float:
 
 
 def _has_gone_on(process: Forked, before: float) -> bool:
-    return process.poll() is not None or _cpu_seconds(process) > before
+    try:
+        return process.poll() is not None or _cpu_seconds(process) > before
+    except psutil.NoSuchProcess:
+        return True
 
 
 def _columns(lake: Lake) -> list[Any]:
