@@ -169,8 +169,8 @@ class Campaign(FollowRun):
     # --- the leader ---
 
     def leaders_ledger_of_the_past(self) -> None:
-        """It notices that it has forgotten rows. Where their snapshots have expired since the copy, a person accepts that
-        nobody knows which bodies were received: until then, a purge is refused."""
+        """It notices that it has forgotten rows. Where their snapshots have expired since the copy, a person accepts
+        that nobody knows which bodies were received: until then, a purge is refused."""
         self.sites.kill_server()
         restore_ledger(self.leader, self.choose.choice(self.leaders_copies))
         before = self.events(self.leader, Event.LEDGER_RESYNCED)
