@@ -101,7 +101,7 @@ def told_and_applied(bench: Bench, told: AnnouncedBatch) -> None:
 def promoted(bench: Bench, term: int = 32, replaces: int = 17) -> Led:
     promotion_claims.claim(bench.ledger, term, of=promotion_claims.begin(bench.ledger, replaces))
     return promotions.lead(
-        bench.ledger, bench.witness, term, prepared=(), lost=(), fenced={}, take_over_sinks=lambda c: ()
+        bench.ledger, bench.witness, term, prepared=(), lost=(), fenced={}
     )
 
 
@@ -407,7 +407,7 @@ def test_what_a_site_itself_does_not_know_outlives_a_hold_of_its_leader(follower
             receive_holds.put(connection, follower.dataset.id, reason, **how)
 
     told(0, "a receipt is gone")
-    put("until its table can be read", replaces_told=False)
+    put("until its table can be read", replaces_leader_hold=False)
     assert "a receipt is gone" in (holds(follower) or ""), "it ends by itself, and would end the leader's with it"
     put("a contradiction")
     put("another one")
@@ -457,7 +457,7 @@ def test_a_batch_that_a_person_called_received_is_no_receivers(
     with follower.ledger.read() as connection:
         found = [announced_bodies.unknown_batches(connection, follower.dataset.id, batches_max=m) for m in (None, 1)]
     assert [[head.batch_id for head in heads] for heads in found] == [[names[1], names[3]], [names[1]]]
-    assert not announced_bodies.is_received(names[0])
+    assert not batch_names.is_received(names[0])
 
 
 def test_what_a_leader_does_not_know_it_does_not_tell(leader: Leader) -> None:

@@ -38,7 +38,7 @@ def record_run(bench: Bench, at: timedelta, outcome: MaintenanceOutcome) -> None
 
 def seen(bench: Bench, since: timedelta | None, now: timedelta) -> list[timedelta]:
     with bench.ledger.read() as connection:
-        found = clocks.around_the_longest_silence(connection, None if since is None else NOON + since, NOON + now)
+        found = clocks.times_around_longest_gap(connection, None if since is None else NOON + since, NOON + now)
     return [m - NOON for m in found]
 
 

@@ -41,7 +41,7 @@ def watermark(bench: Bench, name: str = "report") -> int | None:
 
 def test_a_consumer_begins_where_its_first_query_did_and_moves_forward_only(bench: Bench) -> None:
     found = begin(bench, at=5)
-    assert (found.watermark, found.fence, found.told_at) == (5, 1, None)
+    assert (found.watermark, found.fence, found.reported_at) == (5, 1, None)
     assert advance(bench, found, 9).watermark == 9 == watermark(bench)
     advance(bench, found, 7)
     assert watermark(bench) == 9, "a late word of an older batch changes nothing"
@@ -68,7 +68,7 @@ def test_a_removed_consumer_holds_nothing_and_its_query_is_told(bench: Bench) ->
         advance(bench, found, 4)
     with pytest.raises(NoSuchConsumer, match="has no consumer report"):
         watermark(bench)
-    assert bench.ledger.query(consumers.certain, bench.dataset.id) == {}
+    assert bench.ledger.query(consumers.watermarks_by_title, bench.dataset.id) == {}
     again = begin(bench, at=1)
     assert again.id != found.id and again.watermark == 1, "the name begins anew"
     with bench.ledger.read() as connection:

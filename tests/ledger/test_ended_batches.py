@@ -14,7 +14,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from strandline.core import failpoints
-from strandline.core.batch_names import can_share_rows, new_name, part_name, wholes_of
+from strandline.core.batch_names import can_share_rows, enclosing_batches, new_name, part_name
 from strandline.core.errors import BatchEnded, FailedError, RefusedError, StorageError, UsageError
 from strandline.core.types import Published, Reserved, SeqRange, SnapshotId, Staged
 from strandline.ledger import audit
@@ -53,7 +53,7 @@ def alone(receiving: Receiving, *names: str) -> list[Batch]:
     return receiving.take()
 
 
-def listed(receiving: Receiving) -> list[ended_batches.AsideBody]:
+def listed(receiving: Receiving) -> list[ended_batches.SetAsideBody]:
     with receiving.ledger.read() as connection:
         return ended_batches.list_set_aside(connection, receiving.dataset.name)
 
@@ -306,7 +306,7 @@ def test_only_batches_of_one_line_can_share_rows() -> None:
     whole, other = new_name(), new_name()
     part = part_name(part_name(whole, 0), 1)
     assert can_share_rows(whole, part) and can_share_rows(part, whole) and can_share_rows(whole, whole)
-    assert wholes_of(part) == [whole, f"{whole}.0"] and wholes_of(whole) == []
+    assert enclosing_batches(part) == [whole, f"{whole}.0"] and enclosing_batches(whole) == []
     for one, two in (
         (whole, other),
         (part_name(whole, 0), part_name(whole, 1)),
@@ -314,7 +314,7 @@ def test_only_batches_of_one_line_can_share_rows() -> None:
         (whole, f"{whole}.x"),
     ):
         assert not can_share_rows(one, two)
-    assert wholes_of("day.1") == []
+    assert enclosing_batches("day.1") == []
     deep = whole
     for _ in range(600):
         deep = part_name(deep, 0)

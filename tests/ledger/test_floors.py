@@ -40,7 +40,7 @@ def reach(delivery: Delivery) -> int | None:
 def rise(delivery: Delivery, to: int) -> Seq:
     with delivery.ledger.write() as connection:
         floors.lock(connection, delivery.dataset.id)
-        return floors.rise(connection, delivery.dataset.id, Seq(to))
+        return floors.raise_to(connection, delivery.dataset.id, Seq(to))
 
 
 # --- the floor -------------------------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ def test_raising_a_floor_takes_a_number_so_that_a_restore_is_noticed(bench: Benc
     def take() -> None:
         with bench.ledger.write() as connection:
             floors.take_number(connection, bench.witness)
-            floors.rise(connection, bench.dataset.id, Seq(1))
+            floors.raise_to(connection, bench.dataset.id, Seq(1))
 
     before = bench.witness.read().highest
     take()
@@ -86,7 +86,7 @@ def test_nobody_adds_a_sink_while_a_floor_is_raised(shared: Bench, delivery: Del
         held.set()
         other.join(0.3)
         assert other.is_alive()
-        floors.rise(connection, delivery.dataset.id, Seq(7))
+        floors.raise_to(connection, delivery.dataset.id, Seq(7))
     other.join(60)
     assert waited == [7]
 

@@ -125,7 +125,7 @@ def test_what_a_follower_does_not_follow_is_ignored(bench: Bench) -> None:
 def test_a_number_that_nobody_has_taken_is_refused(bench: Bench) -> None:
     bench.reserve("a", 10)
     made = add(bench)
-    with pytest.raises(RefusedError, match="no number above 10"):
+    with pytest.raises(RefusedError, match="none above 10"):
         tell(bench, made, 11)
     assert seal_of(bench) is None
 
@@ -155,7 +155,7 @@ def test_a_site_that_is_made_again_has_told_nothing_and_is_no_member(bench: Benc
     again = tell(bench, made, 10, instance="made again", s0=10)
     assert (again.name, again.token, again.site_number) == (made.name, made.token, made.site_number)
     assert not again.member and seal_of(bench) == 10
-    assert bench.ledger.query(followers.waits) == {bench.dataset.id: 10}
+    assert bench.ledger.query(followers.sealed_by_all) == {bench.dataset.id: 10}
     assert bench.ledger.query(followers.highest_applied, bench.dataset.id) == 10
     assert [f.id for f in bench.ledger.query(followers.list_followers)] == [again.id] != [made.id]
 
@@ -182,15 +182,15 @@ def test_a_removed_follower_holds_nothing(bench: Bench) -> None:
 def test_sinks_that_wait_for_all_followers_wait_for_the_slowest(bench: Bench) -> None:
     bench.reserve("a", 50)
     other = bench.add_dataset("default.other")
-    assert bench.ledger.query(followers.waits) == {}
+    assert bench.ledger.query(followers.sealed_by_all) == {}
     tell(bench, add(bench, "east", datasets=(bench.dataset.uuid,)), 40)
-    assert bench.ledger.query(followers.waits) == {bench.dataset.id: 40}
+    assert bench.ledger.query(followers.sealed_by_all) == {bench.dataset.id: 40}
     west = add(bench, "west")
-    assert bench.ledger.query(followers.waits) == {bench.dataset.id: None, other.id: None}
+    assert bench.ledger.query(followers.sealed_by_all) == {bench.dataset.id: None, other.id: None}
     tell(bench, west, 30)
-    assert bench.ledger.query(followers.waits) == {bench.dataset.id: 30, other.id: None}
+    assert bench.ledger.query(followers.sealed_by_all) == {bench.dataset.id: 30, other.id: None}
     bench.ledger.change(followers.remove, west)
-    assert bench.ledger.query(followers.waits) == {bench.dataset.id: 40}
+    assert bench.ledger.query(followers.sealed_by_all) == {bench.dataset.id: 40}
 
 
 def test_a_plan_goes_no_further_than_a_follower_that_came_since_the_planner_looked(bench: Bench) -> None:
@@ -264,7 +264,7 @@ def test_a_follower_of_some_datasets_holds_what_is_made_again_under_their_names(
     with bench.ledger.write() as connection:
         assert datasets.mark_dropped(connection, bench.dataset.id)
         again = datasets.add(connection, name=bench.dataset.name, table_uuid="another-table")
-        assert followers.waits(connection) == {again.id: None}
+        assert followers.sealed_by_all(connection) == {again.id: None}
         assert [f.name for f in followers.of_name(connection, again.name)] == ["east"]
         assert followers.of_name(connection, "default.other") == []
         told = Acknowledgement(1, {again.uuid: Seq(0)}, {again.first_shard: Seq(0)}, "a")

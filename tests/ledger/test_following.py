@@ -374,15 +374,16 @@ def test_what_the_leader_has_sealed_is_known_also_while_it_offers_nothing_of_it(
         return next(f for f in follower.ledger.query(following.list_followed) if f.dataset.id == id)
 
     [before, _] = follower.ledger.query(following.list_followed)
-    assert not before.is_told and leader_seals.is_news(before, None, is_told=True)
+    assert not before.is_offered and leader_seals.is_news(before, None, is_offered=True)
     empty = told({id: None})
-    assert (empty.is_told, empty.leader_seal) == (True, None)
-    assert not leader_seals.is_news(empty, None, is_told=True) and leader_seals.is_news(empty, Seq(5), is_told=True)
+    assert (empty.is_offered, empty.leader_seal) == (True, None)
+    assert not leader_seals.is_news(empty, None, is_offered=True)
+    assert leader_seals.is_news(empty, Seq(5), is_offered=True)
     assert told({id: Seq(5)}).leader_seal == 5
     lower = told({id: Seq(3)})
-    assert lower.leader_seal == 5 and not leader_seals.is_news(lower, Seq(3), is_told=True)
+    assert lower.leader_seal == 5 and not leader_seals.is_news(lower, Seq(3), is_offered=True)
     gone = told({}, id)
-    assert not gone.is_told and leader_seals.is_news(lower, None, is_told=False)
+    assert not gone.is_offered and leader_seals.is_news(lower, None, is_offered=False)
 
 
 @pytest.mark.parametrize("point", ["follow.before_settle", "follow.after_settle"])

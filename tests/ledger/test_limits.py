@@ -151,7 +151,7 @@ def test_a_ledger_held_by_a_stopped_process_says_which_and_what_to_do(tmp_path: 
                 other.send_signal(signal.SIGSTOP)
                 while Path(f"/proc/{other.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
                     time.sleep(0.001)
-            with pytest.raises(LedgerBusy, match=rf"held by process {other.pid} \(python[^)]*\)") as busy:
+            with pytest.raises(LedgerBusy, match=rf"locked by process {other.pid} \(python[^)]*\)") as busy:
                 with ledger.write() as connection:
                     sequence.lock(connection)
             assert ("which is stopped" in busy.value.message) is stopped
@@ -165,7 +165,7 @@ def test_a_ledger_held_by_a_stopped_process_says_which_and_what_to_do(tmp_path: 
 def test_a_witness_held_by_another_process_is_waited_for_a_while_and_not_for_ever(tmp_path: Path) -> None:
     LocalWitness(tmp_path / "witness").create(WitnessRecord(LAKE, 0))
     with holding(HOLD_WITNESS, tmp_path / "witness") as other:
-        with pytest.raises(LedgerBusy, match=f"held by process {other.pid}"):
+        with pytest.raises(LedgerBusy, match=f"locked by process {other.pid}"):
             LocalWitness(tmp_path / "witness", lock_seconds_max=0.1).read()
 
 

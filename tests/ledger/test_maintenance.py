@@ -170,7 +170,7 @@ def test_a_turn_of_the_schedule_is_taken_once_however_many_daemons_see_it(shared
 def test_a_dry_run_is_stored_and_stands_in_nobodys_way(shared: Bench, dataset: Dataset) -> None:
     run = begin(shared, dataset)
     with shared.ledger.write() as connection:
-        dry = runs.record_rehearsal(
+        dry = runs.record_dry_run(
             connection,
             NewRun(dataset.id, MaintenanceKind.COMPACT, "here:1"),
             started_at=utc_now() - timedelta(seconds=2),

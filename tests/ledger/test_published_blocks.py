@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from strandline.core.types import BlockKind, Seq, SeqRange, merge_ranges
 from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import published_blocks
-from strandline.ledger.ingest.published_blocks import cut, owned_ranges
+from strandline.ledger.ingest.published_blocks import end_of_rows, owned_ranges
 from strandline.ledger.schema.core import block
 from tests.ledger.conftest import Bench
 
@@ -65,7 +65,7 @@ def test_the_ranges_between_two_bounds_are_those_of_the_blocks_that_touch_them(
         with bench.ledger.read() as connection:
             assert owned_ranges(connection, bench.dataset.id, after=Seq(after), until=Seq(until)) == wanted
             rows_max = dice.randrange(1, 80)
-            end = cut(connection, bench.dataset.id, after=Seq(after), sealed=last, rows_max=rows_max)
+            end = end_of_rows(connection, bench.dataset.id, after=Seq(after), sealed=last, rows_max=rows_max)
         step = {n for r in all_of_them for n in range(r.lo, r.hi + 1) if after < n <= end}
         assert len(step) <= rows_max and end <= last
         assert end > after or after >= last, "every step gets on"
@@ -79,7 +79,7 @@ def test_a_step_is_cut_and_its_ranges_are_found_whatever_is_published_behind_it(
     step = Seq(middle + 200)
     with sqlite_bench.ledger.read() as connection:
         with counted(connection) as work:
-            assert cut(connection, dataset, after=middle, sealed=end, rows_max=200) == step
+            assert end_of_rows(connection, dataset, after=middle, sealed=end, rows_max=200) == step
             assert owned_ranges(connection, dataset, after=middle, until=step) == [SeqRange(Seq(middle + 1), step)]
         few = work()
         with counted(connection) as work:

@@ -241,11 +241,11 @@ def test_all_datasets_at_once_are_the_same_as_one_at_a_time(shared: Bench, data:
             if data.draw(st.booleans()):
                 table_states.raise_settled(connection, dataset.id, blocks.Anchor(SnapshotId(7), 3))
             if data.draw(st.booleans()):
-                floors.rise(connection, dataset.id, Seq(5))
+                floors.raise_to(connection, dataset.id, Seq(5))
             for kind in data.draw(st.lists(st.sampled_from(MaintenanceKind))):
                 dry = {"started_at": utc_now(), "outcome": MaintenanceOutcome.DONE, "reason": None, "result": {}}
                 if data.draw(st.booleans()):
-                    runs.record_rehearsal(connection, NewRun(dataset.id, kind, "here:1"), **dry)
+                    runs.record_dry_run(connection, NewRun(dataset.id, kind, "here:1"), **dry)
                 else:
                     run = runs.begin(connection, NewRun(dataset.id, kind, "here:1"), lease_seconds=60)
                     assert run is not None
@@ -328,7 +328,7 @@ def test_counts_that_history_tells_are_those_of_one_table_at_a_time(
     shared: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocks of ours on top of a count; a foreign commit; an open block, whose count is not stored; an empty table."""
-    monkeypatch.setattr(foreign_rows, "_count_anew", lambda *_: None)
+    monkeypatch.setattr(foreign_rows, "_count_again", lambda *_: None)
     stored = TableCounts(SnapshotId(1), 0, 3, utc_now(), 0)
     tables, reserved = [], {}
     for name in ("ours", "foreign", "open", "empty", "never"):

@@ -154,17 +154,18 @@ def test_a_run_without_the_lease_is_told_as_died_before_the_next_one_begins(benc
 def test_only_a_run_that_was_taken_for_dead_may_say_that_it_lost_its_lease(bench: Bench) -> None:
     dead, own = new_run(bench), SweepOutcome(done=Done(orphans=7))
     with bench.ledger.write() as connection:
-        assert not reconcile_runs.outlived(connection, dead, own), "it is under way"
+        assert not reconcile_runs.record_late_end(connection, dead, own), "it is under way"
         assert reconcile_runs.close_dead(connection, dead, SweepOutcome())
         assert reconcile_runs.get(connection, dead).aborted is AbortReason.DIED
-        assert reconcile_runs.outlived(connection, dead, own) and not reconcile_runs.outlived(connection, dead, own)
+        assert reconcile_runs.record_late_end(connection, dead, own)
+        assert not reconcile_runs.record_late_end(connection, dead, own), "once"
         found = reconcile_runs.get(connection, dead)
         assert (found.aborted, found.outcome) == (AbortReason.LEASE_LOST, own)
         told = [e.detail["reason"] for e in audit.latest(connection) if e.event == "reconcile.run_aborted"]
         assert told == ["lease_lost", "died"]
     completed = ended_run(bench)
     with bench.ledger.write() as connection:
-        assert not reconcile_runs.outlived(connection, completed, own)
+        assert not reconcile_runs.record_late_end(connection, completed, own)
 
 
 def test_what_a_run_did_that_ended_early_may_be_corrected_but_not_why_it_ended(bench: Bench) -> None:
@@ -335,7 +336,7 @@ def test_what_a_sink_certainly_holds_is_the_lowest_of_its_lanes(bench: Bench) ->
     lane(stuck, "a", None)
     lane(stuck, "b", 30)
     with bench.ledger.read() as connection:
-        assert lanes.certain(connection, bench.dataset.id) == {
+        assert lanes.watermarks_by_title(connection, bench.dataset.id) == {
             "from-now": 40, "new": None, "ahead": 20, "stuck": None,
         }  # fmt: skip
 

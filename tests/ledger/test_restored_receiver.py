@@ -27,7 +27,7 @@ def receipt(receiving: Receiving) -> Receipt:
     batch = receiving.form()
     assert batch is not None
     with receiving.ledger.read() as connection:
-        made = batch_receipts.receipt_of(connection, batch)
+        made = batch_receipts.read_receipt(connection, batch.id, batch.batch_id)
     assert parse_receipt(made.to_bytes()) == made
     renamed = tuple(replace(b, spool=f"again-{b.spool}") for b in made.bodies)  # one ledger knows a file once
     return Receipt(f"{made.batch_id}-forgotten", renamed)
@@ -35,7 +35,7 @@ def receipt(receiving: Receiving) -> Receipt:
 
 def take_back(receiving: Receiving, made: Receipt, lo: int = 500) -> str | None:
     with receiving.ledger.write() as connection:
-        return batch_receipts.take_back(connection, receiving.dataset.id, made, span(lo, lo + made.rows - 1))
+        return batch_receipts.restore_batch(connection, receiving.dataset.id, made, span(lo, lo + made.rows - 1))
 
 
 def test_bodies_of_a_forgotten_batch_are_repeats_again_and_wait_for_nothing(
@@ -86,7 +86,7 @@ def test_a_key_that_was_used_again_for_other_rows_contradicts_the_receipt(
 
 def _with_numbers(receiving: Receiving, made: Receipt, count: int) -> str | None:
     with receiving.ledger.write() as connection:
-        return batch_receipts.take_back(connection, receiving.dataset.id, made, span(1, count))
+        return batch_receipts.restore_batch(connection, receiving.dataset.id, made, span(1, count))
 
 
 def test_a_body_that_is_in_another_batch_by_now_is_told(receiving: Receiving, restored: Receiving) -> None:

@@ -116,9 +116,9 @@ def _raise_floor(bench: Bench, dataset: Dataset) -> None:
     if (sealed := bench.sealed(dataset)) is None:
         return
     with bench.ledger.write() as connection:
-        floors.lock_to_rise(connection, dataset.id)
+        floors.lock_to_raise(connection, dataset.id)
         floors.take_number(connection, bench.witness)
-        floors.rise(connection, dataset.id, sealed)
+        floors.raise_to(connection, dataset.id, sealed)
 
 
 def _act(bench: Bench, held: dict[int, Reserved], states: dict[int, tuple[int, int, str]], lo: int, act: str) -> None:

@@ -64,9 +64,8 @@ LANDED = {
     "0007_replication.sql": "aaa61c7eb615562d39ba21656f5b214edd6b90831466992073e5655b51fde2b4",
     "0008_takeover.sql": "a1c55c10e57e90c80dd48f4f4bb3cd43452cf0c2473e0d32c54e94406ec22160",
     "0009_cuts.sql": "ae931ed9cf4c7d08a0a1adbae299fd154af6ab3149125515199ccc00cb24a378",
-    "0010_told_bodies.sql": "74581b832e4d57228b089a8e6d6eac286ad4ad4565cf43ce4f0aae4d70856846",
-    "0011_consumers.sql": "16feea112658642136c644185489fb2eea2a8782fd9a49eca9702a9d7e747ebf",
-    "0012_last_published_blocks.sql": "9ceb5bc73ecf492584acdd1249c0d2de8db075a667040927f5cb0163e7575fbe",
+    "0010_announced_bodies_and_consumers.sql": "193cfcb6c6ac94cef75352ce23b24bb5c1ce1d9942be9d6b3fd59514c2567cbf",
+    "0011_moved_ledgers.sql": "269a586799e74328b0d1cf404d860c89e6f94f10c256db2352a9cafdbc8dc334",
 }
 
 

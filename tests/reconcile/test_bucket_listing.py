@@ -206,7 +206,7 @@ def test_what_a_store_refuses_is_told_without_the_request() -> None:
     with serving(Refusing([])) as bucket:
         listing = list_prefixes(bucket, ["s3://b/wh"], timeout_seconds=30)
     ((failure),) = listing.failures
-    assert failure.why == "the store's answer is no listing" and failure.prefix == "s3://b/wh"
+    assert failure.why == "the store's answer is not a listing" and failure.prefix == "s3://b/wh"
     away = ListedBucket("b", S3Settings("http://127.0.0.1:9", "us-east-1", "k", "s"))
     ((failure),) = list_prefixes(away, ["s3://b/wh"], timeout_seconds=30).failures
     assert "ConnectError" in failure.why and "Signature" not in failure.why

@@ -318,7 +318,7 @@ def test_whoever_nobody_knows_is_not_told_who_holds_the_witness(
 
     def held() -> None:
         looks.append(1)
-        raise LedgerBusy("the witness is held by secret-host:77")
+        raise LedgerBusy("the witness is locked by secret-host:77")
 
     monkeypatch.setattr(served.lake.witness, "read", held)
     monkeypatch.setattr(health, "KEPT_SECONDS", 60)

@@ -30,7 +30,8 @@ def test_a_consumer_is_looked_at_and_removed(served: Served, admin: httpx.Client
     first = admin.get(at, params={"limit": 1}).json()
     assert [c["name"] for c in first["consumers"]] == ["audit"] and first["next"] == "audit"
     [report] = admin.get(at, params={"after": "audit"}).json()["consumers"]
-    assert (report["watermark"], report["lag_rows"], report["told_at"]) == (4, 6, None) and report["lag_seconds"] >= 0
+    assert (report["watermark"], report["lag_rows"], report["reported_at"]) == (4, 6, None)
+    assert report["lag_seconds"] >= 0
     assert admin.get(f"{at}/audit").json()["watermark"] is None, "and not 0"
     whole = admin.get(f"{API}/status").json()["consumers"]
     assert [(c["name"], c["lag_rows"]) for c in whole] == [("audit", 10), ("report", 6)]

@@ -40,7 +40,7 @@ def test_a_follower_is_added_looked_at_and_removed(served: Served, admin: httpx.
     new = admin.post(f"{AT}/followers", json={"name": "east"})
     assert new.status_code == 201 and new.json()["secret"].startswith("sl_") and new.json()["datasets"] is None
     [unknown] = admin.get(f"{AT}/followers/east").json()["shards"]
-    assert [unknown[n] for n in ("high_water", "lag_segments", "lag_rows", "lag_seconds", "told_at")] == [None] * 5
+    assert [unknown[n] for n in ("high_water", "lag_segments", "lag_rows", "lag_seconds", "reported_at")] == [None] * 5
     tell(served, new.json()["secret"], dataset, 10)
     [shard] = admin.get(f"{AT}/followers/east/shards").json()["shards"]
     assert (shard["high_water"], shard["lag_segments"], shard["lag_rows"]) == (10, 1, 5) and shard["lag_seconds"] >= 0
@@ -195,7 +195,7 @@ def test_who_leads_is_in_the_api_on_the_page_and_in_the_metrics(
     lease = served.lake.replication.lease
     assert lease is not None
     served.lake.followers.add("east")
-    lease.tend_members()
+    lease.update_members()
     with served.as_role(Role.READ) as reader:
         found = reader.get(f"{AT}/status").json()["leadership"]
         assert (found["superseded_term"], found["arbiter"]["trouble"]) == (None, None)

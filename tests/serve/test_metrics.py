@@ -122,7 +122,7 @@ def test_work_is_counted_by_outcome_with_its_rows_and_time() -> None:
         report_activity(Activity(ActivityKind.TICK, "partner", "waiting", 3))
         report_activity(Activity(ActivityKind.BATCH, "default.events", "published", 2, rows=5))
         report_activity(Activity(ActivityKind.RUN, "compact", "failed", 40))
-        Stopwatch(ActivityKind.RUN, "reconcile").tell("done")
+        Stopwatch(ActivityKind.RUN, "reconcile").report("done")
         body = counted.text().decode()
     report_activity(Activity(ActivityKind.TICK, "partner", "delivered", 0.2, rows=7))
     assert counted.text().decode().count('strandline_delivered_rows_total{sink="partner"} 7.0') == 1, "it is closed"

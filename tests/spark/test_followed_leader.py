@@ -78,7 +78,7 @@ def test_a_leader_whose_ledger_is_made_anew_keeps_everything_for_its_followers(p
     with open_lake(leader.config.home) as again:
         [found] = again.followers.list()
         assert (found.name, found.token) == ("east", None)
-        assert again.ledger.query(followers.certain, again.dataset("events")) == {"follower east": None}
+        assert again.ledger.query(followers.watermarks_by_title, again.dataset("events")) == {"follower east": None}
         assert not {300, 301, 302} & set(ids(again)), "nothing is rolled forward, and nothing of it was acknowledged"
         restarted(follower)
         follow(follower)

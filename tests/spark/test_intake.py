@@ -258,7 +258,7 @@ def test_a_receiver_whose_receipts_are_gone_holds_until_a_person_accepts(sender:
     restore_ledger(lake, copy)
     assert sender.ingest() == []
     [told] = [d.problem for d in lake.status().datasets if d.name == sender.dataset.name]
-    assert told is not None and "the receiver holds" in told and "receipt" in told
+    assert told is not None and "the receiver is on hold" in told and "receipt" in told
     lake.receiver.accept(sender.dataset.name, "the client never repeats")
     sender.bring([2])
     assert [r.did for r in sender.ingest()] == ["ingested"] and values(sender) == [1, 2]

@@ -261,7 +261,7 @@ def test_a_run_that_died_is_started_again_and_whom_it_had_found_is_named(
     with monkeypatch.context() as broken:
         broken.setattr("strandline.maintain.purge.run.expire", lambda *_: sql(lake, "SELECT CAST('alice' AS int)"))
         [said] = purge(lake).left
-    assert said.startswith("old snapshots: ") and "words are not kept" in said and "alice" not in said
+    assert said.startswith("old snapshots: ") and "message is not stored" in said and "alice" not in said
     done = purge(lake)
     assert (done.deleted_rows, done.left, done.named_before) == (0, (), ())
     assert data_files_hold(lake, b"alice") == [] and len(items(lake)) == 1
@@ -404,7 +404,7 @@ def test_what_is_no_condition_or_would_stop_it_halfway_deletes_nothing_and_says_
     bad = ["", "nobody = 1", "n + 1", "n = 1; DROP TABLE lake.default.events", "n = 1) OR (1 = 1", "count(*) > 0"]
     unstable = ["rand() < 0.5", "timestamp_seconds(n) < now()", "n IN (SELECT id FROM range(3))", "_file LIKE '%a%'"]
     nowhere = "n IN (SELECT id FROM lake.default.nowhere)"
-    with pytest.raises(UsageError, match="asks other tables"):
+    with pytest.raises(UsageError, match="reads other tables"):
         purge(lake, nowhere)  # whether they exist is not for everybody who may purge rows of this one
     for where in (*bad, *unstable, "CAST(who AS int) = 1"):
         with pytest.raises(UsageError) as refused:

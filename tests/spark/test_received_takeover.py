@@ -148,7 +148,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory, make_home: MakeHome) -> Itera
             yield Sender(to.lake, "events"), follower
 
 
-@pytest.mark.parametrize("point", ["told_bodies.after_receipt", "told_bodies.after_record"])
+@pytest.mark.parametrize("point", ["announced_bodies.after_receipt", "announced_bodies.after_record"])
 def test_a_follower_that_dies_while_it_records_bodies_has_each_once(pair: tuple[Sender, Lake], point: str) -> None:
     sender, follower = pair
     sender.bring([1, 2])

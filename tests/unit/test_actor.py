@@ -14,7 +14,7 @@ from strandline.core.actor import (
     Actor,
     Trigger,
     acting_as,
-    carried,
+    bind_context,
     current_actor,
     set_process_actor,
     system_user,
@@ -66,7 +66,7 @@ def test_a_thread_acts_for_the_process_unless_the_actor_is_carried_to_it() -> No
     set_process_actor(BOB)
     with ThreadPoolExecutor(1) as pool, acting_as(ANN):
         assert pool.submit(current_actor).result() == BOB
-        assert pool.submit(carried(current_actor)).result() == ANN
+        assert pool.submit(bind_context(current_actor)).result() == ANN
         assert pool.submit(current_actor).result() == BOB, "the thread does not keep it"
 
 

@@ -50,7 +50,7 @@ def previewed(error: RefusedError | None) -> Mapping[str, Any]:
     ("kind", "result", "said"),
     [
         ("verify", {"ok": True, "sinks": [VERIFIED]}, None),
-        ("verify", {"ok": False, "sinks": [LACKS]}, "partner is not as it should be: 1 finding"),
+        ("verify", {"ok": False, "sinks": [LACKS]}, "partner failed the check: 1 finding"),
         ("tick", ticked(did="delivered", rows=3), None),
         ("tick", ticked(did="idle"), None),
         ("tick", ticked(did="waiting"), None),
@@ -69,7 +69,7 @@ def previewed(error: RefusedError | None) -> Mapping[str, Any]:
         ("replay", replayed(Replay.REPLAYED, Replay.REPLAYED), None),
         ("replay", replayed(Replay.REPLAYED, Replay.REFUSED), "1 of 2 rows not delivered: 422: no"),
         ("restore", fields_of(Restored(RunId(1), restored=2)), None),
-        ("restore", fields_of(Restored(RunId(1), lost=["a"])), "1 file not brought back: not found"),
+        ("restore", fields_of(Restored(RunId(1), lost=["a"])), "1 file not restored: not found"),
         ("purge_files", fields_of(PurgedFiles(purged=2)), None),
         ("purge_files", fields_of(PurgedFiles(failed=["a: no"])), "1 file not purged: a: no"),
         ("reset", {"name": "partner"}, None),

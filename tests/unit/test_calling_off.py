@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from strandline.core.actor import carried
+from strandline.core.actor import bind_context
 from strandline.core.calling_off import (
     Stopping,
     called_off_by,
@@ -19,8 +19,8 @@ from strandline.core.calling_off import (
     check_not_called_off,
     enter_once,
     events_of_this_thread,
+    holding,
     is_called_off,
-    taking,
 )
 from strandline.core.errors import CalledOff, LeaseLost, RefusedError, StorageError, UsageError
 from strandline.core.failpoints import FailpointError
@@ -77,7 +77,7 @@ def test_who_asked_is_known_and_stays_known_when_the_process_stops_after_that() 
 
 def test_work_in_another_thread_is_called_off_if_it_is_carried_there() -> None:
     with ThreadPoolExecutor(1) as pool, called_off_by(stopped()):
-        assert pool.submit(carried(is_called_off)).result()
+        assert pool.submit(bind_context(is_called_off)).result()
         assert not pool.submit(is_called_off).result()
         with pytest.raises(CalledOff):
             pool.submit(check_for_other_threads()).result()
@@ -139,11 +139,11 @@ def test_whoever_waits_for_a_lock_is_called_off_there() -> None:
     def wait() -> str:
         with called_off_by(event):
             waits.set()
-            with taking(lock):
+            with holding(lock):
                 return "taken"
 
     with ThreadPoolExecutor(1) as pool:
-        with taking(lock):
+        with holding(lock):
             waiting = pool.submit(wait)
             assert waits.wait(60)
             event.set()

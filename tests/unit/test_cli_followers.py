@@ -38,7 +38,7 @@ def test_a_follower_is_added_with_a_token_of_its_own_listed_shown_and_removed(
     assert [f["name"] for f in found["followers"]] == ["east"]
     [shard] = found["shards"]
     assert (shard["dataset"], shard["shard"]) == ("default.events", 0)
-    unknown = ("high_water", "lag_segments", "lag_rows", "lag_seconds", "told_at")
+    unknown = ("high_water", "lag_segments", "lag_rows", "lag_seconds", "reported_at")
     assert [shard[name] for name in unknown] == [None] * len(unknown)
     assert run(["follower", "show", "east"]) == 0
     assert "follows every dataset" in capsys.readouterr().out
@@ -100,4 +100,4 @@ def test_the_replication_status_of_a_leader_names_its_followers(lake: Path, caps
 
 
 def test_a_site_that_leads_has_nobody_to_follow(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "this site follows nobody" in plain_error(capsys, "follow", "--once", code=3)
+    assert "this site follows no other site" in plain_error(capsys, "follow", "--once", code=3)

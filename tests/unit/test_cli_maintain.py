@@ -201,7 +201,7 @@ def test_metrics_tell_what_is_held_since_when_and_by_which_sink(home: Path, caps
             record, target = sinks.get(connection, "partner"), lake.dataset("events")
             retention_holds.keep(connection, target.id, record.id, rows=300, up_to=Seq(900), now=since)
             losses.add(connection, record, Reason.DROPPED, [NewLoss("", None, Seq(20), 20)])
-            floors.rise(connection, target.id, Seq(20))
+            floors.raise_to(connection, target.id, Seq(20))
     of = '{dataset="default.events",sink="partner"}'
     assert f"strandline_sink_held_rows{of} 0.0\n" in quiet and "held_since" not in quiet and "floor" not in quiet
     lines = said(capsys, "metrics").splitlines()

@@ -110,11 +110,11 @@ def test_a_receiver_that_holds_is_shown_and_goes_on_when_a_person_says_so(
     with open_lake(home) as lake, lake.ledger.write() as connection:
         receive_holds.put(connection, datasets.get(connection, "default.events").id, "nobody knows")
     [told] = document(capsys, "status")["datasets"]
-    assert told["problem"] == "the receiver holds: nobody knows"
+    assert told["problem"] == "the receiver is on hold: nobody knows"
     named = ("dataset", "accept-received", "events", "--reason", "the senders are empty", "--yes")
     assert document(capsys, *named) == {"accepted": "default.events", "files_set_aside": []}
     assert document(capsys, "status")["datasets"][0]["problem"] is None
-    assert "does not hold" in plain_error(capsys, *named, code=3)
+    assert "is not on hold" in plain_error(capsys, *named, code=3)
 
 
 def test_a_token_gets_the_role_and_the_end_that_are_named(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from strandline.core.clock import SKIPS_MAX, Moment, current_moment, judge
+from strandline.core.clock import SKIPS_MAX, Moment, current_moment, find_jump
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -19,8 +19,8 @@ def moment(wall: timedelta, up: timedelta | None = None, boot: str | None = "a")
 
 
 def jumped(now: Moment, stored: Moment | None, *seen: timedelta, skipped: Sequence[timedelta] = ()) -> timedelta | None:
-    found = judge(now, stored, [NOON + s for s in seen], jump=HOUR, skipped=[NOON + s for s in skipped])
-    return None if found is None or found.believed else found.by
+    found = find_jump(now, stored, [NOON + s for s in seen], jump=HOUR, skipped=[NOON + s for s in skipped])
+    return None if found is None or found.is_confirmed else found.by
 
 
 @pytest.mark.parametrize("passed", [timedelta(), HOUR, 3 * DAY, 400 * DAY])
@@ -83,8 +83,8 @@ def test_a_row_that_was_stamped_a_year_ahead_costs_one_run() -> None:
     before, later = moment(timedelta(), HOUR), moment(HOUR, HOUR, "b")
     assert jumped(later, before, 365 * DAY) == HOUR - 365 * DAY
     assert jumped(later, before, 365 * DAY, skipped=[timedelta()]) is None
-    found = judge(later, before, [NOON + 365 * DAY], jump=HOUR, skipped=[NOON])
-    assert found is not None and found.believed and "behind of what was recorded" in found.words
+    found = find_jump(later, before, [NOON + 365 * DAY], jump=HOUR, skipped=[NOON])
+    assert found is not None and found.is_confirmed and "behind of what was recorded" in found.message
 
 
 @pytest.mark.parametrize("seed", range(300))
@@ -104,8 +104,8 @@ def test_however_a_clock_behaved_once_it_is_right_retention_goes_on_after_two_ru
         now = Moment(NOON + true + wrong, str(boot), up)
         if rng.random() < 0.5:
             seen.append(now.wall - passed * rng.random())
-        found = judge(now, stored, seen, jump=HOUR, skipped=skipped)
-        skips = found is not None and not found.believed
+        found = find_jump(now, stored, seen, jump=HOUR, skipped=skipped)
+        skips = found is not None and not found.is_confirmed
         skipped = [*skipped, now.wall][-SKIPS_MAX:] if skips else []
         stored = now
         in_a_row = in_a_row + 1 if skips and n >= 8 else 0

@@ -91,7 +91,7 @@ def test_a_forgotten_follower_holds_everything_until_a_person_adds_it_again(lake
     [found] = lake.followers.list()
     assert found.token is None and found.datasets is None
     events = lake.dataset("events")
-    assert lake.ledger.query(followers.certain, events) == {"follower east": None}
+    assert lake.ledger.query(followers.watermarks_by_title, events) == {"follower east": None}
     again, secret = lake.followers.add("east")
     assert (again.id, again.token is None, bool(secret)) == (found.id, False, True)
     with pytest.raises(RefusedError, match="already"):

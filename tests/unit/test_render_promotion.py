@@ -28,7 +28,7 @@ def test_it_names_what_is_known_and_never_says_nothing_for_what_is_not() -> None
     said = "\n".join(lacks(standing(None)))
     assert "every row up to 900; the leader had sealed up to 1000" in said
     assert "sink archive has rows up to 950" in said
-    assert "no row yet; the leader has not said how far it was" in said
+    assert "no row yet; the leader has not reported its seal" in said
     assert "The leader has never answered. What it accepted after that" in said
     assert "answered last 2" in "\n".join(lacks(standing(datetime.now(UTC) - timedelta(hours=2, minutes=1))))
 
@@ -37,6 +37,6 @@ def test_the_document_has_null_for_what_is_not_known() -> None:
     found = documents.forecast(Forecast(Begin(1), standing(None)))
     assert found["lacks"][1] == {"dataset": "default.other", "sealed": None, "leader_sealed": None, "sinks": {}}
     assert found["leader_answered_at"] is None and found["possible"]
-    done = documents.promoted(Promoted(17, already=False, led=Led(17, (), (), lacks=LACKS)))
+    done = documents.promoted(Promoted(17, Led(17, (), (), lacks=LACKS)))
     assert done["by_force"] and done["lacks"][0]["sinks"] == {"archive": 950}
-    assert not documents.promoted(Promoted(17, already=False, led=Led(17, (), ())))["by_force"]
+    assert not documents.promoted(Promoted(17, Led(17, (), ())))["by_force"]

@@ -50,7 +50,7 @@ def test_what_is_well_is_no_problem() -> None:
 
 
 def test_a_silent_follower_is_named_once_with_what_it_holds_and_what_to_do() -> None:
-    silent = replace(EAST, told_at=NOW - 2 * HOUR)
+    silent = replace(EAST, reported_at=NOW - 2 * HOUR)
     [found] = of_followers(silent, replace(silent, shard=1))
     assert (found.severity, found.subject, found.name) == (Severity.WARNING, Subject.FOLLOWER, "east")
     assert "has not reported its progress for 2 h" in found.reason and "retention keeps" in found.reason
@@ -60,7 +60,7 @@ def test_a_silent_follower_is_named_once_with_what_it_holds_and_what_to_do() -> 
 
 
 def test_a_follower_that_never_began_is_named_after_a_while() -> None:
-    unknown = replace(EAST, high_water=None, sealed=None, lag_segments=None, told_at=None)
+    unknown = replace(EAST, high_water=None, sealed=None, lag_segments=None, reported_at=None)
     assert of_followers(replace(unknown, added_at=NOW - timedelta(minutes=2))) == []
     [found] = of_followers(unknown)
     assert "has never reported its progress" in found.reason and "follow init" in str(found.next_step)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class LakeAccess(Protocol):
-    """What is needed of a lake. `lake.Lake` implements it."""
+    """What `apply` needs of a lake. `lake.Lake` implements it."""
 
     config: LakeConfig
     ledger: Ledger

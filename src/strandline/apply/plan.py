@@ -6,7 +6,7 @@ the steps that are left.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from strandline.apply.columns import Impossible, compare_columns
@@ -58,12 +58,12 @@ def plan(declared: Declaration, found: LakeFound, wish: Wish) -> Plan:
     refused = [d for d in drafts if isinstance(d, StepRefusal)]
     refused += [_not_allowed(s, s.needs) for s in steps if s.needs is not None and s.needs not in wish.allowed]
     changed = {(s.what, s.name) for s in steps} | {(r.what, r.name) for r in refused}
-    every = [("dataset", short_name(n)) for n in declared.datasets] + [("sink", n) for n in declared.sinks]
-    every += [("retain", short_name(n)) for n in declared.rules] + [("schedule", n) for n in declared.schedules]
+    parts = [("dataset", short_name(n)) for n in declared.datasets] + [("sink", n) for n in declared.sinks]
+    parts += [("retain", short_name(n)) for n in declared.rules] + [("schedule", n) for n in declared.schedules]
     return Plan(
         tuple(sorted(steps, key=_rank)),
         tuple(refused),
-        sum(e not in changed for e in every),
+        sum(part not in changed for part in parts),
         () if wish.prune else tuple(d for d in drafts if isinstance(d, str)),
     )
 
@@ -77,7 +77,7 @@ def _rank(step: Step) -> tuple[int, bool, str]:
 
 
 def _keeps_from_acting(operation: Operation) -> bool:
-    """Such a step comes before a schedule: after a crash between the two, no run acts that nobody allowed to act."""
+    """Such a step comes before a schedule: after a crash between the two, no run acts without permission."""
     return isinstance(operation, ChangeSchedule) and operation.kind == RECONCILE_ACT and operation.after != "true"
 
 
@@ -94,7 +94,7 @@ _LOSSES = {
     Permission.RECONCILE_ACT: "scheduled runs of the reconciler would move files and drop entries",
 }
 
-_Draft = Iterator[Step | StepRefusal | str]  # a text is something that is there and not declared
+_Draft = Iterator[Step | StepRefusal | str]  # a text names something that exists and is not declared
 
 
 # Datasets.
@@ -236,11 +236,11 @@ def _rules(declared: Declaration, found: LakeFound, wish: Wish) -> _Draft:
             has_rows = name in found.datasets and name not in found.empty
             needs = Permission.DELETE_ROWS if has_rows and deletes_more(before, wanted) else None
             yield _step(ChangeRule(name, before, wanted), _action(before), short_name(name), words, needs)
-    yield from _forgotten(
-        found.lake.rules, declared.rules, found.named, wish,
-        lambda n: _step(ChangeRule(n, found.lake.rules[n], None), StepAction.REMOVE, short_name(n)), rule_key, "retain",
-        dropped=set(found.datasets) - declared.datasets.keys(),
-    )  # fmt: skip
+    for name in sorted(found.lake.rules.keys() - declared.rules.keys()):
+        if not wish.prune:
+            yield from _undeclared("retain", name, found.named.get(rule_key(name)))
+        elif name not in found.datasets or name in declared.datasets:  # otherwise the rule goes with its dataset
+            yield _step(ChangeRule(name, found.lake.rules[name], None), StepAction.REMOVE, short_name(name))
 
 
 def deletes_more(before: RetainSettings | None, after: RetainSettings) -> bool:
@@ -265,21 +265,17 @@ def _schedules(declared: Declaration, found: LakeFound, wish: Wish) -> _Draft:
         needs = _schedule_needs(kind, before, wanted, declared, found, wish)
         words = [wanted if before is None else f"{before} → {wanted}"]
         yield _step(ChangeSchedule(kind, before, wanted), _action(before), kind, words, needs)
-    yield from _forgotten(
-        found.lake.schedules,
-        declared.schedules,
-        found.named,
-        wish,
-        lambda k: _step(ChangeSchedule(k, found.lake.schedules[k], None), StepAction.REMOVE, k),
-        schedule_key,
-        "schedule",
-    )
+    for kind in sorted(found.lake.schedules.keys() - declared.schedules.keys()):
+        if wish.prune:
+            yield _step(ChangeSchedule(kind, found.lake.schedules[kind], None), StepAction.REMOVE, kind)
+        else:
+            yield from _undeclared("schedule", kind, found.named.get(schedule_key(kind)))
 
 
 def _schedule_needs(
     kind: str, before: str | None, wanted: str, declared: Declaration, found: LakeFound, wish: Wish
 ) -> Permission | None:
-    """A schedule that begins lets loose what was declared before it."""
+    """The permission that the change of a schedule needs: a new schedule puts rules into effect that existed before."""
     if kind == RECONCILE_ACT:
         return Permission.RECONCILE_ACT if wanted == "true" else None
     if kind == "retain" and before is None:
@@ -294,23 +290,10 @@ def _schedule_needs(
     return None
 
 
-def _forgotten(
-    there: Mapping[str, object],
-    declared: Mapping[str, object],
-    named: Mapping[str, str],
-    wish: Wish,
-    forget: Callable[[str], Step],
-    key: Callable[[str], str],
-    what: str,
-    dropped: Collection[str] = (),
-) -> _Draft:
-    for name in sorted(there.keys() - declared.keys()):
-        if wish.prune and name in dropped:
-            continue  # with the dataset goes its rule
-        if wish.prune:
-            yield forget(name)
-        elif key(name) not in named:
-            yield f"{what} {short_name(name)}"
+def _undeclared(what: str, name: str, setting: str | None) -> Iterator[str]:
+    """Names what is not declared, unless a setting has it."""
+    if setting is None:
+        yield f"{what} {short_name(name)}"
 
 
 def _in_settings(what: str, name: str, setting: str | None) -> StepRefusal | None:
@@ -329,7 +312,7 @@ def _action(before: object | None) -> StepAction:
 
 
 def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """What has its default value is not in either."""
+    """One line per change. Default values are in neither rule."""
     keys = [k for k in {**after, **before} if before.get(k) != after.get(k)]
     if not before:
         return [f"{k} = {v}" for k, v in after.items()]

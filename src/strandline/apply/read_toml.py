@@ -138,7 +138,7 @@ def _sink(name: str, table: Mapping[str, Any]) -> SinkSpec:
 
 
 def _option(where: str, value: object) -> str:
-    """Not in the message: somebody may have written a secret there."""
+    """An option as text. Errors do not show the value: it may be a secret."""
     match value:
         case bool():
             return "true" if value else "false"

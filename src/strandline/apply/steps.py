@@ -1,4 +1,4 @@
-"""The values of a plan: operations, each of them one durable step, and what keeps a plan from being carried out."""
+"""The values of a plan: operations, each of them one durable step, and refusals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strandline.iceberg.schema.alteration import Alteration
 
 
 class Permission(StrEnum):
-    """What a person has to allow in words, because rows or values may be lost by it."""
+    """What a person has to allow explicitly, because it may lose rows or values."""
 
     DROP_DATASET = "drop-dataset"
     DROP_COLUMN = "drop-column"

@@ -16,7 +16,7 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def write_declaration(declared: Declaration, comments: Sequence[str] = ()) -> str:
-    """By name, in the order datasets, sinks, rules, schedules. `comments` come first."""
+    """The declaration as TOML: datasets, sinks, rules and schedules, each by name. `comments` come first."""
     parts = [_dataset(spec) for _, spec in sorted(declared.datasets.items())]
     parts += [_sink(spec) for _, spec in sorted(declared.sinks.items())]
     parts += [_table(["retain", short_name(name)], rule.spelled()) for name, rule in sorted(declared.rules.items())]

@@ -53,10 +53,10 @@ def report_activity(activity: Activity) -> None:
 
 
 class Stopwatch:
-    """Measures one piece of work; `report_activity` reports how it ended."""
+    """Measures one piece of work; `report` passes on to observers how it ended."""
 
     def __init__(self, kind: ActivityKind, name: str) -> None:
         self._kind, self._name, self._began = kind, name, time.monotonic()
 
-    def tell(self, outcome: str, *, rows: int = 0) -> None:
+    def report(self, outcome: str, *, rows: int = 0) -> None:
         report_activity(Activity(self._kind, self._name, outcome, time.monotonic() - self._began, rows))

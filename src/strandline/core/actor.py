@@ -1,8 +1,8 @@
 """Who acts: the name and the trigger that audit events and records of runs store by themselves.
 
-A command sets the actor of its process once. Inside it, code that acts for another actor (a request, a schedule) says
-so with `acting_as`. A new thread knows only the actor of the process: work that is handed to another thread goes
-through `carried`."""
+A command sets the actor of its process once. Code that acts for another actor (a request, a schedule) says so with
+`acting_as`. A new thread knows only the actor of the process, so code that hands work to another thread wraps it in
+`bind_context`."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ def acting_as(actor: Actor) -> Iterator[None]:
         _current.reset(token)
 
 
-def carried(work: Callable[P, T]) -> Callable[P, T]:
-    """The work for another thread, done for the actor that is current now, and called off by what calls this thread's
-    work off."""
+def bind_context(work: Callable[P, T]) -> Callable[P, T]:
+    """Returns the work for another thread: it acts for the current actor, and what calls off the work of this thread
+    calls it off, too."""
     actor, events = current_actor(), events_of_this_thread()
 
     @wraps(work)

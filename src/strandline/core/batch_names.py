@@ -18,15 +18,15 @@ def new_name() -> str:
     return f"received-{uuid4().hex}"
 
 
-def is_name(batch_id: str) -> bool:
-    """Whether a receiver may have made the batch. A person's batch may be called `received-` and something else."""
+def is_received(batch_id: str) -> bool:
+    """Whether a receiver may have made the batch. Other clients may also use ids that begin with `received-`."""
     return _NAME.fullmatch(batch_id) is not None
 
 
 def part_name(name: str, part: int) -> str:
-    """Names are bounded: a body that was replayed hundreds of times gets a new one."""
-    made = f"{name}.{part}"
-    return made if len(made) <= BATCH_ID_BYTES_MAX else new_name()
+    """The name of a part. The length is bounded: a body that was replayed hundreds of times gets a new name."""
+    extended = f"{name}.{part}"
+    return extended if len(extended) <= BATCH_ID_BYTES_MAX else new_name()
 
 
 def can_share_rows(one: str, other: str) -> bool:
@@ -37,7 +37,7 @@ def can_share_rows(one: str, other: str) -> bool:
     return long.startswith(f"{short}.") and _NAME.fullmatch(long) is not None
 
 
-def wholes_of(name: str) -> list[str]:
+def enclosing_batches(name: str) -> list[str]:
     """The batches that this one is a part of, largest first."""
     if _NAME.fullmatch(name) is None:
         return []

@@ -2,8 +2,8 @@
 
 Code that begins work which can be called off (a task, a run, a loop, a deliverer) says so once, with `called_off_by`.
 Every function that the work calls can ask here: one that waits for another thread, one that sends a request to a silent
-destination. The Spark jobs of the thread are cancelled by it (`iceberg/session/job_watch.py`). Work that is handed to
-another thread goes through `carried` (`actor.py`).
+destination. `iceberg/session/job_watch.py` then cancels the Spark jobs of the thread. Code that hands work to another
+thread wraps it in `bind_context` (`actor.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from strandline.core.errors import CalledOff, RefusedError, UsageError
 from strandline.core.failpoints import FailpointError
 
 CALLED_OFF = "it was called off"
-_LOOKS_SECONDS = 0.2
+_CHECK_SECONDS = 0.2
 
 
 class Stopping(threading.Event):
@@ -47,8 +47,8 @@ _current: ContextVar[_Work | None] = ContextVar("strandline_work", default=None)
 @contextmanager
 def called_off_by(*events: threading.Event) -> Iterator[None]:
     """Inside the block, the work of this thread is called off when one of the events is set, or one of a block around
-    it. If it fails after that, raises CalledOff in place of the error: a cancelled job fails in many ways. What a guard
-    refused stays as it is. Without events, it only replaces errors."""
+    it. If the work fails after that, raises CalledOff instead of its error, because a cancelled job fails in many ways.
+    Refusals of a guard are raised unchanged. Without events, it only replaces errors."""
     outer = _current.get()
     known = () if outer is None else outer.events
     new = tuple(event for event in dict.fromkeys(events) if event not in known)
@@ -68,7 +68,7 @@ def called_off_by(*events: threading.Event) -> Iterator[None]:
 
 
 def events_of_this_thread() -> tuple[threading.Event, ...]:
-    """What calls the work of this thread off; nothing, if it cannot be called off."""
+    """The events that call off the work of this thread; none if it cannot be called off."""
     work = _current.get()
     return () if work is None else work.events
 
@@ -93,10 +93,10 @@ def _check(events: tuple[threading.Event, ...]) -> None:
 
 
 def _error(events: tuple[threading.Event, ...]) -> CalledOff | None:
-    asked = [event for event in events if event.is_set()]
-    if not asked:
+    called_off = [event for event in events if event.is_set()]
+    if not called_off:
         return None
-    by = next((event.by for event in asked if isinstance(event, Stopping) and event.by is not None), None)
+    by = next((event.by for event in called_off if isinstance(event, Stopping) and event.by is not None), None)
     return CalledOff(CALLED_OFF, hint="What it had finished stays.", by=by)
 
 
@@ -115,9 +115,9 @@ class _Lock(Protocol):
 
 
 @contextmanager
-def taking(lock: _Lock) -> Iterator[None]:
+def holding(lock: _Lock) -> Iterator[None]:
     """Holds the lock inside the block. Raises CalledOff if the work is called off while it waits for the lock."""
-    while not lock.acquire(timeout=_LOOKS_SECONDS):
+    while not lock.acquire(timeout=_CHECK_SECONDS):
         check_not_called_off()
     try:
         yield

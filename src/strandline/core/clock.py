@@ -15,9 +15,9 @@ from strandline.core.text.wording import duration, moment
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # After a reboot, a gap without any record may mean that the machine was off, or that the clock was set forward. So a
 # longer gap makes a run skip. Half a day, so that a jump of a day is always noticed.
-SILENCE_MAX = timedelta(hours=12)
+GAP_MAX = timedelta(hours=12)
 # The limit after a skipped run: a lake that is used once a day, from another machine each time, must not skip forever.
-SILENCE_AGAIN_MAX = timedelta(days=1)
+GAP_AFTER_SKIP_MAX = timedelta(days=1)
 # The most runs in a row that skip because of a gap. A lake that is used more rarely, from another machine each time,
 # would skip forever. After so many runs whose times only rise, the next one trusts the clock.
 SKIPS_MAX = 2
@@ -33,11 +33,11 @@ class Moment:
 @dataclass(frozen=True, slots=True)
 class Jump:
     by: timedelta
-    words: str
-    believed: bool = False  # it looks like a jump, but runs that were skipped before saw the same time
+    message: str
+    is_confirmed: bool = False  # runs that were skipped before saw the same time: the clock is used all the same
 
 
-def judge(
+def find_jump(
     now: Moment, stored: Moment | None, seen: Sequence[datetime], *, jump: timedelta, skipped: Sequence[datetime] = ()
 ) -> Jump | None:
     """Returns the jump of the clock, or None if there is none.
@@ -52,7 +52,7 @@ def judge(
     retention delete rows, so it is trusted later, and only if the times of the skipped runs rise."""
     if stored is not None and stored.boot == now.boot and stored.up is not None and now.up is not None:
         by = (now.wall - stored.wall) - (now.up - stored.up)
-        return Jump(by, f"the clock was set {_way(by)} since {moment(stored.wall)}") if abs(by) > jump else None
+        return Jump(by, f"the clock was set {_direction(by)} since {moment(stored.wall)}") if abs(by) > jump else None
     known = sorted(seen) if stored is None else [stored.wall, *sorted(m for m in seen if m > stored.wall)]
     if not known:
         return None
@@ -60,26 +60,30 @@ def judge(
     behind = None
     if by < -jump:
         settled = bool(skipped) and stored is not None and now.wall >= stored.wall - jump
-        behind = Jump(by, f"the clock is {_way(by)} of what was recorded at {moment(known[-1])}", believed=settled)
+        message = f"the clock is {_direction(by)} of what was recorded at {moment(known[-1])}"
+        behind = Jump(by, message, is_confirmed=settled)
         if not settled:
             return behind
         known = [m for m in known if m <= now.wall + jump]
-    silence, since = max((b - a, a) for a, b in itertools.pairwise([*known, max(now.wall, known[-1])]))
-    longest = SILENCE_AGAIN_MAX + jump if skipped else max(SILENCE_MAX, jump)
-    if silence <= longest:
+    gap, since = max((b - a, a) for a, b in itertools.pairwise([*known, max(now.wall, known[-1])]))
+    longest = GAP_AFTER_SKIP_MAX + jump if skipped else max(GAP_MAX, jump)
+    if gap <= longest:
         return behind
     rises = all(a <= b + jump for a, b in itertools.pairwise([*skipped, now.wall]))
-    silent = f"nothing was recorded for {duration(silence.total_seconds())} after {moment(since)}"
-    words = f"{silent}: a machine that was off, or a clock that was set forward"
-    return Jump(silence, words, believed=rises and len(skipped) >= SKIPS_MAX)
+    message = (
+        f"nothing was recorded for {duration(gap.total_seconds())} after {moment(since)}: the machine was off, or its "
+        "clock was set forward"
+    )
+    return Jump(gap, message, is_confirmed=rises and len(skipped) >= SKIPS_MAX)
 
 
-def _way(by: timedelta) -> str:
+def _direction(by: timedelta) -> str:
     return f"{duration(abs(by).total_seconds())} {'ahead' if by > timedelta() else 'behind'}"
 
 
 def elapsed_seconds() -> float:
-    """A clock that only goes forward, also while the machine sleeps: a lease must not survive a suspend."""
+    """A clock that only moves forward and also counts the time during which the machine sleeps: a lease must not
+    survive a suspend."""
     try:
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     except (OSError, AttributeError):

@@ -35,8 +35,8 @@ class SinkState(StrEnum):
 class PeerKind(StrEnum):
     """The kind of server at the other end of a sink."""
 
-    RECEIVER = "receiver"  # a Strandline receiver, which says so in every response and can say what it holds
-    OTHER = "other"  # cannot say what it holds; the sink's options define what its responses mean
+    RECEIVER = "receiver"  # a Strandline receiver: each response identifies it, and it can list what it has
+    OTHER = "other"  # cannot list what it has; the sink's options define what its responses mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,7 @@ class SinkRecord:
     created_at: datetime
     peer: PeerKind | None = None  # found when the destination was claimed; None for sinks where it is irrelevant
     failing_since: datetime | None = None  # the first failure since a success, or since rows landed
-    from_now: bool | None = (
-        None  # whether it was added for new rows only; None: a version added it that did not store that
-    )
+    from_now: bool | None = None  # whether it was added for new rows only; None: by a version that did not store that
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +98,7 @@ class Chunk:
     digest: str | None
     size: int | None
     found: bool  # the sink had it when it was planned: so a restored ledger learns of it
-    offered: bool = False  # it may have been sent; stored before the send, for sinks that cannot say what they hold
+    offered: bool = False  # it may have been sent; stored before the send, for sinks that cannot list what they have
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,13 @@ Document = dict[str, Any]
 
 
 def fields_of(value: Any, *without: str) -> Document:
-    """A dataclass's fields by name; `json_text` turns what is in them into JSON."""
+    """A dataclass's fields by name; `json_text` turns their values into JSON."""
     return {name: getattr(value, name) for name in field_names(value.__class__) if name not in without}
 
 
 @cache
 def field_names(kind: Any) -> tuple[str, ...]:
-    """Of a dataclass, in order."""
+    """The names of a dataclass's fields, in order."""
     return tuple(field.name for field in fields(kind))
 
 
@@ -32,7 +32,7 @@ def json_text(value: Any, *, indent: int | None = None) -> str:
 
 
 def json_object(members: Mapping[str, str]) -> str:
-    """The text of an object whose members' texts are there already."""
+    """The text of an object, from the texts of its members."""
     return f"{{{', '.join(f'{json_text(name)}: {text}' for name, text in members.items())}}}"
 
 
@@ -62,14 +62,10 @@ def _plain(value: object) -> object:
 
 
 def iso(moment: datetime) -> str:
-    """As a row's timestamp is written: always with six digits after the second."""
+    """A time in UTC, as a row's timestamp is written: always with six digits after the second."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def error_document(error: StrandlineError) -> Document:
-    return {
-        "type": type(error).__name__,
-        "message": error.message,
-        "hint": error.hint,
-        "retryable": error.retryable,
-    }
+    shown = {"message": error.message, "hint": error.hint, "retryable": error.retryable}
+    return {"type": type(error).__name__} | shown

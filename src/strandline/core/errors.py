@@ -3,55 +3,56 @@
 StrandlineError
 ├── UsageError            the request itself is wrong                     exit 2
 │   ├── ConfigError       settings that do not parse or contradict
-│   ├── TokenError        a continuation that cannot be used
-│   ├── SchemaError       a schema or a change of one that cannot be
+│   ├── TokenError        a continuation token that cannot be used
+│   ├── SchemaError       a schema, or a change of one, that is not possible
 │   ├── NoSuchDataset
 │   ├── NoSuchSink
 │   ├── NoSuchFollower
 │   ├── NoSuchConsumer
 │   └── NoSuchRun
 ├── RefusedError          a guard refused the request                                 exit 3
-│   ├── BatchConflict     the same batch id with other rows
-│   ├── BatchEnded        a batch of received rows whose rows are in other batches by now
-│   ├── InputRefused      rows that do not fit, and --strict
+│   ├── BatchConflict     a batch id that was used for other rows
+│   ├── BatchEnded        a batch of received rows that other batches have replaced
+│   ├── InputRefused      rows that do not fit the schema, with --strict
 │   ├── ReceiverHolds     the receiver of a dataset is on hold until a person, or a later resync, releases it
-│   ├── BadRow            the first row of a body that does not fit
-│   ├── LedgerMissing     no ledger where there should be one
+│   ├── BadRow            the first row of a body that does not fit the schema
+│   ├── LedgerMissing     there is no ledger at the configured place
 │   ├── LedgerUnreadable  damaged, truncated, or not a ledger
 │   ├── LedgerTooNew      made by a newer program
+│   ├── LedgerMoved       a migration moves the lake to another ledger, or has done so
 │   ├── WrongLake         ledger and warehouse belong to different lakes
 │   ├── NotLeader         a write at a site that follows another one
 │   ├── LeaseOver         a leader that has not reached the arbiter for too long
 │   ├── WitnessUnreadable no sequence number can be reserved without it
-│   ├── Superseded        another ledger took this lake over
-│   ├── TermPassed        two sites of a lake speak of different terms
-│   ├── TableRolledBack   main is behind what was published
-│   ├── TableUnfit        the table lacks something that the protocol needs
+│   ├── Superseded        another ledger has taken this lake over
+│   ├── TermPassed        a request for another term than the site's
+│   ├── TableRolledBack   the table's main branch lacks rows that were published
+│   ├── TableUnfit        the table lacks something that Strandline needs
 │   ├── UnsafeCatalog     JDBC over a network database
 │   ├── SweepRunning      another run of the reconciler is under way
-│   ├── DestinationTaken  another sink, dataset or lake delivers to a place
+│   ├── DestinationTaken  another sink, dataset or lake delivers to the destination
 │   ├── SinkStopped       a sink is in a state that a person has to resolve
 │   ├── WatermarkUnreadable a sink's watermark is unreadable or contradicts itself
 │   ├── AlreadyRunning    the same maintenance of the same dataset, or the same task, is under way
-│   ├── TooManyTasks      this process works on as many tasks as it may
-│   └── Skipped           maintenance that is not safe now; the next run may be
+│   ├── TooManyTasks      this process has reached its limit of tasks
+│   └── Skipped           maintenance that is not safe now; the next run may succeed
 │       └── CalledOff     the work was called off before it was done
 └── FailedError           the request was valid, and failed                   exit 1
     ├── RuntimeMissing    Java or the Iceberg jars are missing or have an unfit version
     ├── InputError        a file that cannot be read as what it claims to be
     ├── StampMismatch     the rows changed between counting and writing
-    ├── BlockLost         the ledger no longer knows the block, or gave it to another
-    ├── BlockHeld         it is unknown whether it was published; a person decides
+    ├── BlockLost         the ledger no longer has the block, or another process owns it
+    ├── BlockHeld         nobody knows whether the block was published; a person decides
     ├── CommitUnknown     the outcome could not be read back yet
     ├── StorageError      the warehouse or the ledger cannot be read or written
     │   └── LedgerRefused the ledger's database refused a statement: nothing was written
-    ├── SegmentDamaged    rows from a leader that arrived changed or not completely
+    ├── SegmentDamaged    rows from a leader that arrived changed or incomplete
     ├── DuplicateNumbers  two rows have the same sequence number
     ├── LeaseLost         another deliverer took the sink over, or another run the reconciler
     ├── TaskDied          the process of a task has stopped renewing its lease
     ├── ReferencesTooMany more references than one process may hold in memory
-    ├── WatermarkMoved    the ledger changed under a delivery
-    ├── LedgerBusy        another process holds the ledger
+    ├── WatermarkMoved    another process changed the ledger during a delivery
+    ├── LedgerBusy        another process has locked the ledger
     └── ResyncNeeded      witness and counter differ: the ledger must be resynced
 """
 
@@ -77,56 +78,24 @@ class UsageError(StrandlineError):
     exit_code = 2
 
 
-class ConfigError(UsageError):
-    pass
-
-
-class TokenError(UsageError):
-    pass
-
-
-class SchemaError(UsageError):
-    pass
-
-
-class NoSuchDataset(UsageError):
-    pass
-
-
-class NoSuchSink(UsageError):
-    pass
-
-
-class NoSuchFollower(UsageError):
-    pass
-
-
-class NoSuchConsumer(UsageError):
-    pass
-
-
-class NoSuchRun(UsageError):
-    pass
+class ConfigError(UsageError): ...
+class TokenError(UsageError): ...
+class SchemaError(UsageError): ...
+class NoSuchDataset(UsageError): ...
+class NoSuchSink(UsageError): ...
+class NoSuchFollower(UsageError): ...
+class NoSuchConsumer(UsageError): ...
+class NoSuchRun(UsageError): ...
 
 
 class RefusedError(StrandlineError):
     exit_code = 3
 
 
-class BatchConflict(RefusedError):
-    pass
-
-
-class BatchEnded(RefusedError):
-    pass
-
-
-class InputRefused(RefusedError):
-    pass
-
-
-class ReceiverHolds(RefusedError):
-    pass
+class BatchConflict(RefusedError): ...
+class BatchEnded(RefusedError): ...
+class InputRefused(RefusedError): ...
+class ReceiverHolds(RefusedError): ...
 
 
 class BadRow(RefusedError):
@@ -135,56 +104,25 @@ class BadRow(RefusedError):
         self.line = line  # from 1; None if the error is not about one line
 
 
-class LedgerMissing(RefusedError):
-    pass
-
-
-class LedgerUnreadable(RefusedError):
-    pass
-
-
-class LedgerTooNew(RefusedError):
-    pass
-
-
-class WrongLake(RefusedError):
-    pass
-
-
-class NotLeader(RefusedError):
-    pass
+class LedgerMissing(RefusedError): ...
+class LedgerUnreadable(RefusedError): ...
+class LedgerTooNew(RefusedError): ...
+class LedgerMoved(RefusedError): ...
+class WrongLake(RefusedError): ...
+class NotLeader(RefusedError): ...
 
 
 class LeaseOver(RefusedError):
     retryable = True
 
 
-class WitnessUnreadable(RefusedError):
-    pass
-
-
-class Superseded(RefusedError):
-    pass
-
-
-class TermPassed(RefusedError):
-    pass
-
-
-class TableRolledBack(RefusedError):
-    pass
-
-
-class TableUnfit(RefusedError):
-    pass
-
-
-class UnsafeCatalog(RefusedError):
-    pass
-
-
-class WatermarkUnreadable(RefusedError):
-    pass
+class WitnessUnreadable(RefusedError): ...
+class Superseded(RefusedError): ...
+class TermPassed(RefusedError): ...
+class TableRolledBack(RefusedError): ...
+class TableUnfit(RefusedError): ...
+class UnsafeCatalog(RefusedError): ...
+class WatermarkUnreadable(RefusedError): ...
 
 
 class SweepRunning(RefusedError):
@@ -211,16 +149,9 @@ class CalledOff(Skipped):
         self.by = by
 
 
-class FailedError(StrandlineError):
-    pass
-
-
-class RuntimeMissing(FailedError):
-    pass
-
-
-class InputError(FailedError):
-    pass
+class FailedError(StrandlineError): ...
+class RuntimeMissing(FailedError): ...
+class InputError(FailedError): ...
 
 
 class StampMismatch(FailedError):
@@ -231,8 +162,7 @@ class BlockLost(FailedError):
     retryable = True
 
 
-class BlockHeld(FailedError):
-    pass
+class BlockHeld(FailedError): ...
 
 
 class CommitUnknown(FailedError):
@@ -243,8 +173,7 @@ class StorageError(FailedError):
     retryable = True
 
 
-class LedgerRefused(StorageError):
-    pass
+class LedgerRefused(StorageError): ...
 
 
 class SegmentDamaged(FailedError):
@@ -281,8 +210,7 @@ class DestinationTaken(RefusedError):
         self.sink, self.dataset = sink, dataset
 
 
-class SinkStopped(RefusedError):
-    pass
+class SinkStopped(RefusedError): ...
 
 
 class LeaseLost(FailedError):
@@ -293,14 +221,13 @@ class TaskDied(FailedError):
     retryable = True
 
 
-class ReferencesTooMany(FailedError):
-    pass
+class ReferencesTooMany(FailedError): ...
 
 
 def unexpected_message(error: BaseException) -> str:
     """The message for an error outside of the tree: its type, and the first line of its own message."""
-    said = str(error).strip()
-    return f"unexpected {type(error).__name__}: {said.splitlines()[0][:500] if said else 'no message'}"
+    text = str(error).strip()
+    return f"unexpected {type(error).__name__}: {text.splitlines()[0][:500] if text else 'no message'}"
 
 
 def as_strandline_error(error: Exception) -> StrandlineError:

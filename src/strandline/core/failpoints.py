@@ -14,145 +14,76 @@ from dataclasses import dataclass
 
 # Every point, by step and in the order of the protocol: `reserve.before_witness`, … A test fails for a point that is
 # never hit.
-_STEPS: Mapping[str, tuple[str, ...]] = {
-    "create": ("after_table",),
-    "reserve": ("before_witness", "after_witness", "after_commit"),
-    "stage": ("before_branch", "after_branch", "before_commit", "after_commit", "before_mark", "after_mark"),
-    "publish": ("before_commit", "after_commit"),
-    "settle": ("before_mark", "after_mark"),
-    "abandon": ("before_witness", "after_witness", "after_commit", "after_branch"),
-    "resync": ("before_epoch", "after_epoch", "after_roll_forward", "before_commit", "after_commit"),
-    "postponed": ("after_epoch", "after_roll_forward", "after_commit"),
-    "adopt": ("after_reserve", "before_commit", "after_commit", "after_mark"),
+_STEPS: Mapping[str, str] = {
+    "create": "after_table",
+    "reserve": "before_witness after_witness after_commit",
+    "stage": "before_branch after_branch before_commit after_commit before_mark after_mark",
+    "publish": "before_commit after_commit",
+    "settle": "before_mark after_mark",
+    "abandon": "before_witness after_witness after_commit after_branch",
+    "resync": "before_epoch after_epoch after_roll_forward before_commit after_commit",
+    "postponed": "after_epoch after_roll_forward after_commit",
+    "adopt": "after_reserve before_commit after_commit after_mark",
     "deliver": (
-        "after_lease",
-        "after_fence",
-        "after_pin",
-        "before_plan",
-        "after_plan",
-        "before_send",
-        "after_send",
-        "before_acknowledge",
-        "after_acknowledge",
-        "after_mark",
-        "after_close",
+        "after_lease after_fence after_pin before_plan after_plan before_send after_send before_acknowledge "
+        "after_acknowledge after_mark after_close"
     ),
-    "recover": ("before_accept_loss",),
-    "postgres": ("before_commit", "after_commit"),
-    "iceberg": ("before_commit", "after_commit"),
-    "files": ("before_link", "after_link"),
-    "s3": ("before_put", "after_put"),
-    "sink": ("before_mark", "after_mark"),
-    "offer": ("before_record", "after_record"),
-    "forward": ("before_post", "after_post"),
-    "split": ("before_store", "after_store"),
-    "quarantine": ("before_object", "after_object", "after_record"),
-    "replay": ("after_number", "after_send"),
+    "recover": "before_accept_loss",
+    "postgres": "before_commit after_commit",
+    "iceberg": "before_commit after_commit",
+    "files": "before_link after_link",
+    "s3": "before_put after_put",
+    "sink": "before_mark after_mark",
+    "offer": "before_record after_record",
+    "forward": "before_post after_post",
+    "split": "before_store after_store",
+    "quarantine": "before_object after_object after_record",
+    "replay": "after_number after_send",
     "receive": (
-        "before_spool",
-        "after_spool",
-        "before_commit",
-        "after_commit",
-        "after_batch",
-        "before_receipt",
-        "after_receipt",
-        "after_append",
-        "after_settle",
-        "after_removal",
-        "after_divide",
-        "after_set_aside",
+        "before_spool after_spool before_commit after_commit after_batch before_receipt after_receipt after_append "
+        "after_settle after_removal after_divide after_set_aside"
     ),
-    "spool": ("after_replay", "after_discard", "after_clear"),
-    "adopt_body": ("before_record", "after_record", "after_put_back"),
-    "settled": ("before_tag", "after_tag"),
-    "maintain": ("after_begin", "before_end", "after_called_off"),
-    "compact": ("before_rewrite", "before_commit", "after_rewrite", "after_manifests"),
-    "floor": ("before_witness", "after_witness"),
-    "retain": ("after_floor", "after_drop_marks", "after_delete"),
-    "expire": ("after_settle", "after_expire"),
-    "purge": (
-        "after_record",
-        "before_witness",
-        "after_witness",
-        "after_number",
-        "after_table",
-        "after_elsewhere",
-    ),
+    "spool": "after_replay after_discard after_clear",
+    "adopt_body": "before_record after_record after_put_back",
+    "settled": "before_tag after_tag",
+    "maintain": "after_begin before_end after_called_off",
+    "compact": "before_rewrite before_commit after_rewrite after_manifests",
+    "floor": "before_witness after_witness",
+    "retain": "after_floor after_drop_marks after_delete",
+    "expire": "after_settle after_expire",
+    "purge": "after_record before_witness after_witness after_number after_table after_elsewhere",
     "reconcile": (
-        "after_start",
-        "after_brought_back",
-        "before_drop",
-        "after_drop_record",
-        "after_drop_commit",
-        "after_drop",
-        "before_files",
-        "after_files_record",
-        "before_original_goes",
-        "after_original_hidden",
-        "between_files",
-        "after_files_moved",
-        "after_files_checked",
-        "after_files",
-        "after_delete_record",
-        "after_deleted",
-        "before_end",
-        "before_restore",
-        "before_kept_goes",
-        "after_restored",
-        "after_restore",
-        "after_purge_record",
-        "after_purged",
-        "after_called_off",
+        "after_start after_brought_back before_drop after_drop_record after_drop_commit after_drop before_files "
+        "after_files_record before_original_goes after_original_hidden between_files after_files_moved "
+        "after_files_checked after_files after_delete_record after_deleted before_end before_restore before_kept_goes "
+        "after_restored after_restore after_purge_record after_purged after_called_off"
     ),
-    "follower": ("after_record",),
-    "registration": ("before_witness", "after_witness"),
-    "removal": ("after_mark", "after_write_off", "after_commit"),
-    "lead": ("after_followed",),
-    "record": ("before_witness", "after_witness", "after_commit"),
-    "behind": ("before_epoch", "after_epoch", "before_commit", "after_commit"),
-    "told_bodies": ("after_receipt", "after_record"),
+    "follower": "after_record",
+    "registration": "before_witness after_witness",
+    "removal": "after_mark after_write_off after_commit",
+    "lead": "after_followed",
+    "record": "before_witness after_witness after_commit",
+    "behind": "before_epoch after_epoch before_commit after_commit",
+    "announced_bodies": "after_receipt after_record",
     "follow": (
-        "after_table",
-        "after_dataset",
-        "after_alter",
-        "after_take",
-        "before_settle",
-        "after_settle",
-        "after_purge_record",
-        "after_purge",
-        "after_drop",
-        "before_checkpoint",
-        "after_checkpoint",
-        "before_acknowledge",
-        "after_acknowledge",
+        "after_table after_dataset after_alter after_take before_settle after_settle after_purge_record after_purge "
+        "after_drop before_checkpoint after_checkpoint before_acknowledge after_acknowledge"
     ),
-    "arbiter": ("before_put", "after_put"),
+    "arbiter": "before_put after_put",
     "cut": (
-        "after_epoch",
-        "after_files",
-        "after_record",
-        "after_branches",
-        "after_delete",
-        "before_settle",
-        "before_witness",
-        "after_witness",
-        "after_settle",
+        "after_epoch after_files after_record after_branches after_delete before_settle before_witness after_witness "
+        "after_settle"
     ),
-    "rejoin": ("before_witness", "after_witness", "after_commit", "after_bodies"),
-    "promote": (
-        "after_begin",
-        "after_put",
-        "after_claim",
-        "after_publish",
-        "after_cuts",
-        "before_witness",
-        "after_witness",
-        "after_commit",
+    "rejoin": "before_witness after_witness after_commit after_bodies",
+    "promote": "after_begin after_put after_claim after_publish after_cuts before_witness after_witness after_commit",
+    "apply": "after_step",
+    "move": (
+        "after_close between_files after_files between_tables after_tables before_copy_commit after_copy after_witness "
+        "between_old_names after_old_catalog after_leave after_reopen after_old_witness after_settings"
     ),
-    "apply": ("after_step",),
-    "task": ("after_begin", "before_end", "after_end"),
+    "task": "after_begin before_end after_end",
 }
-POINTS = tuple(f"{step}.{moment}" for step, moments in _STEPS.items() for moment in moments)
+POINTS = tuple(f"{step}.{moment}" for step, moments in _STEPS.items() for moment in moments.split())
 
 
 class FailpointError(RuntimeError):
@@ -167,7 +98,7 @@ class _Armed:
 
 _armed: dict[str, _Armed] = {}
 _worker: dict[str, str] = {}
-_victims: list[int] = []  # killed or stopped along with this process: the driver of a Spark worker
+_also_signalled: list[int] = []  # processes that get the same signal: the driver of a Spark worker
 
 
 def arm(spec: str) -> None:
@@ -195,7 +126,7 @@ def arm_worker(spec: str, driver: int) -> None:
         arm(spec)
         _worker["spec"] = spec
     if driver != os.getpid():
-        _victims[:] = [driver]
+        _also_signalled[:] = [driver]
 
 
 def hit(name: str) -> None:
@@ -219,6 +150,6 @@ def hit(name: str) -> None:
 
 
 def _signal(number: int) -> None:
-    for process in _victims:
+    for process in _also_signalled:
         os.kill(process, number)
     os.kill(os.getpid(), number)

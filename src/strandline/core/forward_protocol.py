@@ -18,7 +18,7 @@ from strandline.core.errors import UsageError
 from strandline.core.text.bounded_text import check_text
 from strandline.core.types import Seq, SeqRange
 
-RECEIVER = "Strandline-Receiver"  # in every response of a receiver, with `VERSION`: it can be asked for a record
+RECEIVER = "Strandline-Receiver"  # in every response of a receiver, with `VERSION`; senders can ask it what it holds
 VERSION = "1"
 
 LAKE = "Strandline-Lake"
@@ -75,7 +75,7 @@ class LaneName:
 class RangeIdentity:
     lane: LaneName
     rows: SeqRange
-    term: int | None = None  # in which the sender leads its lake; None: it does not say, or was asked before
+    term: int | None = None  # in which the sender leads its lake; None: it does not say, or it was checked before
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ _HINT = "Use a token as `read` printed it, or leave it out to read from the begi
 @dataclass(frozen=True, slots=True)
 class Continuation:
     lake: str
-    dataset: str  # its id: the same at every site of the lake. Datasets older than ids have their table's uuid as id
+    dataset: str  # its id, the same at every site of the lake; for datasets older than ids, the uuid of their table
     after: Seq | None  # the last row that the reader has; None if it has none yet
 
     def encode(self) -> str:
@@ -41,7 +41,7 @@ class ReadBounds:
         return self.until is None or (self.after is not None and self.after >= self.until)
 
     @property
-    def behind(self) -> Seq | None:
+    def end(self) -> Seq | None:
         """The last sequence number of a reader that has read everything within the bounds; never below `after`."""
         return self.after if self.until is None else Seq(max(self.until, self.after or self.until))
 
@@ -76,11 +76,12 @@ def decode(token: str) -> Continuation:
 
 
 def check_left_out(name: str, term: int | None) -> None:
-    """Raises TokenError. `term`: of a leader of which this site knows nothing, and which gave the token's number."""
+    """Raises TokenError if `term` is given: the term of a leader whose rows this site does not have, and which assigned
+    the token's sequence number."""
     if term is not None:
         raise TokenError(
-            f"{name}: the leader of term {term} gave the token's number, and this lake's leader was promoted by force "
-            "without that one's rows: rows that are here may be missing before the token",
+            f"{name}: the token's sequence number is from the leader of term {term}, and the present leader was "
+            "promoted by force without that leader's rows: a read from this token could miss rows",
             hint="Read from the beginning, or with a token from before that term.",
         )
 

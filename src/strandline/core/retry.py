@@ -1,6 +1,6 @@
 """How often something is tried again, and how long the pauses are. Each kind of trouble has one policy.
 
-A retry is safe only where an attempt first reads what an earlier one did, or changes nothing the second time.
+A retry is safe only if an attempt first reads what an earlier one did, or is idempotent.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class Attempt:
     number: int  # from 1
     pause_seconds: float  # before the next attempt
     _until: float
-    _is_last: bool | None  # None: nobody has asked whether there is time for another one
+    _is_last: bool | None  # None: not decided yet
     at_once: bool = False  # set by the caller: the next attempt begins without a pause
-    has_progressed: bool = False  # set by the caller: this attempt achieved something, so counting starts anew
+    has_progressed: bool = False  # set by the caller: this attempt achieved something, so counting starts again
 
     @property
     def is_last(self) -> bool:
-        """The same however often it is asked: who was answered no gets another attempt."""
+        """Decided once: a caller that has read False gets another attempt."""
         if self._is_last is None:
             self._is_last = time.monotonic() + self.pause_seconds > self._until
         return self._is_last

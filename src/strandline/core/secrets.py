@@ -15,7 +15,7 @@ from strandline.core.text.masking import note_password, note_secret
 
 
 def resolve_secret(value: str | None) -> str | None:
-    """The value itself, or what `env:NAME` names right now. It may be an address: a password in it is noted."""
+    """The value itself, or what `env:NAME` holds right now. It may be an address: a password in it is noted."""
     if value is None or not value.startswith("env:"):
         note_password(value or "")
         return value
@@ -36,12 +36,13 @@ def resolve_key(value: str | None) -> str | None:
 
 
 _OPEN_OPTIONS = ("warehouse", "uri", "prefix", "scope", "oauth2-server-uri")
-"""Of a REST client. Everything else that it is given from the environment, or that sounds like a secret, is one."""
+"""Options of a REST client that are no secrets. Any other option that comes from the environment, or whose name sounds
+like a secret, is one."""
 _SOUNDS_SECRET = re.compile(r"(?i)token|credential|secret|password|key|auth|cookie")
 
 
 def resolve_catalog_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Options of the REST client with what `env:NAME` names right now."""
+    """Options of the REST client, with `env:NAME` resolved."""
     found = {key: resolve_secret(value) or "" for key, value in options.items()}
     for key, value in found.items():
         if key not in _OPEN_OPTIONS and (options[key].startswith("env:") or _SOUNDS_SECRET.search(key)):

@@ -18,7 +18,7 @@ Seq = NewType("Seq", int)  # a sequence number: starts at 1, unique in the lake,
 
 BlockId = NewType("BlockId", int)
 DatasetId = NewType("DatasetId", int)  # a row of this site's ledger
-DatasetUuid = NewType("DatasetUuid", str)  # given when a dataset is made, and the same at every site of the lake
+DatasetUuid = NewType("DatasetUuid", str)  # created with the dataset, and the same at every site of the lake
 ShardId = NewType("ShardId", int)  # unique in the lake; a batch is in one shard of its dataset
 SnapshotId = NewType("SnapshotId", int)
 Fence = NewType("Fence", int)  # the holder of a block has its fence; taking the block over raises it
@@ -26,7 +26,7 @@ Fence = NewType("Fence", int)  # the holder of a block has its fence; taking the
 SEQ_COLUMN = "_ingest_seq"
 PARTITION_COLUMN = "_ingest_partition"  # not `_partition`: Iceberg has such a metadata column, and cannot read both
 INTERNAL_COLUMNS = (SEQ_COLUMN, PARTITION_COLUMN)
-RESERVED_PREFIX = "_sl_"  # our frames add such columns to those of a table, so no table column may have one
+RESERVED_PREFIX = "_sl_"  # DataFrames get internal columns with this prefix, so no column of a table may have it
 
 SEQ_MAX = Seq(2**63 - 1)
 BRANCH_PREFIX = "sl_"
@@ -112,7 +112,7 @@ class ItemKind(StrEnum):
     """What a block is to a follower."""
 
     SEGMENT = "segment"  # rows
-    PURGE = "purge"  # rows that a person had deleted: the follower deletes them, too
+    PURGE = "purge"  # rows that a person deleted: the follower deletes them, too
     CUT = "cut"  # a take-over: which blocks of the old leader stay
 
 
@@ -142,16 +142,15 @@ class BlockHead:
         return f"{BRANCH_PREFIX}{self.rows.lo}"
 
     def branch_at(self, fence: Fence) -> str:
-        """Where the holder of this fence stages the block. A follower's fence is in the name, and holds the epoch: so
-        an applier that was taken for dead never touches what another one has staged."""
+        """Where the holder of this fence stages the block. At a follower, the name contains the fence, and the fence
+        contains the epoch: an applier that was wrongly taken for dead never touches what another one has staged."""
         return f"{self.branch}_{fence}" if self.offered else self.branch
 
 
 @dataclass(frozen=True, slots=True)
-class Reserved:
+class _FencedBlock:
     head: BlockHead
     fence: Fence
-    lease_until: datetime
 
     @property
     def branch(self) -> str:
@@ -159,21 +158,20 @@ class Reserved:
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
-    head: BlockHead
-    fence: Fence
+class Reserved(_FencedBlock):
+    lease_until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Staged(_FencedBlock):
     snapshot: SnapshotId
     staged_at: datetime
-
-    @property
-    def branch(self) -> str:
-        return self.head.branch_at(self.fence)
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
     head: BlockHead
-    row_count: int | None  # None for a recovered range: nobody knows how many of its sequence numbers were used
+    row_count: int | None  # None for a recovered range: it is unknown how many of its sequence numbers were used
     snapshot: SnapshotId | None  # the snapshot of main that published it; None if history no longer shows it
     published_at: datetime
 
@@ -205,7 +203,7 @@ class Dataset:
     adopted: bool
     history: History
     created_at: datetime
-    uuid: DatasetUuid  # what tokens, claims at sinks and other sites know it by
+    uuid: DatasetUuid  # identifies it in tokens, in claims at sinks, and at other sites
     first_shard: ShardId
     shards: int
 
@@ -252,7 +250,7 @@ class BlockPlacement:
     """Where a block can be placed without using a sequence number that the table holds."""
 
     above: int  # the block begins after this sequence number, or after the counter if that is higher
-    limit: int  # nothing is known of sequence numbers above it, so the block must not go beyond
+    limit: int  # sequence numbers above it were not checked, so the block must end at or below it
     checked: Checked
 
     def fits(self, last: int, rows: int) -> bool:

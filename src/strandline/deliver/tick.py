@@ -15,7 +15,7 @@ from time import monotonic
 
 from strandline.core import failpoints
 from strandline.core.activity import ActivityKind, Stopwatch
-from strandline.core.actor import carried
+from strandline.core.actor import bind_context
 from strandline.core.calling_off import called_off_by
 from strandline.core.delivery_types import SinkId, SinkRecord, SinkState
 from strandline.core.errors import (
@@ -91,8 +91,7 @@ class Deliverer:
         self._idle_checks = IdleChecks(context.settings.idle_check_seconds, clock)
 
     def tick(self, only: str | None = None) -> TickReport:
-        """Delivers until every sink has all sealed rows, or waits. A sink named by `only` does not wait for its
-        retry."""
+        """Delivers until every sink has all sealed rows, or waits. The sink `only` is retried at once."""
         now = utc_now()
         known, work = self._load_work()
         if waiting := [s.id for s in known if s.name == only and s.retry_at is not None]:
@@ -107,12 +106,12 @@ class Deliverer:
             self.ready()
             todo.sort(key=_is_suspect)  # a sink that hangs must not take the place of one that works
             with ThreadPoolExecutor(self.context.settings.sinks_at_once_max, "strandline-sink") as pool:
-                done = {r.name: r for r in pool.map(carried(self._deliver), todo)}
+                done = {r.name: r for r in pool.map(bind_context(self._deliver), todo)}
         return TickReport(tuple(done.get(s.name) or _at_rest(s, now) for s in chosen))
 
     def _load_work(self) -> tuple[list[SinkRecord], dict[SinkId, SinkWork]]:
         with self.context.ledger.read() as connection:
-            waits = followers.waits(connection) if self.context.settings.wait_for == "all" else {}
+            waits = followers.sealed_by_all(connection) if self.context.settings.wait_for == "all" else {}
             return sinks.list_sinks(connection), {w.sink.id: _bounded(w, waits) for w in sinks.due(connection)}
 
     def keep_delivering(self) -> TickReport:
@@ -203,7 +202,7 @@ class Deliverer:
     def _deliver(self, work: SinkWork, *, plans_max: int | None = None, checks_only: bool = False) -> SinkReport:
         watch = Stopwatch(ActivityKind.TICK, work.sink.name)
         report = self._deliver_to(work, plans_max=plans_max, checks_only=checks_only)
-        watch.tell(report.did, rows=report.rows)
+        watch.report(report.did, rows=report.rows)
         return report
 
     def _deliver_to(self, work: SinkWork, *, plans_max: int | None, checks_only: bool) -> SinkReport:
@@ -293,7 +292,7 @@ class Deliverer:
                 break
             # A tick ends, however fast rows come: the other sinks and the caller wait for it. A lane that had to keep
             # to an older cut is behind until the next plan takes it in.
-            if (run.record.planned or 0) >= (sealed or 0) and not self._some_lane_is_behind(run):
+            if (run.record.planned or 0) >= (sealed or 0) and not ((found := self._work_of(run)) and found.behind):
                 break
         did = "delivered" if done.intents else "idle"
         report = SinkReport(run.record.name, did, done.rows, done.withheld, done.chunks, quarantined=done.quarantined)
@@ -307,10 +306,6 @@ class Deliverer:
 
     def _work_of(self, run: SinkRun) -> SinkWork | None:
         return next((w for w in self.context.ledger.query(sinks.due) if w.sink.id == run.record.id), None)
-
-    def _some_lane_is_behind(self, run: SinkRun) -> bool:
-        found = self._work_of(run)
-        return found is not None and found.behind
 
     def _may_plan(self, run: SinkRun) -> bool:
         found = self._work_of(run)

@@ -23,7 +23,7 @@ else:
 
 HEAD_BYTES_MAX = 64 << 10
 UNREAD_SECONDS_MAX = 120.0  # a client that takes nothing of its answer for so long is disconnected
-_TAKEN_BYTES_MIN = 64 << 10  # less in that time is nothing
+_TAKEN_BYTES_MIN = 64 << 10  # a client that takes less in that time counts as silent
 
 
 def guard(config: uvicorn.Config, handshakes: Handshakes, limits: HttpLimits) -> None:

@@ -1,4 +1,4 @@
-"""What a request says of the size of its body."""
+"""The size of a request's body, according to its Content-Length header."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from strandline.core.text.whole_number import whole_number
 
 
 def exceeds(content_length: str | None, bytes_max: int) -> bool:
-    """Also for a number that has more digits than fit into 64 bits. False if nothing is said, or no number."""
+    """Whether the header names more than `bytes_max`, even a number of more than 64 bits. False without a valid
+    header."""
     if content_length is None or not (content_length.isascii() and content_length.isdigit()):
         return False
     size = whole_number(content_length)

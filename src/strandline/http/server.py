@@ -24,7 +24,7 @@ _BACKLOG = 512
 _KEEP_ALIVE_SECONDS = 75  # longer than senders pause between two chunks, so that they seldom have to reconnect
 _FAREWELL_SECONDS = 1.0  # how long an idle client may take to answer the TLS close
 _START_SECONDS_MAX = 30.0
-_LOOKS_SECONDS = 0.1
+_CHECK_SECONDS = 0.1
 
 TlsFiles = tuple[Path, Path]  # certificate and key
 
@@ -127,7 +127,7 @@ class Server:
 
     def wait(self, stopping: threading.Event) -> None:
         """Returns when `stopping` is set. Raises FailedError if the server ends before."""
-        while not stopping.wait(_LOOKS_SECONDS):
+        while not stopping.wait(_CHECK_SECONDS):
             if self._thread is None or not self._thread.is_alive():
                 raise FailedError(f"the HTTP server has ended by itself: {self.failure}", hint="Start it again.")
 

@@ -1,4 +1,4 @@
-"""Who sends a request: the secret in its header, and callers whom the ledger has verified a moment ago."""
+"""Who sends a request: the secret in its header, and a short-lived cache of verified callers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, Generic, TypeVar
 
 _V = TypeVar("_V")
 
-# How long a caller that was verified need not be verified again: where a cached caller is enough, a token that somebody
-# revokes in another process can be used for so long.
+# How long a verified caller is cached. Where a cached caller is enough, a token that was revoked in another process can
+# still be used for so long.
 VERIFIED_SECONDS = 1.0
 _CALLERS_MAX = 1024
 _SECRET_CHARS_MAX = 1024
@@ -25,7 +25,7 @@ def bearer_secret(header: str | None) -> str | None:
 
 
 class SharedQuestions(Generic[_V]):
-    """However many wait for the answer to the same question, it is asked once. Used from one event loop only."""
+    """Asks each question once, however many callers wait for the same answer. Used from one event loop only."""
 
     def __init__(self) -> None:
         self._asking: dict[Hashable, asyncio.Task[_V]] = {}
@@ -44,7 +44,7 @@ class SharedQuestions(Generic[_V]):
             done.exception()  # those who wait for it get it; there may be none any more
 
     def clear(self) -> None:
-        """Who asks from now on does not get an answer that is on its way already."""
+        """Callers that ask from now on do not get an answer that was requested before."""
         self._asking.clear()
 
 
@@ -89,7 +89,7 @@ class VerifiedCallers(Generic[_V]):
             del self._kept[key]
 
     def clear(self) -> None:
-        """Also of answers of the ledger that are still on their way."""
+        """Also drops answers of the ledger that were requested before."""
         self._kept.clear()
         self._questions.clear()
         self._cleared_at = monotonic()

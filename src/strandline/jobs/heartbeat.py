@@ -38,7 +38,8 @@ class Heartbeat:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether the lease was ours so recently that nobody can have taken it over. False after a process slept."""
+        """Whether the lease was confirmed so recently that no other process can have taken it over. False after a
+        sleep."""
         return monotonic() - self._confirmed_at < self._lease_seconds / 2
 
 

@@ -21,7 +21,7 @@ BACKOFF_SECONDS_MAX = 5.0  # short: daemons continue within seconds after the le
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How the last passes of a loop went."""
+    """The outcome of a loop's last passes."""
 
     failures: int = 0  # passes in a row that failed
     reported: str | None = None  # the trouble reported last, as long as it lasts
@@ -33,7 +33,7 @@ class Health:
         return Health(self.failures + 1, message)
 
     def is_news(self, message: str) -> bool:
-        """The same trouble is reported once, and again after a successful pass."""
+        """Whether the message must be reported: an error is reported once, and again after a successful pass."""
         return message != self.reported
 
     def wait_seconds(self, poll_seconds: float, chance: float) -> float:
@@ -45,7 +45,7 @@ class Health:
 
 
 class LoopStates:
-    """How the loops of this process are doing. Thread-safe."""
+    """Whether the loops of this process work. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -66,18 +66,18 @@ class LoopStates:
             self._problems[name] = problem
 
     def problems(self) -> dict[str, str | None]:
-        """By the name of each loop, what is wrong with it; None if nothing is."""
+        """What is wrong with each loop, by its name; None if nothing is."""
         with self._lock:
             return dict(self._problems)
 
 
 @dataclass(frozen=True, slots=True)
 class LoopControl:
-    """How a loop is stopped, and who hears how it is doing."""
+    """Stops a loop, and gets its reports."""
 
     stopping: threading.Event = field(default_factory=threading.Event)
     on_trouble: OnTrouble | None = None  # None: it is logged
-    on_well: Callable[[], None] = lambda: None  # called when the work succeeds after trouble
+    on_well: Callable[[], None] = lambda: None  # called when the work succeeds after a failure
 
     def repeat(self, work: Callable[[], object], *, name: str, poll_seconds: float) -> None:
         """Repeats the work until `stopping` is set, which also calls off the work under way. Work that raises is

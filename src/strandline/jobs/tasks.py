@@ -16,7 +16,7 @@ from time import monotonic
 from typing import Any
 
 from strandline.core import failpoints
-from strandline.core.actor import carried, current_actor
+from strandline.core.actor import bind_context, current_actor
 from strandline.core.calling_off import Stopping, called_off_by
 from strandline.core.documents import error_document, json_text
 from strandline.core.errors import (
@@ -46,7 +46,7 @@ AT_ONCE_MAX = 8  # each may hold a thread and a connection for hours
 KEPT_MAX = 1000  # tasks on record
 RESULT_CHARS_MAX = 1 << 20  # a result is read as a whole whenever the task is shown
 
-# Gets the kind of a task and its result. Returns what is bad in the result, or None.
+# Gets the kind of a task and its result. Returns what needs attention in the result, or None.
 Judge = Callable[[str, Mapping[str, Any]], str | None]
 
 
@@ -67,7 +67,7 @@ class Tasks:
         at_once_max: int = AT_ONCE_MAX,
         judge: Judge = lambda kind, result: None,
     ) -> None:
-        """`judge` is asked about a result that is too large to be stored: what it says is stored instead."""
+        """`judge` finds what needs attention in a result that is too large: only that is stored of it."""
         self._ledger = ledger
         self._judge = judge
         self._lease_seconds = lease_seconds
@@ -87,7 +87,7 @@ class Tasks:
             begun, lease = self._ledger.change(tasks.begin, kind, subject, node(), lease_seconds=self._lease_seconds)
             failpoints.hit("task.after_begin")
             thread = threading.Thread(
-                target=carried(self._run),
+                target=bind_context(self._run),
                 args=(begun, lease, stopping, work),
                 name=f"strandline-task-{begun.id}",
                 daemon=True,
@@ -181,8 +181,8 @@ class Tasks:
         self._closing.set()
         with self._lock:
             left = list(self._here.values())
-        for one in left:
-            one.stopping.set()
+        for task in left:
+            task.stopping.set()
         return left
 
     def close(self, *, seconds_max: float = 10.0) -> bool:
@@ -190,9 +190,9 @@ class Tasks:
         with the process, and are shown as died when their lease has run out."""
         left = self.call_all_off()
         deadline = monotonic() + seconds_max
-        for one in left:
-            one.thread.join(max(0.0, deadline - monotonic()))
-        return not any(one.thread.is_alive() for one in left)
+        for task in left:
+            task.thread.join(max(0.0, deadline - monotonic()))
+        return not any(task.thread.is_alive() for task in left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ def _result_of(task: Task, work: Work, stopping: threading.Event, judge: Judge) 
 
 
 def _bounded(kind: str, result: Mapping[str, Any], judge: Judge) -> Mapping[str, Any]:
-    """The result; of one that is too large, its numbers and what is bad in it."""
+    """The result; if it is too large, only its numbers and what needs attention in it."""
     text = json_text(dict(result))
     if len(text) <= RESULT_CHARS_MAX:
         return result

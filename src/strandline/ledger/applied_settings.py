@@ -132,5 +132,5 @@ def change(connection: sa.Connection, key: str, *, before: str | None, after: st
 
 
 def forget_dataset(connection: sa.Connection, dataset: str) -> None:
-    """With a dataset goes its rule: another one of this name must not lose rows by it."""
+    """Removes the rule of a dropped dataset: a later dataset with the same name must not lose rows by it."""
     connection.execute(applied_setting.delete().where(applied_setting.c.name == rule_key(dataset)))

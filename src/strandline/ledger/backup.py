@@ -80,7 +80,8 @@ def _checked_revision(copy: sqlite3.Connection, expected: _Content, path: Path) 
     hint = "The copy was not kept. Check the disk, and the ledger itself with `strandline doctor`."
     found = copy.execute("PRAGMA integrity_check(1)").fetchone()
     if found != ("ok",):
-        raise LedgerUnreadable(f"the copy of {path} is damaged: {found[0] if found else 'it says nothing'}", hint=hint)
+        problem = found[0] if found else "the check returned nothing"
+        raise LedgerUnreadable(f"the copy of {path} is damaged: {problem}", hint=hint)
     if _content(copy) != expected:
         raise LedgerUnreadable(f"the copy of {path} does not hold what the ledger holds", hint=hint)
     revision = copy.execute("SELECT version_num FROM alembic_version").fetchone() if expected[2] else None

@@ -29,6 +29,7 @@ from strandline.core.errors import (
 )
 from strandline.core.settings.lake_config import LakeConfig
 from strandline.ledger.backup import copy_ledger, sqlite_uri
+from strandline.ledger.closed_ledger import explain_refusals, raise_if_closed
 from strandline.ledger.lock_holder import LOCK_HELD, find_holder
 from strandline.ledger.postgres import find_lock_holder, postgres_engine, shown, without_secrets
 from strandline.ledger.schema import core
@@ -37,7 +38,7 @@ from strandline.ledger.write_right import Unlimited, WriteRight
 Connection = sa.Connection  # a transaction, for other rooms that pass it from one call to the next
 
 # Every version of the ledger's schema, oldest first. Listed here, so that a light command need not load Alembic.
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011", "0012")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011")
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 
@@ -102,6 +103,7 @@ class Ledger:
         self.is_sqlite = self.path is not None
         self.write_right: WriteRight = Unlimited()  # with an arbiter, the lake gives it the lease of its site
         self.engine = self._sqlite_engine(self.path) if self.path is not None else postgres_engine(config)
+        explain_refusals(self.engine)
 
     @property
     def place(self) -> str:
@@ -183,7 +185,8 @@ class Ledger:
     def _translated(self) -> Iterator[None]:
         try:
             yield
-        except (IntegrityError, sqlite3.IntegrityError):
+        except (IntegrityError, sqlite3.IntegrityError) as e:
+            raise_if_closed(e)
             raise  # the database refused an illegal transition, which the caller handles
         except DBAPIError as e:
             raise self._explain(e.orig or e, answered=_is_answer(e)) from e
@@ -194,26 +197,28 @@ class Ledger:
         if self.path is not None:
             return _explain_sqlite(error, self.path, answered=answered)
         text = without_secrets(self.engine.url, str(error)).strip()
-        said = text.partition("\n")[0]
+        first_line = text.partition("\n")[0]
         # The message of PostgreSQL is in the server's language; its SQLSTATE is the same in all of them.
         state = getattr(error, "sqlstate", None)
         if state == _LOCK_NOT_AVAILABLE:
             holder = find_lock_holder(self.engine)
             return LedgerBusy(
-                f"the ledger is held by {holder or 'another process'}",
+                f"the ledger is locked by {holder or 'another process'}",
                 hint="Try again. If it lasts, check that process: until it ends, nothing else can be written.",
             )
         if state == _QUERY_CANCELED:
             return LedgerBusy(
-                f"the ledger's database took too long: {said}", hint="See ledger.statement_seconds_max, and the server."
+                f"the ledger's database took too long: {first_line}",
+                hint="See ledger.statement_seconds_max, and the server.",
             )
         if state == _UNDEFINED_TABLE:
-            return LedgerMissing(f"the database holds no ledger: {said}", hint=REBUILD_HINT)
+            return LedgerMissing(f"the database holds no ledger: {first_line}", hint=REBUILD_HINT)
         if not answered:
             if "does not exist" in text:
                 return LedgerMissing(f"the ledger cannot be opened: {text}", hint=REBUILD_HINT)
             return StorageError(f"the ledger did not answer: {text}", hint="Check ledger.url and the server.")
-        return LedgerRefused(f"the ledger's database refused: {said}", hint="Check the request, and the user's rights.")
+        hint = "Check the request, and the user's rights."
+        return LedgerRefused(f"the ledger's database refused: {first_line}", hint=hint)
 
     def exists(self) -> bool:
         """Whether there is a ledger, even an unreadable one."""
@@ -282,21 +287,24 @@ class Ledger:
 
     def _upgrade(self, new_lake: str | None = None) -> None:
         """Migrates to the newest version in one transaction; a new ledger gets its counter in it, too."""
+        with self.write() as connection:
+            self.upgrade_within(connection)
+            if new_lake is not None:
+                new = {"id": 1, "lake": new_lake, "last": 0, "epoch": 1, "created_at": utc_now()}
+                connection.execute(core.sequence.insert().values(new))
+
+    def upgrade_within(self, connection: sa.Connection) -> None:
         from alembic import command
         from alembic.config import Config
 
         settings = Config()
         settings.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-        with self.write() as connection:
-            if not self.is_sqlite:
-                connection.exec_driver_sql("SET LOCAL statement_timeout = 0")  # a migration may take its time
-                # One migration at a time. A process that waited here finds the newest version and does nothing.
-                connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
-            settings.attributes["connection"] = connection
-            command.upgrade(settings, "head")
-            if new_lake is not None:
-                new = {"id": 1, "lake": new_lake, "last": 0, "epoch": 1, "created_at": utc_now()}
-                connection.execute(core.sequence.insert().values(new))
+        if not self.is_sqlite:
+            connection.exec_driver_sql("SET LOCAL statement_timeout = 0")  # a migration may take its time
+            # One migration at a time. A process that waited here finds the newest version and does nothing.
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
+        settings.attributes["connection"] = connection
+        command.upgrade(settings, "head")
 
     def close(self) -> None:
         self.engine.dispose()
@@ -309,16 +317,16 @@ def _explain_sqlite(error: BaseException, path: Path, *, answered: bool) -> Stra
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         holder = find_holder(path, path.with_name(f"{path.name}-shm"))
         if holder is None:
-            return LedgerBusy("the ledger is held by another process", hint="Try again; see `strandline status`.")
-        return LedgerBusy(f"the ledger {path} is held by {holder}", hint=holder.hint)
+            return LedgerBusy("the ledger is locked by another process", hint="Try again; see `strandline status`.")
+        return LedgerBusy(f"the ledger {path} is locked by {holder}", hint=holder.hint)
     if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")) or "no such table" in text:
         return LedgerUnreadable(f"{path} is damaged or is not a ledger: {text}", hint=REBUILD_HINT)
     if name.startswith(("SQLITE_FULL", "SQLITE_IOERR")):
         return StorageError(f"the ledger cannot be written: {text}", hint="Free some disk space and try again.")
     if not answered:
         return StorageError(f"the ledger cannot be used: {text}", hint=f"Check {path} and the disk.")
-    said = text.partition("\n")[0]
-    return LedgerRefused(f"the ledger's database refused: {said}", hint="Check the request.")
+    first_line = text.partition("\n")[0]
+    return LedgerRefused(f"the ledger's database refused: {first_line}", hint="Check the request.")
 
 
 def _is_answer(error: DBAPIError) -> bool:
@@ -382,7 +390,7 @@ def upsert(connection: sa.Connection, table: sa.Table, key: Mapping[str, object]
 
 
 def lock_row(connection: sa.Connection, table: sa.Table, id: Any) -> None:
-    """Until the transaction ends, nobody else locks or changes the row. Rows that refer to it can still be added."""
+    """Locks the row until the transaction ends: others cannot change it. Rows that refer to it can still be added."""
     connection.execute(sa.select(table.c.id).where(table.c.id == id).with_for_update(key_share=True)).all()
 
 

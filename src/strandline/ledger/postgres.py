@@ -31,8 +31,8 @@ def postgres_engine(config: LakeConfig) -> sa.Engine:
     def _on_connect(dbapi_connection: Any, _record: Any) -> None:
         with dbapi_connection.cursor() as cursor:
             limits = _server_limits(settings)
-            asked = ", ".join("set_config(%s, %s, false)" for _ in limits)
-            cursor.execute(f"SELECT {asked}", [text for pair in limits.items() for text in pair])
+            calls = ", ".join("set_config(%s, %s, false)" for _ in limits)
+            cursor.execute(f"SELECT {calls}", [text for pair in limits.items() for text in pair])
             # A server that acknowledges before it is durable would break every promise.
             cursor.execute(
                 "SELECT set_config('synchronous_commit', 'on', false) "
@@ -67,7 +67,7 @@ def _ping_after_idling(engine: sa.Engine) -> None:
 
 
 def parse_url(url: str, setting: str = "ledger.url") -> sa.URL:
-    """Parses the address. Errors never repeat it: it holds a password, possibly where nobody expects one."""
+    """Parses the address. Errors never repeat it: it contains a password, possibly in an unexpected place."""
     hint = "postgresql://USER:PASSWORD@HOST:PORT/DATABASE; in a password write %40 for @, %3A for :, %2F for /."
     try:
         found = sa.make_url(url)

@@ -11,7 +11,7 @@ _T = TypeVar("_T")
 class RowMemo(Generic[_T]):
     """Makes values from the rows of one query, and makes none twice as long as the query returns the same row.
 
-    The key is everything that the row says, so a value is never out of date. It keeps those of the last call. Several
+    The key is the whole row, so a value is never out of date. It keeps those of the last call. Several
     threads may use it: at worst, a value is made twice."""
 
     def __init__(self, make: Callable[[Any], _T]) -> None:

@@ -33,6 +33,8 @@ from strandline.storage.s3_client import RequestFailed, RequestFailure, S3Client
 from strandline.storage.s3_settings import S3Settings, split_url, witness_limits
 
 VERSION = 1
+_CLOSED = 2  # of a witness that was left: programs that know nothing of that refuse it, too
+_PLACE_CHARS_MAX = 200
 WITNESS_HINT = (
     "Restore the file `_strandline/witness` of the warehouse. If it is gone for good, "
     "`strandline ledger rebuild --lost-witness` makes a new one from the ledger and the tables."
@@ -43,7 +45,7 @@ WITNESS_HINT = (
 class WitnessRecord:
     lake: str
     highest: int
-    role: SiteRole = SiteRole.LEADER  # a ledger that is made anew must not lead where the lost one followed
+    role: SiteRole = SiteRole.LEADER  # a ledger that is created again must not lead where the lost one followed
     term: int = FIRST_TERM
 
     def check_lake(self, of_ledger: str) -> None:
@@ -76,11 +78,12 @@ class Witness(Protocol):
     def read(self) -> WitnessRecord:
         """Returns what is stored; `WitnessUnreadable` if it is missing or damaged."""
 
-    def create(self, mark: WitnessRecord) -> None:
+    def create(self, record: WitnessRecord) -> None:
         """`StorageError` if there is a witness."""
 
-    def replace(self, mark: WitnessRecord) -> None:
-        """Overwrites whatever is stored: only for a lost or damaged witness, when a person asked for it."""
+    def replace(self, record: WitnessRecord) -> None:
+        """Overwrites the stored record. Only for a lost or damaged witness on demand, and when the site's role
+        changes."""
 
     def raise_to(self, highest: int, *, expected: int) -> None:
         """Raises the witness, durably when it returns; `ResyncNeeded` if it is not at `expected`."""
@@ -91,6 +94,12 @@ def open_witness(config: LakeConfig) -> Witness:
     if folder is not None:
         return LocalWitness(folder / "_strandline" / "witness")
     return S3Witness(config)
+
+
+def close_local_witness(folder: Path, place: str) -> None:
+    """For a warehouse whose lake is elsewhere now: no ledger is made from it, and no number is taken."""
+    closed = {"version": _CLOSED, "moved_to": place[:_PLACE_CHARS_MAX]}
+    write_file(LocalWitness(folder / "_strandline" / "witness").path, _slot(json.dumps(closed).encode()) * 2)
 
 
 def behind(found: int, expected: int) -> ResyncNeeded:
@@ -106,7 +115,7 @@ _SLOT_BYTES = 512
 
 class LocalWitness:
     """Two slots of one sector each, written alternately and in place. A torn write leaves the other slot intact. One
-    `fdatasync` of a file that does not grow is the cheapest durable write there is."""
+    `fdatasync` of a file that does not grow is the cheapest durable write."""
 
     def __init__(self, path: Path, lock_seconds_max: float = 30) -> None:
         self.path = path
@@ -138,34 +147,34 @@ class LocalWitness:
                 if attempt.is_last:
                     holder = find_holder(self.path)
                     hint = "Try again." if holder is None else holder.hint
-                    raise LedgerBusy(f"the witness is held by {holder or 'another process'}", hint=hint) from None
+                    raise LedgerBusy(f"the witness is locked by {holder or 'another process'}", hint=hint) from None
 
     def _slots(self, fd: int) -> list[WitnessRecord | None]:
         both = os.pread(fd, 2 * _SLOT_BYTES, 0)
         return [_decode(both[:_SLOT_BYTES]), _decode(both[_SLOT_BYTES:])]
 
     def _newest(self, slots: list[WitnessRecord | None]) -> WitnessRecord:
-        marks = [m for m in slots if m is not None]
-        if not marks:
+        records = [r for r in slots if r is not None]
+        if not records:
             raise WitnessUnreadable(f"the witness {self.path} is damaged", hint=WITNESS_HINT)
-        return max(marks, key=lambda m: m.highest)
+        return max(records, key=lambda r: r.highest)
 
     def read(self) -> WitnessRecord:
         with self._locked() as fd:
             return self._newest(self._slots(fd))
 
-    def create(self, mark: WitnessRecord) -> None:
+    def create(self, record: WitnessRecord) -> None:
         try:
-            self._write(mark, replace=False)
+            self._write(record, replace=False)
         except FileExistsError as e:
             raise StorageError(f"there is a witness already at {self.path}") from e
 
-    def replace(self, mark: WitnessRecord) -> None:
-        self._write(mark, replace=True)
+    def replace(self, record: WitnessRecord) -> None:
+        self._write(record, replace=True)
 
-    def _write(self, mark: WitnessRecord, *, replace: bool) -> None:
+    def _write(self, record: WitnessRecord, *, replace: bool) -> None:
         make_folders(self.path.parent)
-        write_file(self.path, _encode(mark) * 2, replace=replace)
+        write_file(self.path, _encode(record) * 2, replace=replace)
 
     def raise_to(self, highest: int, *, expected: int) -> None:
         with self._locked() as fd:
@@ -173,23 +182,27 @@ class LocalWitness:
             newest = self._newest(slots)
             if newest.highest != expected:
                 raise behind(newest.highest, expected)
-            turn = 1 if slots[0] == newest else 0
+            older = 1 if slots[0] == newest else 0
             try:
-                os.pwrite(fd, _encode(replace(newest, highest=highest)), turn * _SLOT_BYTES)
+                os.pwrite(fd, _encode(replace(newest, highest=highest)), older * _SLOT_BYTES)
                 sync_data(fd)
             except OSError as e:
                 raise StorageError(f"the witness cannot be written: {e}", hint="Free some disk space.") from e
 
 
-def _encode(mark: WitnessRecord) -> bytes:
-    body = json.dumps(_document(mark)).encode()
+def _encode(record: WitnessRecord) -> bytes:
+    return _slot(json.dumps(_document(record)).encode())
+
+
+def _slot(body: bytes) -> bytes:
     line = b"%08x %s" % (zlib.crc32(body), body)
     return line.ljust(_SLOT_BYTES - 1) + b"\n"
 
 
-def _document(mark: WitnessRecord) -> dict[str, object]:
+def _document(record: WitnessRecord) -> dict[str, object]:
     return {
-        "version": VERSION, "lake": mark.lake, "highest": mark.highest, "role": mark.role.value, "term": mark.term,
+        "version": VERSION, "lake": record.lake, "highest": record.highest, "role": record.role.value,
+        "term": record.term,
     }  # fmt: skip
 
 
@@ -206,8 +219,13 @@ def _decode(slot: bytes) -> WitnessRecord | None:
 def _parse_record(body: bytes) -> WitnessRecord:
     try:
         value = json.loads(body)
+        if "moved_to" in value:
+            raise WitnessUnreadable(
+                f"the lake of this warehouse was moved to {value['moved_to']}",
+                hint="Use the settings that name the new place.",
+            )
         role, term = SiteRole(value.get("role", SiteRole.LEADER.value)), int(value.get("term", FIRST_TERM))
-        version, mark = value["version"], WitnessRecord(str(value["lake"]), int(value["highest"]), role, term)
+        version, record = value["version"], WitnessRecord(str(value["lake"]), int(value["highest"]), role, term)
     except (ValueError, KeyError, TypeError) as e:
         raise WitnessUnreadable("the witness is damaged", hint=WITNESS_HINT) from e
     if version != VERSION:
@@ -215,7 +233,7 @@ def _parse_record(body: bytes) -> WitnessRecord:
             f"the witness has version {version}, this program knows {VERSION}",
             hint="Use the newer version of Strandline that wrote it.",
         )
-    return mark
+    return record
 
 
 class S3Witness:
@@ -241,8 +259,8 @@ class S3Witness:
             raise WitnessUnreadable(f"there is no witness at s3://{self._bucket}/{self._key}", hint=WITNESS_HINT)
         return found[0], str(found[1]["ETag"])
 
-    def create(self, mark: WitnessRecord) -> None:
-        mine = self._body(mark)
+    def create(self, record: WitnessRecord) -> None:
+        mine = self._body(record)
         try:
             self._put(mine, IfNoneMatch="*")
         except RequestFailed as e:
@@ -252,9 +270,9 @@ class S3Witness:
             if self._get()[0] != mine:
                 raise StorageError("there is a witness already in this bucket and prefix") from e
 
-    def replace(self, mark: WitnessRecord) -> None:
+    def replace(self, record: WitnessRecord) -> None:
         try:
-            self._put(self._body(mark))
+            self._put(self._body(record))
         except RequestFailed as e:
             raise StorageError(f"the witness cannot be written: {e.message}") from e
 
@@ -279,5 +297,5 @@ class S3Witness:
         self._client.retry("put_object", Bucket=self._bucket, Key=self._key, Body=body, **condition)
 
     @staticmethod
-    def _body(mark: WitnessRecord) -> bytes:
-        return json.dumps(_document(mark) | {"nonce": uuid.uuid4().hex}).encode()
+    def _body(record: WitnessRecord) -> bytes:
+        return json.dumps(_document(record) | {"nonce": uuid.uuid4().hex}).encode()

@@ -15,7 +15,7 @@ class WriteRight(Protocol):
 
 
 class Unlimited:
-    """Without an arbiter, every leader may commit."""
+    """The right of a site without an arbiter: every leader may commit."""
 
     def obtain(self) -> None:
         pass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from strandline.core.clock import SKIPS_MAX, Moment, judge
+from strandline.core.clock import SKIPS_MAX, Moment, find_jump
 from strandline.core.errors import Skipped
 from strandline.core.records.audit_events import Event
 from strandline.core.types import DatasetId
@@ -20,23 +20,23 @@ def check(
     from there. Each other dataset skips a run, too. A correct clock is trusted after at most two runs."""
     with ledger.read() as connection:
         found = clocks.get(connection, dataset)
-        seen = clocks.around_the_longest_silence(connection, None if found is None else found[0], now.wall)
+        seen = clocks.times_around_longest_gap(connection, None if found is None else found[0], now.wall)
         skipped = clocks.skipped_before(connection, dataset, runs_max=SKIPS_MAX)
     stored = None
     if found is not None:
         wall, boot, micros = found
         stored = Moment(wall, boot, None if micros is None else timedelta(microseconds=micros))
-    jumped = judge(now, stored, seen, jump=jump, skipped=skipped)
+    jumped = find_jump(now, stored, seen, jump=jump, skipped=skipped)
     if not rehearse:
         with ledger.write() as connection:
             up = None if now.up is None else int(now.up / timedelta(microseconds=1))
             clocks.put(connection, dataset, now.wall, now.boot, up)
             if jumped is not None:
                 audit.record(
-                    connection, Event.CLOCK_JUMPED, words=jumped.words, accepted=accept, believed=jumped.believed
+                    connection, Event.CLOCK_JUMPED, words=jumped.message, accepted=accept, believed=jumped.is_confirmed
                 )
-    if jumped is not None and not (accept or jumped.believed):
+    if jumped is not None and not (accept or jumped.is_confirmed):
         raise Skipped(
-            f"the clock may have jumped: {jumped.words}; nothing is deleted in this run",
-            hint="If the time is right, run it again, or say --accept-clock.",
+            f"the clock may have jumped: {jumped.message}; nothing is deleted in this run",
+            hint="If the time is right, run it again, or pass --accept-clock.",
         )

@@ -92,11 +92,12 @@ def rehearsed(
             result = work(lambda: None)
     except Exception as e:
         outcome, reason = _how_it_ended(e, kind)
-        with context.ledger.write() as connection:
-            runs.record_rehearsal(connection, new, started_at=started_at, outcome=outcome, reason=reason, result=None)
+        context.ledger.change(
+            runs.record_dry_run, new, started_at=started_at, outcome=outcome, reason=reason, result=None
+        )
         raise
     with context.ledger.write() as connection:
-        run = runs.record_rehearsal(
+        run = runs.record_dry_run(
             connection, new, started_at=started_at, outcome=MaintenanceOutcome.DONE, reason=None, result=plain(result)
         )
         _forget_old(context, connection, dataset, kind)
@@ -109,7 +110,7 @@ def recorded(
     """A run on demand; `AlreadyRunning` if one of this kind is under way."""
     control = control or RunControl()
     if (run := _begin(context, NewRun(dataset.id, kind, node()), None)) is None:
-        raise RuntimeError("only a turn of the schedule can be somebody else's")
+        raise RuntimeError("only a scheduled run can belong to another daemon")
     control.on_begun(run)
     return _work(context, dataset, kind, run, work, control)
 
@@ -123,7 +124,7 @@ def run_scheduled(
     *,
     after: RunId | None,
 ) -> RunResult[T] | None:
-    """A scheduled run. None if another daemon has taken this turn, or a run of this kind is under way."""
+    """A scheduled run. None if another daemon does this run, or a run of this kind is under way."""
     run = _begin(context, NewRun(dataset.id, kind, node(), by_schedule=True), after)
     return None if run is None else _work(context, dataset, kind, run, work, control or RunControl())
 
@@ -157,7 +158,7 @@ def _work(
             result = work(check_alive)
     except BaseException as e:
         outcome, reason = _how_it_ended(e, kind)
-        watch.tell(outcome.value)
+        watch.report(outcome.value)
 
         def store_failure() -> None:
             with context.ledger.write() as connection:
@@ -182,7 +183,7 @@ def _work(
             return runs.get(connection, run)
 
     ended = store_end(store_result, f"run {run}", control.stopping)
-    watch.tell(MaintenanceOutcome.DONE.value)
+    watch.report(MaintenanceOutcome.DONE.value)
     return RunResult(ended, result)
 
 
@@ -213,7 +214,7 @@ def _how_it_ended(error: BaseException, kind: MaintenanceKind) -> tuple[Maintena
 
 def without_words(error: BaseException) -> str:
     """What a purge that failed says where others read it."""
-    return f"{type(error).__name__}; its words are not kept, since they may repeat the condition or values of a row"
+    return f"{type(error).__name__}; its message is not stored, because it may repeat the condition or values of a row"
 
 
 def wordless(error: Exception) -> StrandlineError:

@@ -297,15 +297,14 @@ class DriftRemover:
 
 
 def is_unread(table: str | None, known: LakeReferences, asked: Asked) -> bool:
-    """Whether a table that could not be read may reference a file of this one. With `--delete`, any such table might:
-    nobody could bring the file back."""
+    """Whether an unread table may reference a file of this one. With `--delete`, any may: that cannot be undone."""
     return table in known.unread or (bool(known.unread) and (table is None or asked.delete))
 
 
 def _certain(connection: Connection, dataset: Dataset) -> list[Seq | None]:
     """Up to where each follower and each consumer has every row."""
-    readers = consumers.certain(connection, dataset.id)
-    return [*followers.certain(connection, dataset).values(), *readers.values()]
+    readers = consumers.watermarks_by_title(connection, dataset.id)
+    return [*followers.watermarks_by_title(connection, dataset).values(), *readers.values()]
 
 
 def _is_owed(gone: GoneRows, marks: Sequence[SinkWatermark], others: Sequence[Seq | None]) -> bool:

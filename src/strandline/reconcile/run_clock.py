@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 from typing import Any
 
-from strandline.core.clock import SKIPS_MAX, Moment, current_moment, judge
+from strandline.core.clock import SKIPS_MAX, Moment, current_moment, find_jump
 from strandline.ledger.engine import Connection
 from strandline.ledger.maintain import clocks
 from strandline.ledger.reconcile import reconcile_runs
@@ -34,8 +34,7 @@ class RunClock:
 
 
 def read_clock(connection: Connection, now_ns: int, *, jump: timedelta, skew: timedelta) -> RunClock:
-    """Judges as retention does, by the reconciler's runs and other records. If the ledger's database is on another
-    machine, its clock alone decides."""
+    """Judges as retention does. If the ledger's database is on another machine, its clock alone decides."""
     now = current_moment(_EPOCH + timedelta(microseconds=now_ns // 1_000))
     theirs = clocks.of_the_database(connection)
     if theirs is not None and now.wall - theirs > max(skew, APART_MIN):
@@ -44,10 +43,10 @@ def read_clock(connection: Connection, now_ns: int, *, jump: timedelta, skew: ti
     before = reconcile_runs.clocks_before(connection)
     stored = _moment(before[0]) if before else None
     skipped = [_moment(clock).wall for clock in takewhile(lambda clock: clock["jumped"], before)][:SKIPS_MAX]
-    seen = clocks.around_the_longest_silence(connection, None if stored is None else stored.wall, now.wall)
-    jumped = judge(now, stored, seen, jump=jump, skipped=skipped[::-1])
-    doubted = jumped is not None and not jumped.believed
-    return RunClock(now, f"the clock may have jumped: {jumped.words}" if doubted and jumped else None, False)
+    seen = clocks.times_around_longest_gap(connection, None if stored is None else stored.wall, now.wall)
+    jumped = find_jump(now, stored, seen, jump=jump, skipped=skipped[::-1])
+    doubted = jumped is not None and not jumped.is_confirmed
+    return RunClock(now, f"the clock may have jumped: {jumped.message}" if doubted and jumped else None, False)
 
 
 def _moment(clock: Mapping[str, Any]) -> Moment:

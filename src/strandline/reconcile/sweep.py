@@ -1,8 +1,7 @@
 """A run: gate → list storage → read references → compare → guard → missing files → orphan files → record.
 
 A run acts only on planned findings, in the order of paths, and checks each candidate again just before. A candidate
-that changed is skipped and does not count towards the cap: the same first candidates cannot keep the rest from their
-turn.
+that changed is skipped and does not count towards the cap, so the first candidates cannot block the rest.
 """
 
 from __future__ import annotations
@@ -301,21 +300,25 @@ class _Sweep:
         if table in known.unread:
             return known, [], 0
         live = known.referenced([f.path for f in some])
-        stats = self._context.look_at([f.path for f in some])
+        stats = self._context.find_files([f.path for f in some])
         gone = [f for f, stat in zip(some, stats, strict=True) if stat is None and f.path in live]
         return known, gone, self._not_checked(stats)
 
     def _not_checked(self, stats: Sequence[Stat | StorageError | None]) -> int:
-        count = self._counters.not_checked(stats)
-        if count:
-            log.warning("run %d: could not be checked again, and stayed: %d", self._run, count)
-        return count
+        """Counts candidates that could not be checked again, and reports them as far as there is room."""
+        errors = [stat for stat in stats if isinstance(stat, StorageError)]
+        for error in errors:
+            self._counters.fail(error.message)
+        self._counters.did(recheck_failed=len(errors))
+        if errors:
+            log.warning("run %d: could not be checked again, and stayed: %d", self._run, len(errors))
+        return len(errors)
 
     def _sweep_orphans(self, survey: Survey, known: LakeReferences, suspects: Suspects) -> None:
         waiting = (f for f in survey.drift.orphans() if f.protected is None and f.path not in suspects.files)
         before = {head.location for head in survey.references.tables}
         for some in self._batches(waiting):
-            stats = self._context.look_at([f.path for f in some])
+            stats = self._context.find_files([f.path for f in some])
             known = self._context.surveyor.references(known, self._watch)
             if self._asked.delete and known.unread:
                 self._counters.fail("a table cannot be read: until it can, nothing is deleted without quarantine")
@@ -336,7 +339,7 @@ class _Sweep:
         """Those that are exactly as listed, and that nothing references now."""
         live = known.referenced([f.path for f in some])
         spooled = self._context.loader.spooled([f.path for f in some if f.content is FileContent.SPOOL])
-        at_work = self._context.ledger.query(runs.at_work)
+        at_work = self._context.ledger.query(runs.datasets_with_runs)
         # A table may have been registered since, over a folder that nobody owned: its files are its own.
         new_tables = Roots(key(head.location) for head in known.tables if head.location not in before)
         still: list[tuple[Finding, Stat]] = []
@@ -381,13 +384,13 @@ class _Sweep:
                 else:
                     is_recorded = reconcile_runs.abort(connection, self._run, outcome, reason, why)
                 if not is_recorded:
-                    reconcile_runs.outlived(connection, self._run, outcome)
+                    reconcile_runs.record_late_end(connection, self._run, outcome)
                 reconcile_runs.forget_old(
                     connection, runs_max=settings.history_runs, left_days=settings.quarantine_days
                 )
 
         store_end(store, f"run {self._run} of the reconciler", self._watch.cancelled if waits else NOBODY_WAITS)
-        self._activity.tell("done" if reason is None else reason.value)
+        self._activity.report("done" if reason is None else reason.value)
 
 
 def _check(refusal: str | None) -> None:

@@ -1,4 +1,5 @@
-"""What a task that is done leaves to be looked at. Work can come to its end, and its result still be bad."""
+"""What needs a person's attention in the result of a task that is done. Work can end without an error, and its result
+still show failures."""
 
 from __future__ import annotations
 
@@ -12,17 +13,17 @@ if TYPE_CHECKING:
 
 
 def attention(t: Task) -> str | None:
-    """None if there is nothing, or if its error says it."""
+    """None if there is nothing, or if the task's error says it."""
     if t.result is None:
         return None
     if "omitted" in t.result:  # the result was too large to be stored; this was found before
         stored: str | None = t.result.get("attention")
         return stored
-    return bad_in_result(t.kind, t.result)
+    return find_attention(t.kind, t.result)
 
 
-def bad_in_result(kind: str, result: Mapping[str, Any]) -> str | None:
-    """What is bad in the result of a task of this kind; None if nothing is."""
+def find_attention(kind: str, result: Mapping[str, Any]) -> str | None:
+    """What needs attention in the result of a task of this kind; None if nothing does."""
     return "; ".join(_found(kind, result)) or None
 
 
@@ -31,7 +32,7 @@ def _found(kind: str, result: Mapping[str, Any]) -> Iterator[str]:
         case "verify":
             for sink in result.get("sinks", ()):
                 if not sink["ok"]:
-                    yield f"{sink['name']} is not as it should be: {plural(len(sink['findings']), 'finding')}"
+                    yield f"{sink['name']} failed the check: {plural(len(sink['findings']), 'finding')}"
         case "tick" | "tick_dry_run":
             for sink in result.get("sinks", ()):
                 yield from _tick(sink)
@@ -40,16 +41,16 @@ def _found(kind: str, result: Mapping[str, Any]) -> Iterator[str]:
                 why = lacking[0]["why"] or lacking[0]["outcome"]
                 yield f"{part(len(lacking), len(result['rows']), 'row')} not delivered: {why}"
         case "restore":
-            for key, said in (("taken", "another file is in its place"), ("lost", "not found"), ("failed", "failed")):
+            for key, why in (("taken", "another file is in its place"), ("lost", "not found"), ("failed", "failed")):
                 if result.get(key):
-                    yield f"{plural(len(result[key]), 'file')} not brought back: {said}"
+                    yield f"{plural(len(result[key]), 'file')} not restored: {why}"
         case "purge_files":
             if failed := result.get("failed"):
                 yield f"{plural(len(failed), 'file')} not purged: {failed[0]}"
 
 
 def _tick(sink: Mapping[str, Any]) -> Iterator[str]:
-    """Of a tick, or of its dry run."""
+    """What needs attention in the result of a tick, or of its dry run."""
     if (error := sink.get("error")) is not None:
         yield f"{sink['name']}: {error['message']}"
     elif sink.get("did") == "busy":

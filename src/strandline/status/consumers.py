@@ -1,4 +1,4 @@
-"""How far consumers are, for `status`, `consumer list` and metrics: one read model for all."""
+"""The progress of consumers, for `status`, `consumer list` and metrics: one read model for all."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class ConsumerStatus:
     lag_seconds: float  # for how long the oldest of them has been settled
     on_lag: str
     drop_after_seconds: float | None
-    told_at: datetime | None  # when it last said how far it is
+    reported_at: datetime | None  # its last progress report
     held_since: datetime | None  # since when retention keeps due rows for it
     dropped_upto: int | None  # retention has deleted rows up to here that it did not have
     added_at: datetime
 
 
-def read_consumers(connection: Connection, now: datetime | None = None) -> tuple[ConsumerStatus, ...]:
-    """By name and dataset."""
-    at = now or utc_now()
-    return tuple(_status(lag, at) for lag in read_lags(connection))
+def read_consumers(connection: Connection) -> tuple[ConsumerStatus, ...]:
+    """All consumers, by name and dataset."""
+    now = utc_now()
+    return tuple(_status(lag, now) for lag in read_lags(connection))
 
 
 def load_consumers(ledger: Ledger) -> tuple[ConsumerStatus, ...]:
@@ -45,7 +45,7 @@ def _status(lag: ConsumerLag, now: datetime) -> ConsumerStatus:
         0.0 if lag.since is None else max(0.0, (now - lag.since).total_seconds()),
         one.on_lag.value,
         None if one.drop_after is None else one.drop_after.total_seconds(),
-        one.told_at,
+        one.reported_at,
         one.held_since,
         one.dropped_upto,
         one.added_at,

@@ -1,4 +1,4 @@
-"""How far followers are, for `status`, `follower list` and metrics: one read model for all."""
+"""The progress of followers, for `status`, `follower list` and metrics: one read model for all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class FollowerStatus:
     lag_segments: int | None
     lag_rows: int | None
     lag_seconds: float | None
-    told_at: datetime | None  # when the follower last said how far it is
+    reported_at: datetime | None  # the follower's last progress report
     held_since: datetime | None  # since when retention keeps rows of the dataset for it
     dropped_upto: int | None  # retention has deleted rows of the dataset up to here that the follower did not have
     added_at: datetime
@@ -50,7 +50,7 @@ def _status(lag: ShardLag, now: datetime) -> FollowerStatus:
         lag.segments,
         lag.rows,
         seconds,
-        lag.follower.told_at,
+        lag.follower.reported_at,
         lag.held_since,
         lag.dropped_upto,
         lag.follower.added_at,

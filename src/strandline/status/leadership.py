@@ -1,5 +1,4 @@
-"""Who leads, as this site's ledger and the arbiter say it, at a leader and at a follower. For commands, API, pages and
-metrics."""
+"""Who leads, according to this site's ledger and to the arbiter. For commands, API, pages and metrics."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 class ArbiterStatus:
     place: str
     trouble: str | None  # why its record could not be read
-    record: LeaderRecord | None  # None: nobody has written one, or it did not answer
+    record: LeaderRecord | None  # None: there is none, or the arbiter did not answer
     lease_seconds: float  # for how long a leader may take rows without it
     lease_seconds_left: float | None  # of this process; None: it has no lease
 
@@ -43,11 +42,11 @@ class Leadership:
     promoting: bool  # a promotion of this site is under way
     claimed_term: int | None  # the term that it has taken
     candidates: tuple[CandidateStatus, ...]  # at a leader
-    arbiter: ArbiterStatus | None  # None: there is none, or nobody was asked
+    arbiter: ArbiterStatus | None  # None: there is none, or it was not asked
 
     @property
     def replaced(self) -> str | None:
-        """In words: who leads in place of this site; None if it knows of no other leader."""
+        """Who leads in place of this site, as text; None if no other leader is known."""
         return sites.in_place_of(self.term, self.superseded_term, self.superseded_by)
 
 
@@ -83,7 +82,7 @@ def ask_arbiter(replication: Replication) -> ArbiterStatus | None:
 
 
 def last_of_arbiter(replication: Replication) -> ArbiterStatus | None:
-    """For servers: what the arbiter said some seconds ago at most, however many ask. None without one."""
+    """For servers: a recent answer of the arbiter, shared by all requests. None without an arbiter."""
     watch = replication.arbiter_watch
     return None if watch is None else _status(replication, watch.newest())
 
@@ -95,5 +94,5 @@ def _status(replication: Replication, found: ArbiterAnswer) -> ArbiterStatus:
 
 
 def hidden(found: Leadership) -> Leadership:
-    """For those who see some datasets only: without names of other sites."""
+    """For readers who may see only some datasets: without names of other sites."""
     return replace(found, superseded_by=None, candidates=(), arbiter=None)

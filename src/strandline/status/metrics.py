@@ -1,4 +1,4 @@
-"""The numbers of `status` as monitoring reads them: how sinks, the receiver, maintenance and the reconciler fare."""
+"""The numbers of `status` as metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HELP: Mapping[str, str] = {
     "sink_lag_rows": "Settled rows that the sink does not have yet.",
     "sink_lag_seconds": "For how long the oldest of them has been settled.",
     "sink_state": "1 for the state that the sink is in: active, paused, waiting (to try again) or stopped.",
-    "sink_failed_ticks": "Ticks in a row that did not get through.",
+    "sink_failed_ticks": "Failed ticks in a row.",
     "sink_delivered_rows": "Rows that were delivered in this generation of the sink.",
     "sink_quarantined_rows": "Rows that the sink refused and that are in quarantine.",
     "sink_held_rows": "Rows that are due for deletion and stay, because the sink does not have them.",
@@ -42,28 +42,27 @@ HELP: Mapping[str, str] = {
     "received_set_aside_bodies": "Bodies that were received, could not be ingested, and wait for a person.",
     "received_unrecorded_bodies": "Bodies in the spool that the ledger cannot record, so that nobody ingests them.",
     "received_dropped_bytes": "Bytes in the spool of bodies that were received for a dataset that was dropped.",
-    "received_held": "1 while the receiver holds, until a person accepts what its ledger cannot know; else absent.",
+    "received_held": "1 while the receiver is on hold, until a person releases it; else absent.",
     "dataset_sealed": "Everything up to this sequence number is settled; absent while nothing is.",
     "dataset_allocated": "The highest sequence number of its blocks; absent while there is none.",
     "dataset_open_blocks": "Blocks that are not settled yet: readers and sinks get nothing above the lowest of them.",
     "dataset_oldest_open_block_timestamp_seconds": "When the oldest of them was reserved; absent while there is none.",
     "dataset_unnumbered_rows": "Rows without a sequence number, when they were last counted. No sink gets them.",
-    "dataset_foreign_rows": "Rows with a sequence number that is not theirs, when they were last counted; absent if "
-    "counting them would take too long.",
-    "dataset_number_twice": "1 if one of our sequence numbers was on two rows then: who comes to it is refused.",
+    "dataset_foreign_rows": "Foreign rows, when they were last counted; absent if counting them would take too long.",
+    "dataset_number_twice": "1 if two rows had the same sequence number then: reads and deliveries of it are refused.",
     "dataset_refused": "1 while reads, ingest and delivery are refused, or in doubt: `strandline status` says why.",
     "dataset_floor": "Rows up to this sequence number may have been deleted by retention.",
     "dataset_held_rows": "Rows that are due for deletion and stay, for the sink that holds the most of them.",
     "consumer_watermark": "The consumer has every row up to this sequence number; absent while it has none.",
     "consumer_lag_rows": "Settled rows that the consumer does not have yet.",
     "consumer_lag_seconds": "For how long the oldest of them has been settled.",
-    "consumer_heard_of_timestamp_seconds": "When the consumer last said how far it is; absent until then.",
+    "consumer_heard_of_timestamp_seconds": "When the consumer last reported its progress; absent until then.",
     "consumer_held_since_timestamp_seconds": "Since when retention keeps due rows for it; absent while it does not.",
     "consumer_dropped_upto": "Retention has deleted rows up to this sequence number that it did not have; else absent.",
     "follower_lag_segments": "Settled segments of the shard that the follower has not applied yet.",
     "follower_lag_rows": "Rows in them.",
     "follower_lag_seconds": "For how long the oldest of them has been published.",
-    "follower_heard_of_timestamp_seconds": "When the follower last said how far it is; absent until then.",
+    "follower_heard_of_timestamp_seconds": "When the follower last reported its progress; absent until then.",
     "follower_held_since_timestamp_seconds": "Since when retention keeps rows of the dataset for it; absent while it "
     "does not.",
     "follower_dropped_upto": "Retention has deleted rows up to this sequence number that it did not have; else absent.",
@@ -92,14 +91,14 @@ HELP: Mapping[str, str] = {
     "reconcile_last_run": "The number of the newest run of the reconciler that ended: it rises with every run.",
     "reconcile_last_run_ended_timestamp_seconds": "When it ended.",
     "reconcile_last_run_ok": "1 if it went through, 0 if it ended early.",
-    "reconcile_last_run_aborted": "1 for the reason that it ended early for; absent if it did not.",
-    "reconcile_last_run_doubts": "1 for each reason why what it says is not the whole truth; absent if there is none.",
+    "reconcile_last_run_aborted": "1 for the reason why it ended early; absent if it did not.",
+    "reconcile_last_run_doubts": "1 for each reason why its result may be incomplete or wrong; else absent.",
     "reconcile_compared_timestamp_seconds": "When the newest run began that compared tables and storage.",
-    "reconcile_orphan_files": "Files that it found, that nothing references, and that it left.",
-    "reconcile_missing_files": "Entries that it found, whose file is gone, and that it left.",
-    "reconcile_partial": "1 if it could not look everywhere.",
+    "reconcile_orphan_files": "Orphan files that it found and left.",
+    "reconcile_missing_files": "Entries without a file that it found and left.",
+    "reconcile_partial": "1 if it could not check everything.",
 }
-"""All are gauges: a sink that is reset begins anew, and runs are forgotten in time."""
+"""All are gauges: a reset starts a sink's numbers again, and old runs are deleted."""
 
 _MORE_LABELS = {
     "sink_state": ("state",),
@@ -140,8 +139,8 @@ class MetricSample:
 def load_samples(
     config: LakeConfig, ledger: Ledger, lake: str, arbiter: ArbiterStatus | None = None
 ) -> list[MetricSample]:
-    """From the ledger, and what the arbiter said, if somebody has asked it. What it costs follows the number of sinks
-    and datasets, not that of partitions."""
+    """From the ledger, and from the arbiter's answer if there is one. The cost depends on the number of sinks and
+    datasets, not on the number of partitions."""
     with ledger.read_at_once() as connection:
         datasets, held = read_datasets(connection), receive_holds.list_holds(connection)
         known = [facts.dataset for facts in datasets]
@@ -171,7 +170,7 @@ def samples(
     leadership: Leadership = UNASKED,
     consumers: Sequence[ConsumerStatus] = (),
 ) -> list[MetricSample]:
-    """What is not known is left out. `receivers_held`: datasets whose receiver holds."""
+    """What is not known is left out. `receivers_held`: datasets whose receiver is on hold."""
     found = [
         *_of_sinks(sinks),
         *_of_receiver(received),
@@ -195,7 +194,7 @@ def _of_consumer(one: ConsumerStatus) -> Iterator[_NamedValue]:
     yield "consumer_watermark", labels, one.watermark
     yield "consumer_lag_rows", labels, one.lag_rows
     yield "consumer_lag_seconds", labels, one.lag_seconds
-    yield "consumer_heard_of_timestamp_seconds", labels, _seconds(one.told_at)
+    yield "consumer_heard_of_timestamp_seconds", labels, _seconds(one.reported_at)
     yield "consumer_held_since_timestamp_seconds", labels, _seconds(one.held_since)
     yield "consumer_dropped_upto", labels, one.dropped_upto
 
@@ -205,7 +204,7 @@ def _of_follower(shard: FollowerStatus) -> Iterator[_NamedValue]:
     yield "follower_lag_segments", labels, shard.lag_segments
     yield "follower_lag_rows", labels, shard.lag_rows
     yield "follower_lag_seconds", labels, shard.lag_seconds
-    yield "follower_heard_of_timestamp_seconds", labels, _seconds(shard.told_at)
+    yield "follower_heard_of_timestamp_seconds", labels, _seconds(shard.reported_at)
     yield "follower_held_since_timestamp_seconds", labels, _seconds(shard.held_since)
     yield "follower_dropped_upto", labels, shard.dropped_upto
 

@@ -32,7 +32,8 @@ _NOTHING_ASIDE = WaitingBodies(0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class ReceiveStatus:
-    """Of one dataset. `bodies`, `rows`, `bytes` and `oldest` count bodies that wait to be ingested."""
+    """The received rows of one dataset. `bodies`, `rows`, `bytes` and `oldest` count bodies that wait to be
+    ingested."""
 
     dataset: str
     bodies: int

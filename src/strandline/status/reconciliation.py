@@ -36,7 +36,7 @@ def load_reconciliation(config: LakeConfig, ledger: Ledger) -> Reconciliation:
     with ledger.read() as connection:
         settings = applied_settings.effective(connection, config).reconcile
         newest = reconcile_runs.latest(connection, runs_max=1)
-        left = reconcile_runs.left_running(connection) if reconcile_runs.is_lease_held(connection, moment) else None
+        left = reconcile_runs.find_running(connection) if reconcile_runs.is_lease_held(connection, moment) else None
     running = None if left is None or left.ended_at is not None else left.id
     return Reconciliation(
         settings.enabled,

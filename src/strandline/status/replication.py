@@ -1,6 +1,7 @@
-"""Whom this site follows, how far it is, and how its leader answers: one read model for commands, API, pages, metrics.
+"""Whom this site follows, its progress, and whether its leader answers: one read model for commands, API, pages and
+metrics.
 
-A follower knows how far behind it is only while its leader answers. What it does not know is None, never 0.
+A follower knows its lag only while its leader answers. What is unknown is None, never 0.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ QUIET_AFTER = timedelta(seconds=60)  # Spark starts, or a large batch is applied
 
 @dataclass(frozen=True, slots=True)
 class LeaderStatus:
-    """The leader of this site, as the last passes found it."""
+    """The leader of this site, according to the last passes of the follower."""
 
     address: str  # a URL, or the path of its settings file
-    answered_at: datetime | None  # to some seconds; None: never
-    is_quiet: bool  # it did not answer lately, or nobody asked it
+    answered_at: datetime | None  # within some seconds; None: never
+    is_quiet: bool  # no answer lately
     failing_since: datetime | None  # None: the last pass did not fail
     failed_step: str | None  # ask, apply, tell
     error: str | None
@@ -48,7 +49,7 @@ class FollowedStatus:
     applied: int  # its items are applied up to here; 0: none of them
     bound: int  # the leader's items up to here are on record; 0: none of them
     sealed: int | None  # up to here this site has everything of the dataset
-    leader_sealed: int | None  # the leader's seal, as it said last; None: it has none, or nobody knows
+    leader_sealed: int | None  # the leader's seal, as last reported; None: it has none, or has not reported it
     is_behind: bool  # the ledger was lost or restored: no seal before it has caught up
     open_items: int  # recorded, and not applied yet
     open_rows: int | None  # in them
@@ -59,7 +60,7 @@ class FollowedStatus:
 
 @dataclass(frozen=True, slots=True)
 class PurgeStatus:
-    """A purge of a leader that was replaced, which the leader of today has never heard of."""
+    """A purge of an earlier leader that the present leader does not know."""
 
     dataset: str
     number: int  # the sequence number that it took
@@ -92,7 +93,7 @@ class ReplicationStatus:
 def load_replication(
     config: LakeConfig, ledger: Ledger, lake: str, arbiter: ArbiterStatus | None = None
 ) -> ReplicationStatus:
-    """`arbiter`: what it says, if somebody has asked it."""
+    """`arbiter`: its answer, if it was asked."""
     with ledger.read_at_once() as connection:
         return ReplicationStatus(
             lake,
@@ -104,7 +105,7 @@ def load_replication(
 
 
 def only_of(found: ReplicationStatus, datasets: Collection[str]) -> ReplicationStatus:
-    """Only what concerns these datasets. How the leader answers is of the whole lake: its words may name others."""
+    """Only what concerns these datasets. The leader's errors are left out: they may name other datasets."""
     return replace(
         found,
         site=site_of(found.site, datasets),
@@ -157,7 +158,7 @@ def _purge(p: PurgeGivenUp) -> PurgeStatus:
 
 def _shard(s: FollowedShard, now: datetime, *, is_quiet: bool) -> FollowedStatus:
     # A leader that does not answer may have more, and one with a seal above the bound has.
-    is_known = not is_quiet and s.of.is_told and s.of.bound >= (s.of.leader_seal or 0)
+    is_known = not is_quiet and s.of.is_offered and s.of.bound >= (s.of.leader_seal or 0)
     seconds = None
     if is_known:
         seconds = 0.0 if s.oldest is None else max(0.0, (now - s.oldest).total_seconds())

@@ -73,7 +73,7 @@ class LakeStatus:
     followers: tuple[FollowerStatus, ...] = ()
     site: SiteStatus = LEADS
     consumers: tuple[ConsumerStatus, ...] = ()  # readers with a name
-    replaced: str | None = None  # a leader that heard of a later one: who leads in its place
+    replaced: str | None = None  # at a leader that another site has replaced: who leads now
 
 
 def load_status(
@@ -130,7 +130,7 @@ def _witness(witness: Witness, counter: int, *, follows: bool) -> tuple[int | No
 
 
 class _Tables:
-    """What the tables themselves say, read after the ledger."""
+    """What the newest metadata of the tables shows, read after the ledger."""
 
     def __init__(
         self, config: LakeConfig, ledger: Ledger, lake: str, known: Sequence[DatasetFacts], glances: TableGlances
@@ -146,15 +146,15 @@ class _Tables:
         self._counted = foreign_rows.counts_from_history(ledger, lake, changed)
         # A dataset that was dropped since the ledger was read has no table either.
         is_any_gone = NoGlance.GONE in self._found.values()
-        self._kept = {d.id for d in ledger.query(dataset_records.list_datasets)} if is_any_gone else set()
+        self._still_known = {d.id for d in ledger.query(dataset_records.list_datasets)} if is_any_gone else set()
 
-    def look(self, facts: DatasetFacts) -> tuple[int | None, TableCounts | None, str | None]:
-        """Rows, counts of rows that are not ours, and the problem. Raises StrandlineError."""
+    def describe(self, facts: DatasetFacts) -> tuple[int | None, TableCounts | None, str | None]:
+        """The number of rows, the counts of foreign rows, and the problem. Raises StrandlineError."""
         dataset, found = facts.dataset, self._found[facts.dataset.name]
         if isinstance(found, StrandlineError):
             raise found
         if isinstance(found, NoGlance):
-            is_lost = found is NoGlance.GONE and dataset.id in self._kept
+            is_lost = found is NoGlance.GONE and dataset.id in self._still_known
             return None, None, TABLE_GONE if is_lost else None
         # What was purged says only whether rows may be missing, and rows are not read here.
         memory = Memory(facts.state.settled, facts.published)
@@ -175,10 +175,10 @@ def _dataset(facts: DatasetFacts, tables: _Tables, hold: str | None, *, complete
     dataset, state = facts.dataset, facts.state
     rows = counts = problem = None
     try:
-        rows, counts, problem = tables.look(facts)
+        rows, counts, problem = tables.describe(facts)
     except StrandlineError as e:
         problem = e.message
-    problem = problem or state.trouble or state.doubt or (None if hold is None else f"the receiver holds: {hold}")
+    problem = problem or state.trouble or state.doubt or (None if hold is None else f"the receiver is on hold: {hold}")
     open_blocks = tuple(
         OpenBlockStatus(
             f"{b.head.rows.lo}-{b.head.rows.hi}",

@@ -66,7 +66,7 @@ def load_sinks(
 
 
 def load_lanes(ledger: Ledger, lake: str, name: str) -> list[tuple[int, SinkStatus]]:
-    """Of one sink, each with its number in the ledger, oldest first. A sink without lanes has one status, with
+    """The lanes of one sink, each with its id in the ledger, oldest first. A sink without lanes has one status, with
     number 0."""
     with ledger.read_at_once() as connection:
         found = read_sinks(connection, lake, name)
@@ -83,8 +83,8 @@ def read_sinks(
     now: datetime | None = None,
     given: Sequence[Dataset] | None = None,
 ) -> tuple[SinkStatus, ...]:
-    """The same in a fixed number of queries. `connection` must be one of `read_at_once`; `given` are all datasets, if
-    the caller has read them."""
+    """The statuses of sinks, in a fixed number of queries. `connection` must be one of `read_at_once`; `given` are all
+    datasets, if the caller has read them."""
     moment = now or utc_now()
     chosen = sinks.list_sinks(connection) if only is None else [sinks.get(connection, only)]
     if not chosen:
@@ -95,7 +95,7 @@ def read_sinks(
 
 
 class _Delivery(BySink):
-    """What the ledger says of all chosen sinks and their lanes."""
+    """The ledger's records of all chosen sinks and their lanes."""
 
     def __init__(self, connection: Connection, known: Sequence[Dataset], one: SinkRecord | None, now: datetime) -> None:
         only = None if one is None else one.id
@@ -108,7 +108,7 @@ class _Delivery(BySink):
 
 
 class _SinkFacts(WholeSink):
-    """The same and its partitions."""
+    """A sink with its partitions."""
 
     def __init__(self, found: _Delivery, sink: SinkRecord, lake: str, now: datetime) -> None:
         self.lanes = found.lanes.get(sink.id, [])
@@ -176,7 +176,7 @@ class _SinkFacts(WholeSink):
 
 
 def trend(pace: Pace, lag_rows: int | None) -> str:
-    """Whether the lag grows or shrinks. Without a lag it is steady, whatever was published and delivered."""
+    """Whether the lag grows or shrinks. Without a lag it is always steady."""
     if lag_rows == 0 or pace.published == pace.settled:
         return "steady"
     return "growing" if pace.published > pace.settled else "shrinking"

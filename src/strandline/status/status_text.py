@@ -1,6 +1,6 @@
 """The JSON text of one status after the other: `json_text(documents.lake_status(found))`, for less.
 
-A server spells the status of a lake every few seconds, and of its thousands of items few have changed."""
+A server writes the status of a lake every few seconds, and few of its thousands of items have changed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _T = TypeVar("_T")
 
 
 class LakeStatusText:
-    """Keeps the texts of the last status. Several threads may use it: at worst, something is spelled twice."""
+    """Keeps the texts of the last status. Several threads may use it: at worst, a text is made twice."""
 
     def __init__(self) -> None:
         self._datasets = _Items[DatasetStatus](lambda d: d)
@@ -60,10 +60,10 @@ class _Items(Generic[_T]):
         self._last: tuple[Sequence[_T], Sequence[str]] = ((), ())
 
     def text(self, items: Sequence[_T]) -> str:
-        before, spelled = self._last
+        before, texts_before = self._last
         known = min(len(before), len(items))
         texts = [
-            spelled[n] if n < known and before[n] == item else json_text(self._document(item))
+            texts_before[n] if n < known and before[n] == item else json_text(self._document(item))
             for n, item in enumerate(items)
         ]
         self._last = items, texts

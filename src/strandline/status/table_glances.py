@@ -26,7 +26,7 @@ from strandline.iceberg.metadata.metadata_peek import (
 from strandline.read import rollback
 
 CATALOG_SECONDS_MAX = 5.0  # `status` answers, also while the catalog does not
-_LEFT_ALONE_SECONDS = 15.0  # a catalog that hangs is not asked by every reading of the status
+_SKIPPED_SECONDS = 15.0  # for so long, `status` does not ask a catalog that hung
 
 
 class NoGlance(Enum):
@@ -40,7 +40,7 @@ Found = Mapping[str, Glance]  # by dataset
 
 
 class TableGlances:
-    """Keeps what it read of the tables that the last call asked for. Safe to use from several threads."""
+    """Caches the metadata of the tables of the last call. Thread-safe."""
 
     def __init__(self, config: LakeConfig) -> None:
         self._config = config
@@ -96,10 +96,10 @@ class TableGlances:
         from strandline.iceberg.pyiceberg.catalog import open_catalog
 
         if (silent := self._silent) is not None:
-            if time.monotonic() - silent[0] < _LEFT_ALONE_SECONDS:
+            if time.monotonic() - silent[0] < _SKIPPED_SECONDS:
                 raise silent[1].with_traceback(None)
             self._silent = None
-        with self._heard():
+        with self._note_silence():
             opened = open_catalog(self._config, answer_seconds_max=CATALOG_SECONDS_MAX)
         with closing(opened) as catalog:
             for name in names:
@@ -107,15 +107,15 @@ class TableGlances:
                     yield name, self._silent[1]
                     continue
                 try:
-                    with self._heard():
+                    with self._note_silence():
                         found = catalog.glance(name, known) or NoGlance.GONE
                     yield name, found
                 except StrandlineError as e:
                     yield name, e
 
     @contextmanager
-    def _heard(self) -> Iterator[None]:
-        """Notes an error of a catalog that gave no answer in time."""
+    def _note_silence(self) -> Iterator[None]:
+        """Notes the error of a catalog that did not answer in time."""
         began = time.monotonic()
         try:
             yield

@@ -33,7 +33,7 @@ def throughput(before: LakeStatus | None, after: LakeStatus, seconds: float) -> 
 
 
 def _delivered(sinks: Iterable[SinkStatus]) -> dict[str, tuple[int, int | None]]:
-    """By sink: its generation, and the rows that it got in it."""
+    """The generation of each sink, and the rows that it got in that generation."""
     found: dict[str, tuple[int, int | None]] = {}
     for name, group in groupby(sinks, key=lambda s: s.name):
         lanes = list(group)

@@ -1,4 +1,4 @@
-"""The read model of whole sinks, without their partitions: what monitoring asks, however many partitions there are.
+"""The read model of whole sinks, without their partitions, for metrics: its cost does not depend on partitions.
 
 It reads only the ledger. What is unknown is None, never 0.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class BySink:
-    """What the ledger says of each sink, or of `only` one."""
+    """The ledger's records of each sink, or of `only` one."""
 
     def __init__(self, connection: Connection, known: Sequence[Dataset], only: SinkId | None = None) -> None:
         self.datasets = {d.id: d for d in known}
@@ -59,7 +59,7 @@ class WholeSink:
         self.quarantined_rows, self.unplanned_rows = quarantined, backlog.unplanned_rows
         self.exported_rows = sum(m.exported for m in marked) if self.is_readable else None
         self.counted_lag_rows = backlog.unplanned_rows + promised if backlog.is_counted else None
-        # Of watermarks that contradict themselves nobody knows what the sink lacks.
+        # If watermarks contradict themselves, it is unknown what the sink lacks.
         self.lag_rows = self.counted_lag_rows if self.is_readable else None
         self.lag_seconds = (0.0 if backlog.since is None else self.seconds(backlog.since)) if self.is_readable else None
 

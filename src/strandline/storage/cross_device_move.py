@@ -1,10 +1,9 @@
 """Moves a file to another file system, where a rename does not work.
 
 The file is copied under a hidden name beside its new place, synced, given its name without replacing anything, and only
-then removed from its old place. So wherever the process is killed, a name that a table may know leads to the whole file
-or to none, and the whole file is under one of the two names on record. Hidden names are foreign to every layout:
-listings report what a kill leaves under one, and nothing takes it for content.
-"""
+then removed from its old place. So wherever the process is killed, a name that a table may reference is the whole file
+or no file, and the whole file has one of the two recorded names. Hidden names match no table layout: listings report
+files that a killed process leaves under one, and nobody reads them as data. """
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from strandline.core import failpoints
 from strandline.storage import durable
 from strandline.storage.durable import new_file, sync_folder
 
-CHANGED = "it is no longer what was listed"
+CHANGED = "it has changed since it was listed"
 _CHUNK_BYTES = 1 << 20
 
 
@@ -34,16 +33,16 @@ class Stat:
     modified_ns: int | None
 
 
-def take_away(path: str, to: str, expected: Stat) -> str | None:
-    """None when the file is only in its new place; otherwise why it stayed."""
+def move_away(path: str, to: str, expected: Stat) -> str | None:
+    """Moves the file, unless it has changed. Returns None if it is only in its new place; otherwise why it stayed."""
     hidden = _beside(path, "aside")
     if os.path.lexists(hidden):
-        return f"{hidden} is left of a move that was killed: bring that file back first, or look at it"
+        return f"{hidden} was left by a move that was killed: restore that file first, or check it"
     copied = _copy(path, to, expected)
     if copied is None:
         return CHANGED
     failpoints.hit("reconcile.before_original_goes")
-    # If somebody replaces the file from here on, the new one gets hidden, not deleted: a rename can be undone.
+    # A file that replaces the original from here on is hidden, not deleted: a rename can be undone.
     try:
         Path(path).rename(hidden)
     except FileNotFoundError:
@@ -56,13 +55,13 @@ def take_away(path: str, to: str, expected: Stat) -> str | None:
         os.unlink(hidden)
         return None
     if not _rename_new(hidden, path):
-        return f"it was replaced twice while it was moved; what was there is {hidden}"
+        return f"it was replaced twice while it was moved; the first replacement is {hidden}"
     os.unlink(to)
     return CHANGED
 
 
-def bring(kept_at: str, to: str) -> bool:
-    """False if there is a file at `to`."""
+def move_back(kept_at: str, to: str) -> bool:
+    """Moves the copy back to its old place. False if there is a file at `to`."""
     try:
         if _copy(kept_at, to, None) is None:
             raise OSError(errno.EBUSY, "it changes while it is copied")
@@ -73,9 +72,9 @@ def bring(kept_at: str, to: str) -> bool:
     return True
 
 
-def put_right(kept_at: str, path: str) -> None:
-    """Handles what a killed `take_away` left under its hidden name: the file whose copy is kept, or a file that
-    somebody had put in its place meanwhile, which goes back."""
+def clean_up(kept_at: str, path: str) -> None:
+    """Handles the hidden file that a killed `move_away` left: removes it if `kept_at` is its copy. Otherwise it is a
+    file that replaced the original meanwhile, so it gets its name back."""
     hidden = _beside(path, "aside")
     if not os.path.lexists(hidden):
         return
@@ -86,7 +85,7 @@ def put_right(kept_at: str, path: str) -> None:
 
 
 def part_of(path: str) -> str:
-    """What a killed copy leaves beside its target. The next copy to the target starts over."""
+    """The partial file that a killed copy leaves beside its target. The next copy to the target starts again."""
     return _beside(path, "part")
 
 
@@ -107,7 +106,7 @@ def same_bytes(one: str, other: str) -> bool:
 
 
 def _copy(source: str, target: str, expected: Stat | None) -> tuple[int, ...] | None:
-    """The identity of what was copied. None, without a copy, if the file was not as expected, or changed meanwhile."""
+    """The identity of the copied file. None, without a copy, if the file was not as expected, or changed meanwhile."""
     part = part_of(target)
     try:
         with _opened(source) as original:

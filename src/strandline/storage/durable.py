@@ -68,8 +68,8 @@ def whole_file(path: Path, *, replace: bool = True, sync_name: bool = True) -> I
 
 
 def write_file(path: Path, body: bytes | memoryview, *, replace: bool = True, sync_name: bool = True) -> None:
-    """As `whole_file`, for content that is in memory: with the fewest calls, because each of them lets other threads
-    take the interpreter."""
+    """As `whole_file`, for content that is in memory: with the fewest system calls, because each of them releases the
+    interpreter to other threads."""
     temporary = _temporary(path)
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:

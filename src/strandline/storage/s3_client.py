@@ -23,16 +23,16 @@ _NOT_IMPLEMENTED = 501
 
 
 class RequestFailure(Enum):
-    """How a request can fail; the value says it without a name or an address."""
+    """How a request can fail. The value is a description without names or addresses."""
 
     CONDITION = "the condition of the request does not hold"  # 412
     CONFLICT = "another request for the same object is under way"  # 409
     UNAVAILABLE = "the store is not able to answer now"  # 429, 5xx: the store answered, and refused
     NOT_SENT = "the store cannot be reached"
     UNKNOWN = "the store did not answer"  # it was sent, and no answer came: it may be done, or under way
-    NOT_FOUND = "it is not there"
+    NOT_FOUND = "the object does not exist"
     NO_BUCKET = "there is no such bucket"
-    NO_UPLOAD = "the upload was called off"
+    NO_UPLOAD = "the upload was aborted"
     DENIED = "the credentials were refused"
     OTHER = "the store refused the request"
 
@@ -46,7 +46,7 @@ class RequestFailed(StorageError):
         super().__init__(message)
         self.failure = failure
         self.status = status  # of the answer, if there was one
-        self.wait_seconds = wait_seconds  # what the store asked for
+        self.wait_seconds = wait_seconds  # from the store's `Retry-After`
         self.is_final = False  # whether there are no attempts left
 
     @property
@@ -73,12 +73,12 @@ class S3Client:
 
     def retry(self, operation: str, /, **parameters: Any) -> Any:
         """For requests that are idempotent. Raises RequestFailed."""
-        return self._tried(False, operation, parameters)[0]
+        return self._send(False, operation, parameters)[0]
 
     def get(self, bucket: str, key: str, **parameters: Any) -> tuple[bytes, Any] | None:
         """An object, or a range of it, and the store's answer; None if it does not exist. Retries a truncated body."""
         try:
-            answer, body = self._tried(True, "get_object", {"Bucket": bucket, "Key": key, **parameters})
+            answer, body = self._send(True, "get_object", {"Bucket": bucket, "Key": key, **parameters})
         except RequestFailed as e:
             if e.failure is RequestFailure.NOT_FOUND:
                 return None
@@ -110,8 +110,8 @@ class S3Client:
 
     def list_objects(self, bucket: str, prefix: str, *, after: str | None = None) -> Iterator[dict[str, Any]]:
         """The objects whose keys begin with `prefix`, in the order of keys, after the key `after`."""
-        asked = {"Prefix": prefix} | ({} if after is None else {"StartAfter": after})
-        for page in self._pages(bucket, asked):
+        parameters = {"Prefix": prefix} | ({} if after is None else {"StartAfter": after})
+        for page in self._pages(bucket, parameters):
             yield from page.get("Contents", ())
 
     def list_folders(self, bucket: str, prefix: str) -> set[str]:
@@ -119,17 +119,18 @@ class S3Client:
         pages = self._pages(bucket, {"Prefix": prefix, "Delimiter": "/"})
         return {f["Prefix"][len(prefix) : -1] for page in pages for f in page.get("CommonPrefixes", ())}
 
-    def _pages(self, bucket: str, asked: dict[str, str]) -> Iterator[dict[str, Any]]:
+    def _pages(self, bucket: str, parameters: dict[str, str]) -> Iterator[dict[str, Any]]:
         while True:
-            page = self.retry("list_objects_v2", Bucket=bucket, **asked)
+            page = self.retry("list_objects_v2", Bucket=bucket, **parameters)
             yield page
             if not page.get("IsTruncated"):
                 return
             if not page.get("NextContinuationToken"):
-                raise RequestFailed(RequestFailure.OTHER, f"the listing of s3://{bucket}/{asked['Prefix']} ends early")
-            asked = asked | {"ContinuationToken": page["NextContinuationToken"]}
+                where = f"s3://{bucket}/{parameters['Prefix']}"
+                raise RequestFailed(RequestFailure.OTHER, f"the listing of {where} ends early")
+            parameters = parameters | {"ContinuationToken": page["NextContinuationToken"]}
 
-    def _tried(self, with_body: bool, operation: str, parameters: dict[str, Any]) -> tuple[Any, bytes]:
+    def _send(self, with_body: bool, operation: str, parameters: dict[str, Any]) -> tuple[Any, bytes]:
         from botocore.exceptions import BotoCoreError
 
         for attempt in self.limits.attempts():
@@ -168,25 +169,25 @@ def _refused(response: Any, bucket: str) -> RequestFailed:
     code = str(response.get("Error", {}).get("Code", ""))
     meta = response.get("ResponseMetadata", {})
     status = int(meta.get("HTTPStatusCode", 0))
-    asked = str(meta.get("HTTPHeaders", {}).get("retry-after", ""))
-    wait = min(float(asked), _WAIT_SECONDS_MAX) if asked.isascii() and asked.isdigit() else None
-    said = f"{status} {code}" if code and code != str(status) else str(status)
+    retry_after = str(meta.get("HTTPHeaders", {}).get("retry-after", ""))
+    wait = min(float(retry_after), _WAIT_SECONDS_MAX) if retry_after.isascii() and retry_after.isdigit() else None
+    shown = f"{status} {code}" if code and code != str(status) else str(status)
     if status in (401, 403) or code in _REFUSED:
-        failure, words = RequestFailure.DENIED, f"the credentials were refused for the bucket {bucket} ({said})"
+        failure, words = RequestFailure.DENIED, f"the credentials were refused for the bucket {bucket} ({shown})"
     elif code == "NoSuchBucket":
         failure, words = RequestFailure.NO_BUCKET, f"there is no bucket {bucket}"
     elif code == "NoSuchUpload":
-        failure, words = RequestFailure.NO_UPLOAD, "the upload was called off"
+        failure, words = RequestFailure.NO_UPLOAD, "the upload was aborted"
     elif status == 404:
         failure, words = RequestFailure.NOT_FOUND, f"there is no such object in the bucket {bucket}"
     elif status == 412:
-        failure, words = RequestFailure.CONDITION, f"the condition of the request does not hold ({said})"
+        failure, words = RequestFailure.CONDITION, f"the condition of the request does not hold ({shown})"
     elif status == 409:
-        failure, words = RequestFailure.CONFLICT, f"another request for the same object is under way ({said})"
+        failure, words = RequestFailure.CONFLICT, f"another request for the same object is under way ({shown})"
     elif status == 429 or (status >= 500 and status != _NOT_IMPLEMENTED) or code in _BUSY:
-        failure, words = RequestFailure.UNAVAILABLE, f"the store is not able to answer now ({said})"
+        failure, words = RequestFailure.UNAVAILABLE, f"the store is not able to answer now ({shown})"
     else:
-        failure, words = RequestFailure.OTHER, f"the store refused the request ({said})"
+        failure, words = RequestFailure.OTHER, f"the store refused the request ({shown})"
     return RequestFailed(failure, words, status=status, wait_seconds=wait)
 
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import httpx
 
 NANOSECONDS = 1_000_000_000
-CAME_MEANWHILE_SECONDS = 3_600  # a younger object that was not listed may have been written during the listing
-CUT_SHORT = "the store ended the listing before its end"
+LISTING_SECONDS_MAX = 3_600  # a younger object that was not listed may have been written during the listing
+CUT_SHORT = "the store ended the listing too early"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NO_TEXT = "\ufffd"  # replaces a character that XML cannot express, in stores that do not escape names
 _BUSY = 429
@@ -112,12 +112,12 @@ class ListedBucket:
             if not page.token or page.token == more.get("ContinuationToken"):
                 raise PagesEnd(CUT_SHORT)
             more = {"ContinuationToken": page.token}
-        if last and self._goes_on(prefix, last, allowed):
+        if last and self._has_more(prefix, last, allowed):
             raise PagesEnd(CUT_SHORT)
 
-    def _goes_on(self, prefix: str, last: str, allowed: Allowance) -> bool:
+    def _has_more(self, prefix: str, last: str, allowed: Allowance) -> bool:
         """Whether an old object comes after the last one, though the store said that the listing is complete."""
-        old_ns = nanoseconds(datetime.now(UTC) - timedelta(seconds=CAME_MEANWHILE_SECONDS))
+        old_ns = nanoseconds(datetime.now(UTC) - timedelta(seconds=LISTING_SECONDS_MAX))
         more: dict[str, str] | None = {"StartAfter": last}
         while more is not None:
             page = self._page({"Prefix": prefix} | more, allowed)
@@ -126,7 +126,7 @@ class ListedBucket:
             more = {"ContinuationToken": page.token} if page.has_more and page.token else None
         return False
 
-    def _page(self, asked: Mapping[str, str], allowed: Allowance) -> Page:
+    def _page(self, query: Mapping[str, str], allowed: Allowance) -> Page:
         import xml.etree.ElementTree as ET
 
         import httpx
@@ -136,7 +136,7 @@ class ListedBucket:
         for _ in LISTING_LIMITS.attempts(lambda seconds: time.sleep(min(seconds, allowed.seconds_left))):
             allowed.check()
             try:
-                status, body = _connected(self).get(asked, allowed)
+                status, body = _connected(self).get(query, allowed)
                 if status == 200:
                     return _parsed(ET.fromstring(body))
                 why = f"the store refused ({status} {_code(body)})"
@@ -144,7 +144,7 @@ class ListedBucket:
                     break
             except (httpx.HTTPError, ET.ParseError) as e:
                 # Without the error's text: the address is signed.
-                why = f"the store cannot be reached, or its answer not be read ({type(e).__name__})"
+                why = f"the store cannot be reached, or its answer cannot be read ({type(e).__name__})"
             except (BotoCoreError, httpx.InvalidURL, ValueError) as e:
                 raise PagesEnd(f"no request can be made ({type(e).__name__})") from None
         allowed.check()
@@ -157,10 +157,10 @@ class _Connection:
     signing: Any
     sending: httpx.Client
 
-    def get(self, asked: Mapping[str, str], allowed: Allowance) -> tuple[int, bytes]:
+    def get(self, query: Mapping[str, str], allowed: Allowance) -> tuple[int, bytes]:
         import httpx
 
-        parameters = {"Bucket": self.bucket, "EncodingType": "url", **asked}
+        parameters = {"Bucket": self.bucket, "EncodingType": "url", **query}
         address = self.signing.generate_presigned_url("list_objects_v2", Params=parameters)
         seconds = max(min(LISTING_LIMITS.read_timeout_seconds, allowed.seconds_left), 0.01)
         timeout = httpx.Timeout(seconds, connect=min(LISTING_LIMITS.connect_timeout_seconds, seconds))
@@ -194,7 +194,7 @@ def _connected(bucket: ListedBucket) -> _Connection:
 def _parsed(answer: ET.Element) -> Page:
     tag = answer.tag.rpartition("ListBucketResult")
     if not tag[1] or tag[2]:
-        raise PagesEnd("the store's answer is no listing")
+        raise PagesEnd("the store's answer is not a listing")
     space = tag[0]
     key, size, modified = f"{space}Key", f"{space}Size", f"{space}LastModified"
     is_quoted = answer.findtext(f"{space}EncodingType") == "url"
@@ -205,10 +205,10 @@ def _parsed(answer: ET.Element) -> Page:
             for o in answer.iterfind(f"{space}Contents")
         ]
     except ValueError as e:
-        raise PagesEnd("the store's answer is no listing") from e
+        raise PagesEnd("the store's answer is not a listing") from e
     folders = [named(p.findtext(f"{space}Prefix") or "") for p in answer.iterfind(f"{space}CommonPrefixes")]
     if not is_quoted and any(_NO_TEXT in folder for folder in folders):
-        raise PagesEnd("there is a folder whose name the store cannot tell")
+        raise PagesEnd("there is a folder whose name the store cannot express")
     has_more = answer.findtext(f"{space}IsTruncated") == "true"
     return Page(objects, folders, has_more, answer.findtext(f"{space}NextContinuationToken"))
 
@@ -225,13 +225,13 @@ def _time_ns(text: str | None) -> int:
 
 
 def nanoseconds(when: datetime) -> int:
-    """Without floats: a limit is exact to the second."""
+    """Nanoseconds since 1970, computed without floats: a limit is exact to the second."""
     since = (when if when.tzinfo else when.replace(tzinfo=UTC)) - _EPOCH
     return (since.days * 86_400 + since.seconds) * NANOSECONDS + since.microseconds * 1_000
 
 
 def _code(body: bytes) -> str:
-    """Only the name of the error: a store may repeat the request, and with it the signature."""
+    """The name of the error, and no more of the answer: a store may repeat the request, and with it the signature."""
     import xml.etree.ElementTree as ET
 
     try:

@@ -20,7 +20,7 @@ from strandline.status.documents import lake_documents
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from strandline.ledger.receive.ended_batches import AsideBody, Cleared
+    from strandline.ledger.receive.ended_batches import Cleared, SetAsideBody
     from strandline.ledger.receive.spool_files import LeftFiles
 
 app = typer.Typer(
@@ -135,7 +135,7 @@ def clear(call: Call, name: NameArgument) -> None:
     call.show({"dataset": name} | fields_of(gone), cleared(name, gone))
 
 
-def listed(found: Sequence[AsideBody], now: datetime | None = None) -> list[RenderableType]:
+def listed(found: Sequence[SetAsideBody], now: datetime | None = None) -> list[RenderableType]:
     if not found:
         return [nothing("No bodies are set aside.")]
     lines: list[RenderableType] = []

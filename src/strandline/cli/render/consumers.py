@@ -38,7 +38,7 @@ def consumers(found: Sequence[ConsumerStatus]) -> RenderableType:
             Text("–", "dim") if c.watermark is None else Text(number(c.watermark)),
             Text(number(c.lag_rows)),
             Text(duration(c.lag_seconds)),
-            Text("never", "yellow") if c.told_at is None else Text(f"{age(c.told_at)} ago"),
+            Text("never", "yellow") if c.reported_at is None else Text(f"{age(c.reported_at)} ago"),
             _retention(c),
         )
     return table

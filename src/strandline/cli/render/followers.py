@@ -27,7 +27,7 @@ def shards(found: Sequence[FollowerStatus]) -> RenderableType:
     table = grid("follower", "dataset", "shard", "applied", "segments", "rows", "behind", "last contact", right=right)
     for s in found:
         behind = Text(UNKNOWN, "yellow") if s.lag_seconds is None else Text(duration(s.lag_seconds))
-        reported = Text("never", "yellow") if s.told_at is None else Text(f"{age(s.told_at)} ago")
+        reported = Text("never", "yellow") if s.reported_at is None else Text(f"{age(s.reported_at)} ago")
         table.add_row(
             Text(s.name, "bold"), Text(s.dataset), str(s.shard), _count(s.high_water), _count(s.lag_segments),
             _count(s.lag_rows), behind, reported,

@@ -21,11 +21,11 @@ class Event(StrEnum):
     ROLLBACK_NOT_KNOWN = "dataset.rollback_not_known"
     TABLE_ACCEPTED = "dataset.table_accepted"
 
-    CUT_CARRIED_OUT = "follow.cut"  # another leader took over: blocks that it has not are abandoned
-    ROWS_SET_ASIDE = "follow.rows_set_aside"  # acknowledged here, and not at the leader: written to files
-    FOLLOWER_BEHIND = "follow.behind"  # the follower's ledger was restored or made anew
-    FOLLOWER_CAUGHT_UP = "follow.caught_up"  # it knows again what it had, and has its seal back
-    DATASET_LEFT = "follow.dataset_left"  # the leader that took over has never heard of it
+    CUT_CARRIED_OUT = "follow.cut"  # another leader took over: blocks that it does not have are abandoned
+    ROWS_SET_ASIDE = "follow.rows_set_aside"  # acknowledged here, and the leader lacks them: written to files
+    FOLLOWER_BEHIND = "follow.behind"  # the follower's ledger was restored or created again
+    FOLLOWER_CAUGHT_UP = "follow.caught_up"  # its ledger is complete again, and it has its seal back
+    DATASET_LEFT = "follow.dataset_left"  # the leader that took over does not have it
     FOLLOWING_BEGUN = "follow.begun"
     PURGE_CARRIED_OVER = "follow.purged"
     REJOINED = "follow.rejoined"  # this site led, and follows the one that took over
@@ -47,7 +47,7 @@ class Event(StrEnum):
     QUARANTINE_REPLAYED = "quarantine.replayed"
 
     FOLLOWER_ADDED = "follower.added"
-    FOLLOWER_BEGAN_ANEW = "follower.began_anew"  # its site was made again, and what the one before had counts no more
+    FOLLOWER_BEGAN_ANEW = "follower.began_anew"  # its site was created again, and starts from the beginning
     FOLLOWER_REMOVED = "follower.removed"
     LEADER_SINK_ROWS_DROPPED = "follow.sink_rows_dropped"  # retention took rows that a sink of the leader did not have
     FOLLOWER_ROWS_DROPPED = "follower.rows_dropped"  # retention took rows that the follower did not have
@@ -65,10 +65,10 @@ class Event(StrEnum):
     SESSION_STARTED = "session.started"  # a person logged in to the dashboard
 
     PROMOTION_BEGUN = "follow.promotion_begun"
-    PROMOTION_ENDED = "follow.promotion_ended"  # another site was faster: this one follows as before
-    PROMOTION_FAILED = "follow.promotion_failed"  # why it did not go on; `promote` continues it
-    SITE_PROMOTED = "follow.promoted"  # this site leads now; what it gave up is named
-    SITE_SUPERSEDED = "follow.superseded"  # another site leads in a higher term: this one takes no more rows
+    PROMOTION_ENDED = "follow.promotion_ended"  # another site was promoted first: this one follows as before
+    PROMOTION_FAILED = "follow.promotion_failed"  # with the reason; `promote` continues it
+    SITE_PROMOTED = "follow.promoted"  # this site leads now; the event names what it gave up
+    SITE_SUPERSEDED = "follow.superseded"  # another site leads in a higher term: this one accepts no more rows
     TERM_TAKEN = "follow.term_taken"
 
     RECEIVED_ACCEPTED = "receive.accepted"  # a person released a receiver that was on hold
@@ -83,12 +83,12 @@ class Event(StrEnum):
     COMPACTED = "maintain.compacted"
     EXPIRED = "maintain.expired"
     PURGED = "maintain.purged"  # recorded before the rows are deleted
-    PURGE_SETTLED = "maintain.purge_settled"  # the sinks that were added during a purge are known
+    PURGE_SETTLED = "maintain.purge_settled"  # the purge has also covered the sinks that were added during it
     RETAINED = "maintain.retained"
     RETENTION_HELD = "maintain.retention_held"
     RETENTION_RELEASED = "maintain.retention_released"
     RUN_SKIPPED = "maintain.run_skipped"
-    MAINTENANCE_CALLED_OFF = "maintain.run_called_off"  # somebody asked; the run ends before its next durable step
+    MAINTENANCE_CALLED_OFF = "maintain.run_called_off"  # by a person; the run ends before its next durable step
 
     CAP_HIT = "reconcile.cap_hit"
     ENTRIES_DROPPED = "reconcile.entries_dropped"
@@ -98,16 +98,16 @@ class Event(StrEnum):
     FILES_RESTORED = "reconcile.files_restored"
     FILE_RELEASED = "reconcile.file_released"  # a person decided that a suspect file is an orphan file
     RUN_ABORTED = "reconcile.run_aborted"
-    RUN_CALLED_OFF = "reconcile.run_called_off"  # somebody asked; the run ends before its next batch
+    RUN_CALLED_OFF = "reconcile.run_called_off"  # by a person; the run ends before its next batch
     RUN_COMPLETED = "reconcile.run_completed"
     RUN_SETTLED = "reconcile.run_settled"  # the unfinished actions of a dead run were checked and recorded
     RUN_STARTED = "reconcile.run_started"
 
-    TASK_CALLED_OFF = "task.called_off"  # somebody asked; the task ends before its next durable step
+    TASK_CALLED_OFF = "task.called_off"  # by a person; the task ends before its next durable step
 
     SETTING_APPLIED = "apply.setting_changed"  # a retention rule or a schedule
 
-    SCHEDULE_FOLLOWED = "schedule.followed"  # since when a daemon follows these schedules
+    SCHEDULE_FOLLOWED = "schedule.followed"  # a daemon began to follow these schedules
 
 
 def events_named(prefix: str) -> list[Event]:

@@ -123,7 +123,7 @@ class SweepOutcome:
     vanished: int = 0  # tables that the previous run knew and the catalog does not have
     refusals: tuple[str, ...] = ()  # in a report: why a guard would refuse to act
     clock: Mapping[str, Any] | None = None  # the time that the run used, if it was trusted or refused
-    settled: bool = False  # it died, or got no further than settling, and nothing that it left is in doubt any more
+    settled: bool = False  # the run died or ended early, and another run has settled everything that it left
 
 
 # The reasons that protect findings of a table which is not excluded as a whole.
@@ -155,15 +155,15 @@ class ReconcileRun:
 
     @property
     def has_compared(self) -> bool:
-        """Whether what it found is known. False for a run that is under way or ended early and has counted nothing: it
-        did not get so far, or there was nothing at all."""
-        went_through = self.ended_at is not None and self.aborted is None
-        return went_through or bool(self.outcome.listed or self.outcome.referenced)
+        """Whether it is known what the run found. False for a run that is under way or ended early and has counted
+        nothing yet."""
+        is_complete = self.ended_at is not None and self.aborted is None
+        return is_complete or bool(self.outcome.listed or self.outcome.referenced)
 
     @property
     def is_done_known(self) -> bool:
-        """Whether `outcome.done` is all that it did. Nobody knows before it ends and, if it died while it acted, before
-        another run has settled what it left."""
+        """Whether `outcome.done` is all that the run did: it has ended or, if it died while it acted, another run has
+        settled what it left."""
         if not self.asked.act:
             return True
         return self.ended_at is not None and (self.aborted is not AbortReason.DIED or self.outcome.settled)
@@ -172,13 +172,13 @@ class ReconcileRun:
     def doubts(self) -> tuple[Doubt, ...]:
         """Empty for a run that read everything and found no reason not to act."""
         found = self.outcome
-        held = {
+        applies = {
             Doubt.REFUSED: bool(found.refusals) or self.aborted is AbortReason.GUARD,
             Doubt.PARTIAL: found.partial,
             Doubt.SUSPICIOUS: bool(found.stopped or found.suspects or found.vanished)
             or not _SUSPICIOUS.isdisjoint(found.protected),
         }
-        return tuple(doubt for doubt, is_held in held.items() if is_held)
+        return tuple(doubt for doubt, does_apply in applies.items() if does_apply)
 
 
 @dataclass(frozen=True, slots=True)

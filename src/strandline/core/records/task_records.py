@@ -7,7 +7,7 @@ from enum import StrEnum
 
 class TaskOutcome(StrEnum):
     DONE = "done"
-    REFUSED = "refused"  # a guard said no, or the request was wrong
+    REFUSED = "refused"  # a guard refused it, or the request was wrong
     FAILED = "failed"
     CANCELLED = "cancelled"  # somebody called it off, and it stopped
     DIED = "died"  # its process has stopped renewing its lease

@@ -149,7 +149,7 @@ class IngestSettings(Section):
 
 class SealSettings(Section):
     poll_seconds: float = Field(default=0.5, gt=0, le=60)
-    """How often a watch on the sealed watermark asks the ledger."""
+    """How often a watch on the sealed watermark reads it from the ledger."""
 
 
 class DeliverSettings(Section):
@@ -318,12 +318,12 @@ def _named_settings(values: Mapping[str, Any], environ: Mapping[str, str]) -> fr
 def unknown_setting(location: Sequence[int | str]) -> str:
     """A message that the setting does not exist, with similar names of its own section or of others."""
     name = ".".join(map(str, location))
-    every = _setting_names(Settings)
+    known = _setting_names(Settings)
     section, _, last = name.rpartition(".")
-    beside = [s for s in every if s.rpartition(".")[0] == section]
-    elsewhere = {s.rpartition(".")[2]: s for s in reversed(every)}
+    beside = [s for s in known if s.rpartition(".")[0] == section]
+    elsewhere = {s.rpartition(".")[2]: s for s in reversed(known)}
     near = [s for n in nearest(last, (s.rpartition(".")[2] for s in beside)) for s in beside if s.endswith(n)]
-    near = near or [elsewhere[n] for n in nearest(last, elsewhere, 1)] or nearest(name, every)
+    near = near or [elsewhere[n] for n in nearest(last, elsewhere, 1)] or nearest(name, known)
     if near:
         return f"there is no setting {name}; perhaps {' or '.join(near)} is meant"
     return f"there is no setting {name}" + (f"; {section} has {', '.join(s for s in beside)}" if beside else "")
@@ -342,7 +342,7 @@ def _setting_names(model: type[BaseModel], prefix: str = "") -> list[str]:
 
 
 def _check_environment(environ: Mapping[str, str]) -> None:
-    """pydantic refuses a setting that a section does not have, and says nothing about a section that there is not."""
+    """Raises ConfigError for a section that does not exist. pydantic checks only the names within a section."""
     for variable in environ:
         section, nested, rest = variable.removeprefix(PREFIX).partition(NESTED)
         if variable.startswith(PREFIX) and nested and section.lower() not in Settings.model_fields:

@@ -98,7 +98,7 @@ class MaintainSettings(Section):
         return dict(named_tables(value)) if isinstance(value, dict) else value
 
     def schedules(self) -> dict[str, str | None]:
-        """By kind of maintenance."""
+        """The schedules, by kind of maintenance."""
         return {
             "retain": self.retain_schedule,
             "compact": self.compact_schedule,
@@ -107,7 +107,7 @@ class MaintainSettings(Section):
         }
 
     def rules(self) -> dict[str, RetainSettings]:
-        """By the full names of datasets."""
+        """The retention rules, by the full names of datasets."""
         found: dict[str, RetainSettings] = {}
         for name, rule in self.retain.items():
             full = name if "." in name else f"default.{name}"

@@ -18,7 +18,7 @@ GRACE_HOURS_MAX = 8_760
 
 @dataclass(frozen=True, slots=True)
 class AllowedNumbers:
-    """A number that is only too large or too small means the bound; what is not a number is refused as usual."""
+    """A number outside the bounds counts as the nearest bound; anything but a number is refused as usual."""
 
     least: float
     most: float
@@ -72,20 +72,21 @@ class ReconcileSettings(Section):
     """A run that has not renewed its lease for this long counts as dead. It renews after a third of this time. 1 to
     3,600."""
     unknown_roots_max: Annotated[int, AfterValidator(lambda n: 1_000 if n < 0 else n), _within(0, 1_000_000)] = 1_000
-    """Folders that no table owns and that are looked into. Empty ones do not count; scanning stops at four times as
-    many. Where there are more, others have their turn each day. 0 is off, below 0 is the default, at most 1,000,000."""
+    """How many folders that no table owns a run searches for orphans. Empty folders do not count; a run stops at four
+    times as many folders in all. If there are more, each day's run searches other ones. 0 is off, below 0 is the
+    default, at most 1,000,000."""
     delete_foreign: bool = False
-    """Whether orphans in folders that no table of this catalog owns are acted on, too. Such a folder may be what is
-    left of a table that was dropped, or a table that only another catalog knows: leave it off where others keep tables
-    in this warehouse. Files outside every layout are never touched."""
+    """Whether the reconciler also acts on orphans in folders that no table of this catalog owns. Such a folder may
+    belong to a table that was dropped, or to a table of another catalog: leave it off if others have tables in this
+    warehouse. The reconciler never touches files outside of any table layout."""
     quarantine_days: Annotated[int, _within(0, 3_650)] = 7
     """How long files stay in quarantine before `purge` deletes them. 0 to 3,650."""
     samples_max: Annotated[int, _within(0, 1_000)] = 10
-    """Findings that a run's record shows of each kind. 0 to 1,000."""
+    """How many findings of each kind the record of a run shows. 0 to 1,000."""
     errors_max: Annotated[int, _within(1, 1_000)] = 32
-    """Failures that a run's record lists. 1 to 1,000."""
+    """How many failures the record of a run lists. 1 to 1,000."""
     history_runs: Annotated[int, _within(1, 10_000)] = 100
-    """Runs that the ledger remembers; one that still holds files in quarantine is kept. 1 to 10,000."""
+    """How many runs the ledger keeps. A run that still has files in quarantine is always kept. 1 to 10,000."""
 
     @property
     def grace_seconds(self) -> int:
@@ -94,7 +95,7 @@ class ReconcileSettings(Section):
     @field_validator("grace_hours", mode="before")
     @classmethod
     def _some_grace(cls, value: Any) -> Any:
-        """Without a window, files that are being written are orphans: nobody gets that by a slip."""
+        """Without a grace period, files that are being written look like orphans: nobody must get that by a typo."""
         try:
             hours = math.nan if isinstance(value, bool) else float(value)
         except (TypeError, ValueError):
@@ -102,5 +103,5 @@ class ReconcileSettings(Section):
         if hours > 0:
             return math.ceil(min(hours, GRACE_HOURS_MAX))
         default = cls.model_fields["grace_hours"].default
-        log.warning("reconcile.grace_hours is %.40r, which is no number above 0: %d hours are taken", value, default)
+        log.warning("reconcile.grace_hours is %.40r, not a number above 0: using the default, %d hours", value, default)
         return default

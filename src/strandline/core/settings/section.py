@@ -13,7 +13,7 @@ from strandline.core.text import duration
 
 
 class Section(BaseModel):
-    """Frozen once it is read; a name that nobody knows is refused. The text below a setting is what users read."""
+    """Frozen values; unknown names are refused. `docs/settings.md` shows the text below each setting."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

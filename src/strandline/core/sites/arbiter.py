@@ -1,4 +1,4 @@
-"""What the arbiter of a lake holds: one record that says who leads. No I/O.
+"""The record of a lake's arbiter, which says who leads. No I/O.
 
 All sites of a lake reach the arbiter. Its record is changed only by a conditional put: a put that names an older
 version changes nothing. The rules are those of docs/adr/0071."""
@@ -83,7 +83,7 @@ def decode(body: bytes) -> tuple[LeaderRecord, str]:
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
     body: bytes
-    # What a conditional put names. It says what the body is, too: counts come again in an arbiter that is restored.
+    # What a conditional put names. It includes a digest of the body: an arbiter that is restored repeats counts.
     version: str
 
 

@@ -1,8 +1,8 @@
-"""What a leader offers to followers, and what both sides name. No I/O.
+"""What a leader offers to its followers: items, datasets and sinks. No I/O.
 
-An *item* is something settled that has a sequence number. The leader offers the items of a dataset in the order of
-their numbers; the follower records each as an open block and applies it. docs/adr/0059 says which items the kinds of
-blocks become.
+An *item* is one thing that a follower applies: a segment, a purge or a cut. The leader offers the settled items of a
+dataset in the order of their sequence numbers; the follower records each as an open block and applies it. docs/adr/0059
+says which items the kinds of blocks become.
 """
 
 from __future__ import annotations
@@ -25,26 +25,27 @@ class SiteRole(StrEnum):
 
 
 class OnLag(StrEnum):
-    """What retention does about due rows that a follower does not have."""
+    """What retention does with due rows that a follower or a consumer does not have."""
 
     HOLD = "hold"
-    DROP = "drop"  # after a time that the follower was added with
+    DROP = "drop"  # after the time that was chosen for the follower or consumer
 
 
 @dataclass(frozen=True, slots=True)
 class TakeoverCut:
-    """What a take-over leaves of the numbers above the new leader's seal. Of the numbers between `above` and that of
-    the cut itself, only those in `keeps` stay: blocks and rows with others are cut out. docs/adr/0071 has the rules."""
+    """The sequence numbers above the new leader's seal that stay after a take-over. Of those between `above` and the
+    sequence number of the cut itself, only those in `keeps` stay; all other blocks and rows are cut out. docs/adr/0071
+    has the rules."""
 
     term: int  # of the leader that took over
     above: Seq  # its seal before it did; 0: it had none
     keeps: tuple[SeqRange, ...]  # in order, apart from each other, above `above`
-    # The last term whose cut that leader had recorded: between the two, a leader promoted by force knows nothing of any
-    # leader. None: a version that did not say.
+    # The last term whose cut that leader had recorded. A leader promoted by force has nothing of the leaders between
+    # that term and its own. None: recorded by a version that did not store it.
     replaces: int | None = None
 
     def leaves_out(self, term: int) -> bool:
-        """Whether that leader knows nothing of the leader of the term, which was before it."""
+        """Whether the new leader has nothing of what an earlier leader added in this term."""
         return self.replaces is not None and self.replaces < term < self.term
 
     def __post_init__(self) -> None:
@@ -53,13 +54,13 @@ class TakeoverCut:
         last = int(self.above)
         for kept in self.keeps:
             if kept.lo <= last:
-                raise ValueError(f"a cut above {self.above} that keeps {kept} behind {last}")
+                raise ValueError(f"a cut above {self.above} that keeps {kept} at or below {last}")
             last = kept.hi
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """`lo..hi` are its sequence numbers: those of a segment's rows, or the one that a purge or a cut took."""
+    """`lo..hi` are its sequence numbers: those of a segment's rows, or the only one of a purge or a cut."""
 
     kind: ItemKind
     lo: Seq
@@ -82,7 +83,7 @@ class Item:
         if (self.kind is ItemKind.CUT) != (self.cut is not None) or (self.ranges and self.kind is not ItemKind.PURGE):
             raise ValueError(f"a {self.kind} with {self.ranges} and {self.cut}")
         if self.cut is not None and max([self.cut.above, *(r.hi for r in self.cut.keeps)]) >= self.lo:
-            raise ValueError(f"a cut with the number {self.lo} that speaks of numbers behind it: {self.cut}")
+            raise ValueError(f"a cut with the number {self.lo} that names numbers above it: {self.cut}")
 
     @property
     def numbers(self) -> SeqRange:
@@ -91,7 +92,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class DatasetTerms:
-    """What a follower needs to make a dataset, and to follow its schema."""
+    """What a follower needs to create a dataset, and to follow its schema."""
 
     id: DatasetUuid
     name: str
@@ -102,8 +103,8 @@ class DatasetTerms:
     shards: int
     adopted: bool = False
     history: History = History.DELIVER
-    # In which term a follower begins that has nothing of it. The leader's own, if it has no cut of the dataset in that
-    # term: then it made the dataset itself.
+    # The term in which a follower begins that has nothing of the dataset yet: the leader's own if the leader created
+    # the dataset in it.
     first_term: int = FIRST_TERM
 
     @property
@@ -114,7 +115,7 @@ class DatasetTerms:
 @dataclass(frozen=True, slots=True)
 class Offer:
     """Every item of a dataset with a number in `(after, upto]`, in the order of `hi`. No block that is open at the
-    leader lies at or below `upto`. A range that begins at or below `after` is cut off there."""
+    leader lies at or below `upto`. A range that begins at or below `after` is clipped."""
 
     lake: str
     term: int
@@ -123,7 +124,7 @@ class Offer:
     upto: Seq
     items: tuple[Item, ...]
     seal: Seq | None = None  # of the leader, for the follower's lag
-    receiver_hold: str | None = None  # why the leader's receiver of the dataset holds; None: it does not
+    receiver_hold: str | None = None  # why the leader's receiver of the dataset is on hold; None: it is not
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,7 @@ class SinkDefinition:
     kind: str
     instance: str
     generation: int
-    options: tuple[tuple[str, str], ...]  # as they are stored: secrets are named, not included
+    options: tuple[tuple[str, str], ...]  # as they are stored: with the names of secrets, not the secrets
     destination: str
     start: Seq | None
     planned: Seq | None
@@ -164,7 +165,7 @@ def shard_span(shards: Sequence[ShardId]) -> str:
 
 
 def route(batch_id: str, first: ShardId, shards: int) -> ShardId:
-    """The shard of a batch whose writer names none: the same batch has the same shard, whoever asks and whenever."""
+    """The shard of a batch whose writer names none. It depends only on the batch id and the dataset's shards."""
     if shards == 1:
         return first
     digest = hashlib.blake2b(batch_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()

@@ -1,7 +1,8 @@
-"""What a cut cuts out. Pure.
+"""Which blocks and rows a cut removes. Pure.
 
-A cut with number n, of a leader whose seal was `above`, says: of the numbers between `above` and n only those in
-`keeps` stay. A block is cut out if none of its numbers stays. A cut never cuts out another cut (docs/adr/0071).
+A cut has a sequence number n and the seal of its leader, `above`. Of the sequence numbers between the two, only those
+in `keeps` stay. A block is cut out if none of its sequence numbers stays. A cut never cuts out another cut
+(docs/adr/0071).
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ class NumberedCut:
         return f"{REASON_PREFIX}{self.number}"
 
     def cuts_out(self, block: BlockHead) -> bool:
-        """Whether no number of the block stays."""
+        """Whether none of the block's sequence numbers stays."""
         rows = block.rows
         if block.item is ItemKind.CUT or not self.cut.above < rows.lo <= rows.hi < self.number:
             return False
         return not any(rows.overlaps(kept) for kept in self.cut.keeps)
 
     def numbers_out(self, owned: Iterable[SeqRange]) -> list[SeqRange]:
-        """Of the given numbers, those that do not stay."""
+        """Those of the owned sequence numbers that do not stay."""
         first, last = int(self.cut.above) + 1, int(self.number) - 1
         found = []
         for rows in merge_ranges(owned):

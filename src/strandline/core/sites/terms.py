@@ -1,8 +1,9 @@
-"""Terms: which sequence numbers and shards a leader gives, and which terms a site may take. Pure.
+"""Terms: which sequence numbers and shards a leader assigns, and which terms a site may take. Pure.
 
-Each leader leads in a term of its own, and gives only numbers of that term. So rows of two leaders never have the same
-number, even if the leaders do not know of each other. The same goes for the shards of the datasets that they make. A
-term belongs to one site: two sites that are promoted without knowing of each other never lead in the same one.
+Each leader leads in a term of its own, and assigns only sequence numbers of that term. So rows of two leaders never
+have the same sequence number, even if the leaders do not know of each other. The same is true of the shards of the
+datasets that they create. A term belongs to one site: two sites that are promoted at the same time never lead in the
+same term.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ LAST_TERM = 2 ** (NUMBER_BITS - TERM_BITS) - 1
 
 
 def numbers_of(term: int) -> SeqRange:
-    """The sequence numbers that the leader of the term may give. The first term begins at 1: a lake without a take-over
-    has small numbers."""
+    """The sequence numbers that the leader of the term may assign. The first term begins at 1, so that a lake without a
+    take-over has small numbers."""
     _check(term)
     first = 1 if term == FIRST_TERM else term << TERM_BITS
     return SeqRange(Seq(first), Seq(((term + 1) << TERM_BITS) - 1))
 
 
 def term_of(number: Seq) -> int:
-    """The term in which the number was given."""
+    """The term in which the sequence number was assigned."""
     return max(FIRST_TERM, number >> TERM_BITS)
 
 
 def first_shard_of(term: int) -> ShardId:
-    """The lowest shard that the leader of the term gives to a dataset. Lower ones may be those of a dataset that only a
-    leader before it has made. The first term begins at 0: a lake without a take-over has small numbers."""
+    """The lowest shard that the leader of the term assigns to a dataset. Lower ones may belong to a dataset that only
+    an earlier leader has. The first term begins at 0, so that a lake without a take-over has small numbers."""
     _check(term)
     return ShardId(0 if term == FIRST_TERM else term << SHARD_BITS)
 

@@ -17,5 +17,5 @@ def check_text(what: str, text: str, bytes_max: int = NAME_BYTES_MAX) -> str:
     if size > bytes_max:
         raise UsageError(f"{what} is longer than {bytes_max:,} bytes")
     if "\0" in text:
-        raise UsageError(f"{what} holds a character that is none (U+0000)")
+        raise UsageError(f"{what} contains the character U+0000, which PostgreSQL cannot store")
     return text

@@ -25,7 +25,7 @@ def parse(text: str) -> timedelta:
 
 
 def spell(length: timedelta) -> str:
-    """In the largest unit that is exact; fractions of a second are dropped."""
+    """A duration in the largest unit that is exact; fractions of a second are dropped."""
     seconds = int(length.total_seconds())
     for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
         if seconds and seconds % size == 0:

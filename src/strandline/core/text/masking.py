@@ -23,7 +23,7 @@ _noted: dict[str, None] = {}
 _IN_ADDRESS = re.compile(
     r"""(:(?://|\\/\\/)(?!\[)[^\s/?\#:]{0,256}:)(?!\d{1,5}(?:[/?\#\s]|$)|PASSWORD@)((?:(?!://)\S){1,1024})(?=@)"""
 )
-# In a connection string, or beside its name in JSON or Python. Not `env:NAME`, which says where it is. A value in
+# In a connection string, or beside its name in JSON or Python. Not `env:NAME`, which only names a variable. A value in
 # quotes may hold spaces, and its last quote may be missing.
 _IN_PAIR = re.compile(
     r"""(?i)((?:password|passwd|passphrase|pwd(?=["']?\s{0,8}=\s{0,8}[^/\s]))["']?\s{0,8}=\s{0,8}"""
@@ -47,7 +47,8 @@ def note_password(address: str) -> None:
 
 
 def _passwords(text: str) -> Iterator[str]:
-    """Not one that the rest of the text has, too, like `postgres`: masking that would spoil every message."""
+    """Without passwords that also occur in the rest of the text, like `postgres`: masking them would spoil every
+    message."""
     rest = _without_passwords(text)
     for pattern in (_IN_ADDRESS, _IN_PAIR):
         for found in pattern.finditer(text):

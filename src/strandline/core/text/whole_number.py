@@ -7,7 +7,7 @@ _DIGITS_MAX = 19
 
 
 def whole_number(text: str | None) -> int | None:
-    """What ASCII digits spell; None for anything else, and for more of them than 64 bits need."""
+    """The number that ASCII digits spell; None for any other text, and for more digits than 64 bits need."""
     if text is None or not (text.isascii() and text.isdigit()) or len(text.lstrip("0")) > _DIGITS_MAX:
         return None
     return int(text.lstrip("0") or "0")

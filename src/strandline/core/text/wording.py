@@ -43,7 +43,7 @@ def age(since: datetime, now: datetime | None = None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """In the two largest units: 2 h 5 min. Seconds only below ten minutes."""
+    """A duration in its two largest units: 2 h 5 min. Seconds only below ten minutes."""
     whole = max(0, int(seconds))
     if whole < 60:
         return f"{whole} s"

@@ -68,7 +68,7 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Of the sink's current generation."""
+    """Rows that the current generation of a sink has lost."""
 
     rows: int  # counted ones
     unknown: int  # ranges whose rows nobody can count
@@ -100,7 +100,7 @@ def dataset_name(connection: sa.Connection, sink: SinkRecord) -> str:
 
 
 def dataset_names(connection: sa.Connection, only: SinkId | None = None) -> dict[SinkId, str]:
-    """The same of many sinks."""
+    """The datasets of many sinks."""
     return {SinkId(row.id): row.name for row in connection.execute(_dataset_names(only))}
 
 
@@ -111,7 +111,7 @@ def _dataset_names(only: SinkId | None) -> sa.Select[Any]:
 
 
 def backlogs(connection: sa.Connection, only: SinkId | None = None) -> dict[SinkId, Backlog]:
-    """Of every sink."""
+    """What each sink lacks."""
     return {
         SinkId(row.id): Backlog(int(row.unplanned), bool(row.is_counted), row.since)
         for row in connection.execute(_backlogs(only))
@@ -122,9 +122,7 @@ def backlogs(connection: sa.Connection, only: SinkId | None = None) -> dict[Sink
 def _backlogs(only: SinkId | None) -> sa.Select[Any]:
     progress = (
         sa.select(
-            sink.c.id,
-            sink.c.dataset_id,
-            sink.c.planned,
+            *sink.c["id", "dataset_id", "planned"],
             blocks.sealed_of(sink.c.dataset_id).scalar_subquery().label("sealed"),
             sa.func.count(lane.c.id).label("lanes"),
             sa.func.count(lane.c.mark).label("marked"),
@@ -196,7 +194,7 @@ def _under_way(only: SinkId | None) -> sa.Select[Any]:
 
 
 def rows_left(connection: sa.Connection) -> dict[SinkId, int]:
-    """The same summed up for each sink, without sinks that have none: rows that were promised and have not landed."""
+    """Rows that were promised and have not landed, by sink; without sinks that have none."""
     query = (
         sa.select(sink.c.id, _whole(chunk.c.expected).label("rows"))
         .join_from(intent, lane, (intent.c.lane_id == lane.c.id) & intent.c.closed_at.is_(None))
@@ -244,10 +242,7 @@ def _last_batches(only: SinkId | None) -> sa.Select[Any]:
     )
     return (
         sa.select(
-            intent.c.lane_id,
-            intent.c.after,
-            intent.c.until,
-            intent.c.closed_at,
+            *intent.c["lane_id", "after", "until", "closed_at"],
             _whole(sa.func.coalesce(chunk.c.row_count, chunk.c.expected)).label("rows"),
         )
         .join_from(own, intent, intent.c.id == own.c.intent)
@@ -337,14 +332,14 @@ def _quarantined_rows(only: SinkId | None) -> sa.Select[Any]:
 
 
 def quarantined_by_sink(connection: sa.Connection) -> dict[SinkId, int]:
-    """The same summed up for each sink, without sinks that have none."""
+    """Quarantined rows by sink, without sinks that have none."""
     query = sa.select(sink.c.id, sa.func.count().label("rows")).join_from(quarantined, sink, _QUARANTINED_OF)
     query = query.where(*_chosen(None), _IS_QUARANTINED).group_by(sink.c.id)
     return {SinkId(row.id): row.rows for row in connection.execute(query)}
 
 
 def losses(connection: sa.Connection, only: SinkId | None = None) -> dict[SinkId, Lost]:
-    """Without sinks that lost nothing."""
+    """The losses by sink, without sinks that lost nothing."""
     return {SinkId(row.id): Lost(row.rows, row.unknown) for row in connection.execute(_losses(only))}
 
 

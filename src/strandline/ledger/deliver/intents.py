@@ -122,7 +122,7 @@ def acknowledge(ledger: Ledger, lease: Lease, acks: Sequence[Acknowledged]) -> b
 
 
 def acknowledge_in(connection: sa.Connection, lease: Lease, acks: Sequence[Acknowledged]) -> bool:
-    """The same, within the caller's transaction."""
+    """Records the outcomes in the caller's transaction; see `acknowledge`."""
     by_chunk = {ack.chunk: ack for ack in acks}
     if any(ack.state is ChunkState.PLANNED or by_chunk[ack.chunk] != ack for ack in acks):
         raise ValueError("an acknowledgement says one outcome")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -64,18 +64,7 @@ def list_lanes(connection: sa.Connection, sink: SinkRecord, *, lake: str, datase
     return found
 
 
-class LanesAtWatermark(Protocol):
-    """A lane, or several with the same watermark."""
-
-    @property
-    def partition(self) -> str: ...
-    @property
-    def continuation(self) -> str: ...
-    @property
-    def mark(self) -> Seq | None: ...
-
-
-def check(found: Iterable[LanesAtWatermark], sink: SinkRecord, *, lake: str, dataset: DatasetUuid) -> None:
+def check(found: Iterable[Lane | EqualLanes], sink: SinkRecord, *, lake: str, dataset: DatasetUuid) -> None:
     """Raises `WatermarkUnreadable` if one of these lanes of a sink contradicts itself."""
     known: dict[str, Seq | None] = {}  # each token is decoded once: most lanes of a sink have the same watermark
     for one in found:
@@ -85,7 +74,7 @@ def check(found: Iterable[LanesAtWatermark], sink: SinkRecord, *, lake: str, dat
             raise _unreadable(sink, one, f"it is {one.mark}, and its token says {known[one.continuation]}")
 
 
-def _decode(sink: SinkRecord, found: LanesAtWatermark, lake: str, dataset: DatasetUuid) -> Seq | None:
+def _decode(sink: SinkRecord, found: Lane | EqualLanes, lake: str, dataset: DatasetUuid) -> Seq | None:
     try:
         token = decode(found.continuation)
     except TokenError as e:
@@ -95,7 +84,7 @@ def _decode(sink: SinkRecord, found: LanesAtWatermark, lake: str, dataset: Datas
     return token.after
 
 
-def _unreadable(sink: SinkRecord, found: LanesAtWatermark, why: str) -> WatermarkUnreadable:
+def _unreadable(sink: SinkRecord, found: Lane | EqualLanes, why: str) -> WatermarkUnreadable:
     return WatermarkUnreadable(
         f"the watermark of sink {sink.name}, partition {found.partition!r}, cannot be used: {why}",
         hint=f"`strandline sink recover {sink.name}` reads it from the sink's own side.",
@@ -103,7 +92,7 @@ def _unreadable(sink: SinkRecord, found: LanesAtWatermark, why: str) -> Watermar
 
 
 def unchecked(connection: sa.Connection, sink: SinkRecord) -> list[Lane]:
-    """As `list_lanes`, but without the comparison: for recovery."""
+    """The lanes as `list_lanes` returns them, without its check: for recovery."""
     # Sorted here, because the databases collate texts differently.
     rows = connection.execute(sa.select(lane).where(*of_sink(sink)))
     return sorted(map(_lane, rows), key=lambda found: found.partition)
@@ -113,7 +102,7 @@ _OF_GENERATION = (lane.c.sink_id == sink.c.id) & (lane.c.generation == sink.c.ge
 
 
 def unchecked_of_all(connection: sa.Connection) -> dict[SinkId, list[Lane]]:
-    """The same for every sink that was not removed, in one query. Sinks without lanes are left out."""
+    """The unchecked lanes of every sink that was not removed, in one query. Sinks without lanes are left out."""
     query = sa.select(lane).join_from(lane, sink, _OF_GENERATION).where(sink.c.removed_at.is_(None))
     found: dict[SinkId, list[Lane]] = {}
     for one in _OF_ALL.read(connection.execute(query).all()):
@@ -135,7 +124,7 @@ class EqualLanes:
 
 
 def unchecked_by_watermark(connection: sa.Connection) -> dict[SinkId, list[EqualLanes]]:
-    """As `unchecked_of_all`, summed up by the database."""
+    """The unchecked lanes of every sink, grouped by watermark in the database."""
     query = (
         sa.select(
             lane.c.sink_id,
@@ -172,8 +161,8 @@ class SinkWatermark:
     mark: Seq | None  # the sink certainly has everything up to here that is meant for it
 
 
-def certain(connection: sa.Connection, dataset: DatasetId) -> dict[str, Seq | None]:
-    """The same by name of the sink."""
+def watermarks_by_title(connection: sa.Connection, dataset: DatasetId) -> dict[str, Seq | None]:
+    """The lowest watermark of each sink, by its name."""
     return {at.name: at.mark for at in lowest_watermarks(connection, dataset)}
 
 

@@ -23,8 +23,8 @@ class Reason(StrEnum):
     DELETED = "deleted"
     # A person asked for it, or gave up rows whose file is gone.
     PURGED = "purged"
-    # Deleted, or left out by a person's choice, while nobody here knew the sink's watermark: the ledger had been lost
-    # or restored from an older copy, or the sink had been removed. The sink itself can say which of the rows it has.
+    # Deleted, or left out by a person's choice, while the sink's watermark was unknown: the ledger had been lost or
+    # restored from an older copy, or the sink had been removed. The sink's own record shows which of the rows it has.
     FORGOTTEN = "forgotten"
 
 

@@ -31,7 +31,7 @@ def check(lanes: Sequence[LanePlan], until: Seq) -> None:
 def check_followers(connection: sa.Connection, sink: SinkRecord, upto: Seq) -> None:
     """Raises WatermarkMoved if sinks may be promised less than `upto` now: a follower was added, or made again, since
     the planner read the ledger. What this sink was promised before stays promised."""
-    have = followers.waits(connection).get(sink.dataset, upto)
+    have = followers.sealed_by_all(connection).get(sink.dataset, upto)
     if upto > max(have or 0, sink.planned or 0):
         raise WatermarkMoved(
             f"sink {sink.name} waits for followers: one of them has everything up to {have or 'nothing'} only, and the "

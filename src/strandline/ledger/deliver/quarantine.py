@@ -156,7 +156,7 @@ def count_waiting(connection: sa.Connection) -> dict[SinkId, int]:
 def of_dataset(
     connection: sa.Connection, dataset: DatasetId, states: Collection[QuarantineState] | None = None
 ) -> list[Quarantined]:
-    """Of every sink that the dataset has or had."""
+    """The quarantined rows of every sink that the dataset has or had."""
     query = (
         _WITH_PARTITION.join(sink_table, sink_table.c.id == quarantined.c.sink_id)
         .where(sink_table.c.dataset_id == dataset)
@@ -223,5 +223,5 @@ def discard(ledger: Ledger, id: QuarantinedId) -> bool:
 
 
 def discard_in(connection: sa.Connection, id: QuarantinedId) -> bool:
-    """The same in the caller's transaction."""
+    """Discards a row in the caller's transaction; see `discard`."""
     return _move(connection, id, QuarantineState.HELD, QuarantineState.DISCARDED)

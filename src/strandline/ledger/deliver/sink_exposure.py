@@ -47,14 +47,12 @@ class SinkGeneration:
 
 
 def of_dataset(connection: sa.Connection, dataset: DatasetId) -> list[SinkGeneration]:
-    """By name. The current generation of a live sink is included even if it has no lane."""
+    """All generations of the dataset's sinks, by name. The current generation of a live sink is included even if it has
+    no lane."""
     # Intents are many and options few, so the database aggregates.
     rows = connection.execute(
         sa.select(
-            lane.c.sink_id,
-            lane.c.generation,
-            lane.c.partition,
-            lane.c.mark,
+            *lane.c["sink_id", "generation", "partition", "mark"],
             intent.c.options,
             sa.func.min(sa.func.coalesce(intent.c.after, 0)).label("after"),
             sa.func.max(intent.c.until).label("until"),

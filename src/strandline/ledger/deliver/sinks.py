@@ -163,13 +163,8 @@ def pause(connection: sa.Connection, id: SinkId) -> bool:
     return _change(connection, id, sink.c.state != SinkState.PAUSED.value, state=SinkState.PAUSED.value)
 
 
-_HEALTHY = {
-    "state": SinkState.ACTIVE.value,
-    "reason": None,
-    "failures": 0,
-    "retry_at": None,
-    "failing_since": None,
-}
+_NO_FAILURES = {"reason": None, "failures": 0, "retry_at": None, "failing_since": None}
+_HEALTHY = {"state": SinkState.ACTIVE.value, **_NO_FAILURES}
 
 
 def resume(connection: sa.Connection, id: SinkId) -> bool:
@@ -198,7 +193,7 @@ def clear_failures(connection: sa.Connection, id: SinkId) -> bool:
     """Clears the failures; True if there were any."""
     news = sa.or_(sink.c.failures > 0, sink.c.reason.is_not(None), sink.c.retry_at.is_not(None))
     not_stopped = sink.c.state != SinkState.STOPPED.value
-    return _change(connection, id, not_stopped, news, failures=0, reason=None, retry_at=None, failing_since=None)
+    return _change(connection, id, not_stopped, news, **_NO_FAILURES)
 
 
 def remove(connection: sa.Connection, id: SinkId) -> bool:

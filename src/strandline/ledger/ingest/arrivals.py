@@ -19,7 +19,7 @@ class Arrivals:
 
 
 def count_arrivals(connection: sa.Connection, last: Arrivals | None) -> Arrivals:
-    """Reads only blocks that are new, or were open the last time. Begins anew if the ledger was restored since.
+    """Reads only blocks that are new, or were open the last time. Starts again if the ledger was restored since.
     `connection` must be one of `read_at_once`."""
     first_open, newest = connection.execute(_ENDS).one()
     up_to = BlockId((newest or 0) if first_open is None else first_open - 1)

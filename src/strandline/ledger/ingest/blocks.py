@@ -149,8 +149,8 @@ def _reserve(
 
 
 def _step_over(connection: sa.Connection, witness: Witness, wanted: NewBlock, place: BlockPlacement) -> None:
-    """Moves the counter past the foreign sequence numbers in the table, so that nobody gets them. The snapshot that was
-    checked is stored in the same transaction: stored alone, the next writer would not check, and reuse the numbers."""
+    """Moves the counter past the foreign sequence numbers in the table, so that no block gets them. Stores the snapshot
+    that was checked in the same transaction: otherwise the next writer would not check, and use them."""
     counter = sequence.lock(connection)
     if not place.fits(counter.last, wanted.rows):
         raise PlaceStale
@@ -307,7 +307,7 @@ def abandon(ledger: Ledger, witness: Witness, reserved: Reserved, reason: str) -
 
 
 def forget_reserved(connection: sa.Connection, reserved: Reserved, reason: str) -> bool:
-    """Only for a resync, which takes a sequence number itself."""
+    """Abandons a reserved block, for a caller that takes a sequence number itself."""
     values = {"state": "abandoned", "reason": reason, "lease_until": None}
     return change_block(connection, reserved.head, "reserved", reserved.fence, **values)
 
@@ -326,7 +326,7 @@ def open_blocks(connection: sa.Connection, dataset: DatasetId | None = None) -> 
 
 
 def read_blocks(connection: sa.Connection, query: sa.Select[Any]) -> list[Block]:
-    """Of a query for all columns of blocks."""
+    """The blocks of a query for all columns of `block`."""
     return list(map(_block, connection.execute(query)))
 
 

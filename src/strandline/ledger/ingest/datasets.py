@@ -45,8 +45,8 @@ def add(
     elif (other := connection.scalar(sa.select(dataset.c.name).where(_overlaps(first_shard, shards)))) is not None:
         raise RefusedError(
             f"{name}: its shards, from {first_shard} on, are those of {other} at this site",
-            hint="Two leaders of an older version have made a dataset each. Make this site anew, in another folder and "
-            "another warehouse: `strandline follow init LEADER`.",
+            hint="Two leaders of an older version have created a dataset each. Create this site again, in another "
+            "folder and another warehouse: `strandline follow init LEADER`.",
         )
     added = connection.execute(
         insert_into(connection, dataset)
@@ -70,14 +70,14 @@ def add(
 
 
 def next_shard(connection: sa.Connection) -> ShardId:
-    """The first shard above those of every dataset, dropped ones too, and in this site's own term or above: what the
-    leader before has made last may not have come here."""
+    """The first shard above those of every dataset, dropped ones too, and in this site's own term or above: this
+    site may lack the last datasets of the leader before it."""
     found = connection.scalar(sa.select(sa.func.max(dataset.c.first_shard + dataset.c.shards)))
     return ShardId(max(int(found or 0), lowest_shard(connection)))
 
 
 def lowest_shard(connection: sa.Connection) -> ShardId:
-    """Of those that this site gives in its term."""
+    """The lowest shard that this site assigns in its term."""
     return first_shard_of(int(connection.scalar(sa.select(site.c.term)) or FIRST_TERM))
 
 
@@ -95,7 +95,7 @@ def _overlaps(first: ShardId, shards: int) -> sa.ColumnElement[bool]:
 
 
 def is_known_id(connection: sa.Connection, uuid: DatasetUuid) -> bool:
-    """Whether a dataset has it, or had it before it was dropped."""
+    """Whether a dataset has this id, also one that was dropped."""
     return connection.execute(sa.select(dataset.c.id).where(dataset.c.uuid == uuid)).first() is not None
 
 
@@ -205,5 +205,6 @@ def numbers_checked(connection: sa.Connection, id: DatasetId) -> Checked | None:
 
 
 def set_numbers_checked(connection: sa.Connection, id: DatasetId, checked: Checked) -> None:
-    """Only in the transaction that moves the counter above the sequence numbers that were found."""
+    """Stores the checked snapshot. Only in the transaction that moves the counter above the sequence numbers that it
+    has."""
     upsert(connection, table_check, {"dataset_id": id}, snapshot_id=checked.snapshot, beyond=checked.beyond)

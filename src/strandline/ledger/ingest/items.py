@@ -1,4 +1,4 @@
-"""Items without rows, purges and cuts: each is a block of one sequence number, published from the start."""
+"""Items without rows (purges and cuts): each is a block of one sequence number, published at once."""
 
 from __future__ import annotations
 

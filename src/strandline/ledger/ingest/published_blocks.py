@@ -75,7 +75,7 @@ def owned_ranges_of(
 
 
 def forget_snapshots(connection: sa.Connection, dataset: DatasetId) -> int:
-    """Accepts the table as it is, whatever was published before, by a person's decision."""
+    """Forgets the snapshots of published blocks, when a person accepts the table as it is."""
     changed = connection.execute(
         block.update()
         .where(block.c.dataset_id == dataset, block.c.state == "published", block.c.snapshot_id.is_not(None))
@@ -96,7 +96,7 @@ def owned_ranges(
     return merge_ranges(SeqRange(Seq(r.lo), Seq(r.hi)) for r in connection.execute(_BETWEEN, bounds))
 
 
-def cut(connection: sa.Connection, dataset: DatasetId, *, after: Seq | None, sealed: Seq, rows_max: int) -> Seq:
+def end_of_rows(connection: sa.Connection, dataset: DatasetId, *, after: Seq | None, sealed: Seq, rows_max: int) -> Seq:
     """Returns the end of about `rows_max` rows after `after`: the end of a block, or a point within a larger one. Reads
     only the blocks of these rows, however many follow."""
     recovered = _PUBLISHED.where(_RECOVERED, block.c.dataset_id == dataset, block.c.hi > (after or 0))

@@ -19,9 +19,9 @@ from strandline.ledger.witness import Witness
 def take_number(
     connection: sa.Connection, witness: Witness, dataset: DatasetId, ranges: Sequence[SeqRange]
 ) -> Seq | None:
-    """In the transaction that says that the purge is done: takes a sequence number and stores the item, with the ranges
-    in which rows were deleted. None, and no change, if there are none. Raises `ResyncNeeded`, and `NotLeader` at a site
-    that follows: its next number may be one of the leader's.
+    """Takes a sequence number and stores the item, in the transaction that records the end of the purge, with the
+    ranges in which rows were deleted. None, and no change, if there are none. Raises `ResyncNeeded`, and `NotLeader` at
+    a site that follows: its next number may be one of the leader's.
 
     The number is above everything that was settled before, so a follower that has applied all below it has, or has
     deleted, whatever the purge could find."""
@@ -53,6 +53,6 @@ def insert_begun(connection: sa.Connection, dataset: DatasetId, number: Seq, ran
     insert(connection, dataset, number, ranges, name=f"{_BEGUN}{number}")
 
 
-def makes_up() -> sa.ColumnElement[bool]:
+def covers_earlier_purges() -> sa.ColumnElement[bool]:
     """Whether a purge covers what earlier purges left, as a condition of a query."""
     return ~block.c.batch_id.startswith(_BEGUN)

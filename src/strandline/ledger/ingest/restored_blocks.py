@@ -1,4 +1,5 @@
-"""What a resync stores of blocks: batches that the tables show, ranges that have to wait, and who is fenced off."""
+"""The blocks that a resync stores: batches that it finds in the tables, and ranges whose resync is postponed; and the
+fencing of processes that hold open blocks."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from strandline.ledger.schema.core import block
 
 
 def fence_open_blocks(connection: sa.Connection) -> int:
-    """Fences off everyone who held an open block before the ledger was restored."""
+    """Fences off the processes that held an open block before the ledger was restored."""
     changed = connection.execute(
         block.update().where(block.c.state.in_(OPEN_STATES)).values(fence=block.c.fence + 1, changed_at=utc_now())
     )
@@ -55,8 +56,8 @@ def _insert(
 
 
 def postpone(connection: sa.Connection, dataset: DatasetId, rows: SeqRange, batch_id: str) -> None:
-    """Only for a resync: reserves a range of our sequence numbers while nobody knows which of them the dataset has. As
-    an open block, it holds back the seal."""
+    """For a resync: reserves a range of our sequence numbers while it is unknown which of them the dataset has.
+    As an open block, it holds back the seal."""
     _insert(connection, dataset, rows, BlockKind.RECOVERED, batch_id, state="reserved", lease_until=utc_now())
 
 

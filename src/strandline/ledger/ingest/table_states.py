@@ -29,7 +29,7 @@ def get(connection: sa.Connection, id: DatasetId) -> TableState:
 
 
 def by_dataset(connection: sa.Connection) -> dict[DatasetId, TableState]:
-    """Of the datasets that have one."""
+    """The states of all datasets that have one."""
     return dict(_STATES.read(connection.execute(sa.select(table_state)).all()))
 
 

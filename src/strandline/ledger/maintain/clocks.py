@@ -35,7 +35,7 @@ def _recorded() -> sa.CompoundSelect[Any]:
     return sa.union_all(sa.select(sa.type_coerce(block.c.changed_at, sa.BigInteger).label("at")), runs)
 
 
-def around_the_longest_silence(connection: sa.Connection, since: datetime | None, now: datetime) -> list[datetime]:
+def times_around_longest_gap(connection: sa.Connection, since: datetime | None, now: datetime) -> list[datetime]:
     """Returns, in order, the newest recorded time and, between `since` and `now`, the recorded times before and after
     the longest gap. Without `since`, only the newest."""
     recorded = _recorded().subquery("recorded")

@@ -7,7 +7,7 @@ restored from before is noticed and resynced; then it learns the floor from the 
 
 Locks are taken in one order everywhere, so there are no deadlocks: the counter, then datasets by id, then sinks. A
 resync holds the counter from its start, and locks datasets and sinks at its end. Therefore a process that raises a
-floor begins with the counter, too (`lock_to_rise`).
+floor begins with the counter, too (`lock_to_raise`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def lock(connection: sa.Connection, id: DatasetId) -> None:
         raise NoSuchDataset(f"{found.name} was dropped meanwhile", hint="`strandline status` shows what is there.")
 
 
-def lock_to_rise(connection: sa.Connection, id: DatasetId) -> None:
+def lock_to_raise(connection: sa.Connection, id: DatasetId) -> None:
     """Must come first in a transaction that raises a floor. It takes the sequence number later, when the floor really
     rises: a sequence number taken by a transaction that does not commit makes the next one resync the ledger."""
     sequence.lock(connection)
@@ -58,11 +58,11 @@ def lock_to_rise(connection: sa.Connection, id: DatasetId) -> None:
 
 
 def take_number(connection: sa.Connection, witness: Witness) -> None:
-    """After `lock_to_rise`."""
+    """After `lock_to_raise`."""
     sequence.take(connection, witness, 1, step="floor")
 
 
-def rise(connection: sa.Connection, id: DatasetId, to: Seq) -> Seq:
+def raise_to(connection: sa.Connection, id: DatasetId, to: Seq) -> Seq:
     """Returns the new floor, which is higher than `to` if it was before."""
     before = get(connection, id)
     if before is not None and before >= to:

@@ -31,7 +31,7 @@ def of_dataset(connection: sa.Connection, id: DatasetId) -> list[Hold]:
 
 
 def by_dataset(connection: sa.Connection) -> dict[DatasetId, list[Hold]]:
-    """The same for every dataset that has some."""
+    """The holds of every dataset that has some."""
     found: dict[DatasetId, list[Hold]] = {}
     for r in connection.execute(_HOLDS):
         found.setdefault(DatasetId(r.dataset_id), []).append(_hold(r))
@@ -65,7 +65,7 @@ def keep(
 
 
 def forget(connection: sa.Connection, sink_id: SinkId) -> None:
-    """For a sink with a new generation, whose holds begin anew."""
+    """For a sink with a new generation, whose holds start again."""
     connection.execute(hold.delete().where(hold.c.sink_id == sink_id))
 
 

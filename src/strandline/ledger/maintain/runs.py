@@ -64,7 +64,7 @@ class MaintenanceRun:
 
     @property
     def was_called_off(self) -> bool:
-        """By a person, or because its process had to stop."""
+        """Whether a person called the run off, or its process had to stop."""
         return self.outcome is MaintenanceOutcome.SKIPPED and self.reason == CALLED_OFF
 
     @property
@@ -144,7 +144,7 @@ def _insert(connection: sa.Connection, new: NewRun, **values: object) -> RunId:
     return RunId(_RUNS.add(connection, **job, **values))
 
 
-def record_rehearsal(
+def record_dry_run(
     connection: sa.Connection,
     new: NewRun,
     *,
@@ -235,7 +235,7 @@ def latest(
 
 
 def last_of_each_kind(connection: sa.Connection) -> dict[DatasetId, list[MaintenanceRun]]:
-    """By dataset, the newest run of each kind, under way or not, without dry runs."""
+    """The newest run of each kind, by dataset, under way or not, without dry runs."""
     newest = (
         sa.select(sa.func.max(maintenance_run.c.id))
         .where(maintenance_run.c.dry_run.is_(False))
@@ -265,7 +265,7 @@ def oldest_running_since(connection: sa.Connection, *, died_since: datetime | No
     return found
 
 
-def at_work(connection: sa.Connection) -> set[str]:
+def datasets_with_runs(connection: sa.Connection) -> set[str]:
     """Names of the datasets with a job under way."""
     jobs = (
         sa.select(dataset_table.c.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -37,12 +37,15 @@ def execute_file(connection: sa.Connection, file: Path) -> None:
             connection.exec_driver_sql(translated)
 
 
-def drop_refusal(connection: sa.Connection, name: str) -> None:
-    """Drops a trigger that refuses, so that the migration can make it anew."""
-    sqlite = connection.dialect.name == "sqlite"
-    connection.exec_driver_sql(f"DROP TRIGGER {name}" if sqlite else f"DROP FUNCTION {name}() CASCADE")
+def sql_beside(module: str, *, replaced_triggers: Sequence[str] = ()) -> Callable[[], None]:
+    """A migration that executes the SQL file beside its module. The file creates the replaced triggers again, or leaves
+    them out."""
 
+    def upgrade() -> None:
+        connection = op.get_bind()
+        for name in replaced_triggers:
+            is_sqlite = connection.dialect.name == "sqlite"
+            connection.exec_driver_sql(f"DROP TRIGGER {name}" if is_sqlite else f"DROP FUNCTION {name}() CASCADE")
+        execute_file(connection, Path(module).with_suffix(".sql"))
 
-def sql_beside(module: str) -> Callable[[], None]:
-    """A migration that executes the SQL file beside its module."""
-    return lambda: execute_file(op.get_bind(), Path(module).with_suffix(".sql"))
+    return upgrade

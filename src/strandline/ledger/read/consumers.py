@@ -1,8 +1,8 @@
-"""Consumers: readers of a dataset that have a name. The ledger knows up to where each has every row, so that retention
-keeps the rest, and status shows how far behind it is.
+"""Consumers: readers of a dataset that have a name. The ledger stores the watermark of each, up to which it has every
+row, so that retention keeps the rest and `status` shows its lag.
 
-A consumer belongs to one query at a time: the last one that has begun to read under its name. That one has the highest
-fence; an older query, which may still run somewhere, can no longer say how far the consumer is.
+A consumer belongs to one query at a time: the last one that began to read under its name has the highest fence. An
+older query, which may still run somewhere, can no longer move the watermark.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ class Consumer:
     on_lag: OnLag
     drop_after: timedelta | None  # for how long retention waits for it, if it drops rows at all
     added_at: datetime
-    told_at: datetime | None  # when it last said how far it is; None: never
+    reported_at: datetime | None  # its last progress report; None: never
     held_since: datetime | None  # since when retention keeps due rows for it; None: it does not
     dropped_upto: Seq | None  # a rule has deleted rows up to here that it did not have
 
     @property
     def title(self) -> str:
-        """For lists in which sinks stand, too."""
+        """For lists that also have sinks."""
         return f"consumer {self.name}"
 
     @property
@@ -90,14 +90,14 @@ def get(connection: sa.Connection, of: Dataset, name: str) -> Consumer:
 
 
 def of_dataset(connection: sa.Connection, of: DatasetId) -> list[Consumer]:
-    """By name, without removed ones."""
+    """The consumers of the dataset by name, without removed ones."""
     return [
         _consumer(r) for r in connection.execute(_LIVE.where(consumer.c.dataset_id == of).order_by(consumer.c.name))
     ]
 
 
-def certain(connection: sa.Connection, of: DatasetId) -> dict[str, Seq | None]:
-    """By title: up to where each consumer has every row."""
+def watermarks_by_title(connection: sa.Connection, of: DatasetId) -> dict[str, Seq | None]:
+    """Up to where each consumer has every row."""
     return {c.title: c.watermark for c in of_dataset(connection, of)}
 
 
@@ -107,8 +107,8 @@ def certain(connection: sa.Connection, of: DatasetId) -> dict[str, Seq | None]:
 def begin(
     connection: sa.Connection, of: Dataset, name: str, at: Seq | None, terms: ConsumerTerms | None = None
 ) -> Consumer:
-    """A query begins to read under the name, behind `at`. From now on retention keeps what it lacks, and a query that
-    did so before cannot go on. Without `terms` a known consumer keeps its own, and a new one holds rows. Locks the
+    """A query begins to read under the name, after `at`. From now on retention keeps what it lacks, and an older query
+    under the name cannot continue. Without `terms`, a known consumer keeps its own, and a new one holds rows. Locks the
     dataset, as a new sink does: a retention run that does not see a new consumer has finished, or fails."""
     if not name.strip():
         raise UsageError("a consumer needs a name")
@@ -133,11 +133,11 @@ def begin(
 
 
 def advance(connection: sa.Connection, found: Consumer, to: Seq) -> Consumer:
-    """It has every row up to here; forward only. Raises NoSuchConsumer if it was removed, and RefusedError if another
-    query reads under its name since."""
+    """Moves the watermark, forward only. Raises NoSuchConsumer if the consumer was removed, and RefusedError if another
+    query has begun to read under its name."""
     own = (consumer.c.id == found.id, consumer.c.removed_at.is_(None), consumer.c.fence == found.fence)
     moved = sa.case((consumer.c.watermark < to, to), else_=consumer.c.watermark)
-    if connection.execute(consumer.update().where(*own).values(watermark=moved, told_at=utc_now())).rowcount == 1:
+    if connection.execute(consumer.update().where(*own).values(watermark=moved, reported_at=utc_now())).rowcount == 1:
         return replace(found, watermark=Seq(max(found.watermark or 0, to)))
     if connection.execute(_LIVE.where(consumer.c.id == found.id)).one_or_none() is None:
         raise NoSuchConsumer(
@@ -151,7 +151,7 @@ def advance(connection: sa.Connection, found: Consumer, to: Seq) -> Consumer:
 
 
 def remove(connection: sa.Connection, of: Dataset, name: str) -> Consumer:
-    """From now on it holds nothing."""
+    """From now on retention keeps nothing for it."""
     found = get(connection, of, name)
     connection.execute(consumer.update().where(consumer.c.id == found.id).values(removed_at=utc_now()))
     audit.record(connection, Event.CONSUMER_REMOVED, consumer=name, dataset=of.name, watermark=found.watermark)
@@ -177,7 +177,7 @@ def keep_holds(
 
 
 def drop_for(connection: sa.Connection, id: ConsumerId, upto: Seq) -> None:
-    """Records that rows up to here are deleted that the consumer may not have. Its watermark stays: it is its own."""
+    """Records that rows up to here were deleted which the consumer may not have. Only its query moves its watermark."""
     is_higher = sa.func.coalesce(consumer.c.dropped_upto, 0) < upto
     connection.execute(consumer.update().where(consumer.c.id == id, is_higher).values(dropped_upto=upto))
 
@@ -199,7 +199,7 @@ class ConsumerLag:
 
 
 def read_lags(connection: sa.Connection) -> list[ConsumerLag]:
-    """Of every consumer, in one query."""
+    """The lag of every consumer, in one query."""
     progress = (
         sa.select(
             consumer,

@@ -1,8 +1,8 @@
-"""What a leader tells its followers of the bodies in a batch, and what a follower records of it (docs/adr/0075).
+"""The bodies in a batch, as a leader announces them to its followers and as a follower records them (docs/adr/0075).
 
 A follower records the bodies of a batch before the batch's rows can be published there, and forgets them when the batch
 is given up or cut out. So a site that takes over knows the bodies of the batches in its table, and of no others. It
-gets the claims of their senders, too. Secrets stay where they are: tokens are named as in receipts.
+gets the claims of their senders, too, but no secrets: a token is identified as in receipts.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import sqlalchemy as sa
 from strandline.core import batch_names
 from strandline.core.errors import WatermarkMoved
 from strandline.core.forward_protocol import Identity, KeyIdentity, RangeIdentity
-from strandline.core.types import BlockHead, BlockKind, DatasetId, ItemKind, Published, Reserved, SeqRange, merge_ranges
+from strandline.core.types import BlockHead, BlockKind, DatasetId, ItemKind, Published, Reserved, SeqRange
 from strandline.ledger.engine import Ledger, slices, utc_now
 from strandline.ledger.ingest import blocks
 from strandline.ledger.receive import batch_receipts, receive_holds, tokens
 from strandline.ledger.receive.batches import published_as
-from strandline.ledger.receive.ranges import holding, keep_lanes, lane_key
+from strandline.ledger.receive.ranges import keep_lanes, lane_key, overlapping_bodies
 from strandline.ledger.receive.receipts import BATCH_PREFIX, Receipt, ReceiptBody, TokenFingerprint
-from strandline.ledger.receive.receive_holds import TOLD
+from strandline.ledger.receive.receive_holds import FROM_LEADER
 from strandline.ledger.receive.senders import find_sources
 from strandline.ledger.replicate import sites
 from strandline.ledger.schema.core import block
@@ -43,7 +43,7 @@ class AnnouncedClaim:
     table_uuid: str
     generation: int
     term: int
-    owner: TokenFingerprint | None  # None: nobody owns it; a person released it
+    owner: TokenFingerprint | None  # None: a person released it
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +53,12 @@ class AnnouncedBatch:
     claims: tuple[AnnouncedClaim, ...]  # of the senders of these bodies
 
 
-def is_received(batch_id: str) -> bool:
-    """Whether a receiver made the batch, by its name."""
-    return batch_names.is_name(batch_id)
-
-
 # --- at the leader ---------------------------------------------------------------------------------------------------
 
 
 def read(connection: sa.Connection, dataset: DatasetId, batch_id: str) -> AnnouncedBatch | None:
-    """The bodies of a batch in the table. None if nobody knows them: the ledger was restored, and they were not found
-    again."""
+    """The bodies of a batch in the table. None if they are unknown: the ledger was restored, and the resync did not
+    find them."""
     known = blocks.of_batch(connection, dataset, batch_id)
     row = _batch(connection, batch_id)
     if not isinstance(known, Published) or row is None or row.dataset_id != dataset or row.ended_at is not None:
@@ -103,59 +98,59 @@ def _claim(row: Any) -> AnnouncedClaim:
 # --- at a follower ---------------------------------------------------------------------------------------------------
 
 
-def record_bodies(ledger: Ledger, held: Reserved, told: AnnouncedBatch) -> bool:
-    """Records the bodies of a received batch, before its rows can be published. False if the item is no longer ours: a
-    cut, or a promotion, may have given it up, and its bodies with it."""
-    dataset = held.head.dataset
+def record_bodies(ledger: Ledger, reserved: Reserved, announced: AnnouncedBatch) -> bool:
+    """Records the bodies of a received batch, before its rows can be published. False if the item is no longer ours:
+    another process has it, or a cut or a promotion has abandoned it."""
+    dataset = reserved.head.dataset
     with ledger.write() as connection:
         lock(connection, dataset)
-        if not blocks.change_block(connection, held.head, "reserved", held.fence):
+        if not blocks.change_block(connection, reserved.head, "reserved", reserved.fence):
             return False
-        record(connection, dataset, told)
+        record(connection, dataset, announced)
     return True
 
 
-def record_bodies_later(ledger: Ledger, published: BlockHead, told: AnnouncedBatch, term: int) -> bool:
-    """As `record_bodies`, for a batch that was applied before its leader told bodies. False if it was cut out. `term`
-    is that of the leader that was asked. Raises RefusedError at a site that follows nobody by now, and `WatermarkMoved`
-    if it follows another leader."""
+def record_bodies_later(ledger: Ledger, published: BlockHead, announced: AnnouncedBatch, term: int) -> bool:
+    """As `record_bodies`, for a batch that was applied before its leader announced bodies. False if it was cut out.
+    `term` is that of the leader that announced them. Raises RefusedError at a site that no longer follows, and
+    `WatermarkMoved` if it follows another leader."""
     with ledger.write() as connection:
         lock(connection, published.dataset)
         sites.check_follows(connection)
         followed = sa.select(followed_dataset.c.term).where(followed_dataset.c.dataset_id == published.dataset)
         if connection.execute(followed).scalar() != term:
-            raise WatermarkMoved(f"batch {published.batch_id}: the leader that was asked (term {term}) was replaced")
+            raise WatermarkMoved(f"batch {published.batch_id}: the leader that answered (term {term}) was replaced")
         own = sa.select(block.c.id).where(block.c.id == published.id, block.c.state == "published")
         if connection.execute(own.with_for_update()).first() is None:
             return False
-        record(connection, published.dataset, told)
+        record(connection, published.dataset, announced)
     return True
 
 
 def lock(connection: sa.Connection, dataset: DatasetId) -> None:
-    """Two processes record bodies of a dataset one after the other. Before any block is locked."""
+    """Lets one process at a time record bodies of the dataset. Must come before any lock of a block."""
     query = sa.select(dataset_table.c.id).where(dataset_table.c.id == dataset)
     connection.execute(query.with_for_update(key_share=True)).all()
 
 
-def record(connection: sa.Connection, dataset: DatasetId, told: AnnouncedBatch) -> str | None:
+def record(connection: sa.Connection, dataset: DatasetId, announced: AnnouncedBatch) -> str | None:
     """Records a batch of the leader with its bodies, once. In a transaction that holds `lock`, and has made sure that
-    the batch's block is the caller's, or published. A body that waits here makes room: the leader has it in its table,
-    and it is not ingested again. If the ledger has another batch with rows of a body, that body is left out, the
-    dataset's receiver will hold once this site leads, and the reason is returned."""
-    name = told.receipt.batch_id
+    the batch's block is the caller's, or published. A body that waits here is replaced: the leader has it in its table,
+    so it must not be ingested again. If the ledger has rows of a body in another batch, that body is left out, the
+    dataset's receiver will be on hold once this site leads, and the reason is returned."""
+    name = announced.receipt.batch_id
     if (known := _batch(connection, name)) is not None:
-        problem = _settle_known(connection, known, told.numbers)
+        problem = _settle_known(connection, known, announced.numbers)
     else:
-        identities = _identities(connection, dataset, told.receipt.bodies)
+        identities = _identities(connection, dataset, announced.receipt.bodies)
         touched = _touched(connection, dataset, identities)
-        kept, problem = _make_room(connection, dataset, told.receipt.bodies, touched)
-        batch = batch_receipts.insert_published(connection, dataset, name, told.numbers)
+        kept, problem = _make_room(connection, dataset, announced.receipt.bodies, touched)
+        batch = batch_receipts.insert_published(connection, dataset, name, announced.numbers)
         if kept:
             placed = {"batch": batch, "spool_removed_at": utc_now()}  # its file is at the leader, if anywhere
-            bodies = [(body, identities[n]) for n, body in enumerate(told.receipt.bodies) if n in kept]
+            bodies = [(body, identities[n]) for n, body in enumerate(announced.receipt.bodies) if n in kept]
             connection.execute(received.insert(), [_values(dataset, b, identity) | placed for b, identity in bodies])
-    _keep_claims(connection, dataset, told.claims)
+    _keep_claims(connection, dataset, announced.claims)
     if problem is not None:
         problem = f"batch {name} of the leader: {problem}"
         receive_holds.put(connection, dataset, problem)
@@ -163,7 +158,7 @@ def record(connection: sa.Connection, dataset: DatasetId, told: AnnouncedBatch) 
 
 
 def _settle_known(connection: sa.Connection, known: Any, numbers: SeqRange) -> str | None:
-    """A batch of the time when this site led: it may have died before it settled it."""
+    """A batch from when this site led: its process may have died before it settled the batch."""
     if known.published_at is not None:
         return None
     if known.ended_at is not None or known.rows != len(numbers):
@@ -208,8 +203,8 @@ _KNOWN = sa.select(received, receive_batch.c.batch_id.label("batch_name"), recei
 def _touched(
     connection: sa.Connection, dataset: DatasetId, identities: Sequence[dict[str, Any]]
 ) -> dict[int, list[Any]]:
-    """By place in the list: the ledger's bodies with that key, or that overlap that range. There is hardly ever one, so
-    all are asked for at once."""
+    """By place in the list: the ledger's bodies with that key, or that overlap that range. There are hardly any, so one
+    query looks for all of them."""
     ranges = {n: SeqRange(i["lo"], i["hi"]) for n, i in enumerate(identities) if i["key"] is None}
     keys = {(dataset, i["token_id"], i["key"]): n for n, i in enumerate(identities) if i["key"] is not None}
     found: dict[int, list[Any]] = defaultdict(list)
@@ -220,25 +215,26 @@ def _touched(
     by_lane: dict[int, list[SeqRange]] = defaultdict(list)
     for n, rows in ranges.items():
         by_lane[identities[n]["lane_id"]].append(rows)
-    held = holding(connection, [(lane, rows) for lane, many in by_lane.items() for rows in merge_ranges(many)])
+    overlapping = overlapping_bodies(connection, by_lane)
     for n, rows in ranges.items():
         lane = identities[n]["lane_id"]
-        if any(body.rows.overlaps(rows) for body in held.get(lane, {}).values()):
+        if any(body.rows.overlaps(rows) for body in overlapping.get(lane, {}).values()):
             overlap = (received.c.lane_id == lane, received.c.lo <= rows.hi, received.c.hi >= rows.lo)
             found[n] += connection.execute(_KNOWN.where(*overlap)).all()
     return found
 
 
 def makes_room(identity: Identity, *, is_ingested: bool) -> bool:
-    """Whether what this site knows of a body gives way to what its leader says. It does if it only waits here. A key
-    may also be in a batch: the leader has forgotten it, and a client has used it again."""
+    """Whether the leader's record of a body replaces the one of this site: if the body only waits here, or if it has a
+    key, which the leader may have forgotten so that a client has used it again."""
     return not is_ingested or isinstance(identity, KeyIdentity)
 
 
 def _make_room(
     connection: sa.Connection, dataset: DatasetId, bodies: Sequence[ReceiptBody], touched: dict[int, list[Any]]
 ) -> tuple[set[int], str | None]:
-    """Deletes what gives way. Returns the places of the bodies that can be recorded, and what contradicts the rest."""
+    """Deletes the bodies that are replaced. Returns the places of the bodies that can be recorded, and what contradicts
+    the others."""
     kept, problem, gone = set(range(len(bodies))), None, set[int]()
     for n, rows in touched.items():
         identity = bodies[n].note.identity
@@ -264,12 +260,13 @@ def _is_ingested(connection: sa.Connection, dataset: DatasetId, row: Any) -> boo
 
 
 def _keep_claims(connection: sa.Connection, dataset: DatasetId, claims: Sequence[AnnouncedClaim]) -> None:
-    """As the leader has them. One that is older than what is known comes from an applier that was slow."""
+    """Stores the claims as the leader has them. A claim that is older than the stored one is ignored: it comes from a
+    slow applier."""
     have = find_sources(connection, [(dataset, c.lake, c.dataset) for c in claims])
     for claim in claims:
         known = have.get((dataset, claim.lake, claim.dataset))
         owner = None if claim.owner is None else tokens.recall(connection, claim.owner)
-        told = {
+        values = {
             "instance": claim.instance,
             "table_uuid": claim.table_uuid,
             "generation": claim.generation,
@@ -278,23 +275,23 @@ def _keep_claims(connection: sa.Connection, dataset: DatasetId, claims: Sequence
         }
         if known is not None:
             is_older = claim.generation < known.generation or claim.term < known.term
-            if all(known._mapping[name] == value for name, value in told.items()):
+            if all(known._mapping[name] == value for name, value in values.items()):
                 continue
             if is_older and (known.instance, known.table_uuid) == (claim.instance, claim.table_uuid):
                 continue
             connection.execute(source.delete().where(source.c.id == known.id))
         at = {"dataset_id": dataset, "lake": claim.lake, "source_dataset": claim.dataset, "created_at": utc_now()}
-        connection.execute(source.insert().values(**at, **told))
+        connection.execute(source.insert().values(**at, **values))
 
 
-# --- batches that are given up, and batches that nobody knows --------------------------------------------------------
+# --- batches that are given up, and batches with unknown bodies ------------------------------------------------------
 
 
 def withdraw(connection: sa.Connection, dataset: DatasetId, batch_ids: Iterable[str]) -> int:
-    """Forgets the bodies of batches whose rows this site gives up: they are new again. Returns how many. At a site that
-    follows. A batch of its own that it had not settled when it led stays: its bodies wait in the spool."""
+    """Deletes the bodies of batches whose rows this site gives up: they count as new again. Returns how many. Only for
+    a site that follows. A batch of its own that it had not settled when it led stays: its bodies wait in the spool."""
     bodies = 0
-    for some in slices(filter(is_received, batch_ids)):
+    for some in slices(filter(batch_names.is_received, batch_ids)):
         settled = sa.select(receive_batch.c.id).where(
             receive_batch.c.batch_id.in_(some),
             receive_batch.c.dataset_id == dataset,
@@ -328,7 +325,7 @@ def unknown_batches(
     found: list[BlockHead] = []
     while batches_max is None or len(found) < batches_max:
         page = blocks.read_blocks(connection, query.where(block.c.lo > above).order_by(block.c.lo).limit(_PAGE_BLOCKS))
-        found += [b.head for b in page if is_received(b.head.batch_id)]  # SQL compares only the prefix
+        found += [b.head for b in page if batch_names.is_received(b.head.batch_id)]  # SQL compares only the prefix
         if len(page) < _PAGE_BLOCKS:
             break
         above = page[-1].head.rows.lo
@@ -336,8 +333,8 @@ def unknown_batches(
 
 
 def hold_unknown(connection: sa.Connection, dataset: DatasetId) -> str | None:
-    """In the transaction that makes this site the leader: if its table has a batch whose bodies nobody told, the
-    dataset's receiver holds, and the reason is returned."""
+    """In the transaction that makes this site the leader: if its table has a batch whose bodies the old leader did not
+    announce, puts the dataset's receiver on hold and returns the reason."""
     found = unknown_batches(connection, dataset, batches_max=1)
     if not found:
         return None
@@ -349,10 +346,10 @@ def hold_unknown(connection: sa.Connection, dataset: DatasetId) -> str | None:
     return reason
 
 
-def keep_hold(connection: sa.Connection, dataset: DatasetId, told: str | None) -> None:
-    """The leader's receiver holds, with this reason, or it does not. Holds that this site has by itself stay."""
+def keep_leader_hold(connection: sa.Connection, dataset: DatasetId, reason: str | None) -> None:
+    """Stores the hold of the leader's receiver; `reason` is None if it has none. The site's own holds stay."""
     known = receive_holds.list_holds(connection).get(dataset)
-    if told is not None:
-        receive_holds.put(connection, dataset, told if told.startswith(TOLD) else f"{TOLD}{told}")
-    elif known is not None and known.startswith(TOLD):
+    if reason is not None:
+        receive_holds.put(connection, dataset, FROM_LEADER + reason.removeprefix(FROM_LEADER))
+    elif known is not None and known.startswith(FROM_LEADER):
         receive_holds.clear(connection, dataset)

@@ -12,30 +12,21 @@ from strandline.core.forward_protocol import Identity, KeyIdentity, LaneName, Ra
 from strandline.core.types import DatasetId, Seq, SeqRange
 from strandline.ledger.engine import rows_with, utc_now
 from strandline.ledger.receive import tokens
-from strandline.ledger.receive.batches import Batch, published_as
+from strandline.ledger.receive.batches import published_as
 from strandline.ledger.receive.ranges import keep_lanes, lane_key
 from strandline.ledger.receive.receipts import Note, Receipt, ReceiptBody
 from strandline.ledger.schema.receive import api_token, receive_batch, received, source_lane
 
 
-def receipt_of(connection: sa.Connection, batch: Batch) -> Receipt:
-    """The bodies of the batch, as the ledger has them."""
-    return read_receipt(connection, batch.id, batch.batch_id)
-
-
 def read_receipt(connection: sa.Connection, id: int, batch_id: str) -> Receipt:
-    """Without bodies whose keys were forgotten since the batch was published."""
+    """The bodies of the batch, as the ledger has them; without those whose keys were deleted since it was published."""
     return Receipt(batch_id, tuple(map(_body, connection.execute(_BODIES, {"id": id}))))
 
 
 _BODIES = (
     sa.select(
         received,
-        source_lane.c.lake,
-        source_lane.c.instance,
-        source_lane.c.generation,
-        source_lane.c.source_dataset,
-        source_lane.c.partition,
+        *source_lane.c["lake", "instance", "generation", "source_dataset", "partition"],
         api_token.c.name.label("token_name"),
         api_token.c.hash.label("token_hash"),
     )
@@ -57,7 +48,7 @@ def _body(row: Any) -> ReceiptBody:
     return ReceiptBody(note, row.spool, row.spool_bytes, row.place, row.received_at)
 
 
-def take_back(connection: sa.Connection, dataset: DatasetId, receipt: Receipt, numbers: SeqRange) -> str | None:
+def restore_batch(connection: sa.Connection, dataset: DatasetId, receipt: Receipt, numbers: SeqRange) -> str | None:
     """Records a batch that the table has under these sequence numbers, with its bodies. A body that waits is placed in
     the batch, and so is not ingested again. If the ledger contradicts the receipt, nothing changes, and the returned
     text says how."""

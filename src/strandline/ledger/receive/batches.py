@@ -112,7 +112,7 @@ _PLACE = (
 
 
 def _is_free(now: datetime) -> tuple[sa.ColumnElement[bool], ...]:
-    """Whether a batch can be taken: it is unfinished and due, and nobody holds its lease."""
+    """Whether a batch can be taken: it is unfinished and due, and no process holds its lease."""
     return (
         *UNFINISHED,
         sa.or_(receive_batch.c.retry_at.is_(None), receive_batch.c.retry_at <= now),
@@ -179,7 +179,7 @@ def _batch(rows: list[Any]) -> Batch:
 
 
 def change(connection: sa.Connection, batch: Batch, /, **values: Any) -> bool:
-    """Changes the batch unless somebody has taken the caller's lease over; an expired lease is good enough."""
+    """Changes the batch unless another process has taken over the caller's lease; an expired lease is good enough."""
     changed = connection.execute(
         receive_batch.update()
         .where(
@@ -199,7 +199,7 @@ def renew(ledger: Ledger, batch: Batch, seconds: float) -> bool:
 
 
 def release(ledger: Ledger, batch: Batch) -> bool:
-    """Gives the batch back unfinished, so that anybody can take it at once."""
+    """Releases the lease of an unfinished batch, so that any process can take it at once."""
     return batch.lease is not None and leases.release(ledger, batch.lease)
 
 

@@ -44,7 +44,7 @@ class FailedBatchFacts:
 
 
 def failed_batch_facts(connection: sa.Connection, batch: Batch, *, tries: int) -> FailedBatchFacts:
-    """Compares sequence numbers, not clocks: whatever was reserved later has higher ones."""
+    """Compares sequence numbers, not clocks: blocks that were reserved later have higher ones."""
     failed_from = connection.scalar(sa.select(receive_batch.c.failed_from).where(receive_batch.c.id == batch.id))
     others = failed_from is not None and _came_in_above(connection, batch.dataset, int(failed_from))
     bodies = sa.func.count(received.c.id)
@@ -148,7 +148,7 @@ def divide_again(connection: sa.Connection, dataset: DatasetId, batch_id: str) -
     """The table has this batch, so the batches that it is a part of were divided after this ledger was copied: divides
     those that the ledger takes for unfinished. Returns how many. Only in a resync, which fences their writers off."""
     divided = 0
-    for name in batch_names.wholes_of(batch_id):
+    for name in batch_names.enclosing_batches(batch_id):
         row = connection.execute(
             sa.select(receive_batch.c.id, receive_batch.c.ending).where(
                 receive_batch.c.dataset_id == dataset, receive_batch.c.batch_id == name, *_NOT_SETTLED
@@ -175,7 +175,7 @@ def divide_again(connection: sa.Connection, dataset: DatasetId, batch_id: str) -
 
 
 @dataclass(frozen=True, slots=True)
-class AsideBody:
+class SetAsideBody:
     id: ReceivedId
     dataset: str
     is_dropped: bool
@@ -193,9 +193,7 @@ _ASIDE = (
     sa.select(
         received,
         receive_batch.c.id.label("batch_row"),
-        receive_batch.c.batch_id,
-        receive_batch.c.ended_at,
-        receive_batch.c.reason,
+        *receive_batch.c["batch_id", "ended_at", "reason"],
         dataset_table.c.name,
         dataset_table.c.dropped_at,
         source_lane.c.lake,
@@ -209,13 +207,13 @@ _ASIDE = (
 )
 
 
-def list_set_aside(connection: sa.Connection, dataset: str | None = None) -> list[AsideBody]:
+def list_set_aside(connection: sa.Connection, dataset: str | None = None) -> list[SetAsideBody]:
     return [_body_set_aside(row) for row in _chosen(connection, None, dataset)]
 
 
-def _body_set_aside(row: Any) -> AsideBody:
+def _body_set_aside(row: Any) -> SetAsideBody:
     return from_row(
-        AsideBody,
+        SetAsideBody,
         row,
         dataset=row.name,
         is_dropped=row.dropped_at is not None,
@@ -230,7 +228,7 @@ def count_set_aside(connection: sa.Connection, dataset: DatasetId) -> int:
     return int(connection.execute(query).scalar_one())
 
 
-def replay(ledger: Ledger, ids: Collection[int] | None, dataset: str | None = None) -> list[AsideBody]:
+def replay(ledger: Ledger, ids: Collection[int] | None, dataset: str | None = None) -> list[SetAsideBody]:
     """Queues the bodies again, each as a batch of its own; `ids` None: all of them."""
     with ledger.write() as connection:
         chosen = _chosen(connection, ids, dataset)
@@ -248,7 +246,7 @@ def replay(ledger: Ledger, ids: Collection[int] | None, dataset: str | None = No
     return [_body_set_aside(row) for row in chosen]
 
 
-def discard(ledger: Ledger, ids: Collection[int] | None, dataset: str | None = None) -> list[AsideBody]:
+def discard(ledger: Ledger, ids: Collection[int] | None, dataset: str | None = None) -> list[SetAsideBody]:
     """Discards the bodies, whose files may be removed then; `ids` None: all of them."""
     with ledger.write() as connection:
         chosen = _chosen(connection, ids, dataset)

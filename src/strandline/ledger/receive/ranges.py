@@ -6,7 +6,7 @@ and a lookup is short however many ranges a lane has.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -14,14 +14,14 @@ from typing import Any
 import sqlalchemy as sa
 
 from strandline.core.forward_protocol import LaneName
-from strandline.core.types import DatasetId, Seq, SeqRange
+from strandline.core.types import DatasetId, Seq, SeqRange, merge_ranges
 from strandline.ledger.engine import insert_into, slices, utc_now
 from strandline.ledger.schema.core import partition_hash
 from strandline.ledger.schema.receive import received, source_lane
 
 
 @dataclass(frozen=True, slots=True)
-class HeldBody:
+class KnownBody:
     rows: SeqRange
     count: int
     digest: str
@@ -29,14 +29,7 @@ class HeldBody:
 
 
 LaneKey = tuple[int, str, str, str, int, str]  # a lane's name, ending in its partition, which is found by its hash
-_LANE_KEY = (
-    source_lane.c.dataset_id,
-    source_lane.c.lake,
-    source_lane.c.source_dataset,
-    source_lane.c.instance,
-    source_lane.c.generation,
-    source_lane.c.partition_hash,
-)
+_LANE_KEY = tuple(source_lane.c["dataset_id", "lake", "source_dataset", "instance", "generation", "partition_hash"])
 # Built once: building a statement costs as much as running it.
 _LANES = sa.select(source_lane.c.id, *_LANE_KEY).where(sa.tuple_(*_LANE_KEY).in_(sa.bindparam("keys", expanding=True)))
 _LOCKED_LANES = (
@@ -77,49 +70,53 @@ def keep_lanes(connection: sa.Connection, wanted: set[LaneKey]) -> dict[LaneKey,
     return lanes
 
 
-def holding(connection: sa.Connection, asked: Iterable[tuple[int, SeqRange]]) -> dict[int, dict[int, HeldBody]]:
-    """Per lane, the bodies that overlap a range, by their first sequence number. Other bodies are not read."""
-    held: dict[int, dict[int, HeldBody]] = {}
-    for part in slices(asked, 4):
+def overlapping_bodies(
+    connection: sa.Connection, by_lane: Mapping[int, Iterable[SeqRange]]
+) -> dict[int, dict[int, KnownBody]]:
+    """Per lane, the bodies that overlap one of its ranges, by their first sequence number. Other bodies are not
+    read."""
+    lookups = [(lane, rows) for lane, ranges in by_lane.items() for rows in merge_ranges(ranges)]
+    found: dict[int, dict[int, KnownBody]] = {}
+    for part in slices(lookups, 4):
         # Repeats the last range up to a power of two, so that few different statements are built.
         some = part + part[-1:] * ((1 << (len(part) - 1).bit_length()) - len(part))
-        _add(held, connection.execute(_holding(len(some)), _parameters(some)))
-    return held
+        _add(found, connection.execute(_overlapping(len(some)), _parameters(some)))
+    return found
 
 
-def holding_some(
-    connection: sa.Connection, asked: Iterable[tuple[int, SeqRange]], bodies_max: int
-) -> tuple[dict[int, dict[int, HeldBody]], set[int]]:
-    """As `holding`, with one range per lane and at most `bodies_max` bodies, the lowest of each lane first. Also
-    returns the lanes that may have more."""
-    held: dict[int, dict[int, HeldBody]] = {}
+def first_overlapping_bodies(
+    connection: sa.Connection, lookups: Iterable[tuple[int, SeqRange]], bodies_max: int
+) -> tuple[dict[int, dict[int, KnownBody]], set[int]]:
+    """As `overlapping_bodies`, with one range per lane and at most `bodies_max` bodies, the lowest of each lane first.
+    Also returns the lanes that may have more."""
+    found: dict[int, dict[int, KnownBody]] = {}
     more: set[int] = set()
     left = bodies_max
-    for some in slices(asked, 4):
+    for some in slices(lookups, 4):
         if left == 0:
             more.update(lane for lane, _ in some)
             continue
-        query = _holding(len(some)).order_by(sa.text("1"), sa.text("2")).limit(left + 1)
-        found = connection.execute(query, _parameters(some)).all()
-        if len(found) > left:
-            more.update(lane for lane, _ in some if lane >= found[-1].lane_id)
-        _add(held, found[:left])
-        left -= min(left, len(found))
-    return held, more
+        query = _overlapping(len(some)).order_by(sa.text("1"), sa.text("2")).limit(left + 1)
+        rows = connection.execute(query, _parameters(some)).all()
+        if len(rows) > left:
+            more.update(lane for lane, _ in some if lane >= rows[-1].lane_id)
+        _add(found, rows[:left])
+        left -= min(left, len(rows))
+    return found, more
 
 
-def _parameters(asked: Sequence[tuple[int, SeqRange]]) -> dict[str, int]:
-    named = ({f"lane_{n}": lane, f"lo_{n}": r.lo, f"hi_{n}": r.hi} for n, (lane, r) in enumerate(asked))
+def _parameters(lookups: Sequence[tuple[int, SeqRange]]) -> dict[str, int]:
+    named = ({f"lane_{n}": lane, f"lo_{n}": r.lo, f"hi_{n}": r.hi} for n, (lane, r) in enumerate(lookups))
     return {name: value for some in named for name, value in some.items()}
 
 
-def _add(held: dict[int, dict[int, HeldBody]], rows: Iterable[Any]) -> None:
+def _add(found: dict[int, dict[int, KnownBody]], rows: Iterable[Any]) -> None:
     for lane, lo, hi, count, digest, size in rows:
-        held.setdefault(lane, {})[lo] = HeldBody(SeqRange(Seq(lo), Seq(hi)), count, digest, size)
+        found.setdefault(lane, {})[lo] = KnownBody(SeqRange(Seq(lo), Seq(hi)), count, digest, size)
 
 
 @cache
-def _holding(ranges: int) -> sa.CompoundSelect[Any]:
+def _overlapping(ranges: int) -> sa.CompoundSelect[Any]:
     each = (
         sa.select(*(sa.bindparam(f"{name}_{n}", type_=sa.BigInteger).label(name) for name in ("lane", "lo", "hi")))
         for n in range(ranges)
@@ -134,14 +131,7 @@ def _holding(ranges: int) -> sa.CompoundSelect[Any]:
         .correlate(wanted)
         .scalar_subquery()
     )
-    body = (
-        received.c.lane_id,
-        received.c.lo,
-        received.c.hi,
-        received.c.rows,
-        received.c.digest,
-        received.c.size,
-    )
+    body = received.c["lane_id", "lo", "hi", "rows", "digest", "size"]
     within = (received.c.lane_id == wanted.c.lane) & received.c.lo.between(wanted.c.lo, wanted.c.hi)
     return sa.union_all(
         sa.select(*body).join_from(wanted, received, within),

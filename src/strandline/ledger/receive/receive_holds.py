@@ -1,5 +1,5 @@
 """Datasets whose receiver is on hold. A resync writes a hold if it cannot know which received bodies the table has.
-A follower writes the hold of its leader, too. Only a person removes a hold, or what wrote it."""
+A follower also writes the holds of its leader. Only a person removes a hold, or the step that wrote it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from strandline.core.types import DatasetId
 from strandline.ledger.engine import insert_into, utc_now
 from strandline.ledger.schema.receive import receive_hold
 
-TOLD = "at the leader that told it: "  # in front of the reason of a hold that the leader had
+FROM_LEADER = "on hold at the leader: "  # begins the reason of a hold that the leader had
 _HOLDS = sa.select(receive_hold.c.dataset_id, receive_hold.c.reason)
 
 
@@ -28,17 +28,17 @@ def check(connection: sa.Connection, dataset: DatasetId) -> None:
         )
 
 
-def put(connection: sa.Connection, dataset: DatasetId, reason: str, *, replaces_told: bool = True) -> None:
-    """Keeps the first reason. But a reason of the site's own replaces one that its leader told, which ends when the
-    leader's hold ends."""
+def put(connection: sa.Connection, dataset: DatasetId, reason: str, *, replaces_leader_hold: bool = True) -> None:
+    """Keeps the first reason. But a reason of the site's own replaces the reason of its leader's hold, because that
+    hold ends when the leader's ends."""
     connection.execute(
         insert_into(connection, receive_hold)
         .values(dataset_id=dataset, since=utc_now(), reason=reason)
         .on_conflict_do_nothing()
     )
-    if replaces_told and not reason.startswith(TOLD):
-        was_told = (receive_hold.c.dataset_id == dataset, receive_hold.c.reason.startswith(TOLD))
-        connection.execute(receive_hold.update().where(*was_told).values(reason=reason))
+    if replaces_leader_hold and not reason.startswith(FROM_LEADER):
+        of_leader = (receive_hold.c.dataset_id == dataset, receive_hold.c.reason.startswith(FROM_LEADER))
+        connection.execute(receive_hold.update().where(*of_leader).values(reason=reason))
 
 
 def clear(connection: sa.Connection, dataset: DatasetId) -> bool:

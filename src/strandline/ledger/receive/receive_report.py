@@ -74,9 +74,7 @@ def report(connection: sa.Connection) -> list[Waiting]:
 _IS_ASIDE = sa.case((receive_batch.c.ended_at.is_(None), 0), else_=1)
 _BODIES = (
     sa.select(
-        dataset_table.c.id,
-        dataset_table.c.name,
-        dataset_table.c.dropped_at,
+        *dataset_table.c["id", "name", "dropped_at"],
         _IS_ASIDE.label("is_aside"),
         sa.func.count().label("bodies"),
         *(sa.cast(sa.func.sum(c), sa.BigInteger).label(c.name) for c in (received.c.rows, received.c.spool_bytes)),

@@ -19,15 +19,15 @@ from strandline.core.forward_protocol import Identity, KeyIdentity, RangeIdentit
 from strandline.core.roles import Role, roles_that_allow
 from strandline.core.types import DatasetId, SeqRange, merge_ranges
 from strandline.ledger.engine import Ledger, insert_into, slices, utc_now
-from strandline.ledger.receive.ranges import HeldBody, holding, keep_lanes, lane_key, lanes_of
+from strandline.ledger.receive.ranges import KnownBody, keep_lanes, lane_key, lanes_of, overlapping_bodies
 from strandline.ledger.receive.receipts import Note
 from strandline.ledger.receive.senders import (
     NotClaimed,
     NotOwner,
     SenderPassed,
     SourceKey,
+    check_sender,
     find_sources,
-    judge,
     owner_of,
 )
 from strandline.ledger.receive.tokens import IS_VALID, TokenId, recall
@@ -91,7 +91,7 @@ class BodyGone:
 
 @dataclass(frozen=True, slots=True)
 class OnHold:
-    """Nothing was recorded: the ledger was restored, and nobody knows which bodies the table has."""
+    """Nothing was recorded: the ledger was restored, and it is unknown which bodies the table has."""
 
 
 Decision = New | Repeat | Overlaps | OtherBody | BodyGone | OnHold | NotOwner | NotClaimed | SenderPassed
@@ -214,14 +214,14 @@ def known(
         stored = _by_key(connection, [(dataset, owner, identity.key)])
         return next((_decide_key(first, digest) for first in stored.values()), None)
     claims = find_sources(connection, [(dataset, identity.lane.lake, identity.lane.dataset)])
-    refused = judge(next(iter(claims.values()), None), identity, owner)
+    refused = check_sender(next(iter(claims.values()), None), identity, owner)
     if isinstance(refused, NotOwner):
         return refused
     lanes = lanes_of(connection, [lane_key(dataset, identity.lane)])
     if not lanes:
         return None
     [lane] = lanes.values()
-    return _decide(identity.rows, holding(connection, [(lane, identity.rows)]).get(lane, {}).values())
+    return _decide(identity.rows, overlapping_bodies(connection, {lane: [identity.rows]}).get(lane, {}).values())
 
 
 def _values(body: UnrecordedBody, now: datetime, **identity: Any) -> dict[str, Any]:
@@ -249,7 +249,7 @@ def _record_ranges(
     now: datetime,
 ) -> dict[int, Decision]:
     claims = find_sources(connection, {source_key(b, i) for _, b, i in bodies}, hold=True)
-    refused = {n: judge(claims.get(source_key(b, i)), i, owners[b.token]) for n, b, i in bodies}
+    refused = {n: check_sender(claims.get(source_key(b, i)), i, owners[b.token]) for n, b, i in bodies}
     decided: dict[int, Decision] = {n: r for n, r in refused.items() if isinstance(r, NotOwner)}
     bodies = [(n, b, i) for n, b, i in bodies if n not in decided]
     if not bodies:
@@ -258,18 +258,18 @@ def _record_ranges(
     by_lane: dict[int, list[SeqRange]] = {}
     for _, body, identity in bodies:
         by_lane.setdefault(lanes[lane_key(body.dataset, identity.lane)], []).append(identity.rows)
-    held = holding(connection, [(lane, rows) for lane, many in by_lane.items() for rows in merge_ranges(many)])
+    known = overlapping_bodies(connection, by_lane)
     new: dict[tuple[int, int], int] = {}
     values = []
     for n, body, identity in bodies:
         lane, rows = lanes[lane_key(body.dataset, identity.lane)], identity.rows
-        of_lane = held.setdefault(lane, {})
+        of_lane = known.setdefault(lane, {})
         # A repeat from an older generation changes nothing, so its sender may get that answer.
         found = _decide(rows, of_lane.values()) or refused[n]
         if found is not None:
             decided[n] = found
             continue
-        of_lane[rows.lo] = HeldBody(rows, body.rows, body.digest, body.size)
+        of_lane[rows.lo] = KnownBody(rows, body.rows, body.digest, body.size)
         new[lane, rows.lo] = n
         values.append(_values(body, now, lane_id=lane, lo=rows.lo, hi=rows.hi))
     if values:
@@ -282,9 +282,9 @@ def source_key(body: UnrecordedBody, identity: RangeIdentity) -> SourceKey:
     return body.dataset, identity.lane.lake, identity.lane.dataset
 
 
-def _decide(rows: SeqRange, held: Iterable[HeldBody]) -> Repeat | Overlaps | None:
+def _decide(rows: SeqRange, known: Iterable[KnownBody]) -> Repeat | Overlaps | None:
     """None if the range is new."""
-    touched = [body for body in held if body.rows.overlaps(rows)]
+    touched = [body for body in known if body.rows.overlaps(rows)]
     if not touched:
         return None
     for body in touched:

@@ -16,7 +16,7 @@ from strandline.core.forward_protocol import LaneName, RangeIdentity
 from strandline.core.sites.replication import FIRST_TERM
 from strandline.core.types import SEQ_MAX, DatasetId, Seq, SeqRange
 from strandline.ledger.engine import from_row, insert_into, slices, utc_now
-from strandline.ledger.receive.ranges import HeldBody, holding_some, lane_key, lanes_of
+from strandline.ledger.receive.ranges import KnownBody, first_overlapping_bodies, lane_key, lanes_of
 from strandline.ledger.receive.tokens import TokenId
 from strandline.ledger.schema.core import dataset as dataset_table
 from strandline.ledger.schema.receive import api_token, receive_batch, received, source, source_lane
@@ -57,7 +57,9 @@ def find_sources(connection: sa.Connection, keys: Iterable[SourceKey], *, hold: 
     return found
 
 
-def judge(record: Any | None, identity: RangeIdentity, owner: TokenId) -> NotOwner | NotClaimed | SenderPassed | None:
+def check_sender(
+    record: Any | None, identity: RangeIdentity, owner: TokenId
+) -> NotOwner | NotClaimed | SenderPassed | None:
     """None if a token of this owner may send new rows to the lane, else why not. A record without an owner is from
     before owners were stored: the next token that claims it gets it."""
     lane = identity.lane
@@ -175,7 +177,7 @@ class ClaimOf:
 
 
 def list_claims(connection: sa.Connection) -> list[ClaimOf]:
-    """By dataset, lake and the sender's dataset, without datasets that were dropped."""
+    """All claims, by dataset, lake and the sender's dataset; without datasets that were dropped."""
     rows = connection.execute(
         sa.select(source, dataset_table.c.name.label("name"), api_token.c.name.label("token"))
         .join_from(source, dataset_table, dataset_table.c.id == source.c.dataset_id)
@@ -187,8 +189,8 @@ def list_claims(connection: sa.Connection) -> list[ClaimOf]:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldOfLane:
-    bodies: tuple[HeldBody, ...]  # in order
+class BodiesOfLane:
+    bodies: tuple[KnownBody, ...]  # in order
     more: bool  # there may be more after the last of these
 
 
@@ -199,7 +201,7 @@ def held_bodies(
     lanes: Sequence[tuple[str, Seq | None]],
     *,
     bodies_max: int,
-) -> list[HeldOfLane]:
+) -> list[BodiesOfLane]:
     """For each partition of the sender (ignoring the partition in `sender`), the bodies with a sequence number above
     the given one (None: all). At most `bodies_max` in all; the first lane that has more gets at least one of them."""
     name = (dataset, sender.lake, sender.dataset, sender.instance, sender.generation)
@@ -211,9 +213,9 @@ def held_bodies(
         if id is not None and after < SEQ_MAX:
             lowest[id] = min(after, lowest.get(id, after))
     wanted = [(id, SeqRange(Seq(after + 1), SEQ_MAX)) for id, after in sorted(lowest.items())]
-    found, more = holding_some(connection, wanted, bodies_max)
+    found, more = first_overlapping_bodies(connection, wanted, bodies_max)
     return [
-        HeldOfLane(
+        BodiesOfLane(
             tuple(sorted((b for b in found.get(id or 0, {}).values() if b.rows.hi > after), key=lambda b: b.rows)),
             id in more,
         )

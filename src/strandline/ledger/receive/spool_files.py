@@ -20,7 +20,6 @@ from strandline.ledger.schema.receive import HAS_ROWS, receive_batch, received
 log = logging.getLogger(__name__)
 
 FILES_NAMED_MAX = 20
-_LEFT = "spool_files_left"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +99,7 @@ def record_left(ledger: Ledger, files: Iterable[LeftFile]) -> None:
 
 
 def rows_in_waiting(connection: sa.Connection, names: Iterable[str]) -> dict[str, int | None]:
-    """Of these files, those whose bodies are in no published batch, and how many rows each has; None for a file that
+    """Those of these files whose bodies are in no published batch, and how many rows each has; None for a file that
     the ledger does not know."""
     query = sa.select(received.c.spool, received.c.rows, receive_batch.c.published_at).join_from(
         received, receive_batch, receive_batch.c.id == received.c.batch, isouter=True

@@ -57,8 +57,9 @@ def read_token(row: Any) -> Token:
     return from_row(Token, row, datasets=datasets, owner=owner, role=Role(row.role))
 
 
-def _hash(secret: str) -> str:
-    # The secret has 256 random bits. A slow hash would protect nothing, and every request would pay for it.
+def hash_secret(secret: str) -> str:
+    # The secret is random (256 bits; the id of a session has 128). A slow hash would not protect it better, and every
+    # request would pay for it.
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -91,7 +92,7 @@ def create(
         insert_into(connection, api_token)
         .values(
             name=name,
-            hash=_hash(secret),
+            hash=hash_secret(secret),
             datasets=None if datasets is None else json.dumps(sorted(set(datasets))),
             owner_id=None if old is None else old.owner,
             role=role.value,
@@ -118,7 +119,7 @@ def _latest(connection: sa.Connection, name: str) -> Token:
 
 
 def list_tokens(connection: sa.Connection) -> list[Token]:
-    """By name, including revoked tokens: they still identify the bodies that they sent."""
+    """All tokens by name, including revoked ones: they still identify the bodies that they sent."""
     rows = connection.execute(sa.select(api_token).order_by(api_token.c.name, api_token.c.id))
     return [read_token(row) for row in rows]
 
@@ -147,7 +148,7 @@ def revoke_line(connection: sa.Connection, owner: TokenId) -> list[str]:
 
 def find(connection: sa.Connection, secret: str) -> Token | None:
     """None if the secret is unknown, or its token revoked or expired."""
-    row = connection.execute(_FIND, {"hash": _hash(secret), "now": utc_now()}).one_or_none()
+    row = connection.execute(_FIND, {"hash": hash_secret(secret), "now": utc_now()}).one_or_none()
     return None if row is None else read_token(row)
 
 
@@ -160,11 +161,11 @@ _FIND = sa.select(api_token).where(api_token.c.hash == sa.bindparam("hash"), IS_
 
 
 def fingerprint_of(connection: sa.Connection, owner: TokenId) -> TokenFingerprint:
-    row = connection.execute(_MARK, {"id": owner}).one()
+    row = connection.execute(_NAME_AND_HASH, {"id": owner}).one()
     return fingerprint(row.name, row.hash)
 
 
-_MARK = sa.select(api_token.c.name, api_token.c.hash).where(api_token.c.id == sa.bindparam("id"))
+_NAME_AND_HASH = sa.select(api_token.c.name, api_token.c.hash).where(api_token.c.id == sa.bindparam("id"))
 
 
 def fingerprint(name: str, hash: str) -> TokenFingerprint:

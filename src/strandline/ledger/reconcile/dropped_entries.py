@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from strandline.core.delivery_types import SinkId
 from strandline.core.records.audit_events import Event
 from strandline.core.records.reconcile_records import RunId
-from strandline.core.types import Dataset, Seq, SeqRange, merge_ranges
+from strandline.core.types import Seq, SeqRange, merge_ranges
 from strandline.ledger import audit
 from strandline.ledger.deliver import losses
 from strandline.ledger.deliver.lanes import SinkWatermark
@@ -130,33 +130,28 @@ def _record_losses(connection: sa.Connection, batch: DroppedBatch) -> None:
     for name in sorted({loss.name for loss in batch.lost}):
         rows_lost = sum(loss.count for loss in batch.lost if loss.name == name)
         audit.record(connection, Event.ROWS_LOST, sink=name, dataset=batch.table, rows=rows_lost, rule="reconcile")
-    _record_for_followers(connection, dataset, batch)
-    _record_for_consumers(connection, dataset, batch)
+    for at in followers.list_progress(connection, dataset):
+        follower, after = at.follower, at.number
+        if upto := _record_dropped(connection, batch, Event.FOLLOWER_ROWS_DROPPED, after, follower=follower.name):
+            followers.drop_for(connection, dataset.id, follower.id, upto)
+    for one in consumers.of_dataset(connection, dataset.id):
+        if upto := _record_dropped(connection, batch, Event.CONSUMER_ROWS_DROPPED, one.watermark, consumer=one.name):
+            consumers.drop_for(connection, one.id, upto)
 
 
-def _record_for_followers(connection: sa.Connection, dataset: Dataset, batch: DroppedBatch) -> None:
-    """A follower keeps the rows that it has. Of those behind its seal it may have some, too: this is the most."""
-    for progress in followers.list_progress(connection, dataset):
-        lacking = [g for g in batch.gone if g.rows.hi > (progress.number or 0)]
-        if lacking:
-            upto = max(g.rows.hi for g in lacking)
-            followers.drop_for(connection, dataset.id, progress.follower.id, upto)
-            audit.record(
-                connection, Event.FOLLOWER_ROWS_DROPPED, follower=progress.follower.name, dataset=batch.table,
-                rows=sum(g.count for g in lacking), after=progress.number, up_to=upto, rule="reconcile",
-            )  # fmt: skip
-
-
-def _record_for_consumers(connection: sa.Connection, dataset: Dataset, batch: DroppedBatch) -> None:
-    for reader in consumers.of_dataset(connection, dataset.id):
-        lacking = [g for g in batch.gone if g.rows.hi > (reader.watermark or 0)]
-        if lacking:
-            upto = max(g.rows.hi for g in lacking)
-            consumers.drop_for(connection, reader.id, upto)
-            audit.record(
-                connection, Event.CONSUMER_ROWS_DROPPED, consumer=reader.name, dataset=batch.table,
-                rows=sum(g.count for g in lacking), after=reader.watermark, up_to=upto, rule="reconcile",
-            )  # fmt: skip
+def _record_dropped(
+    connection: sa.Connection, batch: DroppedBatch, event: Event, after: Seq | None, **reader: str
+) -> Seq | None:
+    """Audits the lost rows above a reader's watermark, and returns their last sequence number; None if there are none.
+    The reader may have some of these rows, so the count is an upper bound."""
+    lacking = [g for g in batch.gone if g.rows.hi > (after or 0)]
+    if not lacking:
+        return None
+    rows, upto = sum(g.count for g in lacking), max(g.rows.hi for g in lacking)
+    audit.record(
+        connection, event, **reader, dataset=batch.table, rows=rows, after=after, up_to=upto, rule="reconcile"
+    )
+    return upto
 
 
 def begun(connection: sa.Connection) -> list[DroppedBatch]:

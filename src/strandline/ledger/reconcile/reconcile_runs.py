@@ -55,8 +55,8 @@ def take_lease(ledger: Ledger, *, seconds: float) -> Lease | None:
 
 def is_lease_held(connection: sa.Connection, now: datetime) -> bool:
     """A run that is under way has it. A dead one loses it when its time is over."""
-    held = sa.select(sweep_lease.c.id).where(sweep_lease.c.token.is_not(None), sweep_lease.c.until > now)
-    return connection.execute(held).first() is not None
+    running = sa.select(sweep_lease.c.id).where(sweep_lease.c.token.is_not(None), sweep_lease.c.until > now)
+    return connection.execute(running).first() is not None
 
 
 # ---- runs ------------------------------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ def close_dead(connection: sa.Connection, run: RunId, outcome: SweepOutcome) -> 
     return ended and _audited(connection, Event.RUN_ABORTED, run, outcome, **end)
 
 
-def outlived(connection: sa.Connection, run: RunId, outcome: SweepOutcome) -> bool:
+def record_late_end(connection: sa.Connection, run: RunId, outcome: SweepOutcome) -> bool:
     """Records what a run really did that was wrongly taken for dead: it lost its lease. False if the run's end is its
     own."""
     taken_for_dead = (
@@ -156,12 +156,12 @@ def is_called_off(connection: sa.Connection) -> bool:
     return connection.execute(sa.select(reconcile_run.c.id).where(*asked)).first() is not None
 
 
-def left_running(connection: sa.Connection) -> ReconcileRun | None:
+def find_running(connection: sa.Connection) -> ReconcileRun | None:
     found = _RUNS.latest(connection, _RUNS.running, runs_max=1)
     return found[0] if found else None
 
 
-def elsewhere(connection: sa.Connection, folder: str | None) -> set[RunId]:
+def runs_in_other_folders(connection: sa.Connection, folder: str | None) -> set[RunId]:
     """Runs that used another folder than this one: their files cannot be seen here."""
     if folder is None:
         return set()
@@ -178,7 +178,7 @@ def _ended_outcomes(connection: sa.Connection) -> Iterator[SweepOutcome]:
 
 
 def contents_before(connection: sa.Connection) -> dict[str, int]:
-    """By table uuid, what the last run that read the whole table counted."""
+    """The references that the last complete run counted, by table uuid."""
     found: dict[str, int] = {}
     for outcome in _ended_outcomes(connection):
         found |= outcome.tables
@@ -186,7 +186,7 @@ def contents_before(connection: sa.Connection) -> dict[str, int]:
 
 
 def sequences_before(connection: sa.Connection) -> dict[str, int]:
-    """By table uuid, the highest Iceberg sequence number that any run saw."""
+    """The highest Iceberg sequence number that any run saw, by table uuid."""
     found: dict[str, int] = {}
     for outcome in _ended_outcomes(connection):
         for uuid, number in outcome.sequences.items():

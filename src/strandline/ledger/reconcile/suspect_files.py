@@ -29,7 +29,7 @@ def record(connection: sa.Connection, found: Sequence[Suspect]) -> int:
 
 
 def list_suspects(connection: sa.Connection) -> list[Suspect]:
-    """By path."""
+    """All suspect files, by path."""
     return [_suspect(row) for row in connection.execute(sa.select(suspect_file).order_by(suspect_file.c.path))]
 
 

@@ -90,5 +90,5 @@ class RowCell:
                 raise
 
     def _failed(self, error: sa.exc.DBAPIError) -> str:
-        said = without_secrets(self._url, str(error.orig or error)).strip().partition("\n")[0]
-        return f"the arbiter at {self.place} does not answer: {said}"
+        first_line = without_secrets(self._url, str(error.orig or error)).strip().partition("\n")[0]
+        return f"the arbiter at {self.place} does not answer: {first_line}"

@@ -1,7 +1,7 @@
-"""Cuts as items: what a take-over leaves, under a sequence number of its own; and what a cut does to blocks.
+"""Cuts as items, each with a sequence number of its own; and what a cut does to blocks.
 
-Recording a cut settles nothing: blocks that it cuts out stay open and hold the seal, but nobody applies them any more.
-One transaction abandons them and settles the cut, when their rows are set aside and removed.
+Recording a cut settles nothing: blocks that it cuts out stay open and hold back the seal, but are no longer applied.
+When their rows are set aside and removed, one transaction abandons them and settles the cut.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ _NAMED_MAX = 100  # in the audit
 
 
 def insert(connection: sa.Connection, dataset: DatasetId, number: Seq, cut: TakeoverCut) -> None:
-    """In the transaction in which a site becomes leader: stores its own cut, settled, under a number that the caller
-    has taken. Followers get it as an item."""
+    """Stores the cut of a site that becomes leader in the same transaction, settled, under a sequence number that the
+    caller has taken. Followers get it as an item."""
     insert_item(connection, dataset, number, ItemKind.CUT, item_ranges.of_cut(cut))
 
 
 def settled_cuts(connection: sa.Connection) -> dict[DatasetId, tuple[NumberedCut, ...]]:
-    """Those that are carried out, or this site's own; lowest first."""
+    """The cuts that are carried out, and this site's own; lowest first."""
     query = sa.select(block.c.dataset_id, block.c.lo, block.c.ranges).where(
         block.c.item == ItemKind.CUT.value, block.c.state == "published"
     )
@@ -64,8 +64,8 @@ def settled_cuts(connection: sa.Connection) -> dict[DatasetId, tuple[NumberedCut
 
 
 def left_out_term(connection: sa.Connection, dataset: DatasetId, numbers: Iterable[Seq]) -> int | None:
-    """The term of one of these numbers of whose leader this site's own leaders know nothing, because one of them was
-    promoted by force. Whoever has such a number has gone past rows that are here. None: there is no such number."""
+    """The term of one of these sequence numbers if a leader of this site was promoted by force without the rows of that
+    term. A reader that has such a number may have missed rows that are here. None: there is no such number."""
     terms = {term_of(number) for number in numbers} - {FIRST_TERM}
     if not terms:
         return None
@@ -83,16 +83,16 @@ class OpenCut:
 
 
 def open_cuts(connection: sa.Connection, dataset: DatasetId) -> list[OpenCut]:
-    """Recorded, and not carried out yet; lowest first."""
+    """The cuts that are recorded and not carried out yet; lowest first."""
     query = (
         sa.select(block)
         .where(block.c.dataset_id == dataset, block.c.state == "reserved", block.c.item == ItemKind.CUT.value)
         .order_by(block.c.lo)
     )
-    said = {r.id: r.ranges for r in connection.execute(query.with_only_columns(block.c.id, block.c.ranges))}
+    ranges = {r.id: r.ranges for r in connection.execute(query.with_only_columns(block.c.id, block.c.ranges))}
     found = []
     for one in blocks.read_blocks(connection, query):
-        _, cut = item_ranges.read(said[one.head.id])
+        _, cut = item_ranges.read(ranges[one.head.id])
         if cut is None or not isinstance(one, Reserved):
             raise LedgerUnreadable(f"block {one.head.rows} is a cut without its list of ranges that stay")
         found.append(OpenCut(one, NumberedCut(one.head.rows.lo, cut)))
@@ -115,9 +115,9 @@ def blocks_out(connection: sa.Connection, dataset: DatasetId, at: NumberedCut) -
 
 
 def fence_cut_out(connection: sa.Connection, dataset: DatasetId, at: NumberedCut) -> None:
-    """Whoever has taken a block that is cut out cannot commit it any more."""
+    """Fences off the processes that apply blocks which are cut out."""
     ids = [head.id for head in blocks_out(connection, dataset, at)]
-    for some in slices(ids, parameters_each=1):
+    for some in slices(ids):
         connection.execute(
             block.update()
             .where(block.c.id.in_(some), block.c.state == "reserved")
@@ -129,12 +129,13 @@ _WAITS = "waits-for-cut:"
 
 
 def id_after_cut(batch_id: str) -> str:
-    """What the block of a batch is called while a block that is cut out still has the batch's id."""
+    """The temporary batch id of a block, while a block that is cut out still has the batch's id."""
     return f"{_WAITS}{batch_id}"
 
 
-def _give_ids(connection: sa.Connection, dataset: DatasetId) -> None:
-    """To blocks whose batches have their ids for themselves now. Nobody has applied them: they lie above the cut."""
+def _restore_batch_ids(connection: sa.Connection, dataset: DatasetId) -> None:
+    """Replaces temporary batch ids by the real ones that are free now. These blocks lie above the cut, so none is
+    applied yet."""
     live = (block.c.dataset_id == dataset, block.c.state != "abandoned")
     waiting = connection.execute(
         sa.select(block.c.id, block.c.batch_id).where(*live, block.c.batch_id.startswith(_WAITS))
@@ -150,7 +151,7 @@ def _give_ids(connection: sa.Connection, dataset: DatasetId) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PreparedCut:
-    """Rows are set aside and removed; the transaction that settles it is still to come."""
+    """A cut whose rows are set aside and removed, before the transaction that settles it."""
 
     dataset: Dataset
     block: Reserved
@@ -161,7 +162,7 @@ class PreparedCut:
 def settle_prepared(connection: sa.Connection, prepared: Sequence[PreparedCut]) -> int:
     """In a transaction that has the counter's lock and takes a number: settles the cuts, lowest first, and returns the
     epoch that it has to record. Raises `WatermarkMoved` if the ledger has reached one of their epochs meanwhile:
-    somebody may have published since."""
+    another process may have published since."""
     known = sequence.read(connection).epoch
     for one in sorted(prepared, key=lambda p: p.at.number):
         if known >= one.epoch:
@@ -171,15 +172,16 @@ def settle_prepared(connection: sa.Connection, prepared: Sequence[PreparedCut]) 
     return max([known, *(p.epoch for p in prepared)])
 
 
-def settle(ledger: Ledger, witness: Witness, of: Dataset, held: Reserved, at: NumberedCut, *, epoch: int) -> bool:
+def settle(ledger: Ledger, witness: Witness, of: Dataset, reserved: Reserved, at: NumberedCut, *, epoch: int) -> bool:
     """When rows are set aside and removed: abandons the blocks that are cut out and settles the cut, in one
     transaction. `epoch` is what the table's was raised to. False if the cut is no longer ours. Raises `ResyncNeeded`;
-    and `WatermarkMoved` if the ledger has reached that epoch meanwhile: somebody may have published since."""
+    and `WatermarkMoved` if the ledger has reached that epoch meanwhile: another process may have
+    published since."""
     failpoints.hit("cut.before_settle")
     with ledger.write() as connection:
         sequence.lock(connection)
-        current = blocks.get(connection, held.head.id)
-        if not isinstance(current, Reserved) or current.fence != held.fence:
+        current = blocks.get(connection, reserved.head.id)
+        if not isinstance(current, Reserved) or current.fence != reserved.fence:
             return False
         epoch = settle_prepared(connection, [PreparedCut(of, current, at, epoch)])
         # A number, so that a ledger that is restored from before is behind its witness.
@@ -193,7 +195,7 @@ def settle_in(connection: sa.Connection, of: Dataset, cut: Reserved, at: Numbere
     """In a transaction that has the counter's lock, takes a number, and records the epoch of the table."""
     out = blocks_out(connection, of.id, at)
     purges = [head.rows.lo for head in out if head.item is ItemKind.PURGE]
-    for some in slices([head.id for head in out], parameters_each=1):
+    for some in slices([head.id for head in out]):
         connection.execute(
             block.update()
             .where(block.c.id.in_(some), block.c.state != "abandoned")
@@ -210,7 +212,7 @@ def settle_in(connection: sa.Connection, of: Dataset, cut: Reserved, at: Numbere
         connection, cut.head, "reserved", cut.fence, state="published", row_count=0, lease_until=None
     ):
         raise WatermarkMoved(f"{of.name}: another process has cut {at.number}", hint="Try again.")
-    _give_ids(connection, of.id)
+    _restore_batch_ids(connection, of.id)
     bodies = announced_bodies.withdraw(connection, of.id, [head.batch_id for head in out])
     audit.record(
         connection, Event.CUT_CARRIED_OUT, dataset=of.name, number=at.number, term=at.cut.term, above=at.cut.above,
@@ -223,7 +225,7 @@ def settle_in(connection: sa.Connection, of: Dataset, cut: Reserved, at: Numbere
 
 @dataclass(frozen=True, slots=True)
 class PurgeGivenUp:
-    """A purge that the leader of a later term has never heard of. Rows that it deleted here are there."""
+    """A purge that the new leader does not know. The new leader still has the rows that it deleted here."""
 
     dataset: Dataset
     number: Seq
@@ -231,7 +233,7 @@ class PurgeGivenUp:
 
 
 def purges_given_up(connection: sa.Connection, known: Sequence[Dataset]) -> list[PurgeGivenUp]:
-    """Those whose ranges no purge of a later number covers; lowest first."""
+    """The purges that were given up and that no later purge covers; lowest first."""
     named = {d.id: d for d in known}
     is_purge = block.c.item == ItemKind.PURGE.value
     query = sa.select(block.c.dataset_id, block.c.lo, block.c.ranges)
@@ -240,7 +242,7 @@ def purges_given_up(connection: sa.Connection, known: Sequence[Dataset]) -> list
     rows = [r for r in connection.execute(gone.where(is_purge).order_by(block.c.lo)) if r.dataset_id in named]
     if not rows:
         return []
-    later_ones = (is_purge, block.c.state == "published", block.c.lo > rows[0].lo, purge_items.makes_up())
+    later_ones = (is_purge, block.c.state == "published", block.c.lo > rows[0].lo, purge_items.covers_earlier_purges())
     done = connection.execute(query.where(*later_ones)).all()
     found = []
     for row in rows:

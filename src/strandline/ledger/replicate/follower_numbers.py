@@ -1,4 +1,4 @@
-"""The numbers of sites, as a leader gives them to its followers, and as those bring them along."""
+"""The numbers of sites: a leader assigns them to new followers, and sites that have one report it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from strandline.ledger.schema.replicate import follower
 
 
 def take_free_number(connection: sa.Connection) -> int | None:
-    """A number that no other site has: a term belongs to one site. Only whoever made the lake knows of all sites; sites
-    that were there before a take-over bring theirs along. A number of a removed follower is given again only if there
-    is no other: that site may still be alive. Raises RefusedError while the number of a follower is unknown."""
+    """A number that no other site has, because a term belongs to one site. Only the site that created the lake knows
+    all sites, so only it assigns numbers (None elsewhere); after a take-over, sites report the numbers that they have.
+    The number of a removed follower is used again only if no other is left: that site may still be alive. Raises
+    RefusedError while the number of a follower is unknown."""
     here = sites.get(connection)
     if here.own_number != FIRST_SITE:
         return None
@@ -30,19 +31,20 @@ def take_free_number(connection: sa.Connection) -> int | None:
 
 
 def _check_numbers_known(connection: sa.Connection) -> None:
-    """After the ledger was lost, tables tell of a follower, and not of its number: it says that itself."""
+    """After the ledger was lost, the tables name the followers, but not their numbers: each follower reports its
+    own."""
     silent = sa.or_(follower.c.token_id.is_(None), follower.c.told_at.is_(None))
     unknown = (follower.c.site_number.is_(None), follower.c.datasets.is_(None), silent)
     name = connection.execute(sa.select(follower.c.name).where(follower.c.removed_at.is_(None), *unknown)).scalar()
     if name is not None:
         raise RefusedError(
             f"the number of follower {name} is unknown, so no new site can get one",
-            hint=f"`strandline follower add {name}` gives it a token, with which it says its number; or remove it.",
+            hint=f"`strandline follower add {name}` gives it a token, with which it reports its number; or remove it.",
         )
 
 
-def bring(connection: sa.Connection, id: int, number: int) -> None:
-    """The follower has a number of its own. No change if it is another live follower's, or the leader's."""
+def set_own_number(connection: sa.Connection, id: int, number: int) -> None:
+    """Stores the number that the follower has reported. No change if another live follower or the leader has it."""
     live = connection.execute(
         sa.select(follower.c.id).where(follower.c.removed_at.is_(None), follower.c.site_number == number)
     ).scalar()

@@ -1,4 +1,4 @@
-"""How far each follower is, shard by shard, and what it lacks: a fixed number of queries for all of them."""
+"""The progress of each follower, shard by shard, and what it lacks: a fixed number of queries for all of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from strandline.ledger.schema.replicate import follower, follower_mark, follower
 
 @dataclass(frozen=True, slots=True)
 class ShardLag:
-    """What a follower lacks of a shard. None: it has not said how far it is, or the leader has not counted the rows."""
+    """What a follower lacks of a shard. None: it has not reported its progress, or the leader has not counted the
+    rows."""
 
     follower: RegisteredFollower
     dataset: str
@@ -35,23 +36,23 @@ class ShardLag:
 
 
 def read_lags(connection: sa.Connection) -> list[ShardLag]:
-    """By follower, dataset and shard. `connection` must be one of `read_at_once`."""
+    """The lag of all followers, by follower, dataset and shard. `connection` must be one of `read_at_once`."""
     known = followers.list_followers(connection)
     if not known:
         return []
     own = followers.term(connection)
     marks = {(r.follower_id, r.shard): r for r in connection.execute(_LAGS, {"term": own})}
     seals = {(r.follower_id, r.dataset_id): r for r in connection.execute(sa.select(follower_seal))}
-    every = datasets.list_datasets(connection)
+    live = datasets.list_datasets(connection)
     found = []
     for one in known:
-        for d in every:
+        for d in live:
             if not one.follows(d.uuid):
                 continue
-            told = seals.get((one.id, d.id))
-            seal = None if told is None or told.term != own else seq_or_none(told.seal or None)
-            held = None if told is None else told.held_since
-            dropped = None if told is None else seq_or_none(told.dropped_upto)
+            row = seals.get((one.id, d.id))
+            seal = None if row is None or row.term != own else seq_or_none(row.seal or None)
+            held = None if row is None else row.held_since
+            dropped = None if row is None else seq_or_none(row.dropped_upto)
             for shard in shard_ids(d.first_shard, d.shards):
                 found.append(_lag(one, d.name, shard, (seal, held, dropped), marks.get((one.id, shard))))
     return found
@@ -78,9 +79,7 @@ _LACKS = (
 )
 _LAGS = (
     sa.select(
-        follower_mark.c.follower_id,
-        follower_mark.c.shard,
-        follower_mark.c.mark,
+        *follower_mark.c["follower_id", "shard", "mark"],
         sa.func.count(block.c.id).label("segments"),
         sa.func.count(block.c.row_count).label("counted"),
         sa.cast(sa.func.sum(block.c.row_count), sa.BigInteger).label("rows"),

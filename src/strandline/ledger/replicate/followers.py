@@ -1,8 +1,8 @@
-"""The followers of a leader, and how far each of them is.
+"""The followers of a leader, and the progress of each of them.
 
-A follower has everything up to its seal: retention, the reconciler and waiting sinks go by it. What it has applied of a
-shard may lie above. Recovery goes by that, because no block that a follower has passed may come back. Only what a
-follower said in the leader's own term counts.
+A follower has everything up to its seal: retention, the reconciler and waiting sinks use it. What it has applied of a
+shard may lie above. Recovery uses that, because no block that a follower has passed may come back. Only reports of the
+leader's own term count.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ class RegisteredFollower:
     id: FollowerId
     name: str
     token: TokenId | None  # the first token of its line
-    datasets: tuple[DatasetUuid, ...] | None  # None: all, also those made later
+    datasets: tuple[DatasetUuid, ...] | None  # None: all, also those created later
     on_lag: OnLag
     drop_after: timedelta | None  # for how long retention waits for it, if it drops rows at all
     added_at: datetime
-    told_at: datetime | None  # when it last said how far it is; None: never
+    reported_at: datetime | None  # its last progress report; None: never
     site_number: int | None = None  # None: it may follow, and cannot be promoted
-    instance: str | None = None  # of its site; None: it has said nothing yet
+    instance: str | None = None  # of its site; None: it has not reported yet
     waited_for: bool = False
     member: bool = False  # the arbiter's record names it: it may be promoted
     leaving: bool = False  # a person removes it
 
     @property
     def title(self) -> str:
-        """For lists in which sinks stand, too."""
+        """For lists that also have sinks."""
         return f"follower {self.name}"
 
     def follows(self, dataset: DatasetUuid) -> bool:
@@ -72,13 +72,14 @@ def _follower(connection: sa.Connection, row: Any) -> RegisteredFollower:
     only = None if row.datasets is None else _with_namesakes(connection, json.loads(row.datasets))
     bound = None if row.drop_after_seconds is None else timedelta(seconds=row.drop_after_seconds)
     return from_row(
-        RegisteredFollower, row, token=row.token_id, datasets=only, on_lag=OnLag(row.on_lag), drop_after=bound
-    )
+        RegisteredFollower, row, token=row.token_id, datasets=only, on_lag=OnLag(row.on_lag), drop_after=bound,
+        reported_at=row.told_at,
+    )  # fmt: skip
 
 
 def _with_namesakes(connection: sa.Connection, chosen: Sequence[str]) -> tuple[DatasetUuid, ...]:
-    """Those, and what was made again under their names after they were dropped: the follower's token has the names, so
-    it is offered that, too, and retention has to wait for it."""
+    """The chosen datasets, and those that were created again under their names after a drop. The follower's token
+    contains the names, so it gets those, too, and retention has to wait for it."""
     names = sa.select(dataset.c.name).where(dataset.c.uuid.in_(chosen))
     again = sa.select(dataset.c.uuid).where(dataset.c.dropped_at.is_(None), dataset.c.name.in_(names))
     found = {*chosen, *connection.execute(again).scalars()}
@@ -128,8 +129,8 @@ def _lock_followed(connection: sa.Connection, only: Collection[DatasetUuid] | No
 
 
 def add_forgotten(connection: sa.Connection, name: str) -> bool:
-    """A follower that tables record and the ledger does not know: what it lacks is kept until a person adds it again,
-    which gives it a token, or removes it. False if the ledger has it."""
+    """Adds a follower that tables record and the ledger does not have. Retention keeps what it lacks until a person
+    adds it again, which gives it a token, or removes it. False if the ledger has it."""
     nothing = {"token_id": None, "datasets": None, "on_lag": OnLag.HOLD.value, "drop_after_seconds": None}
     return _insert(connection, name, nothing) is not None
 
@@ -154,7 +155,7 @@ _LIVE = sa.select(follower).where(follower.c.removed_at.is_(None))
 
 
 def list_followers(connection: sa.Connection) -> list[RegisteredFollower]:
-    """By name, without removed ones."""
+    """All followers by name, without removed ones."""
     return [_follower(connection, r) for r in connection.execute(_LIVE.order_by(follower.c.name))]
 
 
@@ -166,7 +167,7 @@ def get(connection: sa.Connection, name: str) -> RegisteredFollower:
 
 
 def of_token(connection: sa.Connection, owner: TokenId) -> RegisteredFollower | None:
-    """The follower that a token was made for, or that a token of its line was."""
+    """The follower whose token this is, or one of the same line."""
     row = connection.execute(_LIVE.where(follower.c.token_id == owner)).one_or_none()
     return None if row is None else _follower(connection, row)
 
@@ -182,74 +183,73 @@ def of_dataset(connection: sa.Connection, of: Dataset) -> list[RegisteredFollowe
 
 
 def of_name(connection: sa.Connection, name: str) -> list[RegisteredFollower]:
-    """Those that follow a dataset of this name, once it is made."""
+    """The followers that will follow a dataset of this name when it is created."""
     had = set(connection.execute(sa.select(dataset.c.uuid).where(dataset.c.name == name)).scalars())
     return [f for f in list_followers(connection) if f.datasets is None or had.intersection(f.datasets)]
 
 
 def begin_removal(connection: sa.Connection, name: str) -> None:
-    """From now on it becomes no member. It holds everything as before, until it is removed."""
+    """From now on the follower cannot become a member. Until it is removed, retention keeps rows for it as before."""
     connection.execute(follower.update().where(follower.c.id == get(connection, name).id).values(leaving=True))
 
 
 def remove(connection: sa.Connection, found: RegisteredFollower) -> None:
-    """From now on it holds nothing. What it has stays where it is."""
-    connection.execute(
-        follower.update().where(follower.c.id == found.id).values(removed_at=utc_now(), waited_for=False, member=False)
-    )
+    """From now on retention keeps nothing for the follower. The rows at its site stay."""
+    connection.execute(follower.update().where(follower.c.id == found.id).values(_removed()))
 
 
 def remove_all(connection: sa.Connection) -> None:
-    """When this site leads no more: its followers follow another one, and hold nothing here. Their tokens stay valid,
-    so that this site can tell them who leads."""
-    connection.execute(
-        follower.update()
-        .where(follower.c.removed_at.is_(None))
-        .values(removed_at=utc_now(), waited_for=False, member=False)
-    )
+    """When this site no longer leads: its followers follow another site, and retention keeps nothing for them here.
+    Their tokens stay valid, so that this site can answer them who leads."""
+    connection.execute(follower.update().where(follower.c.removed_at.is_(None)).values(_removed()))
 
 
-# --- how far a follower is -------------------------------------------------------------------------------------------
+def _removed() -> dict[str, object]:
+    return {"removed_at": utc_now(), "waited_for": False, "member": False}
+
+
+# --- progress --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """What a follower says about itself."""
+    """A progress report of a follower."""
 
     term: int
     seals: Mapping[DatasetUuid, Seq]
     marks: Mapping[ShardId, Seq]
-    instance: str  # of the site: what another one has told says nothing about this one
+    instance: str  # of the site: a report of another instance says nothing about this one
     number: int | None = None  # of the site; None: it has none
 
 
-def acknowledge(connection: sa.Connection, found: RegisteredFollower, told: Acknowledgement) -> RegisteredFollower:
-    """Records how far the follower is, forward only, and returns it: a site that was made again begins anew. Datasets
-    and shards that it does not follow are ignored. Raises TermPassed if it was told in another term, RefusedError for
-    numbers that nobody has taken yet, and for a site in whose place another one follows since."""
+def acknowledge(connection: sa.Connection, found: RegisteredFollower, report: Acknowledgement) -> RegisteredFollower:
+    """Records the follower's progress, forward only, and returns the follower. A site that was created again starts
+    from the beginning. Datasets and shards that it does not follow are ignored. Raises TermPassed if the report is of
+    another term, and RefusedError for sequence numbers that were never taken, and for a site that another one has
+    replaced."""
     own, last = term(connection), sequence.read(connection).last
-    if told.term != own:
+    if report.term != own:
         raise TermPassed(
-            f"follower {found.name} reported for term {told.term}, and this site is in term {own}",
-            hint="It asks for what it may follow, and then says how far it is in that term.",
+            f"follower {found.name} reported for term {report.term}, and this site is in term {own}",
+            hint="The follower asks again, and then reports its progress in that term.",
         )
-    if (highest := max([0, *map(int, told.seals.values()), *map(int, told.marks.values())])) > last:
+    if (highest := max([0, *map(int, report.seals.values()), *map(int, report.marks.values())])) > last:
         raise RefusedError(
-            f"follower {found.name} says that it is at {highest}, and no number above {last} was ever taken here",
+            f"follower {found.name} reports sequence number {highest}, and none above {last} was ever taken here",
             hint="If this ledger was restored, `strandline recover` resyncs it. Else it follows another lake.",
         )
-    found = _as_instance(connection, found, told.instance)
+    found = _as_instance(connection, found, report.instance)
     now = utc_now()
     known = [d for d in dataset_records.list_datasets(connection) if found.follows(d.uuid)]
     for d in known:
-        if (seal := told.seals.get(d.uuid)) is not None:
+        if (seal := report.seals.get(d.uuid)) is not None:
             _raise(connection, follower_seal, {"follower_id": found.id, "dataset_id": d.id}, "seal", seal, own, now)
-        for shard, mark in told.marks.items():
+        for shard, mark in report.marks.items():
             if d.first_shard <= shard < d.first_shard + d.shards:
                 key = {"follower_id": found.id, "shard": shard}
                 _raise(connection, follower_mark, key, "mark", mark, own, now, dataset_id=d.id)
-    if told.number is not None and told.number != found.site_number:
-        follower_numbers.bring(connection, found.id, told.number)
+    if report.number is not None and report.number != found.site_number:
+        follower_numbers.set_own_number(connection, found.id, report.number)
     connection.execute(follower.update().where(follower.c.id == found.id).values(told_at=now, term=own))
     return found
 
@@ -273,12 +273,11 @@ def _as_instance(connection: sa.Connection, found: RegisteredFollower, instance:
 
 
 def _begin_anew(connection: sa.Connection, found: RegisteredFollower, instance: str) -> RegisteredFollower:
-    """The site was made again, with the token and the number of the one before, and may have nothing: it takes that
-    one's place as a follower that has told nothing, is no member, and holds everything."""
+    """The site was created again, with the token and the number of its predecessor, and may have no rows. It replaces
+    that follower: it has reported nothing, is no member, and retention keeps everything for it."""
     _lock_followed(connection, found.datasets)
     live = (follower.c.id == found.id, follower.c.removed_at.is_(None))
-    ended = {"removed_at": utc_now(), "waited_for": False, "member": False}
-    row = connection.execute(follower.update().where(*live).values(**ended).returning(follower)).one_or_none()
+    row = connection.execute(follower.update().where(*live).values(_removed()).returning(follower)).one_or_none()
     if row is None:
         raise _changed(found)
     same = ("token_id", "datasets", "on_lag", "drop_after_seconds", "site_number", "leaving")
@@ -313,7 +312,7 @@ def _raise(
 
 @dataclass(frozen=True, slots=True)
 class FollowerProgress:
-    """How far a follower has everything of one dataset."""
+    """Up to where a follower has everything of one dataset."""
 
     follower: RegisteredFollower
     number: Seq | None  # None: it may lack the very first row
@@ -322,28 +321,26 @@ class FollowerProgress:
 
 
 def list_progress(connection: sa.Connection, of: Dataset) -> list[FollowerProgress]:
-    """Of every follower of the dataset that was not removed. What one said in another term does not count."""
+    """The progress of every follower of the dataset that was not removed. Reports of another term do not count."""
     own = term(connection)
-    told = {
-        r.follower_id: r
-        for r in connection.execute(sa.select(follower_seal).where(follower_seal.c.dataset_id == of.id))
-    }
+    rows = connection.execute(sa.select(follower_seal).where(follower_seal.c.dataset_id == of.id))
+    reported = {r.follower_id: r for r in rows}
     found = []
     for one in of_dataset(connection, of):
-        row = told.get(one.id)
+        row = reported.get(one.id)
         seal = None if row is None or row.term != own else seq_or_none(row.seal or None)
         held, dropped = (None, None) if row is None else (row.held_since, seq_or_none(row.dropped_upto))
         found.append(FollowerProgress(one, seal, held, dropped))
     return found
 
 
-def certain(connection: sa.Connection, of: Dataset) -> dict[str, Seq | None]:
-    """By title: up to where each follower certainly has every row."""
+def watermarks_by_title(connection: sa.Connection, of: Dataset) -> dict[str, Seq | None]:
+    """Up to where each follower certainly has every row."""
     return {p.follower.title: p.number for p in list_progress(connection, of)}
 
 
 def highest_applied(connection: sa.Connection, of: DatasetId) -> Seq | None:
-    """The highest sequence number of the dataset that any follower has passed, in whatever term."""
+    """The highest sequence number of the dataset that any follower has passed, in any term."""
     live = sa.select(follower.c.id).where(follower.c.removed_at.is_(None))
     passed = sa.union_all(
         sa.select(follower_seal.c.seal.label("mark")).where(
@@ -355,18 +352,17 @@ def highest_applied(connection: sa.Connection, of: DatasetId) -> Seq | None:
     return seq_or_none(found or None)
 
 
-def waits(connection: sa.Connection) -> dict[DatasetId, Seq | None]:
-    """By dataset that has followers: up to where all of them have everything; None if one of them may lack the very
-    first row. What one said in another term does not count."""
+def sealed_by_all(connection: sa.Connection) -> dict[DatasetId, Seq | None]:
+    """Up to where all followers of a dataset have everything, by dataset that has followers; None if one of them may
+    lack the very first row. Reports of another term do not count."""
     live = list_followers(connection)
-    own = term(connection) if live else 0
-    told = {
-        (r.follower_id, r.dataset_id): int(r.seal)
-        for r in connection.execute(sa.select(follower_seal).where(follower_seal.c.term == own))
-    } if live else {}  # fmt: skip
+    if not live:
+        return {}
+    rows = connection.execute(sa.select(follower_seal).where(follower_seal.c.term == term(connection)))
+    reported = {(r.follower_id, r.dataset_id): int(r.seal) for r in rows}
     found: dict[DatasetId, Seq | None] = {}
-    for d in dataset_records.list_datasets(connection) if live else ():
-        seals = [told.get((f.id, d.id), 0) for f in live if f.follows(d.uuid)]
+    for d in dataset_records.list_datasets(connection):
+        seals = [reported.get((f.id, d.id), 0) for f in live if f.follows(d.uuid)]
         if seals:
             found[d.id] = seq_or_none(min(seals) or None)
     return found
@@ -381,10 +377,7 @@ def keep_holds(
     held = {FollowerId(r.follower_id) for r in rows if r.held_since is not None}
     new, over = [id for id in holding if id not in held], sorted(held - set(holding))
     for id in new:
-        values = {"seal": 0, "term": term(connection), "told_at": now, "held_since": now}
-        put = insert_into(connection, follower_seal).values(follower_id=id, dataset_id=of, **values)
-        key = ["follower_id", "dataset_id"]
-        connection.execute(put.on_conflict_do_update(index_elements=key, set_={"held_since": now}))
+        _change_seal(connection, of, id, held_since=now)
     if over:
         gone = (follower_seal.c.dataset_id == of, follower_seal.c.follower_id.in_(over))
         connection.execute(follower_seal.update().where(*gone).values(held_since=None))
@@ -392,9 +385,16 @@ def keep_holds(
 
 
 def drop_for(connection: sa.Connection, of: DatasetId, id: FollowerId, upto: Seq) -> None:
-    """Records that rows up to here are deleted that the follower may not have. Its seal stays: it is its own."""
-    values = {"seal": 0, "term": term(connection), "told_at": utc_now(), "dropped_upto": upto}
-    put = insert_into(connection, follower_seal).values(follower_id=id, dataset_id=of, **values)
+    """Records that rows up to here were deleted which the follower may not have. Only the follower moves its seal."""
     is_higher = sa.func.coalesce(follower_seal.c.dropped_upto, 0) < upto
+    _change_seal(connection, of, id, is_higher, dropped_upto=upto)
+
+
+def _change_seal(
+    connection: sa.Connection, of: DatasetId, id: FollowerId, where: Any = None, **values: object
+) -> None:
+    """Stores the values beside the follower's seal of the dataset, which may not be known yet."""
+    new = {"seal": 0, "term": term(connection), "told_at": utc_now()}
+    put = insert_into(connection, follower_seal).values(follower_id=id, dataset_id=of, **new, **values)
     key = ["follower_id", "dataset_id"]
-    connection.execute(put.on_conflict_do_update(index_elements=key, set_={"dropped_upto": upto}, where=is_higher))
+    connection.execute(put.on_conflict_do_update(index_elements=key, set_=values, where=where))

@@ -1,4 +1,5 @@
-"""What a follower has recorded of its leader: how far, which items are still to be applied, and each shard's mark.
+"""What a follower has recorded of its leader: up to where, which items are still to be applied, and how much of each
+shard is applied.
 
 Each item is an open block with the leader's sequence numbers. Recording an offer is one transaction, under the
 counter's lock and with the witness raised before it commits: a ledger that is restored from before is noticed.
@@ -43,7 +44,7 @@ from strandline.ledger.schema.core import block, dataset
 from strandline.ledger.schema.replicate import followed_dataset
 from strandline.ledger.witness import Witness
 
-_EPOCH_BITS = 32  # of a fence: nobody who held a block before a resync can have its fence after it
+_EPOCH_BITS = 32  # of a fence: a process that held a block before a resync never has its fence after it
 
 
 def first_fence(epoch: int) -> Fence:
@@ -59,20 +60,20 @@ def epoch_of(fence: Fence) -> int:
 class Followed:
     dataset: Dataset
     bound: Seq  # every item of the leader up to here is recorded; 0: nothing
-    # Where the witness was when the ledger was behind it: there is no seal; None: it is not behind.
+    # The witness when the ledger was found to be behind it: the dataset has no seal. None: the ledger is not behind.
     witnessed: Seq | None
-    leader_seal: Seq | None  # as it said last; None: it has sealed nothing, or nobody knows
-    offered_at: datetime | None  # None: it says nothing of the dataset now
-    term: int  # of the last leader whose cut is recorded, or in which the dataset was made
+    leader_seal: Seq | None  # as last reported; None: the leader has sealed nothing, or has not reported it
+    offered_at: datetime | None  # None: the leader does not offer the dataset now
+    term: int  # of the last leader whose cut is recorded, or in which the dataset was created
 
     @property
-    def is_told(self) -> bool:
+    def is_offered(self) -> bool:
         return self.offered_at is not None
 
     @property
     def reached_term(self) -> int:
-        """The highest term that this site has followed a leader of, whatever became of its ledger: the witness has a
-        number of it. A leader of a lower one would give the site rows that were given up, and a seal that is lower."""
+        """The highest term in which this site has followed a leader, even if its ledger was lost: the witness has a
+        sequence number of that term. A leader of a lower term would offer rows that were given up."""
         return self.term if self.witnessed is None else max(self.term, term_of(self.witnessed))
 
 
@@ -110,7 +111,7 @@ def follow_dataset(
 
 
 def leave(connection: sa.Connection, of: Followed) -> None:
-    """The leader that took over has never heard of the dataset. It stays as it is, and counts for nothing here."""
+    """Stops following a dataset that the new leader does not have. Its table stays as it is."""
     connection.execute(followed_dataset.delete().where(followed_dataset.c.dataset_id == of.dataset.id))
     audit.record(connection, Event.DATASET_LEFT, dataset=of.dataset.name, term=of.term)
 
@@ -133,7 +134,8 @@ def list_followed(connection: sa.Connection) -> list[Followed]:
 
 
 def fall_behind(connection: sa.Connection, id: DatasetId, witnessed: Seq) -> None:
-    """The ledger does not know everything that the dataset's table may hold: it has no seal until it does."""
+    """Records that the ledger lacks some of what the dataset's table may have: the dataset has no seal until it has all
+    of that again."""
     known = connection.execute(
         sa.select(followed_dataset.c.witnessed).where(followed_dataset.c.dataset_id == id)
     ).scalar()
@@ -147,8 +149,8 @@ def fall_behind(connection: sa.Connection, id: DatasetId, witnessed: Seq) -> Non
 
 
 def catch_up(connection: sa.Connection, id: DatasetId, upto: Seq, *, epoch: int) -> bool:
-    """Gives the dataset its seal back, once everything is applied up to `upto`: neither the site nor its leader had
-    more when the leader was asked, in this epoch of the ledger. False if it is still behind, or was not."""
+    """Gives the dataset its seal back, once everything up to `upto` is applied: all that the site and its leader had
+    when the leader was asked, in this epoch of the ledger. False if the dataset is still behind, or was not."""
     found = connection.execute(sa.select(followed_dataset).where(followed_dataset.c.dataset_id == id)).one()
     if found.witnessed is None or found.bound < upto or sequence.read(connection).epoch != epoch:
         return False
@@ -156,7 +158,7 @@ def catch_up(connection: sa.Connection, id: DatasetId, upto: Seq, *, epoch: int)
         return False
     values = {"witnessed": None, "leader_seal": max(int(upto), found.leader_seal or 0) or None}
     if found.bound < found.witnessed and found.bound < (found.leader_seal or 0):
-        return False  # an offer that was recorded meanwhile says that the leader has more
+        return False  # according to an offer that was recorded meanwhile, the leader has more
     connection.execute(followed_dataset.update().where(followed_dataset.c.dataset_id == id).values(**values))
     return True
 
@@ -166,9 +168,9 @@ def catch_up(connection: sa.Connection, id: DatasetId, upto: Seq, *, epoch: int)
 
 def record(ledger: Ledger, witness: Witness, offers: Sequence[Offer]) -> list[DatasetUuid]:
     """Records the items of each offer that begins at its dataset's bound. Returns the datasets of these offers: a late
-    or repeated one changes nothing. A cut in it moves the dataset to the term of that cut, settles nothing, and ends
-    whoever still applies what it cuts out. Raises `ResyncNeeded`, `WatermarkMoved` for an offer of another lake, and
-    `TermPassed` for one of a term that is over, RefusedError at a site that leads, or is about to."""
+    or repeated one changes nothing. A cut in it moves the dataset to the term of that cut, settles nothing, and fences
+    off processes that still apply what it cuts out. Raises `ResyncNeeded`, `WatermarkMoved` for an offer of another
+    lake, and `TermPassed` for one of a term that is over, RefusedError at a site that leads, or is about to."""
     with ledger.write() as connection:
         counter = sequence.lock(connection)
         sites.check_follows(connection)
@@ -197,7 +199,7 @@ def record(ledger: Ledger, witness: Witness, offers: Sequence[Offer]) -> list[Da
                 if item.cut is not None:
                     cuts.fence_cut_out(connection, followed.dataset.id, NumberedCut(item.lo, item.cut))
             _move_bound(connection, followed, offer)
-            announced_bodies.keep_hold(connection, followed.dataset.id, offer.receiver_hold)
+            announced_bodies.keep_leader_hold(connection, followed.dataset.id, offer.receiver_hold)
         if any(i.cut is not None for _, o in new for i in o.items):
             sites.raise_term(connection, min(f.term for f in list_followed(connection)))
     failpoints.hit("record.after_commit")
@@ -208,7 +210,7 @@ def check_term(followed: Followed, offered: int) -> None:
     """Raises `TermPassed` if the site has recorded the cut of a later leader than the one that offers."""
     if offered < followed.reached_term:
         raise TermPassed(
-            f"{followed.dataset.name}: the leader that this site asks leads in term {offered}, and this site has "
+            f"{followed.dataset.name}: the leader of this site leads in term {offered}, and this site has "
             f"recorded that another one took over in term {followed.reached_term}",
             hint="Nothing was recorded. `strandline rejoin LEADER` names the leader of that term.",
         )
@@ -232,7 +234,7 @@ def _insert_items(connection: sa.Connection, of: Dataset, items: Sequence[Item],
                 "digest": item.digest,
                 "state": "reserved",
                 "fence": first_fence(epoch),
-                "lease_until": now,  # nobody has it: anyone may take it at once
+                "lease_until": now,  # free: any process may take it at once
                 "reserved_at": now,
                 "changed_at": now,
                 "shard": item.shard,
@@ -247,14 +249,14 @@ def _insert_items(connection: sa.Connection, of: Dataset, items: Sequence[Item],
 
 
 def _batch_ids(connection: sa.Connection, of: Dataset, items: Sequence[Item]) -> dict[Seq, str]:
-    """By the item's first number. The rest of a block of which a part was recorded before has the same batch, and
-    cannot have its id, too. A batch that was sent again to a leader that took over has its old block here until the cut
-    abandons it: then it gets its id."""
+    """Batch ids by the item's first sequence number. If a part of a block was recorded before, that part has the batch
+    id, and the rest gets another one. A batch that was sent again to a new leader has its old block here until the cut
+    abandons it; then the new block gets the batch id."""
     wanted = [i.batch_id for i in items if i.batch_id is not None]
     query = sa.select(block).where(block.c.dataset_id == of.id, block.c.state != "abandoned")
-    rows = slices(wanted, parameters_each=1)
-    held = [b.head for some in rows for b in blocks.read_blocks(connection, query.where(block.c.batch_id.in_(some)))]
-    holders = {head.batch_id: head for head in held}
+    rows = slices(wanted)
+    live = [b.head for some in rows for b in blocks.read_blocks(connection, query.where(block.c.batch_id.in_(some)))]
+    holders = {head.batch_id: head for head in live}
     recorded = [c.at for c in cuts.open_cuts(connection, of.id)] if holders else []
     recorded += [NumberedCut(i.lo, i.cut) for i in items if i.cut is not None]
     found = {}
@@ -288,23 +290,17 @@ def _move_bound(connection: sa.Connection, followed: Followed, offer: Offer) -> 
 # --- items -----------------------------------------------------------------------------------------------------------
 
 
-def open_items(connection: sa.Connection, id: DatasetId | None = None) -> list[OpenItem]:
-    """Those that are still to be applied, lowest first."""
-    query = sa.select(block).where(block.c.state.in_(blocks.OPEN_STATES), block.c.offered).order_by(block.c.lo)
-    query = query.where(block.c.dataset_id == id) if id is not None else query.where(_is_live())
-    offered = {r.id: r for r in connection.execute(query.with_only_columns(block.c.id, *_OFFERED))}
+def open_items(connection: sa.Connection) -> list[OpenItem]:
+    """The items of all datasets that are still to be applied, lowest first."""
+    live = sa.select(dataset.c.id).where(dataset.c.dropped_at.is_(None))
+    is_open = (block.c.state.in_(blocks.OPEN_STATES), block.c.offered, block.c.dataset_id.in_(live))
+    query = sa.select(block).where(*is_open).order_by(block.c.lo)
+    rows = {r.id: r for r in connection.execute(query.with_only_columns(*block.c["id", "offered_rows", "ranges"]))}
     return [
-        OpenItem(b, offered[b.head.id].offered_rows, *item_ranges.read(offered[b.head.id].ranges))
+        OpenItem(b, rows[b.head.id].offered_rows, *item_ranges.read(rows[b.head.id].ranges))
         for b in blocks.read_blocks(connection, query)
         if isinstance(b, Reserved | Staged)
     ]
-
-
-_OFFERED = (block.c.offered_rows, block.c.ranges)
-
-
-def _is_live() -> sa.ColumnElement[bool]:
-    return block.c.dataset_id.in_(sa.select(dataset.c.id).where(dataset.c.dropped_at.is_(None)))
 
 
 def take(ledger: Ledger, found: Reserved, *, lease_seconds: float) -> Reserved | None:
@@ -313,14 +309,14 @@ def take(ledger: Ledger, found: Reserved, *, lease_seconds: float) -> Reserved |
     return blocks.take_over(ledger, found, lease_seconds=lease_seconds, above=above)
 
 
-def release_item(ledger: Ledger, held: Reserved) -> bool:
-    """Lets anyone take the item at once, instead of after the lease. False if it is no longer ours."""
-    return ledger.change(blocks.change_block, held.head, "reserved", held.fence, lease_until=utc_now())
+def release_item(ledger: Ledger, reserved: Reserved) -> bool:
+    """Lets any process take the item at once, instead of after the lease. False if it is no longer ours."""
+    return ledger.change(blocks.change_block, reserved.head, "reserved", reserved.fence, lease_until=utc_now())
 
 
 def apply_again(ledger: Ledger, staged: Staged) -> Reserved | None:
-    """Puts an item back whose rows cannot be published any more; anyone may take it at once. None if another process
-    has settled it or put it back."""
+    """Reopens an item whose rows can no longer be published; any process may take it at once. None if another process
+    has settled or reopened it."""
     now, fence = utc_now(), Fence(staged.fence + 1)
     values = {"state": "reserved", "snapshot_id": None, "fence": fence, "lease_until": now}
     done = ledger.change(blocks.change_block, staged.head, "staged", staged.fence, **values)
@@ -328,32 +324,32 @@ def apply_again(ledger: Ledger, staged: Staged) -> Reserved | None:
 
 
 def open_again(connection: sa.Connection, epoch: int) -> int:
-    """Puts back every item that is open, staged ones too, with a fence of the new epoch: nobody who held one before the
-    ledger was restored can commit it. Returns how many."""
+    """Reopens every open item, staged ones too, with a fence of the new epoch: a process that held one before the
+    ledger was restored cannot commit it. Returns how many."""
     now = utc_now()
     values = {"state": "reserved", "snapshot_id": None, "fence": first_fence(epoch), "lease_until": now}
     opened = (block.c.state.in_(blocks.OPEN_STATES), block.c.offered)
     return int(connection.execute(block.update().where(*opened).values(**values, changed_at=now)).rowcount)
 
 
-def settle_without_rows(ledger: Ledger, witness: Witness, held: Reserved, *, row_count: int) -> bool:
-    """Marks an item applied for which nothing is staged: a purge, or a segment whose rows are there or gone. False if
-    the item is no longer ours. As at the commit point of a batch, the witness is checked under the counter's lock."""
+def settle_without_rows(ledger: Ledger, witness: Witness, reserved: Reserved, *, row_count: int) -> bool:
+    """Settles an item for which nothing is staged: a purge, or a segment whose rows are in the table or deleted. False
+    if the item is no longer ours. As at the commit point of a batch, the witness is checked under the counter's
+    lock."""
     failpoints.hit("follow.before_settle")
     with ledger.write() as connection:
         sequence.check(connection, witness)
         values = {"row_count": row_count, "lease_until": None}
-        done = blocks.change_block(connection, held.head, "reserved", held.fence, state="published", **values)
+        done = blocks.change_block(connection, reserved.head, "reserved", reserved.fence, state="published", **values)
     failpoints.hit("follow.after_settle")
     return done
 
 
-# --- how far ---------------------------------------------------------------------------------------------------------
+# --- progress --------------------------------------------------------------------------------------------------------
 
 
 def applied_upto(connection: sa.Connection, followed: Sequence[Dataset]) -> dict[ShardId, Seq]:
-    """How far each shard is applied, by the formula of the seal over its items; purges and cuts are in every shard. 0:
-    nothing is."""
+    """Up to where each shard is applied; purges and cuts are in every shard. 0: nothing is."""
     shards_max = max((d.shards for d in followed), default=0)
     ids = {d.id for d in followed}
     found = connection.execute(_applied_upto(shards_max)) if followed else ()

@@ -1,4 +1,4 @@
-"""How far a follower is, shard by shard, and what it has recorded and not applied: a fixed number of queries."""
+"""The progress of a follower, shard by shard, and what it has recorded and not applied: a fixed number of queries."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FollowedShard:
 
 
 def read_followed(connection: sa.Connection) -> list[FollowedShard]:
-    """By dataset and shard. `connection` must be one of `read_at_once`."""
+    """All followed shards, by dataset and shard. `connection` must be one of `read_at_once`."""
     known = following.list_followed(connection)
     if not known:
         return []
@@ -50,7 +50,7 @@ def read_followed(connection: sa.Connection) -> list[FollowedShard]:
 
 
 def count_open(connection: sa.Connection) -> dict[DatasetId, int]:
-    """By dataset: how many items are recorded and not applied."""
+    """How many items are recorded and not applied, by dataset."""
     query = sa.select(block.c.dataset_id, sa.func.count()).where(_IS_OPEN, block.c.offered)
     return {DatasetId(id): count for id, count in connection.execute(query.group_by(block.c.dataset_id))}
 

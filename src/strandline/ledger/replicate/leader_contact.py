@@ -1,4 +1,4 @@
-"""How the passes of a follower went lately: when its leader last answered, and what fails. One row."""
+"""The outcome of a follower's last passes: when its leader last answered, and what fails. One row."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from strandline.core.errors import StrandlineError
 from strandline.ledger.engine import Ledger, upsert
 from strandline.ledger.schema.replicate import leader_contact
 
-NOTED_EVERY = timedelta(seconds=10)  # an idle follower writes so often that its leader answers
+NOTED_EVERY = timedelta(seconds=10)  # how often an idle follower writes that its leader answers
 
 
 class FollowStep(StrEnum):
     ASK = "ask"  # the leader does not answer, or refuses to
     APPLY = "apply"  # what it offered could not be recorded or applied
-    TELL = "tell"  # it does not take how far the follower is
+    TELL = "tell"  # the leader does not accept the progress report
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class FollowFailure:
 
 @dataclass(frozen=True, slots=True)
 class LeaderContact:
-    answered_at: datetime | None = None  # to `NOTED_EVERY`; None: never
+    answered_at: datetime | None = None  # within `NOTED_EVERY`; None: never
     failure: FollowFailure | None = None  # of the last pass
 
 
@@ -66,8 +66,8 @@ def get(connection: sa.Connection) -> LeaderContact:
 
 
 def note(ledger: Ledger, before: LeaderContact, after: LeaderContact) -> LeaderContact:
-    """Stores it, if that is worth it. Returns what is stored. Several processes may follow for one site: the last one
-    that says something counts."""
+    """Stores the outcome if it is worth noting, and returns what is stored. If several processes follow for one site,
+    the last write counts."""
     if not is_worth_noting(before, after):
         return before
     with ledger.write() as connection:
@@ -90,5 +90,5 @@ def _store(connection: sa.Connection, found: LeaderContact) -> None:
 
 
 def forget(connection: sa.Connection) -> None:
-    """What was known of one leader says nothing about another."""
+    """For a site that gets another leader."""
     _store(connection, LeaderContact())

@@ -1,5 +1,5 @@
-"""What a follower was told of its leader's sinks: a document for the day on which it leads, replaced as a whole; and
-how far each sink is, because retention here keeps what it would have to send.
+"""The leader's sinks, as a follower knows them: one document, which the follower uses when it is promoted; and the
+progress of each sink, because retention here keeps what the sink lacks.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from strandline.ledger.engine import upsert, utc_now
 from strandline.ledger.schema.replicate import leader_sink, leader_sinks
 
 
-def store(connection: sa.Connection, document: str, told: Sequence[SinkDefinition]) -> None:
-    """`document` is `told` in JSON."""
+def store(connection: sa.Connection, document: str, definitions: Sequence[SinkDefinition]) -> None:
+    """Replaces what is stored. `document` has the definitions as JSON."""
     upsert(connection, leader_sinks, {"id": 1}, document=document, told_at=utc_now())
-    named = {(d.dataset, d.name) for d in told}
+    named = {(d.dataset, d.name) for d in definitions}
     for row in connection.execute(sa.select(leader_sink.c.dataset, leader_sink.c.name)).all():
         if (row.dataset, row.name) not in named:
             own = (leader_sink.c.dataset == row.dataset, leader_sink.c.name == row.name)
             connection.execute(leader_sink.delete().where(*own))
-    for d in told:
+    for d in definitions:
         key = {"dataset": d.dataset, "name": d.name}
         upsert(connection, leader_sink, key, lowest=d.lowest, paused=d.paused)
 
 
 def forget(connection: sa.Connection) -> None:
-    """What an earlier leader told counts no more."""
+    """For a site that gets another leader."""
     connection.execute(leader_sinks.delete())
     connection.execute(leader_sink.delete())
 
 
 def read(connection: sa.Connection) -> str | None:
-    """None: nothing was told yet."""
+    """None: the leader has not sent them yet."""
     return connection.execute(sa.select(leader_sinks.c.document)).scalar()
 
 
@@ -46,11 +46,11 @@ def read(connection: sa.Connection) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class LeaderSink:
-    """How far a sink of the leader was when this site last heard of it: it has every row up to there."""
+    """A sink of the leader, and its progress as the leader last reported it."""
 
     dataset: DatasetUuid
     name: str
-    number: Seq | None  # None: it may need the very first row
+    number: Seq | None  # it has every row up to here; None: it may need the very first row
     is_paused: bool
     held_since: datetime | None  # since when retention keeps due rows for it; None: it does not
     held_rows: int | None
@@ -58,7 +58,7 @@ class LeaderSink:
 
     @property
     def title(self) -> str:
-        """For lists in which sinks of this site stand, too."""
+        """For lists that also have sinks of this site."""
         return f"the leader's sink {self.name}"
 
 
@@ -74,7 +74,7 @@ def list_all(connection: sa.Connection) -> list[LeaderSink]:
 
 
 def of_dataset(connection: sa.Connection, id: DatasetUuid) -> list[LeaderSink] | None:
-    """None: nothing was told yet."""
+    """None: the leader has not sent them yet."""
     if read(connection) is None:
         return None
     return [s for s in list_all(connection) if s.dataset == id]

@@ -1,5 +1,5 @@
-"""Which followers may be promoted: they are waited for, and have whatever sinks were promised (docs/adr/0071, rule
-18)."""
+"""Which followers may be promoted: sinks wait for them, and they have everything that sinks were promised
+(docs/adr/0071, rule 18)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def wait_for_all(connection: sa.Connection) -> None:
 
 
 def candidates(connection: sa.Connection) -> dict[Member, RegisteredFollower]:
-    """Those that are waited for, could be members, and have said which site they are."""
+    """The followers that sinks wait for, that could be members, and that have reported which site they are."""
     ids = {FollowerId(r.id) for r in connection.execute(sa.select(follower.c.id).where(*_CANDIDATE))}
     return {
         Member(f.site_number, f.instance): f
@@ -40,24 +40,24 @@ def candidates(connection: sa.Connection) -> dict[Member, RegisteredFollower]:
 
 
 def choose(connection: sa.Connection, before: Collection[Member], *, sinks_wait: bool) -> frozenset[Member]:
-    """The members from now on: candidates that have said in this term that they have everything that sinks were
-    promised. If sinks do not wait for followers, nobody can say that: then those that have said how far they are.
-    Whoever was a member before stays one while a dataset is new to it. `connection` must be one of `read_at_once`."""
+    """The members from now on: candidates that have reported in this term, and have everything that sinks were
+    promised. If sinks do not wait for followers, candidates need not have all of that. A member stays one while a
+    dataset is new to it. `connection` must be one of `read_at_once`."""
     found = candidates(connection)
     lacking: set[FollowerId] = set()
-    silent = {f.id for f in found.values() if f.told_at is None}
+    silent = {f.id for f in found.values() if f.reported_at is None}
     for d in datasets.list_datasets(connection):
         if blocks.sealed(connection, d.id) is None:
             continue  # there is nothing to have
-        told = {p.follower.id: p.number for p in followers.list_progress(connection, d)}
+        reported = {p.follower.id: p.number for p in followers.list_progress(connection, d)}
         promised = (lanes.highest_watermark(connection, d.id) if sinks_wait else None) or Seq(0)
-        lacking |= {f.id for f in found.values() if (told.get(f.id) or Seq(0)) < promised}
-        silent |= {f.id for f in found.values() if told.get(f.id) is None}
+        lacking |= {f.id for f in found.values() if (reported.get(f.id) or Seq(0)) < promised}
+        silent |= {f.id for f in found.values() if reported.get(f.id) is None}
     return frozenset(m for m, f in found.items() if f.id not in lacking and (m in before or f.id not in silent))
 
 
 def store(connection: sa.Connection, members: Collection[Member]) -> None:
-    """As the record says it."""
+    """Stores the members of the arbiter's record."""
     named = {f.id for m, f in candidates(connection).items() if m in members}
     is_named = follower.c.id.in_(named)
     connection.execute(follower.update().where(is_named, ~follower.c.member).values(member=True))

@@ -25,7 +25,8 @@ from strandline.ledger.schema.maintain import floor
 from strandline.ledger.schema.receive import receive_hold
 from strandline.ledger.schema.replicate import site
 
-# That are new to the follower in one answer, and as many with something new: the leader reads a table for each.
+# In one answer: this many datasets that are new to the follower, and this many with new items. The leader reads the
+# table of each.
 DATASETS_MAX = 50
 
 
@@ -60,16 +61,16 @@ class SettledItems:
 
 @dataclass(frozen=True, slots=True)
 class LeaderState:
-    """What a leader says to a follower that asks, before tables are read."""
+    """The ledger's part of an answer to a follower, before tables are read."""
 
     lake: str
     term: int
-    unknown: tuple[Dataset, ...]  # the first of those that the follower did not name
-    dropped: tuple[DatasetUuid, ...]  # of those that it named
+    unknown: tuple[Dataset, ...]  # the first datasets that the follower did not name
+    dropped: tuple[DatasetUuid, ...]  # the datasets that it named and that were dropped
     # By dataset that the follower named. One that waits for its resync is left out: its seal may have been higher.
     seals: Mapping[DatasetUuid, Seq | None]
     news: tuple[SettledItems, ...]  # of the first datasets that have something behind the follower's bound
-    datasets: tuple[DatasetUuid, ...] = ()  # all that it may see
+    datasets: tuple[DatasetUuid, ...] = ()  # all that the follower may see
     # Settled cuts, of datasets that have one of this term: it has them of all terms before, too.
     cuts: Mapping[DatasetId, tuple[NumberedCut, ...]] = field(default_factory=dict)
 
@@ -96,12 +97,12 @@ def read_state(
     visible = {r.uuid: r for r in rows if r.uuid is not None and (only is None or r.name in only)}
     new = {uuid for uuid, r in visible.items() if r.sealed is not None and r.sealed > after.get(uuid, 0)}
     unknown = set(islice((uuid for uuid in visible if uuid not in after), DATASETS_MAX))
-    # Those that the follower is furthest behind with; it asks again for the others.
+    # The datasets in which the follower is furthest behind come first; it asks again for the others.
     behind = (uuid for uuid in new if uuid in after or uuid in unknown)
     new = set(heapq.nsmallest(DATASETS_MAX, behind, key=lambda uuid: (after.get(uuid, 0), uuid)))
     known = {d.uuid: d for d in datasets.list_datasets(connection)} if new or unknown else {}
     news = [
-        _items(connection, known[uuid], after.get(uuid, Seq(0)), _offer_bound(r), items_max)
+        _items(connection, known[uuid], after.get(uuid, Seq(0)), r, items_max)
         for uuid, r in visible.items()
         if uuid in new
     ]
@@ -110,8 +111,8 @@ def read_state(
     made = tuple(d for uuid, d in known.items() if uuid in unknown)
     seals = {uuid: seq_or_none(r.sealed) for uuid, r in visible.items() if uuid in after and not r.is_postponed}
     cuts = _cuts(connection, term) if term > FIRST_TERM and (news or made) else {}
-    every = tuple(map(DatasetUuid, visible))
-    return LeaderState(rows[0].lake, term, made, dropped, seals, tuple(news), every, cuts)
+    seen = tuple(map(DatasetUuid, visible))
+    return LeaderState(rows[0].lake, term, made, dropped, seals, tuple(news), seen, cuts)
 
 
 def _cuts(connection: sa.Connection, term: int) -> dict[DatasetId, tuple[NumberedCut, ...]]:
@@ -119,21 +120,11 @@ def _cuts(connection: sa.Connection, term: int) -> dict[DatasetId, tuple[Numbere
     return {id: own for id, own in found.items() if own[-1].number in numbers_of(term)}
 
 
-@dataclass(frozen=True, slots=True)
-class _OfferBound:
-    sealed: Seq | None
-    below: int  # the first sequence number of the lowest open block
-    floor: Seq | None
-    receiver_hold: str | None
-
-
 # One row for each live dataset, in the order of names; one with only lake and term if there is none.
 _STATE = (
     sa.select(
         sequence.c.lake,
-        site.c.term,
-        site.c.role,
-        site.c.superseded_term,
+        *site.c["term", "role", "superseded_term"],
         dataset.c.uuid,
         dataset.c.name,
         blocks.sealed_of(dataset.c.id).scalar_subquery().label("sealed"),
@@ -149,11 +140,6 @@ _STATE = (
     .join(receive_hold, receive_hold.c.dataset_id == dataset.c.id, isouter=True)
     .order_by(dataset.c.name)
 )
-
-
-def _offer_bound(row: Any) -> _OfferBound:
-    below = SEQ_MAX if row.below is None else int(row.below)
-    return _OfferBound(seq_or_none(row.sealed), below, seq_or_none(row.floor or None), row.receiver_hold)
 
 
 _COLUMNS = (
@@ -175,15 +161,17 @@ _RECOVERED = _SETTLED.where(block.c.kind == sa.literal_column("'recovered'"))
 _OWN = _SETTLED.where(block.c.kind != sa.literal_column("'recovered'")).limit(sa.bindparam("most"))
 
 
-def _items(connection: sa.Connection, of: Dataset, after: Seq, at: _OfferBound, items_max: int) -> SettledItems:
-    """One block more than `items_max` is read: what lies before it is complete."""
-    bounds = {"dataset": of.id, "after": after, "below": at.below}
+def _items(connection: sa.Connection, of: Dataset, after: Seq, state: Any, items_max: int) -> SettledItems:
+    """`state` is the dataset's row. Reads one block more than `items_max`: what lies before it is complete."""
+    below = SEQ_MAX if state.below is None else int(state.below)
+    bounds = {"dataset": of.id, "after": after, "below": below}
     own = list(map(_settled, connection.execute(_OWN, {**bounds, "most": items_max + 1})))
     recovered = list(map(_settled, connection.execute(_RECOVERED, bounds)))
-    complete_to = at.below - 1
+    complete_to = below - 1
     if len(own) > items_max:
         complete_to = min(complete_to, own.pop().rows.lo - 1)
-    return SettledItems(of, after, Seq(complete_to), (*own, *recovered), at.sealed, at.floor, at.receiver_hold)
+    sealed, floored = seq_or_none(state.sealed), seq_or_none(state.floor or None)
+    return SettledItems(of, after, Seq(complete_to), (*own, *recovered), sealed, floored, state.receiver_hold)
 
 
 def _settled(row: Any) -> SettledBlock:
@@ -202,7 +190,7 @@ def _settled(row: Any) -> SettledBlock:
 def _dropped(
     connection: sa.Connection, asked: Collection[DatasetUuid], only: Collection[str] | None
 ) -> tuple[DatasetUuid, ...]:
-    """Those of them that this lake had and dropped. A dataset of the same id may be there again."""
+    """The named datasets that this lake has dropped. A dataset with the same id may exist again."""
     live = sa.select(dataset.c.uuid).where(dataset.c.dropped_at.is_(None))
     query = sa.select(dataset.c.uuid, dataset.c.name).where(
         dataset.c.dropped_at.is_not(None), dataset.c.uuid.not_in(live)

@@ -1,6 +1,6 @@
-"""A promotion that is under way, in the ledger: the term that it replaces, the term that it has taken, and the claim by
-which the arbiter's record and whoever carries it out name it. A process ends, claims and replaces only the promotion
-that it has seen (docs/adr/0085).
+"""A promotion that is under way: the term that it replaces, the term that it has taken, and its claim, a random id that
+identifies it in the ledger and in the arbiter's record. A process ends, claims and replaces only the promotion that it
+has read (docs/adr/0085).
 """
 
 from __future__ import annotations
@@ -25,35 +25,36 @@ from strandline.ledger.witness import Witness
 
 
 def begun(connection: sa.Connection) -> Mapping[str, Any]:
-    """What the audit log says of the promotion that began last."""
+    """The audit record of the promotion that began last."""
     found = audit.newest(connection, Event.PROMOTION_BEGUN)
     return {} if found is None else found.detail
 
 
 def begin(ledger: Ledger, seen_term: int, *, by_force: bool = False, instead_of: str | None = None) -> str | None:
-    """Stores the term that the promotion replaces, and by what the arbiter's record shall name this promotion: a site
-    that was given the same number by mistake may begin one at the same time. Returns that claim. None, and changes
-    nothing, if a promotion is under way that the caller has not seen: not the one of the claim `instead_of`."""
+    """Stores the term that the promotion replaces, and returns the new claim. The claim distinguishes it from a
+    promotion of a site that got the same number by mistake. None, and no change, if another promotion is under way than
+    the one with the claim `instead_of`."""
     with ledger.write() as connection:
         sequence.lock(connection)
         if not _is_under_way(connection, instead_of):
             return None
         _set(connection, promoting_term=seen_term)
-        its_claim = uuid.uuid4().hex
-        audit.record(connection, Event.PROMOTION_BEGUN, replaces=seen_term, claim=its_claim, by_force=by_force)
+        new_claim = uuid.uuid4().hex
+        audit.record(connection, Event.PROMOTION_BEGUN, replaces=seen_term, claim=new_claim, by_force=by_force)
     failpoints.hit("promote.after_begin")
-    return its_claim
+    return new_claim
 
 
 def _is_under_way(connection: sa.Connection, claim: str | None) -> bool:
-    """Whether the promotion of this claim is; None: whether none is, or one of a version that had no claims."""
+    """Whether the promotion with this claim is under way. None: whether none is, or one of a version without claims."""
     under_way = sites.get(connection).promoting_term is not None
     return (begun(connection).get("claim") if under_way else None) == claim
 
 
 def claim(ledger: Ledger, term: int, *, of: str | None) -> None:
-    """The term is ours. From now on the site records and stages nothing of its old leader. Raises `WatermarkMoved` if
-    it has followed another leader meanwhile, or if the promotion of the claim `of` was ended."""
+    """Stores the term that this promotion has taken. From now on the site records and stages nothing of its old leader.
+    Raises `WatermarkMoved` if it has followed another leader meanwhile, or if the promotion with the claim `of` was
+    ended."""
     with ledger.write() as connection:
         sequence.lock(connection)
         found = sites.get(connection)
@@ -67,18 +68,18 @@ def claim(ledger: Ledger, term: int, *, of: str | None) -> None:
 
 
 def end(ledger: Ledger, witness: Witness, why: str, *, of: str | None) -> None:
-    """The site follows as before: a promotion changes nothing before it leads, but for the witness, if it died between
-    that and its transaction, and another site took over by force. Nothing if the promotion of the claim `of` was ended
-    before: a person may have begun another one since."""
+    """Ends the promotion: the site follows as before. Before its last transaction, a promotion has changed nothing but
+    the witness, if it died between the two. No change if the promotion with the claim `of` was ended before: a person
+    may have begun another one since."""
     with ledger.write() as connection:
         sequence.lock(connection)
         found = sites.get(connection)
         if found.promoting_term is None or not _is_under_way(connection, of):
             return
-        mark = witness.read()
-        if mark.role is SiteRole.LEADER and mark.term == found.claimed_term:
-            # Else this ledger would count as one from before the promotion. Nobody raises it meanwhile.
-            witness.replace(replace(mark, role=SiteRole.FOLLOWER, term=found.term))
+        record = witness.read()
+        if record.role is SiteRole.LEADER and record.term == found.claimed_term:
+            # Otherwise this ledger would count as one from before the promotion.
+            witness.replace(replace(record, role=SiteRole.FOLLOWER, term=found.term))
         _set(connection, promoting_term=None, claimed_term=None)
         audit.record(connection, Event.PROMOTION_ENDED, replaces=found.promoting_term, reason=why)
 

@@ -1,4 +1,4 @@
-"""Why the promotion that is under way failed last, in the audit log: whoever ran it may have closed the terminal."""
+"""Why the promotion that is under way last failed, in the audit log: its terminal may be closed by now."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _OF_A_PROMOTION = (Event.PROMOTION_BEGUN, Event.PROMOTION_FAILED, Event.TERM_TAK
 
 
 def record(ledger: Ledger, why: str) -> None:
-    """Nothing if no promotion is under way, or if it has failed with the same words just before."""
+    """Does nothing if no promotion is under way, or if the last record has the same reason."""
     with ledger.write() as connection:
         found = sites.get(connection)
         if found.promoting_term is None:

@@ -1,10 +1,10 @@
-"""A promotion in the ledger: that it has begun, that its term was taken, and the transaction that makes a follower the
-leader. The rules are those of docs/adr/0071.
+"""A promotion, as the ledger sees it: the state of the follower before it, and the transaction that makes the follower
+the leader. The rules are those of docs/adr/0071.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -46,12 +46,13 @@ from strandline.ledger.replicate import (
 )
 from strandline.ledger.replicate.cuts import OpenCut, PreparedCut
 from strandline.ledger.replicate.following import Followed
+from strandline.ledger.replicate.sink_definitions import SinksTakenOver, take_over_sinks
 from strandline.ledger.replicate.sites import Site
 from strandline.ledger.schema.core import block
 from strandline.ledger.schema.replicate import followed_dataset, site
 from strandline.ledger.witness import Witness, WitnessRecord, behind
 
-ASIDE_REASON = (
+SET_ASIDE_REASON = (
     "another site led since it came; `strandline rejoin` copied it to files then: discard it if they were ingested"
 )
 _NAMED_MAX = 200  # blocks that the audit names; it counts them all
@@ -59,7 +60,7 @@ _NAMED_MAX = 200  # blocks that the audit names; it counts them all
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """An item that the leader offered and whose content never came: its rows are at the old leader, if anywhere."""
+    """An item that the leader offered and whose content never arrived: only the old leader may have its rows."""
 
     dataset: str
     numbers: SeqRange
@@ -70,22 +71,17 @@ class GivenUp:
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """What others may have of a dataset, and this site has not, as far as this site was told."""
+    """What others may have of a dataset and this site lacks, according to the last reports of the leader."""
 
     dataset: str
     sealed: Seq | None
-    leader_sealed: Seq | None  # as the leader said last; None: it has said nothing
+    leader_sealed: Seq | None  # as the leader last reported it; None: it has not
     sinks: tuple[tuple[str, Seq], ...]  # the old leader's sinks that have rows above `sealed`, and up to where
-
-    @property
-    def is_known(self) -> bool:
-        """Whether anything is known to be missing. What the leader took since it answered last is never known."""
-        return bool(self.sinks) or (self.leader_sealed or 0) > (self.sealed or 0)
 
 
 @dataclass(frozen=True, slots=True)
 class PromotionState:
-    """How far a follower is, as its promotion sees it."""
+    """The state of a follower on which its promotion depends."""
 
     site: Site
     terms: dict[str, int]  # by dataset: that of the last leader whose cut it has recorded
@@ -93,24 +89,24 @@ class PromotionState:
     seals: dict[str, Seq | None]
     staged: tuple[tuple[Dataset, Staged], ...]  # of all datasets, without what a recorded cut cuts out
     cuts: tuple[tuple[Dataset, OpenCut], ...]
-    given_up: tuple[GivenUp, ...]  # what would be, if the promotion came now
-    purged: tuple[Dataset, ...]  # those that have purges which would be given up
+    given_up: tuple[GivenUp, ...]  # what a promotion would give up now
+    purged: tuple[Dataset, ...]  # datasets with purges that a promotion would give up now
     claim: str | None = None  # by which the record names this promotion and no other; None: none has begun
     by_force: bool = False  # the promotion that has begun is by force
     lacks: tuple[Lack, ...] = ()  # by dataset
     answered_at: datetime | None = None  # when the leader last answered; None: never
-    heard_term: int = 0  # the highest that this site has heard of
+    highest_known_term: int = 0  # the highest term that this site knows of
 
 
 def read(connection: sa.Connection) -> PromotionState:
     """`connection` must be one of `read_at_once`."""
     followed = following.list_followed(connection)
     named = {f.dataset.id: f.dataset for f in followed}
-    everything = blocks.open_blocks(connection)
-    opened = [b for b in everything if b.head.dataset in named]
-    # A dataset that the leader has never heard of is not followed, and comes along all the same.
+    all_open = blocks.open_blocks(connection)
+    opened = [b for b in all_open if b.head.dataset in named]
+    # A dataset that the leader does not have is not followed, but the promotion includes it.
     known = {d.id: d for d in datasets.list_datasets(connection)}
-    staged = [b for b in everything if isinstance(b, Staged) and b.head.dataset in known]
+    staged = [b for b in all_open if isinstance(b, Staged) and b.head.dataset in known]
     recorded = [(d, c) for d in named.values() for c in cuts.open_cuts(connection, d.id)]
     settled = {c.block.head.id for _, c in recorded}
     out = {h.id for d, c in recorded for h in cuts.blocks_out(connection, d.id, c.at)}
@@ -132,7 +128,7 @@ def read(connection: sa.Connection) -> PromotionState:
         by_force=here.promoting_term is not None and bool(promotion_claims.begun(connection).get("by_force")),
         lacks=tuple(_lack(connection, f) for f in followed),
         answered_at=leader_contact.get(connection).answered_at,
-        heard_term=seen_terms.get(connection),
+        highest_known_term=seen_terms.get(connection),
     )
 
 
@@ -141,8 +137,8 @@ def _purges_open(opened: Iterable[Block], out: Collection[BlockId]) -> set[Datas
 
 
 def _lack(connection: sa.Connection, of: Followed) -> Lack:
-    sealed, told = blocks.sealed(connection, of.dataset.id), leader_sinks.list_all(connection)
-    ahead = [(s.name, s.number) for s in told if s.dataset == of.dataset.uuid and s.number is not None]
+    sealed, sinks = blocks.sealed(connection, of.dataset.id), leader_sinks.list_all(connection)
+    ahead = [(s.name, s.number) for s in sinks if s.dataset == of.dataset.uuid and s.number is not None]
     above = tuple((n, upto) for n, upto in ahead if upto > (sealed or 0))
     return Lack(of.dataset.name, sealed, of.leader_seal, above)
 
@@ -153,7 +149,7 @@ def _given_up(connection: sa.Connection, of: Dataset, head: BlockHead) -> GivenU
 
 
 def led_in(connection: sa.Connection, id: DatasetId, term: int) -> bool:
-    """Whether this site has given numbers of the term to batches of the dataset."""
+    """Whether this site has assigned sequence numbers of the term to batches of the dataset."""
     rows = numbers_of(term)
     own = (block.c.dataset_id == id, ~block.c.offered, block.c.lo.between(rows.lo, rows.hi))
     return connection.execute(sa.select(block.c.id).where(*own).limit(1)).first() is not None
@@ -163,19 +159,19 @@ def led_in(connection: sa.Connection, id: DatasetId, term: int) -> bool:
 
 
 def resume(ledger: Ledger, witness: Witness) -> None:
-    """If a promotion died between witness and transaction: the counter follows the witness, so that the ledger is not
-    taken for one that was restored."""
+    """If a promotion died between raising the witness and its transaction: moves the counter to the witness, so that
+    the ledger does not count as restored."""
     with ledger.write() as connection:
-        counter, found, mark = sequence.lock(connection), sites.get(connection), witness.read()
-        if found.follows and found.claimed_term == mark.term and mark.highest > counter.last:
-            sequence.move(connection, last=mark.highest, epoch=counter.epoch)
+        counter, found, record = sequence.lock(connection), sites.get(connection), witness.read()
+        if found.follows and found.claimed_term == record.term and record.highest > counter.last:
+            sequence.move(connection, last=record.highest, epoch=counter.epoch)
 
 
-def check_none_under_way(connection: sa.Connection, mark: WitnessRecord) -> None:
+def check_none_under_way(connection: sa.Connection, record: WitnessRecord) -> None:
     """Raises RefusedError if the witness is ahead because a promotion died before its transaction: then the ledger is
-    not behind, and only the promotion may go on."""
+    not behind, and only the promotion may continue."""
     found = sites.get(connection)
-    if found.follows and found.claimed_term is not None and mark.term == found.claimed_term:
+    if found.follows and found.claimed_term is not None and record.term == found.claimed_term:
         raise RefusedError(
             f"this site is about to lead in term {found.claimed_term}, and its promotion was interrupted",
             hint="Run `strandline promote` to finish it.",
@@ -192,10 +188,10 @@ class Led:
     term: int
     cuts: tuple[tuple[str, NumberedCut], ...]  # by dataset
     given_up: tuple[GivenUp, ...]
-    sinks_left: tuple[str, ...] = ()  # sinks of the old leader whose datasets are not here: nobody goes on with them
+    sinks: SinksTakenOver = field(default_factory=SinksTakenOver)
     bodies_aside: tuple[tuple[str, int], ...] = ()  # by dataset: bodies from when this site led before
     receivers_on_hold: Mapping[str, str] = field(default_factory=dict)  # by dataset, with the reason
-    lacks: tuple[Lack, ...] | None = None  # of a promotion by force; None: of any other, which needs none
+    lacks: tuple[Lack, ...] | None = None  # of a promotion by force; None: it was not by force
 
 
 def lead(
@@ -206,15 +202,14 @@ def lead(
     prepared: Sequence[PreparedCut],
     lost: Collection[BlockId],
     fenced: Mapping[DatasetId, int],
-    take_over_sinks: Callable[[sa.Connection], Collection[str]],
 ) -> Led:
     """One transaction: role and term, recorded cuts settled, what is `reserved` given up, counter and witness at the
-    term's first numbers, a cut for each dataset, and a purge of what this site had begun to purge.
+    term's first numbers, a cut for each dataset, a purge of what this site had begun to purge, and the old leader's
+    sinks made this site's.
 
     `prepared` are the recorded cuts whose rows are set aside and removed; `lost` are staged blocks that nobody can
-    publish; `fenced` are the epochs of tables with purges that are given up, raised before; `take_over_sinks` makes the
-    old leader's sinks ours, and returns the names of those that it left. Raises `WatermarkMoved` if something was
-    staged or recorded meanwhile, and `ResyncNeeded`."""
+    publish; `fenced` are the epochs of tables with purges that are given up, raised before. Raises
+    `WatermarkMoved` if something was staged or recorded meanwhile, and `ResyncNeeded`."""
     with ledger.write() as connection:
         counter = sequence.lock(connection)
         here = sites.get(connection)
@@ -246,36 +241,36 @@ def lead(
             made.append((d.name, NumberedCut(number, cut)))
             # A site that follows receives nothing: these are bodies that it had when it led before, and that `rejoin`
             # copied to files. Whoever ingested the files would have the rows twice.
-            if bodies := ended_batches.set_all_aside(connection, d.id, ASIDE_REASON):
+            if bodies := ended_batches.set_all_aside(connection, d.id, SET_ASIDE_REASON):
                 aside.append((d.name, bodies))
             announced_bodies.hold_unknown(connection, d.id)
         for n, (d, ranges) in enumerate(begun):
             purge_items.insert_begun(connection, d.id, Seq(first + len(known) + n), ranges)
-        # An attempt that died may have taken more: a dataset was dropped since.
+        # An attempt that died may have taken more, for a dataset that was dropped since.
         last = max(first + max(0, len(known) - 1) + len(begun), taken)
         failpoints.hit("promote.before_witness")
-        # Nobody else writes it: all who do hold the counter's lock.
+        # No other process writes the witness now: every writer holds the counter's lock.
         by_force = bool(promotion_claims.begun(connection).get("by_force"))
         witness.replace(WitnessRecord(counter.lake, last, SiteRole.LEADER, term))
         failpoints.hit("promote.after_witness")
         sequence.move(connection, last=last, epoch=epoch)
         _become_leader(connection, here, term)
-        left = tuple(take_over_sinks(connection))
-        held = receive_holds.list_holds(connection)
-        holding = {d.name: held[d.id] for d in known if d.id in held}
-        led = Led(term, tuple(made), tuple(given_up), left, tuple(aside), holding, lacks if by_force else None)
-        _say(connection, here, led)
+        sinks = take_over_sinks(connection)
+        holds = receive_holds.list_holds(connection)
+        on_hold = {d.name: holds[d.id] for d in known if d.id in holds}
+        led = Led(term, tuple(made), tuple(given_up), sinks, tuple(aside), on_hold, lacks if by_force else None)
+        _audit(connection, here, led)
     failpoints.hit("promote.after_commit")
     return led
 
 
-def _check_witness(mark: WitnessRecord, counter: sequence.Counter, term: int) -> int:
-    """Up to where an attempt that died before its transaction has taken numbers of the term; 0: none did."""
-    mark.check_lake(counter.lake)
-    died_here = mark.role is SiteRole.LEADER and mark.term == term
-    if mark.highest != counter.last and not died_here:
-        raise behind(mark.highest, counter.last)
-    return mark.highest if died_here else 0
+def _check_witness(record: WitnessRecord, counter: sequence.Counter, term: int) -> int:
+    """Up to where an attempt that died before its transaction has taken sequence numbers of the term; 0: none has."""
+    record.check_lake(counter.lake)
+    died_here = record.role is SiteRole.LEADER and record.term == term
+    if record.highest != counter.last and not died_here:
+        raise behind(record.highest, counter.last)
+    return record.highest if died_here else 0
 
 
 def _check_ready(
@@ -308,12 +303,12 @@ def _purges_begun(connection: sa.Connection, of: Dataset) -> list[SeqRange]:
     query = sa.select(block.c.ranges).where(
         block.c.dataset_id == of.id, block.c.state == "reserved", block.c.item == ItemKind.PURGE.value
     )
-    asked = [r for row in connection.execute(query) for r in item_ranges.read(row.ranges)[0]]
-    return [p for p in losses.purged(connection, of.id) if any(r.lo <= p.lo and p.hi <= r.hi for r in asked)]
+    purged = [r for row in connection.execute(query) for r in item_ranges.read(row.ranges)[0]]
+    return [p for p in losses.purged(connection, of.id) if any(r.lo <= p.lo and p.hi <= r.hi for r in purged)]
 
 
 def _give_up(connection: sa.Connection, of: Dataset, number: Seq) -> list[GivenUp]:
-    """Whatever is open by now: recorded cuts and what they cut out are settled."""
+    """Abandons all open blocks. Recorded cuts, and the blocks that they cut out, are settled by now."""
     opened = blocks.open_blocks(connection, of.id)
     found = [_given_up(connection, of, b.head) for b in opened]
     reason = NumberedCut(number, TakeoverCut(1, Seq(0), ())).reason
@@ -327,7 +322,7 @@ def _give_up(connection: sa.Connection, of: Dataset, number: Seq) -> list[GivenU
 
 
 def _keeps(connection: sa.Connection, of: Dataset, above: Seq) -> tuple[SeqRange, ...]:
-    """What is settled with rows above the seal: a faster shard has it."""
+    """The settled ranges above the seal, from shards that are ahead of the others."""
     query = sa.select(block.c.lo, block.c.hi).where(
         block.c.dataset_id == of.id,
         block.c.state == "published",
@@ -348,12 +343,12 @@ def _become_leader(connection: sa.Connection, here: Site, term: int) -> None:
     )  # fmt: skip
 
 
-def _say(connection: sa.Connection, here: Site, led: Led) -> None:
+def _audit(connection: sa.Connection, here: Site, led: Led) -> None:
     audit.record(
         connection, Event.SITE_PROMOTED, term=led.term, led_before=here.leader, replaces=here.promoting_term,
         cuts={name: int(cut.number) for name, cut in led.cuts}, given_up=len(led.given_up),
         batches=[f"{g.dataset} {g.numbers} {g.batch_id}" for g in led.given_up[:_NAMED_MAX]],
-        sinks_left=list(led.sinks_left), bodies_aside=dict(led.bodies_aside),
+        sinks_left=list(led.sinks.left), bodies_aside=dict(led.bodies_aside),
         receivers_on_hold=dict(led.receivers_on_hold), by_force=led.lacks is not None,
         lacks=None if led.lacks is None else [
             {"dataset": x.dataset, "sealed": x.sealed, "leader_sealed": x.leader_sealed, "sinks": dict(x.sinks)}

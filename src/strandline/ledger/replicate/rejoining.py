@@ -35,25 +35,26 @@ class NewLeader:
 class BecameFollower:
     term: int  # in which this site led
     followed: tuple[str, ...]
-    not_at_the_leader: tuple[str, ...]  # datasets that only this site has: they stay, and nobody follows them
+    not_at_the_leader: tuple[str, ...]  # datasets that only this site has: they stay, and no site follows them
     open_blocks: int
 
 
 def become_follower(ledger: Ledger, witness: Witness, leader: NewLeader) -> BecameFollower:
-    """The witness says that this site follows before the ledger does: a ledger that is restored from before leads no
-    more. It takes a number, too, so that such a ledger is behind its witness and asks for the role, even in a process
-    that runs. The bound is the counter: everything below is known here, and the cut says what of it stays."""
+    """Changes the role in the witness first and then in the ledger: a ledger that is restored from before no longer
+    leads. It also takes a sequence number, so that such a ledger is behind its witness and reads the role again, even
+    in a running process. The bound is the counter: this site has everything below, and the cut says what of it
+    stays."""
     with ledger.write() as connection:
         counter = sequence.lock(connection)
         here = sites.get(connection)
         failpoints.hit("rejoin.before_witness")
-        mark = witness.read()
-        mark.check_lake(counter.lake)
-        died_here = mark.role is SiteRole.FOLLOWER and mark.highest == counter.last + 1
-        is_behind = mark.highest != counter.last and not died_here
+        record = witness.read()
+        record.check_lake(counter.lake)
+        died_here = record.role is SiteRole.FOLLOWER and record.highest == counter.last + 1
+        is_behind = record.highest != counter.last and not died_here
         bound = counter.last if is_behind else counter.last + 1
-        # Nobody raises it meanwhile: whoever takes a number has the counter's lock.
-        witness.replace(replace(mark, role=SiteRole.FOLLOWER, highest=max(mark.highest, bound)))
+        # No other process raises it meanwhile: every writer holds the counter's lock.
+        witness.replace(replace(record, role=SiteRole.FOLLOWER, highest=max(record.highest, bound)))
         failpoints.hit("rejoin.after_witness")
         sequence.move(connection, last=bound, epoch=counter.epoch)
         followed, others, opened = [], [], 0
@@ -65,14 +66,14 @@ def become_follower(ledger: Ledger, witness: Witness, leader: NewLeader) -> Beca
             else:
                 connection.execute(followed_dataset.delete().where(followed_dataset.c.dataset_id == known.id))
                 others.append(known.name)
-        if here.own_number is not None:  # the first leader has none stored, and has terms of its own all the same
+        if here.own_number is not None:  # the first leader has one although none is stored
             sites.take_number(connection, here.own_number)
-        heard = max(leader.term, seen_terms.get(connection))
+        highest = max(leader.term, seen_terms.get(connection))
         sites.follow(connection, leader=leader.address, token=leader.token, term=here.term)
         followers.remove_all(connection)
         leader_sinks.forget(connection)
         audit.record(
-            connection, Event.REJOINED, leader=leader.address, term=leader.term, heard=heard, led_in_term=here.term,
+            connection, Event.REJOINED, leader=leader.address, term=leader.term, heard=highest, led_in_term=here.term,
             bound=bound, open_blocks=opened, not_at_the_leader=others,
         )  # fmt: skip
     failpoints.hit("rejoin.after_commit")
@@ -80,7 +81,7 @@ def become_follower(ledger: Ledger, witness: Witness, leader: NewLeader) -> Beca
 
 
 def _follow_from(connection: sa.Connection, id: int, bound: Seq, term: int) -> None:
-    """A site that followed before it led has a row of that time."""
+    """Follows from the bound on. A site that followed before it led still has a row."""
     changed = connection.execute(
         followed_dataset.update()
         .where(followed_dataset.c.dataset_id == id)
@@ -103,10 +104,10 @@ def follow_another(ledger: Ledger, leader: NewLeader) -> None:
     """A follower is pointed to another leader of its lake. Raises what `check_may_follow` raises."""
     with ledger.write() as connection:
         here = check_may_follow(connection, leader.term)
-        heard = seen_terms.get(connection)
-        if (here.leader, here.leader_token) == (leader.address, leader.token) and heard >= leader.term:
+        highest = seen_terms.get(connection)
+        if (here.leader, here.leader_token) == (leader.address, leader.token) and highest >= leader.term:
             return
         sites.follow(connection, leader=leader.address, token=leader.token, term=here.term)
         audit.record(
-            connection, Event.FOLLOWING_BEGUN, leader=leader.address, term=leader.term, heard=max(leader.term, heard)
+            connection, Event.FOLLOWING_BEGUN, leader=leader.address, term=leader.term, heard=max(leader.term, highest)
         )  # fmt: skip

@@ -22,10 +22,10 @@ class Site:
     term: int
     leader: str | None  # a URL, or the path of the leader's settings file
     leader_token: str | None  # where the token is found, such as `env:NAME`
-    superseded_term: int | None = None  # another site leads in this higher term; None: nobody has heard of one
+    superseded_term: int | None = None  # another site leads in this higher term; None: none is known
     superseded_by: str | None = None  # that site's address or name, if it is known
-    changed_at: datetime | None = None  # when it last became something else; None: it never did
-    number: int | None = None  # as its leader gave it
+    changed_at: datetime | None = None  # when its role last changed; None: never
+    number: int | None = None  # assigned by its leader
     instance: str | None = None  # None: it never followed
     promoting_term: int | None = None  # the term that a promotion replaces; None: none is under way
     claimed_term: int | None = None  # the term that this promotion has taken
@@ -36,47 +36,33 @@ class Site:
 
     @property
     def leads(self) -> bool:
-        """Whether it may take rows, as far as its ledger knows."""
+        """Whether it may accept rows, according to its ledger."""
         return not self.follows and self.superseded_term is None
 
     @property
     def own_instance(self) -> str:
-        """Of a site that follows."""
+        """The instance of a site that follows or has followed."""
         if self.instance is None:
             raise RefusedError("this site has no instance: it never followed")
         return self.instance
 
     @property
     def own_number(self) -> int | None:
-        """A leader's is that of its term, whatever became of its ledger. None: this site has no terms of its own."""
+        """The site's number. The term of a leader determines it, even if its ledger was lost. None: the site has none,
+        and cannot be promoted."""
         if self.number is None and not self.follows:
             return FIRST_SITE if self.term == FIRST_TERM else self.term % SITES_MAX
         return self.number
 
 
-_SITE = sa.select(
-    site.c.role,
-    site.c.term,
-    site.c.leader,
-    site.c.leader_token,
-    site.c.superseded_term,
-    site.c.superseded_by,
-    site.c.changed_at,
-    site.c.number,
-    site.c.instance,
-    site.c.promoting_term,
-    site.c.claimed_term,
-)
-
-
 def get(connection: sa.Connection) -> Site:
-    row = connection.execute(_SITE).one()
+    row = connection.execute(sa.select(site)).one()
     return from_row(Site, row, role=SiteRole(row.role))
 
 
 def follow(connection: sa.Connection, *, leader: str, token: str | None, term: int) -> None:
-    """From now on this site takes no rows and no changes of its own. The first time it gets its
-    instance: a site that is made again has a new ledger, and so is another one."""
+    """From now on this site follows: it accepts no rows and no changes of its own. The first time, it gets its
+    instance: a site that is created again has a new ledger, and counts as another site."""
     values: dict[str, object] = {"role": SiteRole.FOLLOWER.value, "leader": leader, "leader_token": token, "term": term}
     values |= {"superseded_term": None, "superseded_by": None}
     values["instance"] = sa.func.coalesce(site.c.instance, uuid.uuid4().hex)
@@ -84,8 +70,8 @@ def follow(connection: sa.Connection, *, leader: str, token: str | None, term: i
 
 
 def supersede(connection: sa.Connection, *, term: int, by: str | None) -> bool:
-    """Another site leads in a higher term: this one takes no more rows, until it has rejoined. False if this site
-    follows, or has heard of it."""
+    """Another site leads in a higher term: this one accepts no more rows until it has rejoined. False if this site
+    follows, or knows of that term already."""
     known = sa.func.coalesce(site.c.superseded_term, site.c.term)
     changed = connection.execute(
         site.update()
@@ -102,40 +88,37 @@ def is_leading() -> sa.ColumnElement[bool]:
 
 
 def raise_term(connection: sa.Connection, term: int) -> None:
-    """The term that this site has reached as a whole. A lower one changes nothing."""
+    """Raises the term that this site has reached with all of its datasets. A lower one changes nothing."""
     connection.execute(site.update().where(site.c.term < term).values(term=term))
 
 
 def check_leads(connection: sa.Connection) -> None:
     """Raises `NotLeader` at a follower, and at a leader that another site has replaced."""
     found = get(connection)
-    if found.follows:
-        raise NotLeader(
-            f"this site follows {found.leader}, so it refuses rows and changes of its own",
-            hint=f"Do it at the leader, {found.leader}. It is replicated to this site.",
-        )
-    _check_not_superseded(found)
+    _check_leads(
+        found,
+        f"this site follows {found.leader}, so it refuses rows and changes of its own",
+        f"Do it at the leader, {found.leader}. It is replicated to this site.",
+    )
 
 
 def check_offers(connection: sa.Connection) -> None:
-    """Raises `NotLeader` at a site that nobody can follow."""
+    """Raises `NotLeader` at a site that other sites cannot follow."""
     found = get(connection)
+    hint = f"`strandline rejoin {found.leader}` follows the same one."
+    _check_leads(found, f"the site at this address follows {found.leader} itself", hint)
+
+
+def _check_leads(found: Site, message: str, hint: str) -> None:
     if found.follows:
-        raise NotLeader(
-            f"the site that was asked follows {found.leader} itself",
-            hint=f"`strandline rejoin {found.leader}` follows the same one.",
-        )
-    _check_not_superseded(found)
-
-
-def _check_not_superseded(found: Site) -> None:
-    if (said := replaced(found)) is not None:
-        hint = f"`strandline rejoin {found.superseded_by or 'LEADER'}` makes this site follow it."
-        raise NotLeader(said, hint=hint)
+        raise NotLeader(message, hint=hint)
+    if (successor := replaced(found)) is not None:
+        leader = found.superseded_by or "LEADER"
+        raise NotLeader(successor, hint=f"`strandline rejoin {leader}` makes this site follow it.")
 
 
 def replaced(found: Site) -> str | None:
-    """In words: who leads in its place; None if it has heard of nobody."""
+    """Who leads in place of this site, as text; None if no other leader is known."""
     return in_place_of(found.term, found.superseded_term, found.superseded_by)
 
 
@@ -146,13 +129,13 @@ def in_place_of(led_in: int, term: int | None, leader: str | None) -> str | None
 
 
 def is_only_here(connection: sa.Connection, id: DatasetId) -> bool:
-    """Whether this site follows, and its leader has never heard of the dataset: it is from when another site led."""
+    """Whether this site follows, and its leader does not have the dataset: it was created while another site led."""
     is_followed = sa.exists().where(followed_dataset.c.dataset_id == id)
     return get(connection).follows and not connection.scalar(sa.select(is_followed))
 
 
 def take_number(connection: sa.Connection, number: int) -> None:
-    """The number that the leader has given to this site. It never changes."""
+    """Stores the number that the leader has assigned to this site. It never changes."""
     connection.execute(site.update().where(site.c.number.is_(None)).values(number=number))
 
 
@@ -161,7 +144,7 @@ def check_follows(connection: sa.Connection) -> Site:
     found = get(connection)
     if not found.follows:
         raise RefusedError(
-            "this site follows nobody", hint="`strandline follow init LEADER` makes a site that follows."
+            "this site follows no other site", hint="`strandline follow init LEADER` makes a site that follows."
         )
     if found.claimed_term is not None:
         raise RefusedError(

@@ -9,8 +9,8 @@ consumer = table(
     "consumer",
     integers("id", "dataset_id", "drop_after_seconds"),
     integers("watermark"),  # it has every row up to here; 0: it has none
-    integers("fence"),  # rises with every query that begins to read under the name: only the last one may commit
+    integers("fence"),  # rises with each query that begins to read under the name: only the last one may commit
     integers("dropped_upto"),  # a rule has deleted rows up to here that it did not have
     texts("name", "on_lag"),
-    times("added_at", "told_at", "held_since", "removed_at"),
+    times("added_at", "reported_at", "held_since", "removed_at"),
 )

@@ -66,7 +66,7 @@ class MaskedText(TypeDecorator[str]):
 
 
 class MaskedJson(TypeDecorator[str]):
-    """The same for JSON: the texts in it are masked."""
+    """JSON that may quote a server, stored with secrets masked in its texts."""
 
     impl = Text
     cache_ok = True
@@ -111,7 +111,13 @@ def table(name: str, *columns: Iterable[Column[Any]]) -> Table:
     return Table(name, metadata, *chain(*columns))
 
 
-sequence = table("sequence", integers("id", "last", "epoch"), texts("lake"), times("created_at"))
+sequence = table(
+    "sequence",
+    integers("id", "last", "epoch"),
+    texts("lake"),
+    times("created_at"),
+    texts("move_state", "move_id", "move_place"),  # of a migration to another place (`closed_ledger.py`); NULL: none
+)
 
 dataset = table(
     "dataset",
@@ -131,7 +137,7 @@ block = table(
     texts("kind", "batch_id", "digest", "state"),
     texts("item"),  # what a follower sees: a segment (rows), a purge or a cut, which have a number and no rows
     texts("ranges"),  # JSON: where a purge deleted rows; what a cut leaves. NULL for a segment
-    flags("offered"),  # at a follower: the leader has this item, so nobody here abandons it
+    flags("offered"),  # at a follower: the leader has this item, so this site never abandons it
     integers("offered_rows"),  # how many rows the leader counted in it, if it did
     words("reason"),
     times("lease_until", "reserved_at", "changed_at"),

@@ -13,13 +13,13 @@ from strandline.ledger.schema.core import actor_columns, documents, flags, integ
 # Rows at or below a floor may be gone from the table. A dataset without one never lost rows to retention.
 floor = table("floor", integers("dataset_id", "floor", "version"), times("changed_at"))
 
-# `rows` is NULL if nobody counted them.
+# `rows` is NULL if they were not counted.
 hold = table("hold", integers("dataset_id", "sink_id", "rows", "up_to"), times("since"))
 
 loss = table(
     "loss",
     integers("id", "dataset_id", "sink_id", "generation", "after", "until"),
-    integers("rows"),  # NULL: nobody can count them any more
+    integers("rows"),  # NULL: they can no longer be counted
     texts("partition", "reason"),
     times("at"),
 )

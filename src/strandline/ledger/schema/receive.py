@@ -8,7 +8,8 @@ A batch that is not published may end: as `divided` (its bodies are in its parts
 a person), `replayed` (that body is in a new batch) or `discarded`. It never gets a block again.
 
 A site that follows receives nothing. It records bodies of its leader's batches, each in a published batch, and deletes
-those of batches that it gives up (`receive/told_bodies.py`). Only there may batches, and bodies that are needed, go.
+those of batches that it gives up (`receive/announced_bodies.py`). Only a follower may delete batches, and bodies that
+are still needed.
 
 A quarantined row is `held`, then `replaying` and `replayed`, or `discarded`. Triggers (made by the migrations) refuse
 every other transition.

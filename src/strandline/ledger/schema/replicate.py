@@ -1,10 +1,9 @@
 """The ledger's tables of replication, in the metadata of `core.py`.
 
-A site has a role and a term. At a leader: its followers, how far each has sealed each dataset, and how far each of its
-shards is applied. At a follower: how far it has recorded the leader's items of each dataset. The items themselves are
-blocks (`core.py`) that are `offered`. Triggers (made by the migrations) refuse a term, a bound, a seal or a mark that
-goes back.
-"""
+A site has a role and a term. At a leader: its followers, the seal of each of them per dataset, and up to where it has
+applied each shard. At a follower: up to where it has recorded the leader's items of each dataset. The items themselves
+are blocks (`core.py`) that are `offered`. Triggers (made by the migrations) refuse a term, a bound, a seal or a mark
+that goes back. """
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ site = table(
     texts("leader_token"),  # where the token is found, such as `env:NAME`; never the token itself
     integers("number"),  # of a site that a leader has given one; NULL: a leader's is that of its term
     texts("instance"),  # of a site that follows, or has followed: made with its ledger
-    integers("superseded_term"),  # a leader that has heard of this higher term takes no more rows
+    integers("superseded_term"),  # another site leads in this higher term: this leader accepts no more rows
     texts("superseded_by"),
     integers("promoting_term"),  # the term that a promotion replaces; NULL: none is under way
     integers("claimed_term"),  # the term that the arbiter has given to that promotion
@@ -33,15 +32,15 @@ followed_dataset = table(
     # applied. NULL: the ledger is not behind.
     integers("witnessed"),
     integers("term"),  # of the leader whose items these are
-    integers("leader_seal"),  # as the leader said last; NULL: it has sealed nothing, or nobody knows
-    times("offered_at"),  # NULL: the leader says nothing of the dataset
+    integers("leader_seal"),  # as last reported; NULL: the leader has sealed nothing, or has not reported it
+    times("offered_at"),  # NULL: the leader does not offer the dataset
 )
 
 # How the last passes of a follower went: one row, absent before the first.
 leader_contact = table(
     "leader_contact",
     integers("id"),
-    times("answered_at"),  # when the leader last answered, to some seconds
+    times("answered_at"),  # when the leader last answered, within some seconds
     times("failing_since"),  # NULL: the last pass did not fail
     texts("failed_step"),
     words("error", "hint"),
@@ -53,7 +52,7 @@ follower = table(
     texts("name", "on_lag"),
     texts("datasets"),  # a JSON list of dataset ids; NULL: all, also those made later
     integers("site_number"),  # NULL: it may follow, and cannot be promoted
-    texts("instance"),  # of the site, as it said first; NULL: it has said nothing yet
+    texts("instance"),  # of the site, as it first reported it; NULL: it has not reported yet
     flags("waited_for"),
     flags("member"),  # the arbiter's record names it: it may be promoted
     flags("leaving"),  # a person removes it: it becomes no member any more
@@ -79,7 +78,7 @@ set_aside = table(
     times("at"),
 )
 
-# What a follower was told of its leader's sinks.
+# At a follower: the definitions of its leader's sinks.
 leader_sinks = table("leader_sinks", integers("id"), texts("document"), times("told_at"))
 
 # The same sinks, as retention at the follower asks for them.

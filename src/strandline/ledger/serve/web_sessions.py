@@ -5,7 +5,6 @@ A session is valid as long as its token: a token that is revoked or expires ends
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -14,7 +13,7 @@ import sqlalchemy as sa
 from strandline.core.records.audit_events import Event
 from strandline.ledger import audit
 from strandline.ledger.engine import utc_now
-from strandline.ledger.receive.tokens import IS_VALID, Token, read_token
+from strandline.ledger.receive.tokens import IS_VALID, Token, hash_secret, read_token
 from strandline.ledger.schema.core import UtcMicros
 from strandline.ledger.schema.receive import api_token
 from strandline.ledger.schema.serve import web_session
@@ -27,11 +26,6 @@ class Session:
     token: Token
     created_at: datetime
     expires_at: datetime
-
-
-def _hash(session_id: str) -> str:
-    # The id has at least 128 random bits, so a fast hash protects it as well as a slow one.
-    return hashlib.sha256(session_id.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def add(connection: sa.Connection, session_id: str, token: Token, *, lasts: timedelta) -> Session:
@@ -51,7 +45,7 @@ def add(connection: sa.Connection, session_id: str, token: Token, *, lasts: time
     made = Session(token, now, max(ends, now))
     connection.execute(
         web_session.insert().values(
-            id_hash=_hash(session_id), token_id=token.id, created_at=made.created_at, expires_at=made.expires_at
+            id_hash=hash_secret(session_id), token_id=token.id, created_at=made.created_at, expires_at=made.expires_at
         )
     )
     audit.record(connection, Event.SESSION_STARTED, token=token.name, until=made.expires_at)
@@ -60,7 +54,7 @@ def add(connection: sa.Connection, session_id: str, token: Token, *, lasts: time
 
 def find(connection: sa.Connection, session_id: str) -> Session | None:
     """None if the session is unknown, ended or expired, or its token was revoked or has expired."""
-    row = connection.execute(_FIND, {"hash": _hash(session_id), "now": utc_now()}).one_or_none()
+    row = connection.execute(_FIND, {"hash": hash_secret(session_id), "now": utc_now()}).one_or_none()
     return None if row is None else Session(read_token(row), row.session_created_at, row.session_expires_at)
 
 
@@ -84,10 +78,10 @@ def end(connection: sa.Connection, session_id: str) -> bool:
     name = (
         sa.select(api_token.c.name)
         .join(web_session, web_session.c.token_id == api_token.c.id)
-        .where(web_session.c.id_hash == _hash(session_id))
+        .where(web_session.c.id_hash == hash_secret(session_id))
     )
     token = connection.execute(name).scalar()
-    if connection.execute(web_session.delete().where(web_session.c.id_hash == _hash(session_id))).rowcount != 1:
+    if connection.execute(web_session.delete().where(web_session.c.id_hash == hash_secret(session_id))).rowcount != 1:
         return False
     audit.record(connection, Event.SESSION_ENDED, token=token)
     return True

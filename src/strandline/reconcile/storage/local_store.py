@@ -26,7 +26,7 @@ class LocalStore:
     def kind(self) -> StorageKind:
         return StorageKind.LOCAL
 
-    def look(self, path: str) -> Stat | None:
+    def find_file(self, path: str) -> Stat | None:
         # Does not follow a link: its target is not what was listed here.
         try:
             found = os.lstat(path)
@@ -61,7 +61,7 @@ class LocalStore:
         make_folders(target.parent)
         if os.path.lexists(target):
             return "there is a file in quarantine already where it was to go"
-        if self.look(file.path) != file.expected:
+        if self.find_file(file.path) != file.expected:
             return CHANGED
         try:
             Path(file.path).rename(target)
@@ -70,9 +70,9 @@ class LocalStore:
         except OSError as e:
             if e.errno != errno.EXDEV:
                 raise
-            return cross_device_move.take_away(file.path, file.to, file.expected)
+            return cross_device_move.move_away(file.path, file.to, file.expected)
         # If somebody replaced the file after the check, the new one was moved: it goes back.
-        if self.look(file.to) != file.expected:
+        if self.find_file(file.to) != file.expected:
             back = self.bring_back(file.to, file.path)
             return CHANGED if back else "it was replaced twice while it was moved; what was there is in quarantine"
         return None
@@ -80,7 +80,7 @@ class LocalStore:
     def bring_back(self, kept_at: str, to: str) -> bool:
         try:
             make_folders(Path(to).parent)
-            cross_device_move.put_right(kept_at, to)
+            cross_device_move.clean_up(kept_at, to)
             back = self._bring_back(kept_at, to)
         except OSError as e:
             raise StorageError(f"{to} cannot be brought back: {_said(e)}") from e
@@ -96,7 +96,7 @@ class LocalStore:
         except OSError as e:
             if e.errno != errno.EXDEV:
                 raise
-            return cross_device_move.bring(kept_at, to)
+            return cross_device_move.move_back(kept_at, to)
         sync_folder(Path(to).parent)
         failpoints.hit("reconcile.before_kept_goes")
         Path(kept_at).unlink(missing_ok=True)

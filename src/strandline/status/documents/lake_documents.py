@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from strandline.ledger.deliver.quarantine import Quarantined
     from strandline.ledger.engine import Migrated
     from strandline.ledger.maintain.runs import MaintenanceRun
-    from strandline.ledger.receive.ended_batches import AsideBody
+    from strandline.ledger.receive.ended_batches import SetAsideBody
     from strandline.ledger.receive.senders import ClaimOf
     from strandline.ledger.receive.spool_files import LeftFiles
     from strandline.ledger.receive.tokens import Token
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from strandline.status.sinks import SinkStatus
 
 _VALUE_CHARS_MAX = 10_000
-"""Of one value: a row may be as large as it likes, a list of rows not."""
+"""The limit for one value: a single row may be large, a list of rows may not."""
 
 
 def _from_to(rows: SeqRange | None) -> Document:
@@ -314,7 +314,7 @@ def quarantined_row(q: QuarantinedRow) -> Document:
 
 
 def bounded(value: Any) -> Any:
-    """With long texts cut."""
+    """The value with its long texts cut."""
     match value:
         case dict():
             return {k: bounded(v) for k, v in value.items()}
@@ -356,7 +356,7 @@ def released_claim(dataset: str, lake: str, source: str, *, forgotten: bool) -> 
     return {"dataset": dataset, "lake": lake, "source": source, "forgotten": forgotten}
 
 
-def spool_body(b: AsideBody) -> Document:
+def spool_body(b: SetAsideBody) -> Document:
     renamed = {"body": b.id, "dropped": b.is_dropped, "file": b.spool}
     return fields_of(b, "id", "is_dropped", "spool") | renamed
 

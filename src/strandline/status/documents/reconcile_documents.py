@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from strandline.status.reconciliation import Reconciliation
 
 NOT_KNOWN_AT_FIRST = ("partial", "listed", "referenced", "found", "planned", "done")
-"""Of a run of the reconciler: null, and never 0, as long as nobody knows it."""
+"""Fields of a run of the reconciler that are null, and never 0, while they are unknown."""
 
 
 def reconcile_run(run: ReconcileRun) -> Document:

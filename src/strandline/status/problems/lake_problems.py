@@ -1,4 +1,4 @@
-"""Is anything wrong now? Each answer says what is wrong, with what, how bad it is, and what to do next."""
+"""The problems of a lake: what is wrong, with what, how bad it is, and what to do next."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def _of_follower(shards: Sequence[FollowerStatus], now: datetime, *, is_waited_f
     waits = ", and sinks get no rows that it lacks" if is_waited_for else ""
     follower = Subject.FOLLOWER.named(one.name, None)
     report = follower.error if is_waited_for else follower.warning
-    if one.told_at is None:
+    if one.reported_at is None:
         if (now - one.added_at).total_seconds() >= LONG_SECONDS:
             yield report(
                 f"follower {one.name} was added {age(one.added_at, now)} ago and has never reported its progress; "
@@ -41,10 +41,10 @@ def _of_follower(shards: Sequence[FollowerStatus], now: datetime, *, is_waited_f
                 "run `strandline follow init` and `strandline follow` at its site, or remove it: "
                 f"`strandline follower remove {one.name}`",
             )
-    elif (now - one.told_at).total_seconds() >= LONG_SECONDS:
+    elif (now - one.reported_at).total_seconds() >= LONG_SECONDS:
         yield report(
-            f"follower {one.name} has not reported its progress for {age(one.told_at, now)}; retention keeps the rows "
-            f"that it may lack{waits}",
+            f"follower {one.name} has not reported its progress for {age(one.reported_at, now)}; retention keeps the "
+            f"rows that it may lack{waits}",
             "check that `strandline follow` or `strandline run` runs at its site and reaches this one, or remove it: "
             f"`strandline follower remove {one.name}`",
         )
@@ -76,10 +76,10 @@ def _of_leader(leader: LeaderStatus, now: datetime) -> Iterator[StatusProblem]:
     subject = Subject.LEADER.named(None, None)
     if leader.failing_since is not None:
         is_long = (now - leader.failing_since).total_seconds() >= LONG_SECONDS
-        said = _FAILED[leader.failed_step or "ask"].format(age=age(leader.failing_since, now))
+        problem = _FAILED[leader.failed_step or "ask"].format(age=age(leader.failing_since, now))
         step = (leader.next_step or "it is tried again").rstrip(".")
         why = "" if leader.error is None else f": {leader.error}"  # None for a token that may not see it
-        yield (subject.error if is_long else subject.warning)(f"{said}{why}", step)
+        yield (subject.error if is_long else subject.warning)(f"{problem}{why}", step)
     elif leader.answered_at is None:
         yield subject.warning(
             f"this site follows {leader.address} and has never contacted it",

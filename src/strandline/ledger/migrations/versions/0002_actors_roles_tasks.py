@@ -1,4 +1,4 @@
-"""Who did it, roles of tokens, sessions of browsers, tasks: from the SQL file beside this module."""
+"""Who did it, roles of tokens, sessions of browsers, tasks."""
 
 from strandline.ledger.migrations.dialect import sql_beside
 

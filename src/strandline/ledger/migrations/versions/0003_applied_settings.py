@@ -1,5 +1,4 @@
-"""Rules and schedules that were applied, and whether a sink was added for new rows only: from the SQL file beside this
-module."""
+"""Rules and schedules that were applied, and whether a sink was added for new rows only."""
 
 from strandline.ledger.migrations.dialect import sql_beside
 

@@ -1,5 +1,4 @@
-"""An index of abandoned blocks: `status` asks for the highest sequence number of each dataset's blocks. From the SQL
-file beside this module."""
+"""An index of abandoned blocks: `status` asks for the highest sequence number of each dataset's blocks."""
 
 from strandline.ledger.migrations.dialect import sql_beside
 

@@ -1,4 +1,4 @@
-"""Runs of maintenance and of the reconciler can be called off by any process: from the SQL file beside this module."""
+"""Runs of maintenance and of the reconciler can be called off by any process."""
 
 from strandline.ledger.migrations.dialect import sql_beside
 

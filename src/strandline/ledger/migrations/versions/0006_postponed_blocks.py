@@ -1,5 +1,4 @@
-"""A dataset whose resync was postponed gets no new block: the ledger checks it, with an index, at each insert. From the
-SQL file beside this module."""
+"""A dataset whose resync was postponed gets no new block: the ledger checks it, with an index, at each insert."""
 
 from strandline.ledger.migrations.dialect import sql_beside
 

@@ -1,17 +1,15 @@
-"""Dataset ids, shards, items that are not rows (purges, cuts), followers at a leader, and what a follower follows. From
-the SQL file beside this module."""
+"""Dataset ids, shards, items that are not rows (purges, cuts), followers at a leader, and what a follower follows."""
 
-from alembic import op
-
-from strandline.ledger.migrations.dialect import drop_refusal, sql_beside
+from strandline.ledger.migrations.dialect import sql_beside
 
 revision = "0007"
 down_revision = "0006"
-
-
-def upgrade() -> None:
-    # A follower records recovered ranges of its leader as open blocks. They are no postponed resync.
-    drop_refusal(op.get_bind(), "no_block_before_a_postponed_resync")
-    # And it can get their rows again: what cannot be published is put back and applied again, under another fence.
-    drop_refusal(op.get_bind(), "a_block_moves_forward_only")
-    sql_beside(__file__)()
+upgrade = sql_beside(
+    __file__,
+    replaced_triggers=(
+        # A follower records recovered ranges of its leader as open blocks. They are no postponed resync.
+        "no_block_before_a_postponed_resync",
+        # A follower applies an item again, under another fence, if its rows could not be published.
+        "a_block_moves_forward_only",
+    ),
+)

@@ -1,5 +1,5 @@
 """What a take-over needs: a site's number, a promotion that is under way, a leader that another one has replaced, and
-the term of each followed dataset. From the SQL file beside this module."""
+the term of each followed dataset."""
 
 from strandline.ledger.migrations.dialect import sql_beside
 

@@ -1,14 +1,7 @@
-"""What a cut does: it abandons staged and published blocks, whose rows are set aside. From the SQL file beside this
-module."""
+"""What a cut does: it abandons staged and published blocks, whose rows are set aside."""
 
-from alembic import op
-
-from strandline.ledger.migrations.dialect import drop_refusal, sql_beside
+from strandline.ledger.migrations.dialect import sql_beside
 
 revision = "0009"
 down_revision = "0008"
-
-
-def upgrade() -> None:
-    drop_refusal(op.get_bind(), "a_block_moves_forward_only")
-    sql_beside(__file__)()
+upgrade = sql_beside(__file__, replaced_triggers=("a_block_moves_forward_only",))

@@ -1,4 +1,4 @@
-"""Readers with a name, for which retention keeps rows. From the SQL file beside this module."""
+"""Whether a migration moves the lake away from this ledger, or to it. From the SQL file beside this module."""
 
 from strandline.ledger.migrations.dialect import sql_beside
 

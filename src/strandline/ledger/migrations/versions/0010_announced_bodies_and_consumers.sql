@@ -1,3 +1,17 @@
+CREATE TRIGGER only_a_leader_receives BEFORE INSERT ON received
+WHEN EXISTS (SELECT 1 FROM site s WHERE s.role = 'follower' OR s.superseded_term IS NOT NULL)
+    AND NOT EXISTS (SELECT 1 FROM receive_batch b WHERE b.id = NEW.batch AND b.published_at IS NOT NULL)
+BEGIN SELECT RAISE(ABORT, 'only_a_leader_receives'); END;
+
+CREATE TRIGGER a_body_that_is_needed_stays BEFORE DELETE ON received
+WHEN (OLD.key IS NULL OR (OLD.rows > 0 AND OLD.spool_removed_at IS NULL))
+    AND NOT EXISTS (SELECT 1 FROM site s WHERE s.role = 'follower')
+BEGIN SELECT RAISE(ABORT, 'a_body_that_is_needed_stays'); END;
+
+CREATE TRIGGER a_batch_stays BEFORE DELETE ON receive_batch
+WHEN NOT EXISTS (SELECT 1 FROM site s WHERE s.role = 'follower')
+BEGIN SELECT RAISE(ABORT, 'a_batch_stays'); END;
+
 CREATE TABLE consumer (
   id INTEGER NOT NULL,
   dataset_id BIGINT NOT NULL,
@@ -8,7 +22,7 @@ CREATE TABLE consumer (
   drop_after_seconds BIGINT,
   dropped_upto BIGINT,
   added_at BIGINT NOT NULL,
-  told_at BIGINT,
+  reported_at BIGINT,
   held_since BIGINT,
   removed_at BIGINT,
   PRIMARY KEY (id),
@@ -34,3 +48,5 @@ BEGIN SELECT RAISE(ABORT, 'a_consumer_never_goes_back'); END;
 CREATE TRIGGER a_consumer_stays BEFORE DELETE ON consumer
 WHEN 1 = 1
 BEGIN SELECT RAISE(ABORT, 'a_consumer_stays'); END;
+
+CREATE INDEX last_published_blocks ON block (dataset_id, changed_at) WHERE state = 'published' AND snapshot_id IS NOT NULL;
