@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -43,3 +44,33 @@ def seed(default: int) -> int:
     chosen = int(os.environ.get(_SEED) or default)
     print(f"{_SEED}={chosen}")
     return chosen
+
+
+def report_fired(record: Callable[[str, object], None], fired: Mapping[str, int], default_seed: int) -> None:
+    """Puts the seed of a campaign, and how often each fault has fired, into the report of the tests, and prints it.
+    `record` is the fixture `record_property`."""
+    record("seed", seed(default_seed))
+    for fault, count in sorted(fired.items()):
+        record(f"fired: {fault}", count)
+        print(f"{count:4} {fault}")
+
+
+class Decks:
+    """Deals faults of each kind in a random order, each as often as the others, over all runs of a campaign."""
+
+    def __init__(self) -> None:
+        self._left: dict[str, list[str]] = {}
+        self.dealt: set[str] = set()
+
+    def deal(self, choose: random.Random, kind: str, names: Collection[str], prefix: str = "") -> str:
+        """The next name. `prefix` and name are how the campaign counts that it fired."""
+        if not (left := self._left.setdefault(kind, [])):
+            left += choose.sample(sorted(names), len(names))
+        name = left.pop()
+        self.dealt.add(prefix + name)
+        return name
+
+    def take_back(self, kind: str, name: str, prefix: str = "") -> None:
+        """It could not happen; it is dealt again."""
+        self._left[kind].append(name)
+        self.dealt.discard(prefix + name)

@@ -41,6 +41,7 @@ class Sites:
     following: Callable[[str], Settings] = lambda name: FOLLOWING
     served: Forked | None = None
     processes: list[Forked] = field(default_factory=list)
+    logs: dict[int, Path] = field(default_factory=dict)  # by the number of the process
 
     # --- the leader's server ---
 
@@ -101,13 +102,15 @@ class Sites:
 
     def command(self, site: Lake, *command: str, failpoint: str = "") -> Forked:
         """A module at a site, with what it says in the logs."""
-        with self._log(site.config.home.name).open("wb") as out:
+        log = self._log(site.config.home.name)
+        with log.open("wb") as out:
             process = Forked(
                 command,
                 cwd=site.config.home, stdout=out, stderr=subprocess.STDOUT,
                 env=os.environ | {"STRANDLINE_FAILPOINT": failpoint},
             )  # fmt: skip
         self.processes.append(process)
+        self.logs[process.pid] = log
         return process
 
     def killed_at(self, follower: Lake, point: str) -> None:

@@ -4,8 +4,8 @@ another one is promoted, and how the old one comes back. Whoever has a new kind 
 
 from __future__ import annotations
 
-import random
 import signal
+import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,15 +14,17 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from strandline.core.errors import NotLeader, StrandlineError
+from strandline.core.errors import LeaseOver, NotLeader, StrandlineError
 from strandline.lake import Lake
 from strandline.ledger.replicate import cuts
+from tests.campaign import Decks
 from tests.e2e.following import WAIT_SECONDS_MAX
-from tests.e2e.taking_over import CUTTING, KILLED, PROMOTING, REJOINING, Batch, TakeOvers, rows_of
+from tests.e2e.slow_way import SlowWay
+from tests.e2e.taking_over import CUTTING, KILLED, LEASE_SECONDS, PROMOTING, REJOINING, Batch, TakeOvers, rows_of
 from tests.fork_server import Forked
 from tests.spark.followed import restarted
+from tests.spark.network_cut import ASKED_FOR, HOW, cut_once_each
 from tests.spark.protocol import crash_at
-from tests.spark.relay import Instead
 
 WRITING = ("reserve.after_commit", "stage.after_commit", "stage.before_mark", "stage.after_mark",
            "publish.before_commit", "publish.after_commit", "settle.before_mark")  # fmt: skip
@@ -31,22 +33,13 @@ DELIVERING = ("deliver.after_lease", "deliver.after_fence", "deliver.after_plan"
 """In the driver: a worker that stands still would hold a core of the Spark that all share."""
 AWAY_FOR = ("arbiter away for all", "arbiter away for one")
 STOPPED = "stopped at "
+PROMOTING_DECK = "promotions"
+REFUSED = 3  # the exit code
 
 
-class Decks:
-    """Deals faults of each kind in a random order, each as often as the others, over all runs of a campaign."""
-
-    def __init__(self) -> None:
-        self._left: dict[str, list[str]] = {}
-        self.dealt: set[str] = set()
-
-    def deal(self, choose: random.Random, kind: str, names: Collection[str], prefix: str = "") -> str:
-        """The next name. `prefix` and name are how the campaign counts that it fired."""
-        if not (left := self._left.setdefault(kind, [])):
-            left += choose.sample(sorted(names), len(names))
-        name = left.pop()
-        self.dealt.add(prefix + name)
-        return name
+def cut_name(what: str, how: str) -> str:
+    """Of a request of a follower that the network cut off."""
+    return f"network cut: {what} {how}"
 
 
 @dataclass
@@ -62,6 +55,8 @@ class Stopped:
 @dataclass
 class TakeOverCampaign(TakeOvers):
     decks: Decks = field(default_factory=Decks)
+    slow_way: SlowWay | None = None  # of the leader that is replaced
+    unfollowed: list[Batch] = field(default_factory=list)  # acknowledged just before a take-over
 
     def deal(self, kind: str, names: Collection[str], prefix: str = "") -> str:
         return self.decks.deal(self.choose, kind, names, prefix)
@@ -103,22 +98,55 @@ class TakeOverCampaign(TakeOvers):
         self.fired[STOPPED + point] += 1
         return process
 
-    # --- why the leader does not renew its lease ---
+    # --- why the leader does not renew its lease: each returns who leads, if somebody was promoted meanwhile ---
 
-    def server_killed(self) -> None:
+    def server_killed(self, members: Sequence[str]) -> None:
         self.sites.kill_server()
 
-    def server_stopped(self) -> None:
+    def server_stopped(self, members: Sequence[str]) -> None:
         assert self.sites.served is not None
         self.sites.served.send_signal(signal.SIGSTOP)
         self.sites.served.wait_until_stopped(WAIT_SECONDS_MAX)
 
-    def cut_off(self) -> None:
+    def cut_off(self, members: Sequence[str]) -> None:
         """Its server lives, and does not reach the arbiter."""
         self.way(self.leads).unlink()
 
+    def slow(self, members: Sequence[str]) -> None:
+        """Its calls to the arbiter take longer than its lease, while a writer appends: until it is refused."""
+        self.slow_way = SlowWay(self.way(self.leads), self.sites.folder / "arbiter", self.leader.id)
+        deadline = time.monotonic() + WAIT_SECONDS_MAX
+        while time.monotonic() < deadline:
+            batch = self.new_batch(1)
+            try:
+                self.leader.append("events", self.frame(batch), batch_id=batch.id)
+            except LeaseOver:
+                return
+            self.unfollowed.append(batch)
+        raise AssertionError("the leader takes rows without its lease")
+
+    def stopped_for_a_while(self, members: Sequence[str]) -> str | None:
+        """For two thirds of its lease: it may have lost it, if the machine is slow. Who is promoted then takes over, or
+        is refused, because the leader has renewed its lease."""
+        self.server_stopped(members)
+        time.sleep(LEASE_SECONDS * 2 / 3)
+        assert self.sites.served is not None
+        self.sites.served.send_signal(signal.SIGCONT)
+        name = self.choose.choice(members)
+        code = self.promoting(name).wait(WAIT_SECONDS_MAX)
+        assert code in (0, REFUSED), self.sites.told()
+        self.fired[f"after it stood still: {'promoted' if code == 0 else 'refused'}"] += 1
+        if code == 0:
+            return name
+        self.unfollowed.append(self.append(1))
+        self.sites.kill_server()
+        return None
+
     def back_again(self, name: str) -> None:
         """The server of a leader that was replaced goes on."""
+        if self.slow_way is not None:
+            assert self.slow_way.end(), "nobody has waited for the arbiter"
+            self.slow_way = None
         if not self.way(name).exists():
             self.way(name).symlink_to(self.sites.folder / "arbiter")
         if self.sites.served is not None:
@@ -177,41 +205,36 @@ class TakeOverCampaign(TakeOvers):
         self.follow_killed(old, self.deal("cutting", CUTTING, KILLED))
 
     def network_cut(self, old: str) -> None:
-        """Its requests fail; then the network is back."""
+        """A request of each kind is cut off; then the network is back."""
         self.join(old, transport="http")
-        cut = 0
-
-        def rule(request: object) -> Instead | None:
-            nonlocal cut
-            if cut and self.choose.random() < 0.5:
-                return None
-            cut += 1
-            return Instead(502)
-
-        self.sites.relay.rule = rule
-        for _ in range(5):
-            report = None
-            try:
-                report = restarted(self.lakes[old]).tick()
-            except StrandlineError:
-                if cut:
-                    break
-                continue
-            if report.failed:
-                break
-        self.sites.relay.rule = lambda request: None
-        self.fired["requests that the network cut"] += cut
+        hows = {what: self.deal(f"cut {what}", HOW, cut_name(what, "")) for what in ASKED_FOR}
+        fates = {what: HOW[how] for what, how in hows.items()}
+        cut_once_each(self.sites.relay, fates, lambda: self._passes(old), seconds_max=WAIT_SECONDS_MAX)
+        self.fired.update(cut_name(what, how) for what, how in hows.items())
         self.follow(old)
+
+    def _passes(self, name: str) -> bool:
+        """Whether one pass of a follower that has just been started goes well."""
+        try:
+            return not restarted(self.lakes[name]).tick().failed
+        except StrandlineError:
+            return False
 
     # --- one after the other ---
 
     def take_over(self, rows: int, away: str, promoting: str, rejoining: str) -> None:
         old = self.leads
         stopped = self.stand_still(rows)
-        AWAY[away](self)
-        self.sites.leader = self.lakes[PROMOTIONS[promoting](self, stopped.members)]
+        self.unfollowed.clear()
+        promoted = AWAY[away](self, stopped.members)
+        if promoted is None:
+            promoted = PROMOTIONS[promoting](self, stopped.members)
+            self.fired[promoting] += 1
+        else:
+            self.decks.take_back(PROMOTING_DECK, promoting)
+        self.fired[away] += 1
+        self.sites.leader = self.lakes[promoted]
         self.sites.leader = self.reopen(self.leads)
-        self.fired.update([away, promoting])
         before = rows_of(self.leader)
         self.check_sinks_within(before)
         self.deliver()
@@ -243,7 +266,7 @@ class TakeOverCampaign(TakeOvers):
         with suppress(NotLeader):
             late.tick()
         finished = [b for b in self.sent if b.id != stopped.batch.id and b.first < stopped.batch.first]
-        return [*finished, *([stopped.batch] if written else [])]
+        return [*finished, *self.unfollowed, *([stopped.batch] if written else [])]
 
 
 def _set_aside(lake: Lake) -> set[int]:
@@ -255,10 +278,12 @@ def _set_aside(lake: Lake) -> set[int]:
     return found
 
 
-AWAY: dict[str, Callable[[TakeOverCampaign], None]] = {
+AWAY: dict[str, Callable[[TakeOverCampaign, Sequence[str]], str | None]] = {
     "server killed": TakeOverCampaign.server_killed,
     "server stopped": TakeOverCampaign.server_stopped,
     "cut off from the arbiter": TakeOverCampaign.cut_off,
+    "slow way to the arbiter": TakeOverCampaign.slow,
+    "stopped for less than its lease": TakeOverCampaign.stopped_for_a_while,
 }
 PROMOTIONS: dict[str, Callable[[TakeOverCampaign, Sequence[str]], str]] = {
     "two at once": TakeOverCampaign.two_at_once,
@@ -274,5 +299,6 @@ RETURNS: dict[str, Callable[[TakeOverCampaign, str], None]] = {
 EVERY_FAULT = frozenset(
     {*AWAY, *PROMOTIONS, *RETURNS, *AWAY_FOR}
     | {STOPPED + point for point in (*WRITING, *DELIVERING)}
+    | {cut_name(what, how) for what in ASKED_FOR for how in HOW}
     | {KILLED + point for point in (*PROMOTING, *REJOINING, *CUTTING)}
 )

@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from strandline.iceberg.schema.schema_file import parse_columns
-from tests.campaign import TORTURE, scaled, seed
+from tests.campaign import TORTURE, Decks, report_fired, scaled, seed
 from tests.conftest import MakeHome
 from tests.e2e.following import sites
-from tests.e2e.takeover_faults import AWAY, EVERY_FAULT, PROMOTIONS, RETURNS, STOPPED, Decks, TakeOverCampaign
+from tests.e2e.takeover_faults import AWAY, EVERY_FAULT, PROMOTING_DECK, PROMOTIONS, RETURNS, STOPPED, TakeOverCampaign
 from tests.e2e.taking_over import COLUMNS, settings_in
 from tests.servers import Postgres
 from tests.spark.deliveries import Destination, in_catalog, in_folder, in_table
@@ -22,21 +23,20 @@ pytestmark = pytest.mark.timeout(scaled(600, 1800))
 
 ROWS = scaled(300, 100_000)
 SHARDS = 4
-SEEDS = scaled(1, 20)
+SEED, SEEDS = 20261118, scaled(1, 20)
 TAKE_OVERS = scaled(2, 6)
 BATCHES_EACH = 7
 
-
 DECKS, FIRED = Decks(), Counter[str]()  # of all seeds
-KINDS = {"away": AWAY, "promotions": PROMOTIONS, "returns": RETURNS}
+KINDS = {"why": AWAY, PROMOTING_DECK: PROMOTIONS, "returns": RETURNS}
 
 
 @pytest.mark.parametrize("n", range(SEEDS))
 def test_every_sink_has_each_row_once_however_often_another_site_takes_over(
     tmp_path: Path, make_home: MakeHome, postgres_server: Postgres, spark_started: object, n: int
 ) -> None:
-    choose = random.Random(seed(20261118) + n)
-    faults = [[DECKS.deal(choose, f"which {kind}", of) for kind, of in KINDS.items()] for _ in range(TAKE_OVERS)]
+    choose = random.Random(seed(SEED) + n)
+    faults = [[DECKS.deal(choose, kind, of) for kind, of in KINDS.items()] for _ in range(TAKE_OVERS)]
     print(f"seed {n}: {faults}")
     settings = settings_in(tmp_path)
     with sites(tmp_path, make_home, settings("leader")) as made:
@@ -63,12 +63,12 @@ def test_every_sink_has_each_row_once_however_often_another_site_takes_over(
         assert run.rows >= ROWS
 
 
-def test_each_fault_of_the_campaign_has_fired() -> None:
+def test_each_fault_of_the_campaign_has_fired(record_property: Callable[[str, object], None]) -> None:
     """Of those that were dealt; over all seeds, everything is dealt."""
-    print(*(f"{count:4} {fault}" for fault, count in sorted(FIRED.items())), sep="\n")
+    report_fired(record_property, FIRED, SEED)
     assert FIRED.keys() >= DECKS.dealt and DECKS.dealt, sorted(DECKS.dealt - FIRED.keys())
     assert sum(n for fault, n in FIRED.items() if fault in AWAY) * 2 == sum(
         n for fault, n in FIRED.items() if fault.startswith(STOPPED)
     ), "a writer and a deliverer stood still in each take-over"
     if sum(n for fault, n in FIRED.items() if fault in AWAY) == SEEDS * TAKE_OVERS and TORTURE:
-        assert DECKS.dealt == EVERY_FAULT, sorted(EVERY_FAULT - DECKS.dealt)
+        assert FIRED.keys() >= EVERY_FAULT, sorted(EVERY_FAULT - FIRED.keys())

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -30,6 +32,7 @@ from strandline.replicate.transports.segment_fetch import (
 )
 
 SCHEMA = pa.schema([("_ingest_seq", pa.int64()), ("text", pa.string())])
+STILL = 600.0  # seconds
 NUMBERS = [n for n in range(1, 101) if n % 7]
 
 
@@ -40,6 +43,7 @@ class Leader:
         self.asked: list[int] = []  # behind which number
         self.faults: list[Any] = []
         self.tokens: set[str | None] = set()
+        self.over = threading.Event()  # nobody waits for an answer any more
 
     def body(self, lo: int, hi: int, behind: int) -> bytes:
         numbers = [n for n in NUMBERS if lo <= n <= hi and n > behind]
@@ -48,6 +52,20 @@ class Leader:
             for some in (numbers[i : i + 10] for i in range(0, len(numbers), 10))
         ]
         return b"".join(encode(SCHEMA, batches, request_name("d", lo, hi, behind, False)))
+
+
+@dataclass
+class Pace:
+    """How an answer is sent: so many bytes at once, with a pause after each."""
+
+    bytes_at_once: int
+    pause_seconds: float
+
+    def write(self, body: bytes, write: Callable[[bytes], object], over: threading.Event) -> None:
+        with suppress(OSError):  # who asked has gone
+            for at in range(0, len(body), self.bytes_at_once):
+                write(body[at : at + self.bytes_at_once])
+                over.wait(self.pause_seconds)
 
 
 @contextmanager
@@ -68,6 +86,9 @@ def serving(leader: Leader) -> Iterator[LeaderAddress]:
             body = fault if isinstance(fault, bytes) else body
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
+            if isinstance(fault, Pace):
+                fault.write(body, self.wfile.write, leader.over)
+                return
             self.wfile.write(fault(body) if callable(fault) else body)
 
         def log_message(self, *args: Any) -> None: ...
@@ -78,6 +99,7 @@ def serving(leader: Leader) -> Iterator[LeaderAddress]:
     try:
         yield LeaderAddress(f"http://127.0.0.1:{server.server_address[1]}", "secret")
     finally:
+        leader.over.set()
         server.shutdown()
         thread.join()
         server.server_close()
@@ -185,6 +207,38 @@ def test_a_leader_that_sends_to_others_meanwhile_is_waited_for(leader: Leader, m
     leader.faults = [429] * 20
     with serving(leader) as at, pytest.raises(StorageError, match="too many other segments"):
         fetched(at)
+
+
+def test_an_answer_that_stands_still_is_given_up_and_asked_for_again(
+    leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind the last row that was proven before."""
+    monkeypatch.setattr(segment_fetch, "SILENCE_SECONDS_MAX", 0.5)
+    leader.faults = [Pace(len(leader.body(1, 100, 0)) * 2 // 3, STILL)]
+    with serving(leader) as at:
+        assert fetched(at) == NUMBERS
+    assert leader.asked[0] == 0 and leader.asked[-1] > 0
+
+
+def test_a_leader_that_stands_still_each_time_is_given_up(leader: Leader, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment_fetch, "SILENCE_SECONDS_MAX", 0.2)
+    leader.faults = [Pace(1, STILL)] * 20
+    with serving(leader) as at, pytest.raises(StorageError, match="does not answer"):
+        fetched(at)
+    assert len(leader.asked) == segment_fetch.ATTEMPTS_MAX
+
+
+def test_an_answer_that_trickles_is_taken_however_long_it_takes(
+    leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit is for silence: a link may be slow. An answer of a machine that stalls is asked for again."""
+    monkeypatch.setattr(segment_fetch, "SILENCE_SECONDS_MAX", 0.5)
+    size = len(leader.body(1, 7, 0)) // 20 + 1
+    leader.faults = [Pace(size, pause_seconds=0.05) for _ in range(20)]
+    began = time.monotonic()
+    with serving(leader) as at:
+        assert fetched(at, 1, 7) == list(range(1, 7))
+    assert time.monotonic() - began > 0.5
 
 
 def with_ids(**columns: int) -> pa.Schema:

@@ -60,8 +60,10 @@ def _delete(context: FollowContext, dataset: Dataset, block: Reserved, rows: Seq
         failpoints.hit("follow.after_purge_record")
         table_floor.write_purge(tables, dataset.name, RecordedPurge(within, found["rows"], int(block.head.rows.lo)))
         view = f"{_VIEW}_{dataset.id}"
-        gone.createOrReplaceTempView(view)
-        condition = f"{inside} AND {SEQ_COLUMN} IN (SELECT {SEQ_COLUMN} FROM {view})"
+        gone.select(F.col(SEQ_COLUMN).alias("number")).createOrReplaceTempView(view)
+        # Not IN: where rows are kept that do not match, Spark would compare each of them with every number, because of
+        # what NOT IN says about null.
+        condition = f"{inside} AND EXISTS (SELECT 1 FROM {view} AS gone WHERE gone.number = {SEQ_COLUMN})"
         # A promotion that gives this purge up raises the epoch, so that this delete fails: there would be no purge item
         # for the other followers.
         table_floor.delete(tables, dataset.name, condition, epoch=epoch)
