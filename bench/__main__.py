@@ -15,13 +15,16 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 from rich.console import Console
 from rich.status import Status
 
@@ -38,6 +41,7 @@ WORK = HERE / "work"
 PIPE_WIDTH = 200
 MINUTES_MAX = 60  # of one measurement; on a quiet machine, the longest takes a tenth of it
 END_SECONDS_MAX = 10
+GONE_SECONDS_MAX = 5
 
 
 class CouldNotMeasure(Exception):
@@ -53,10 +57,24 @@ def picked(text: str | None) -> list[str]:
     return names
 
 
-def measure(group: str, number: int, work: Path, status: Status | None, *, quick: bool) -> dict[str, Samples]:
-    folder = work / f"{group}-{number}"
+@dataclass(frozen=True, slots=True)
+class Workplace:
+    work: Path
+    """On the project's own disk, because that is where lakes are."""
+    temporary: Path
+    """For whatever a measurement and the JVMs and servers that it starts make for a while. They may be killed."""
+
+    @property
+    def environ(self) -> dict[str, str]:
+        java = f"-Djava.io.tmpdir={self.temporary} {os.environ.get('JDK_JAVA_OPTIONS', '')}".strip()
+        folders = dict.fromkeys(("TMPDIR", "SPARK_LOCAL_DIRS"), str(self.temporary))
+        return {**os.environ, **folders, "JDK_JAVA_OPTIONS": java}
+
+
+def measure(group: str, number: int, place: Workplace, status: Status | None, *, quick: bool) -> dict[str, Samples]:
+    folder = place.work / f"{group}-{number}"
     folder.mkdir(parents=True)
-    answer, log = work / f"{group}-{number}.json", work / f"{group}-{number}.log"
+    answer, log = place.work / f"{group}-{number}.json", place.work / f"{group}-{number}.log"
     command = [sys.executable, "-m", "bench.isolated", group, str(number), str(folder), str(answer)]
     if quick:
         command.append("--quick")
@@ -65,7 +83,13 @@ def measure(group: str, number: int, work: Path, status: Status | None, *, quick
         log.open("wb") as errors,
         # A group of its own, so that nothing of it is left afterwards: it starts servers, JVMs and commands.
         subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=HERE.parent, start_new_session=True
+            command,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            cwd=HERE.parent,
+            env=place.environ,
+            start_new_session=True,
         ) as process,
         limited(process),
     ):
@@ -91,18 +115,34 @@ def limited(process: subprocess.Popen[str]) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-        if process.poll() is None:
-            process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(END_SECONDS_MAX)
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        started = _descendants(process.pid)
+        try:
+            if process.poll() is None:
+                process.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(END_SECONDS_MAX)
+        finally:  # even if we are interrupted again
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            for other in started:
+                with suppress(psutil.NoSuchProcess):
+                    other.kill()
+            # Until they are gone, they may still write into a folder that is about to be removed.
+            psutil.wait_procs(started, GONE_SECONDS_MAX)
+
+
+def _descendants(pid: int) -> list[psutil.Process]:
+    """Those in a session of their own, too."""
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
 
 
 def run(groups: Sequence[str], console: Console, *, quick: bool) -> tuple[list[dict[str, Any]], int]:
     results: list[dict[str, Any]] = []
     failures = 0
-    with workplace() as work, watching(console) as status:
+    with workplace() as place, watching(console) as status:
         for group, measurements in GROUPS.items():
             for number, measurement in enumerate(measurements):
                 if group not in groups:
@@ -110,7 +150,7 @@ def run(groups: Sequence[str], console: Console, *, quick: bool) -> tuple[list[d
                     continue
                 began = time.monotonic()
                 try:
-                    found = measure(group, number, work, status, quick=quick)
+                    found = measure(group, number, place, status, quick=quick)
                 except CouldNotMeasure as e:
                     failures += 1
                     console.print(f"{group}: {measurement.figures[0].name} could not be measured:\n{e}", style="red")
@@ -128,14 +168,17 @@ def unmeasured(group: str, measurement: Measurement, why: str | None) -> list[di
 
 
 @contextmanager
-def workplace() -> Iterator[Path]:
-    """On the project's own disk, because that is where lakes are; gone afterwards, whatever happened."""
+def workplace() -> Iterator[Workplace]:
+    """Gone afterwards, whatever happened."""
     shutil.rmtree(WORK, ignore_errors=True)
-    WORK.mkdir(parents=True)
+    temporary = Path(tempfile.mkdtemp(prefix="bench-"))
+    temporary.chmod(0o711)  # PostgreSQL does not run as root
     try:
-        yield WORK
+        WORK.mkdir(parents=True)
+        yield Workplace(WORK, temporary)
     finally:
-        shutil.rmtree(WORK, ignore_errors=True)
+        for folder in (WORK, temporary):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

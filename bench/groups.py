@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from bench.deliver import few_rows, many_rows, memory
+from bench.deliver import few_rows, many_rows, memory, other_tools
+from bench.faults import expired, killed, late
 from bench.forward import alone
 from bench.forward import rows as forwarded
 from bench.growth import history, old_folder
 from bench.ingest import dirty_files, driver_memory, reserve, rows, start
 from bench.maintain import compaction
 from bench.measure import Measurement
-from bench.read import new_rows
-from bench.reconcile import orphans
+from bench.read import new_rows, single_machine
+from bench.reconcile import orphans, vacuum
 from bench.replicate import catch_up, idle, lag
 from bench.serve import open_dashboard, requests
-from bench.stream import source
+from bench.stream import change_feed, source
 
 GROUPS: dict[str, tuple[Measurement, ...]] = {
     "ingest": (
@@ -24,13 +25,14 @@ GROUPS: dict[str, tuple[Measurement, ...]] = {
         driver_memory.MEASUREMENT,
         start.MEASUREMENT,
     ),
-    "read": (new_rows.MEASUREMENT,),
-    "deliver": (few_rows.MEASUREMENT, many_rows.FILES, many_rows.TO_S3, *memory.MEASUREMENTS),
+    "read": (new_rows.MEASUREMENT, single_machine.MEASUREMENT),
+    "deliver": (few_rows.MEASUREMENT, many_rows.FILES, many_rows.TO_S3, *memory.MEASUREMENTS, other_tools.MEASUREMENT),
     "forward": (forwarded.MEASUREMENT, alone.MEASUREMENT),
     "maintain": compaction.MEASUREMENTS,
-    "reconcile": (orphans.FEWER, orphans.MANY),
+    "reconcile": (orphans.FEWER, orphans.MANY, vacuum.MEASUREMENT),
     "replicate": (catch_up.MEASUREMENT, idle.MEASUREMENT, lag.MEASUREMENT),
-    "stream": (source.MEASUREMENT,),
+    "stream": (source.MEASUREMENT, change_feed.MEASUREMENT),
     "growth": (history.MEASUREMENT, old_folder.MEASUREMENT),
+    "faults": (expired.MEASUREMENT, late.MEASUREMENT, killed.FILES, killed.POSTGRES),
     "serve": (*requests.MEASUREMENTS, open_dashboard.MEASUREMENT),
 }

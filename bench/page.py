@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.plots import plots
-from bench.table import goal, number
+from bench.table import goal, number, value
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 
@@ -16,10 +16,12 @@ _HEAD = """\
 
 `make bench` wrote this page. `make bench ONLY=read` measures one group again, and leaves the others as they are.
 
-Both sides of a line run in the same process or on the same servers, in turn: ours, the peer's, ours, the peer's. Each
-figure is a median. *Ratio* is the median of what neighbouring samples are to each other, and *spread* is where the
-middle half of these ratios lies (of our own samples where there is no peer). *Holds* compares with the goal. A figure
-without a goal is shown because it is worth knowing. All samples are in `bench/results/`.
+Both sides of a line run in the same process or on the same servers, in turn: ours, the peer's, ours, the peer's. A peer
+that is no Spark has a process of its own, whose start is not measured. Each figure is a median. *Ratio* is the median
+of what neighbouring samples are to each other, and *spread* is where the middle half of these ratios lies (of our own
+samples where there is no peer). *Holds* compares with the goal. A figure without a goal is shown because it is worth
+knowing. A line whose values say "of" is no time: it counts rows that were lost or came twice, each time that it was
+tried. All samples are in `bench/results/`.
 """
 
 _COLUMNS = ("what", "against", "ours", "peer", "unit", "ratio", "spread", "goal", "samples", "holds")
@@ -64,8 +66,8 @@ def _group(document: Mapping[str, Any], pictures: Sequence[str]) -> Iterator[str
 def _cells(entry: Mapping[str, Any]) -> Iterator[str]:
     yield entry["figure"] + ("" if entry["note"] is None else f"<br>*{_plain(entry['note'])}*")
     yield entry["peer_name"] or "–"
-    yield number(entry["ours"])
-    yield number(entry["peer"])
+    yield value(entry, "ours")
+    yield value(entry, "peer")
     yield entry["unit"]
     yield number(entry["ratio"])
     yield "–" if entry["spread"] is None else " to ".join(number(edge) for edge in entry["spread"])

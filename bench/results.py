@@ -35,6 +35,8 @@ class Figure:
     peer_name: str | None
     goal: Goal | None
     """None: shown because it is worth knowing, good or bad."""
+    counts: bool = False
+    """How many of `size["rows"]` rows were lost or came twice. That is no time, and nothing is divided by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +78,10 @@ def result(figure: Figure, group: str, samples: Samples | None, note: str | None
     enough = samples is not None and samples.count >= SAMPLES_MIN
     ours = median(samples.ours) if samples is not None and samples.ours else None
     peer = median(samples.peer) if samples is not None and samples.peer else None
-    ratio = None if samples is None else samples.ratio
+    ratio = None if samples is None or figure.counts else samples.ratio
     judged = ratio if figure.goal is None or figure.goal.of == "ratio" else ours
+    if figure.counts and samples is not None:
+        judged = max(samples.ours)  # once is too often
     holds = enough and (figure.goal is None or (judged is not None and figure.goal.met_by(judged)))
     if samples is not None and not enough:
         note = f"only {samples.count} samples"
@@ -88,8 +92,9 @@ def result(figure: Figure, group: str, samples: Samples | None, note: str | None
         "peer": peer,
         "peer_name": figure.peer_name,
         "unit": figure.unit,
+        "counts": figure.counts,
         "ratio": ratio,
-        "spread": None if samples is None else samples.spread,
+        "spread": None if samples is None or figure.counts else samples.spread,
         "goal": None if figure.goal is None else figure.goal.bound,
         "goal_is": None if figure.goal is None else figure.goal.direction,
         "goal_of": None if figure.goal is None else figure.goal.of,

@@ -30,6 +30,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
+    from bench.peers import delta, environment
     from strandline.iceberg.session.jars import ICEBERG
     from strandline.iceberg.session.java import find_java
 
@@ -40,6 +41,8 @@ def versions() -> dict[str, str]:
         "sqlite": sqlite3.sqlite_version,
         ICEBERG.artifact: ICEBERG.version,
         **found,
+        "delta-spark": delta.version(),
+        **environment.versions("dlt", "duckdb", "polars"),
     }
 
 

@@ -34,8 +34,8 @@ def _cells(r: Mapping[str, Any]) -> Iterator[Text | str]:
     yield r["group"]
     yield Text(r["figure"]) if r["note"] is None else Text.assemble(r["figure"], "\n", (r["note"], "dim"))
     yield r["peer_name"] or "–"
-    yield number(r["ours"])
-    yield number(r["peer"])
+    yield value(r, "ours")
+    yield value(r, "peer")
     yield r["unit"]
     yield number(r["ratio"])
     yield goal(r)
@@ -46,13 +46,22 @@ def _cells(r: Mapping[str, Any]) -> Iterator[Text | str]:
         yield Text("yes", "green") if r["holds"] else Text("no", "bold red")
 
 
-def number(value: float | None) -> str:
+def value(r: Mapping[str, Any], side: str) -> str:
+    """Of one side; a count says of how many."""
+    if r[side] is None or not r.get("counts"):
+        return number(r[side])
+    least, most = min(r[f"{side}_samples"]), max(r[f"{side}_samples"])
+    counted = f"{least:,.0f}" if least == most else f"{least:,.0f} to {most:,.0f}"
+    return f"{counted} of {r['size']['rows']:,}"
+
+
+def number(found: float | None) -> str:
     """Three digits that matter."""
-    if value is None:
+    if found is None:
         return "–"
-    if abs(value) >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.3g}"
+    if abs(found) >= 100:
+        return f"{found:,.0f}"
+    return f"{found:.3g}"
 
 
 def goal(r: Mapping[str, Any]) -> str:

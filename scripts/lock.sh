@@ -3,6 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/uv.sh
-compile=("$UV" pip compile --quiet --upgrade --generate-hashes --universal -p 3.11 --no-header --no-emit-index-url pyproject.toml)
-"${compile[@]}" -o requirements.lock
-"${compile[@]}" --group dev -o requirements-dev.lock
+compile=("$UV" pip compile --quiet --upgrade --generate-hashes --universal -p 3.11 --no-header --no-emit-index-url)
+"${compile[@]}" pyproject.toml -o requirements.lock
+"${compile[@]}" pyproject.toml --group dev -o requirements-dev.lock
+"${compile[@]}" bench/peers/requirements.in -o bench/peers/requirements.lock

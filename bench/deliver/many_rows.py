@@ -28,7 +28,7 @@ S3 = Figure(
 )
 
 
-def _table(bench: Bench, lake: Lake, name: str, rows: int, *, ordered: bool) -> None:
+def fill_table(bench: Bench, lake: Lake, name: str, rows: int, *, ordered: bool) -> None:
     lakes.create(lake, name, frames.EVENT_COLUMNS)
     bench.say(f"filling a table of {rows:,} rows, {'in order' if ordered else 'in any order'}")
     lake.append(name, frames.events(lake.spark, 0, rows, 8))
@@ -39,7 +39,7 @@ def _table(bench: Bench, lake: Lake, name: str, rows: int, *, ordered: bool) -> 
         )
 
 
-class _Side:
+class DeliveredSide:
     """One delivery into a new place each time, and the same rows by Spark itself."""
 
     def __init__(self, lake: Lake, name: str, rows: int, work: Path) -> None:
@@ -76,13 +76,13 @@ def measure(bench: Bench) -> dict[str, Samples]:
     found: dict[str, Samples] = {}
     for layout in LAYOUTS:
         name = layout.replace(" ", "_")
-        _table(bench, lake, name, rows, ordered=layout == "in order")
-        side = _Side(lake, name, rows, bench.work)
+        fill_table(bench, lake, name, rows, ordered=layout == "in order")
+        side = DeliveredSide(lake, name, rows, bench.work)
 
-        def ours(n: int, side: _Side = side) -> float:
+        def ours(n: int, side: DeliveredSide = side) -> float:
             return side.deliver("files", lambda sink: {"path": str(bench.work / sink)})
 
-        def peer(n: int, side: _Side = side) -> float:
+        def peer(n: int, side: DeliveredSide = side) -> float:
             return side.write(str(bench.work / "plain"))
 
         ours(0), peer(0)  # warm-up
@@ -102,8 +102,8 @@ def measure_s3(bench: Bench) -> dict[str, Samples]:
     try:
         lake = lakes.new_lake(bench.work / "lake")
         open_session(lake.config, with_s3=True)  # a running JVM cannot be given more jars
-        _table(bench, lake, "events", rows, ordered=True)
-        side = _Side(lake, "events", rows, bench.work)
+        fill_table(bench, lake, "events", rows, ordered=True)
+        side = DeliveredSide(lake, "events", rows, bench.work)
         _away(lake, bench.work / "away.db", f"s3://{server.make_bucket()}/plain", server)
         bucket = server.make_bucket()
 

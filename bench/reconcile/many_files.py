@@ -45,12 +45,12 @@ def make_table(lake: Lake, name: str, *, live: int, stray: int, columns: int) ->
     spark.sql(f"INSERT INTO lake.many.{name} VALUES ({values})")
     table = lake.catalog.load(f"many.{name}")
     folder = Path(_local(table.location())) / "data"
-    paths = _make_files(folder, live, stray)
+    paths = make_files(folder, live, stray)
     _register(table, paths)
     return f"many.{name}"
 
 
-def _make_files(folder: Path, live: int, stray: int) -> Iterator[str]:
+def make_files(folder: Path, live: int, stray: int) -> Iterator[str]:
     """Makes all of them, and gives the paths of those that are to be live."""
     folders = [folder / f"p={n:03d}" for n in range(FOLDERS)]
     for each in folders:

@@ -102,7 +102,7 @@ def measure_million(bench: Bench) -> dict[str, Samples]:
     )
     peaks: list[float] = []
     for _ in range(5):
-        _forget(home)
+        forget(home)
         peaks.append(_peak_mib([str(_STRANDLINE), "reconcile", "--json", "--config", str(home)]))
     found[MEMORY.name] = Samples(peaks, None, {"files": large})
     return found
@@ -120,16 +120,11 @@ def _sides(lake: Lake, name: str, stray: int) -> Sequence[Callable[[int], float]
     misses something is quick, too."""
 
     def first(n: int) -> float:
-        _forget(lake.config.home)
+        forget(lake.config.home)
         return again(n)
 
     def again(_: int) -> float:
-        began = time.perf_counter()
-        run = lake.reconcile()
-        took = time.perf_counter() - began
-        if run.outcome.found.orphans != stray or run.outcome.found.missing:
-            raise RuntimeError(f"found {run.outcome.found} instead of {stray} orphans")
-        return took
+        return report_seconds(lake, stray)
 
     def peer(_: int) -> float:
         call = f"CALL lake.system.remove_orphan_files(table => '{name}', dry_run => true)"
@@ -143,7 +138,16 @@ def _sides(lake: Lake, name: str, stray: int) -> Sequence[Callable[[int], float]
     return first, again, peer
 
 
-def _forget(home: Path) -> None:
+def report_seconds(lake: Lake, stray: int) -> float:
+    began = time.perf_counter()
+    run = lake.reconcile()
+    took = time.perf_counter() - began
+    if run.outcome.found.orphans != stray or run.outcome.found.missing:
+        raise RuntimeError(f"found {run.outcome.found} instead of {stray} orphans")
+    return took
+
+
+def forget(home: Path) -> None:
     shutil.rmtree(home / "cache", ignore_errors=True)
 
 

@@ -18,6 +18,7 @@ from bench import __main__ as program
 from bench.groups import GROUPS
 from bench.measure import Bench, in_turn
 from bench.page import PAGE, write_page
+from bench.peers import environment
 from bench.results import SAMPLES_MIN, Figure, Goal, Samples, group_document, read, result, write
 from bench.table import table
 
@@ -25,6 +26,7 @@ KEYS = {"figure", "group", "ours", "peer", "peer_name", "unit", "ratio", "goal",
 FASTER = Figure("speed", "rows/s", "a peer", Goal(0.9, "at least"))
 SLOWER = Figure("time", "s", "a peer", Goal(1.3, "at most"))
 ALONE = Figure("status", "s", None, Goal(1.0, "at most", of="ours"))
+LOST = Figure("rows lost", "rows", "a peer", Goal(0, "exactly", "ours"), counts=True)
 
 
 def five(value: float) -> list[float]:
@@ -125,6 +127,13 @@ def test_a_figure_without_a_peer_is_judged_by_itself_and_says_null() -> None:
     assert result(ALONE, "ingest", Samples(five(1.5)))["holds"] is False
 
 
+def test_lost_rows_are_counted_and_not_divided() -> None:
+    found = result(LOST, "faults", Samples(five(0), five(20), {"rows": 1000}))
+    assert (found["counts"], found["ratio"], found["spread"], found["holds"]) == (True, None, None, True)
+    found = result(LOST, "faults", Samples([0, 0, 0, 0, 3], five(20), {"rows": 1000}))
+    assert found["holds"] is False, "once is too often"
+
+
 def test_what_was_not_run_does_not_hold_and_has_no_value() -> None:
     for figure in (FASTER, Figure("informational", "s", None, None)):
         found = result(figure, "ingest", None)
@@ -210,6 +219,61 @@ def test_nothing_runs_on_after_a_measurement_that_was_interrupted() -> None:
     assert psutil.wait_procs([other], 60)[1] == []
 
 
+STARTS_ONE_THAT_STAYS = """
+import signal, subprocess, sys, time
+from bench.measure import end_at_sigterm
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+print(other.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_nothing_runs_on_of_what_began_a_session_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "END_SECONDS_MAX", 0.2)
+    command = [sys.executable, "-c", STARTS_ONE_THAT_STAYS]
+    with (
+        pytest.raises(KeyboardInterrupt),
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, cwd=program.HERE.parent, start_new_session=True
+        ) as process,
+        program.limited(process),
+    ):
+        assert process.stdout is not None
+        other = psutil.Process(int(process.stdout.readline()))
+        raise KeyboardInterrupt
+    assert psutil.wait_procs([other], 60)[1] == []
+
+
+def test_temporary_files_of_a_measurement_go_with_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(program, "WORK", tmp_path / "work")
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-Dmine=1")
+    with pytest.raises(KeyboardInterrupt), program.workplace() as place:
+        assert place.environ["TMPDIR"] == place.environ["SPARK_LOCAL_DIRS"] == str(place.temporary)
+        assert place.environ["JDK_JAVA_OPTIONS"] == f"-Djava.io.tmpdir={place.temporary} -Dmine=1"
+        (place.temporary / "left").mkdir()
+        raise KeyboardInterrupt
+    assert not place.temporary.exists() and not place.work.exists()
+
+
+def test_a_peer_that_ends_without_an_answer_fails_its_measurement(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(environment, "python", lambda: Path(sys.executable))
+    with (
+        pytest.raises(environment.PeerFailed, match="ended with 1 at 'run'"),
+        environment.running("no_such_program", tmp_path) as peer,
+    ):
+        peer.ask("run")
+
+
+def test_peers_are_pinned_with_checksums() -> None:
+    lines = environment.LOCK.read_text().splitlines()
+    pinned = [n for n, line in enumerate(lines) if "==" in line]
+    assert pinned and all("--hash=sha256:" in lines[n + 1] for n in pinned)
+    assert set(environment.versions("dlt", "duckdb", "polars")) == {"dlt", "duckdb", "polars"}
+
+
 def test_names_of_figures_are_unique() -> None:
     names = [f.name for ms in GROUPS.values() for m in ms for f in m.figures]
     assert len(names) == len(set(names))
@@ -236,6 +300,16 @@ def test_the_table_shows_what_holds_what_does_not_and_what_was_not_run(tmp_path:
     assert "950,000" in lines["speed"] and "≥ 0.9" in lines["speed"] and "yes" in lines["speed"]
     assert "≤ 1.3" in lines["time"] and "│ no" in lines["time"]
     assert "≤ 1 s" in lines["status"] and "not run" in lines["status"]
+
+
+def test_a_count_is_shown_as_one_out_of_all_rows(tmp_path: Path) -> None:
+    entry = result(LOST, "faults", Samples(five(0), [10, 20, 20, 20, 20], {"rows": 1000}))
+    write_page([group_document("faults", [entry], WHERE, quick=False)], tmp_path / "benchmarks.md")
+    (shown,) = [
+        line for line in (tmp_path / "benchmarks.md").read_text().splitlines() if line.startswith("| rows lost")
+    ]
+    assert shown.endswith("| 0 of 1,000 | 10 to 20 of 1,000 | rows | – | – | = 0 rows | 5 | yes |")
+    assert not (tmp_path / "images" / "bench-faults.svg").exists(), "nothing to draw"
 
 
 def test_a_machine_that_is_slow_for_a_while_is_slow_for_both() -> None:
