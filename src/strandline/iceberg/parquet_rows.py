@@ -21,7 +21,7 @@ _BATCH_BYTES = 32 << 20
 def opened(location: str, store: S3Settings) -> Iterator[pq.ParquetFile]:
     """A data file of a table, in a folder or in a bucket."""
     import pyarrow.parquet as pq
-    from pyarrow import fs
+    from pyarrow import fs  # noqa: TID251 - data files of tables are read here, with the options that `storage` gives
 
     # Local files are read as needed; from S3, the columns of a whole row group are fetched at once.
     away = location.startswith("s3://")

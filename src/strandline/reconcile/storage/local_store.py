@@ -18,7 +18,7 @@ from strandline.reconcile.paths import OWN_FOLDER
 from strandline.reconcile.storage.worker import is_gone, scan
 from strandline.storage import cross_device_move
 from strandline.storage.cross_device_move import CHANGED
-from strandline.storage.durable import make_folders, sync_folder, write_file
+from strandline.storage.durable import make_folders, rename, sync_folder, write_file
 
 
 class LocalStore:
@@ -64,7 +64,7 @@ class LocalStore:
         if self.look(file.path) != file.expected:
             return CHANGED
         try:
-            Path(file.path).rename(target)
+            rename(Path(file.path), target)
         except FileNotFoundError:
             return CHANGED
         except OSError as e:
@@ -98,7 +98,7 @@ class LocalStore:
                 raise
             return cross_device_move.move_back(kept_at, to)
         sync_folder(Path(to).parent)
-        failpoints.hit("reconcile.before_kept_goes")
+        failpoints.hit("move.before_kept_goes")
         Path(kept_at).unlink(missing_ok=True)
         return True
 
