@@ -77,10 +77,10 @@ READ = [
     ("/sinks/partner", "#intents tbody td:nth-child(2)", r"^8$"),
     ("/sinks/partner", "#errors", r"2 rows in quarantine"),
     ("/sinks/warehouse", cell("lanes", "all rows", "Watermark"), r"^2,340$"),
-    ("/sinks/warehouse", "#intents", r"Nothing is promised"),
+    ("/sinks/warehouse", "#intents", r"No intent is open"),
     ("/sinks/warehouse", "#errors", r"None\. The last delivery got through"),
     ("/drift/runs/2", "#found", r"Orphan files ?3"),
-    ("/drift/runs/2", "#done", r"Orphan files moved aside or deleted ?3"),
+    ("/drift/runs/2", "#done", r"Orphan files quarantined or deleted ?3"),
 ]
 README_BYTES_MAX = 150_000
 

@@ -358,7 +358,7 @@ def test_who_changes_a_sink_that_was_changed_meanwhile_is_told(
         return opened(*given)
 
     monkeypatch.setattr(manage_sinks, "open_sink", meanwhile)
-    with pytest.raises(RefusedError, match=f"somebody else has changed sink {name} meanwhile"):
+    with pytest.raises(RefusedError, match=f"another process has changed sink {name} meanwhile"):
         update(chunk_rows_max="7")
     assert shared.ledger.query(sinks.get, name).options == before | {"where": "n = 1"}
     assert update(chunk_rows_max="7").options == before | {"where": "n = 1", "chunk_rows_max": "7"}

@@ -23,10 +23,10 @@ class Looks:
         self._lock = threading.Lock()
         self._seconds = seconds
         storage = lake.lake.reconciler.storage
-        self._look = storage.look
-        monkeypatch.setattr(storage, "look", self.look, raising=False)
+        self._look = storage.find_file
+        monkeypatch.setattr(storage, "find_file", self.find_file, raising=False)
 
-    def look(self, path: str) -> Stat | None:
+    def find_file(self, path: str) -> Stat | None:
         with self._lock:
             self._under_way += 1
             self.most = max(self.most, self._under_way)

@@ -256,10 +256,10 @@ class Copying:
         return made
 
     def there(self, *paths: str) -> list[bool]:
-        return [self.lake.lake.reconciler.storage.look(path) is not None for path in paths]
+        return [self.lake.lake.reconciler.storage.find_file(path) is not None for path in paths]
 
     def sizes(self, paths: Iterable[str]) -> list[int]:
-        stats = [self.lake.lake.reconciler.storage.look(path) for path in paths]
+        stats = [self.lake.lake.reconciler.storage.find_file(path) for path in paths]
         return [stat.size for stat in stats if stat is not None]
 
     def assert_record_is_right(self, run: int) -> None:

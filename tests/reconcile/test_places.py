@@ -115,7 +115,7 @@ def test_where_entries_cannot_be_described_or_looked_for_their_table_is_left_alo
 
     def look(asked: str) -> Stat | None:
         if asked.endswith("stray.parquet"):
-            return LocalStore().look(asked)
+            return LocalStore().find_file(asked)
         raise StorageError("permission denied")
 
     for surveyor in (LakeSurveyor(some_lake.config, lambda: some_lake.catalog, look), some_lake.surveyor()):
@@ -215,7 +215,7 @@ def test_files_that_storage_shows_under_another_name_stop_their_table_and_no_oth
     other = some_lake.put("ns/other/data/stray.parquet")
 
     def look(asked: str) -> Stat | None:
-        return LocalStore().look(asked.replace("/p=1/", "/P=1/"))
+        return LocalStore().find_file(asked.replace("/p=1/", "/P=1/"))
 
     survey = LakeSurveyor(some_lake.config, lambda: some_lake.catalog, look).survey(some_lake.context(), Watching())
     assert not list(survey.drift.missing())

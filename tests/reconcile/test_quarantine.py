@@ -205,7 +205,7 @@ def test_a_restore_takes_an_object_for_the_same_by_its_content_and_not_by_its_si
     (file,) = [file for file in lake.swept(run.id) if file.path == path]
     put_object(s3, bucket, name, b"first" if same else b"other")
     restored = lake.lake.reconciler.restore(run.id)
-    look = lake.lake.reconciler.storage.look
+    look = lake.lake.reconciler.storage.find_file
     assert (path in restored.taken) is not same and look(path) is not None
     assert (look(file.kept_at) is None) is same
     lake.lake.close()

@@ -48,14 +48,14 @@ def forget(lake: WholeLake) -> None:
 
 def unseen(lake: WholeLake, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     storage = lake.lake.reconciler.storage
-    look = storage.look
+    look = storage.find_file
 
     def denied(asked: str) -> Any:
         if asked == path:
             raise StorageError(f"{asked} cannot be looked at: Permission denied")
         return look(asked)
 
-    monkeypatch.setattr(storage, "look", denied, raising=False)
+    monkeypatch.setattr(storage, "find_file", denied, raising=False)
 
 
 def test_nothing_is_dropped_of_which_nobody_can_see_whether_it_is_set_aside(

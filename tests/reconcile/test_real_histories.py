@@ -105,7 +105,7 @@ def beside(monkeypatch: pytest.MonkeyPatch) -> list[History]:
             raise Killed
         return real(ledger)
 
-    wrap(LocalStore, "look", answers(0.005))
+    wrap(LocalStore, "find_file", answers(0.005))
     wrap(LocalStore, "bring_back", answers(0.0))
     wrap(LocalStore, "delete", answers(0.0))
     wrap(LocalStore, "set_aside", set_aside)

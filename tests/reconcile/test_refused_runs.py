@@ -318,11 +318,11 @@ def test_a_look_again_that_fails_is_told_and_counted_apart(
 ) -> None:
     *unseen, changed, last = lake.puts(5)
     store = lake.lake.reconciler.storage
-    look = store.look
+    look = store.find_file
 
     def after() -> None:
         Path(changed).write_bytes(b"changed meanwhile")
-        monkeypatch.setattr(store, "look", lambda path: _away(path) if path in unseen else look(path))
+        monkeypatch.setattr(store, "find_file", lambda path: _away(path) if path in unseen else look(path))
 
     after_survey(monkeypatch, after)
     run = lake.run(ACT)

@@ -50,7 +50,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Storage, Put]
 
 
 def stat(store: Storage, path: str) -> Stat:
-    found = store.look(path)
+    found = store.find_file(path)
     assert found is not None
     return found
 
@@ -60,9 +60,9 @@ def test_a_file_is_set_aside_and_brought_back_whole(place: tuple[Storage, Put]) 
     path = put("lake/ns/t/data/a b%41+ü.parquet", b"content")
     kept = f"{path.rpartition('/lake/')[0]}/lake/_strandline/quarantine/reconcile/1/ns/t/data/a b%41+ü.parquet"
     assert store.set_aside([Move(path, kept, stat(store, path))]) == {path: None}
-    assert store.look(path) is None and stat(store, kept).size == 7
+    assert store.find_file(path) is None and stat(store, kept).size == 7
     assert store.bring_back(kept, path) and not store.bring_back(kept, path)
-    assert store.look(kept) is None and stat(store, path).size == 7
+    assert store.find_file(kept) is None and stat(store, path).size == 7
 
 
 def test_what_is_not_as_expected_stays(place: tuple[Storage, Put]) -> None:
@@ -78,7 +78,7 @@ def test_what_is_not_as_expected_stays(place: tuple[Storage, Put]) -> None:
         ]
     )
     assert told[path] is not None and told[f"{path}-gone"] is not None and told[other] is None
-    assert stat(store, path).size == 5 and store.look(f"{path}.kept") is None
+    assert stat(store, path).size == 5 and store.find_file(f"{path}.kept") is None
 
 
 def test_bringing_back_never_replaces_a_file(place: tuple[Storage, Put]) -> None:
@@ -99,7 +99,7 @@ def test_many_are_deleted_at_once_and_what_is_gone_counts_as_deleted(place: tupl
     store, put = place
     paths = [put(f"lake/many/{n} &<>.parquet", b"x") for n in range(25)]
     assert not store.delete([*paths, f"{paths[0]}-never-there"])
-    assert [store.look(path) for path in paths] == [None] * 25
+    assert [store.find_file(path) for path in paths] == [None] * 25
 
 
 def test_times_are_the_same_as_those_of_a_listing(place: tuple[Storage, Put]) -> None:
@@ -168,7 +168,7 @@ def test_files_that_a_page_leaves_out_are_noticed(s3: S3) -> None:
 
 def test_a_bucket_that_is_not_there_is_no_answer(s3: S3) -> None:
     with pytest.raises(StorageError):
-        S3Store(settings_of(s3, "none"), requests_at_once=1).look(f"s3://none-{uuid.uuid4().hex}/key")
+        S3Store(settings_of(s3, "none"), requests_at_once=1).find_file(f"s3://none-{uuid.uuid4().hex}/key")
 
 
 def _without_conditions(status: int) -> Answer:
@@ -189,7 +189,7 @@ def test_a_store_that_copies_without_conditions_does_as_well(s3: S3, status: int
     store._client = _Client(store._client, _without_conditions(status))
     path = put_object(s3, bucket, "lake/a", b"content")
     assert store.set_aside([Move(path, f"{path}.kept", stat(store, path))]) == {path: None}
-    assert store.look(path) is None and store.bring_back(f"{path}.kept", path) and stat(store, path).size == 7
+    assert store.find_file(path) is None and store.bring_back(f"{path}.kept", path) and stat(store, path).size == 7
 
 
 def test_what_changes_during_the_copy_stays_without_conditions_too(s3: S3) -> None:
@@ -215,7 +215,7 @@ def test_an_object_without_a_tag_is_set_aside_by_size_and_time(s3: S3) -> None:
     (s3.server.folder / "data" / bucket / "a").write_bytes(b"past the server")
     path = f"s3://{bucket}/a"
     assert store.set_aside([Move(path, f"{path}.kept", stat(store, path))]) == {path: None}
-    assert store.look(path) is None and stat(store, f"{path}.kept").size == 15
+    assert store.find_file(path) is None and stat(store, f"{path}.kept").size == 15
 
 
 def test_objects_without_the_same_tag_are_compared_by_their_bytes(s3: S3) -> None:
@@ -245,7 +245,7 @@ def test_an_object_too_large_for_one_copy_is_set_aside_and_brought_back_in_parts
     store._client = client = _Client(store._client, _plain)
     assert store.set_aside([Move(path, f"{path}.kept", stat(store, path))]) == {path: None}
     assert client.asked.count("upload_part_copy") == 3 and "copy_object" not in client.asked
-    assert store.look(path) is None and store.bring_back(f"{path}.kept", path)
+    assert store.find_file(path) is None and store.bring_back(f"{path}.kept", path)
     assert (s3.server.folder / "data" / bucket / "lake/large").read_bytes() == LARGE
     twin = put_object(s3, bucket, "lake/twin", LARGE)
     assert store.same_content(path, twin), "its tag is that of parts, and its bytes are the same"
@@ -265,7 +265,7 @@ def test_a_large_object_that_changes_while_its_parts_are_copied_stays_and_leaves
 
     store._client = client = _Client(plain, meanwhile)
     assert store.set_aside([Move(path, f"{path}.kept", before)])[path] is not None
-    assert store.look(f"{path}.kept") is None
+    assert store.find_file(f"{path}.kept") is None
     assert (s3.server.folder / "data" / bucket / "lake/large").read_bytes() == LARGE[::-1]
     assert not plain.call("list_multipart_uploads", Bucket=bucket).get("Uploads")
 
@@ -276,7 +276,7 @@ def test_a_link_is_not_a_file(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for name in ("link", "loop"):
         with pytest.raises(StorageError):
-            LocalStore().look(str(tmp_path / name))
+            LocalStore().find_file(str(tmp_path / name))
 
 
 # ---- entries ---------------------------------------------------------------------------------------------------------

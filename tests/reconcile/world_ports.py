@@ -27,7 +27,7 @@ class ModelStorage:
         if self.world.fails(chance):
             raise StorageError(f"{what}: no answer")
 
-    def look(self, path: str) -> Stat | None:
+    def find_file(self, path: str) -> Stat | None:
         self.world.tick()
         self._fault(0.01, path)
         return self.world.files.get(path)
@@ -177,8 +177,8 @@ class ModelSurveyor:
                     listing.folder(folder).add(path.rpartition("/")[2], stat.size, stat.modified_ns or 0)
         return listing
 
-    def look(self, path: str) -> Stat | None:
-        return self.storage.look(path)
+    def find_file(self, path: str) -> Stat | None:
+        return self.storage.find_file(path)
 
     def folders_in(self, metadata_file: str) -> Sequence[str]:
         return ()

@@ -238,7 +238,7 @@ def test_whoever_logs_out_while_the_ledger_is_away_loses_the_cookie_and_is_told_
         assert (out.status_code, out.headers["location"]) == (303, "/login?out=true&ended=false"), out.text
         assert COOKIE not in browser.cookies
         said = browser.get(out.headers["location"])
-        assert said.status_code == 200 and "the session itself goes on" in said.text
+        assert said.status_code == 200 and "the session stays valid" in said.text
         proxy.enable(True)
         still = httpx.get(f"{over_postgres.url}{API}/session", cookies={COOKIE: cookie}, timeout=60)
         assert still.status_code == 200, "what it was told is true"

@@ -358,7 +358,7 @@ def test_a_task_that_is_done_and_whose_result_is_bad_does_not_look_well(
     assert (found["outcome"], found["attention"]) == ("done", "partner is paused, and got nothing")
     for path in ("/runs", f"/runs/tasks/{found['task']}", "/sinks/partner"):
         shown = browser.get(path).text
-        assert "needs a look" in shown and ">done<" not in shown, path
+        assert "needs attention" in shown and ">done<" not in shown, path
     assert "partner is paused, and got nothing" in browser.get("/runs").text
 
 
@@ -376,7 +376,7 @@ def test_a_result_that_is_too_large_to_be_stored_still_says_what_is_bad_in_it(
     said = f"10,000 of 10,000 rows not delivered: {why}"
     assert (found["outcome"], found["attention"]) == ("done", said)
     assert "omitted" in found["result"] and found["result"]["replayed"] == 0, "its numbers are stored"
-    assert "needs a look" in browser.get(f"/runs/tasks/{begun['task']}").text
+    assert "needs attention" in browser.get(f"/runs/tasks/{begun['task']}").text
     assert lake_documents.task(served.lake.tasks.get(begun["task"]))["attention"] == said
 
 

@@ -152,7 +152,7 @@ def test_neither_a_purge_nor_its_dry_run_repeats_the_condition_or_a_row(
                 if dry_run:
                     assert (found["outcome"], found["error"]["type"], found["error"]["hint"]) == (outcome, told, None)
                 reason = found["error"]["message"] if dry_run else found["reason"]
-                assert reason.startswith(f"{kind}; its words are not kept"), found
+                assert reason.startswith(f"{kind}; its message is not stored"), found
     said = capfd.readouterr()
     assert said.err.count("it begins") == 2 * len(FAILURES), "the log was written"
     seen |= {"standard output": said.out, "standard error": said.err}

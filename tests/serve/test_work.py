@@ -155,7 +155,7 @@ def test_a_run_that_fails_as_nobody_foresaw_is_logged_also_after_it_was_answered
     fail(ZeroDivisionError("division"))
     work.close()
     [record] = [r for r in caplog.records if r.name == "strandline.serve.work"]
-    assert record.getMessage() == "run 7 (test) failed in a way that nobody foresaw" and record.exc_info
+    assert record.getMessage() == "run 7 (test) failed with an unexpected error" and record.exc_info
 
 
 def test_work_that_fails_before_it_is_on_record_is_answered_with_its_error(lake: Lake) -> None:

@@ -694,7 +694,7 @@ def test_a_receiver_that_tells_so_many_ranges_at_once_is_asked_for_the_rest(rece
     [_, second] = [json.loads(s.body)["lanes"] for s in receiver.seen if s.path.endswith("/held")]
     assert [lane["after"] for lane in second] == [10, 0]
     receiver.will(told(([], True)), on="/held")
-    with pytest.raises(StorageError, match="tells nothing"):
+    with pytest.raises(StorageError, match="returned none"):
         opened(receiver.url()).held([(ADDRESS, None)])
 
 

@@ -261,7 +261,7 @@ def test_a_run_that_died_is_started_again_and_whom_it_had_found_is_named(
     with monkeypatch.context() as broken:
         broken.setattr("strandline.maintain.purge.run.expire", lambda *_: sql(lake, "SELECT CAST('alice' AS int)"))
         [said] = purge(lake).left
-    assert said.startswith("old snapshots: ") and "words are not kept" in said and "alice" not in said
+    assert said.startswith("old snapshots: ") and "message is not stored" in said and "alice" not in said
     done = purge(lake)
     assert (done.deleted_rows, done.left, done.named_before) == (0, (), ())
     assert data_files_hold(lake, b"alice") == [] and len(items(lake)) == 1

@@ -77,7 +77,7 @@ def test_a_purge_whose_condition_fails_on_a_row_repeats_neither(
         shown = [admin.get(f"{API}/{path}").text for path in ("tasks", "maintenance/runs", "audit", "status")]
     assert found["outcome"] == ("refused" if dry_run else "failed"), found
     told = found["error"]["message"] if dry_run else found["reason"]
-    assert told.startswith("UsageError; its words are not kept"), "it failed on a row"
+    assert told.startswith("UsageError; its message is not stored"), "it failed on a row"
     assert [text for text in (str(found), *shown, *capfd.readouterr()) if "hush" in text] == []
 
 

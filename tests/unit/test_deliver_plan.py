@@ -211,10 +211,10 @@ def test_sinks_in_trouble_leave_a_core_to_the_others(cores: int, at_once: int) -
     troubled = TroubledSinks()
     with ExitStack() as hanging:
         for _ in range(at_once):
-            hanging.enter_context(troubled.turn(cores))
-        with pytest.raises(CalledOff), troubled.turn(cores, call_off):
+            hanging.enter_context(troubled.sending(cores))
+        with pytest.raises(CalledOff), troubled.sending(cores, call_off):
             raise AssertionError("there is no core for it")
-        waiting = threading.Thread(target=lambda: troubled.turn(cores).__enter__(), daemon=True)
+        waiting = threading.Thread(target=lambda: troubled.sending(cores).__enter__(), daemon=True)
         waiting.start()
     waiting.join(60)
     assert not waiting.is_alive(), "it has its turn when another one is through"
@@ -229,11 +229,11 @@ def test_a_sink_in_trouble_does_not_start_when_its_turn_comes_because_all_are_ca
             raise InterruptedError
 
     def wait_for_a_turn() -> None:
-        with suppress(InterruptedError), troubled.turn(2, check):
+        with suppress(InterruptedError), troubled.sending(2, check):
             started.append("sent")
 
     troubled = TroubledSinks()
-    with troubled.turn(2):
+    with troubled.sending(2):
         waiting = threading.Thread(target=wait_for_a_turn, daemon=True)
         waiting.start()
         assert waits.wait(60)

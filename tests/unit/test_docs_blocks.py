@@ -161,7 +161,7 @@ the witness is lost
     spark/test_resync.py test_a_lost_witness_refuses_stamping_and_is_made_again_from_a_whole_ledger
 ledger and witness are both lost
     spark/test_resync.py test_a_lost_witness_and_a_lost_ledger_together_are_refused
-somebody rolls a table back
+a table is rolled back
     spark/test_rollback.py test_a_rollback_is_noticed_whoever_commits_and_expires_after_it
 a deliverer is killed
     e2e/test_deliver_crash.py test_a_deliverer_that_is_killed_is_gone_on_from
@@ -189,7 +189,7 @@ others commit to the table
     sinks/test_iceberg.py test_a_commit_whose_answer_is_lost_or_that_arrives_twice_lands_once
 compaction, retention
     e2e/test_maintain_crash.py test_maintenance_that_is_killed_is_done_by_the_next_run
-somebody else compacts
+another program compacts
     spark/test_compact.py test_what_anyone_compacts_is_taken_as_it_is
 rows are due
     spark/test_retain.py test_what_the_slowest_sink_has_goes_the_rest_is_held_and_a_new_sink_starts_above_it

@@ -311,7 +311,7 @@ def test_what_is_said_by_hand_goes_before_the_rule_and_the_rule_before_the_defau
         "hold",
         None,
     )
-    with pytest.raises(UsageError, match=r"how long rows of default\.b are kept") as refused:
+    with pytest.raises(UsageError, match=r"no retention rule for default\.b") as refused:
         keeper.retain("b")
     assert "--older-than" in str(refused.value.hint)
     with pytest.raises(UsageError, match="drop_after"):

@@ -125,7 +125,7 @@ def test_a_plan_tiles_around_what_was_set_aside(
     pieces = {s: [RowPortion(s.lo, s.hi, len(s), 1)] for s, _, _ in segments(begin, Seq(30), found)}
     chunks = cut_around(begin, Seq(30), found, pieces, parse_common({}))
     assert [n for c in chunks for n in range(c.rows.lo, c.rows.hi + 1)] == list(range((after or 0) + 1, 31))
-    for number in found.aside - {int(h.rows.lo) for h in held}:
+    for number in found.quarantined - {int(h.rows.lo) for h in held}:
         [chunk] = [c for c in chunks if number in c.rows]
         assert (chunk.rows, chunk.state, chunk.count) == (SeqRange(Seq(number), Seq(number)), ChunkState.EMPTY, 0)
 

@@ -28,7 +28,7 @@ def test_it_names_what_is_known_and_never_says_nothing_for_what_is_not() -> None
     said = "\n".join(lacks(standing(None)))
     assert "every row up to 900; the leader had sealed up to 1000" in said
     assert "sink archive has rows up to 950" in said
-    assert "no row yet; the leader has not said how far it was" in said
+    assert "no row yet; the leader has not reported its seal" in said
     assert "The leader has never answered. What it accepted after that" in said
     assert "answered last 2" in "\n".join(lacks(standing(datetime.now(UTC) - timedelta(hours=2, minutes=1))))
 

@@ -108,8 +108,8 @@ def _ensure_lane(connection: sqlite3.Connection, address: Address) -> int:
     return found
 
 
-def _lines(parcel: ChunkRows) -> list[str]:
-    return [str(line) for line in parcel.rows["line"].to_pylist()]
+def _lines(chunk: ChunkRows) -> list[str]:
+    return [str(line) for line in chunk.rows["line"].to_pylist()]
 
 
 def _digest(lines: Sequence[str]) -> tuple[str, int]:
@@ -145,20 +145,20 @@ class SqliteSender:
     def __reduce__(self) -> tuple[type[SqliteSender], tuple[str, int]]:
         return SqliteSender, (self.path, self.term)
 
-    def send(self, parcel: ChunkRows) -> Outcome:
+    def send(self, chunk: ChunkRows) -> Outcome:
         committing = False
         try:
             if self._open is None:
                 self._open = _connect(self.path)
             connection = self._open
             with _writing(connection):
-                settled = self._settled(connection, parcel)
+                settled = self._settled(connection, chunk)
                 if settled is not None:
                     return settled
                 (claimed,) = connection.execute("SELECT term FROM claim").fetchone()
                 if claimed > self.term:
                     return TryLater(term_passed(self.path, claimed))
-                landed = self._insert(connection, parcel)
+                landed = self._insert(connection, chunk)
                 committing = True
             return landed
         except sqlite3.Error as e:
@@ -166,29 +166,29 @@ class SqliteSender:
             # Whether a commit that failed is on the disk is not known: it is asked for before it is sent again.
             return Unknown(f"{self.path}: {e}") if committing else TryLater(f"{self.path}: {e}")
 
-    def _settled(self, connection: sqlite3.Connection, parcel: ChunkRows) -> Outcome | None:
+    def _settled(self, connection: sqlite3.Connection, chunk: ChunkRows) -> Outcome | None:
         """Whether the range was delivered before. Nobody can come in between: this is the only writer right now."""
-        wanted = parcel.range
-        there = [h for h in _ranges(connection, parcel.address, Seq(wanted.lo - 1)) if h.rows.overlaps(wanted)]
+        wanted = chunk.range
+        there = [h for h in _ranges(connection, chunk.address, Seq(wanted.lo - 1)) if h.rows.overlaps(wanted)]
         if not there:
             return None
         if not covers(merge_ranges(h.rows for h in there), wanted):
             return Conflict(tuple(h.rows for h in there))
         if there[0].rows == wanted:
             return Landed(there[0].count or 0, there[0].digest or "", there[0].size or 0, repeat=True)
-        count = len(_delivered(connection, _lane(connection, parcel.address), wanted))
+        count = len(_delivered(connection, _lane(connection, chunk.address), wanted))
         return Landed(count, "", 0, repeat=True)  # it was cut otherwise then: no digest is of exactly these rows
 
-    def _insert(self, connection: sqlite3.Connection, parcel: ChunkRows) -> Landed:
-        lane = _ensure_lane(connection, parcel.address)
-        numbers, lines = parcel.rows["_ingest_seq"].to_pylist(), _lines(parcel)
+    def _insert(self, connection: sqlite3.Connection, chunk: ChunkRows) -> Landed:
+        lane = _ensure_lane(connection, chunk.address)
+        numbers, lines = chunk.rows["_ingest_seq"].to_pylist(), _lines(chunk)
         digest, size = _digest(lines)
         connection.executemany(
             "INSERT INTO delivered_row VALUES (?, ?, ?)", ((lane, n, x) for n, x in zip(numbers, lines, strict=True))
         )
         connection.execute(
             "INSERT INTO delivered_range VALUES (?, ?, ?, ?, ?, ?)",
-            (lane, parcel.range.lo, parcel.range.hi, len(lines), digest, size),
+            (lane, chunk.range.lo, chunk.range.hi, len(lines), digest, size),
         )
         return Landed(len(lines), digest, size)
 
@@ -220,9 +220,9 @@ class SqliteInspector:
 class SqliteRehearsal:
     """What `send` would answer, and nothing is sent."""
 
-    def send(self, parcel: ChunkRows) -> Outcome:
-        digest, size = _digest(_lines(parcel))
-        return Landed(parcel.rows.num_rows, digest, size)
+    def send(self, chunk: ChunkRows) -> Outcome:
+        digest, size = _digest(_lines(chunk))
+        return Landed(chunk.rows.num_rows, digest, size)
 
     def close(self) -> None:
         return None

@@ -104,8 +104,7 @@ class Call(Output):
 
 
 def chosen(numbers: list[int] | None, what: str, *, everything: bool) -> list[int] | None:
-    """The numbers that were given; None for all, which needs --all. Raises UsageError without one of the two, or with
-    both."""
+    """The given numbers; None for all, which needs --all. Raises UsageError for neither or both."""
     if bool(numbers) == everything:
         raise UsageError(f"which {what}?", hint="Give their numbers, or --all.")
     return numbers or None

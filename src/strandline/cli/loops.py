@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from strandline.cli.daemon_log import DaemonLog
 from strandline.cli.log_lines import log_lines
+from strandline.core.actor import Actor, Trigger, set_process_actor, system_user
 from strandline.core.errors import FailedError
 from strandline.jobs.loop import LoopControl, LoopStates
 
@@ -43,6 +44,12 @@ def lease_loops(lake: Lake) -> list[Loop]:
     """The loop that renews the site's lease, if there is an arbiter. Every process of the site runs it."""
     lease = lake.replication.lease
     return [] if lease is None else [Loop("lease", lease.run)]
+
+
+def begin_daemon(call: Call) -> DaemonLog:
+    """From now on what this process does is recorded as the daemon's work. Returns the open log."""
+    set_process_actor(Actor(system_user(), Trigger.DAEMON))
+    return open_log(call)
 
 
 def open_log(call: Call) -> DaemonLog:
@@ -135,8 +142,7 @@ class _Deadline:
 
 @contextmanager
 def _signals(stopping: threading.Event) -> Iterator[list[signal.Signals]]:
-    """The list of signals that came. The handler interrupts the main thread anywhere, so it takes no lock: neither of
-    an event nor of the log."""
+    """The signals that came. The handler interrupts the main thread anywhere, so it takes no lock, even for the log."""
     came: list[signal.Signals] = []
 
     def stop(number: int, frame: FrameType | None) -> None:

@@ -13,7 +13,7 @@ from strandline.core.errors import RefusedError
 from strandline.core.records.audit_events import Event
 from strandline.core.types import BlockId, BlockKind, Dataset, Reserved, Seq
 from strandline.deliver.context import DeliverContext
-from strandline.deliver.manage_sinks import Going, SinkReset, add_sink, plan_reset, remove_sink, reset_sink, update_sink
+from strandline.deliver.manage_sinks import SinkReset, add_sink, plan_reset, remove_sink, reset_sink, update_sink
 from strandline.deliver.quarantine import rows as quarantined_rows
 from strandline.deliver.quarantine.replay import ReplayReport, replay
 from strandline.deliver.quarantine.rows import OnRows, QuarantinedRow
@@ -125,10 +125,10 @@ class Delivery:
     def remove(self, name: str) -> SinkRecord:
         return remove_sink(self.context, name)
 
-    def reset(self, name: str, *, to: str | None = None, going: Going = lambda: None) -> SinkRecord:
+    def reset(self, name: str, *, to: str | None = None) -> SinkRecord:
         """Begin a new generation after the row of a continuation token, or at the beginning."""
         self._check_leads()
-        return reset_sink(self.context, self._of_sink(name), name, to, going)
+        return reset_sink(self.context, self._of_sink(name), name, to)
 
     def plan_reset(self, name: str, *, to: str | None = None) -> SinkReset:
         """What `reset` would do; changes nothing."""
@@ -136,17 +136,11 @@ class Delivery:
         return plan_reset(self.context, self._of_sink(name), self.get(name), to)
 
     def recover_sink(
-        self,
-        name: str,
-        *,
-        resend: bool = False,
-        accept_loss: bool = False,
-        dry_run: bool = False,
-        going: Going = lambda: None,
+        self, name: str, *, resend: bool = False, accept_loss: bool = False, dry_run: bool = False
     ) -> SinkRecovered:
         self._check_leads()
         how = {"resend": resend, "accept_loss": accept_loss, "dry_run": dry_run}
-        return recover_sink(self.context, self._of_sink(name), name, **how, going=going)
+        return recover_sink(self.context, self._of_sink(name), name, **how)
 
     # Rows that a sink refused.
 
@@ -175,12 +169,11 @@ class Delivery:
         return quarantined_rows.read_contents(self.context, page)
 
     def replay(
-        self, name: str, numbers: Sequence[int] | None = None, *, on_progress: OnRows | None = None
+        self, name: str, numbers: Sequence[int] | None = None, *, on_progress: OnRows = lambda done, total: None
     ) -> ReplayReport:
         """Send quarantined rows again, without Spark: all of them, or those with these sequence numbers."""
         self._check_leads()
         target = self._of_sink(name)
-        on_progress = on_progress or (lambda done, total: None)
         return replay(self.context, target, self.catalog().columns(target.name), name, numbers, on_progress)
 
     def discard(
@@ -191,8 +184,7 @@ class Delivery:
         dry_run: bool = False,
         on_progress: OnRows = lambda done, total: None,
     ) -> list[Quarantined]:
-        """Give up quarantined rows for good: all of them, or those with these sequence numbers. A dry run returns the
-        same rows, and changes nothing."""
+        """Give up quarantined rows for good: these, or all. A dry run returns the same rows, and changes nothing."""
         if dry_run:
             return quarantined_rows.rows_to_discard(self.context, self.get(name), numbers)
         return quarantined_rows.discard(self.context, name, numbers, on_progress)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from uuid import uuid4
@@ -133,7 +133,7 @@ def _claim_place(
         claimed = sink.claim(claim, draft.generation)
         if claimed.claim.instance != draft.instance:
             raise RefusedError(
-                f"somebody else claimed {draft.destination} at the same time",
+                f"another sink claimed {draft.destination} at the same time",
                 hint="Run the command again: it then says who delivers there.",
             )
         if claimed.claim.term > claim.term:
@@ -142,7 +142,7 @@ def _claim_place(
             )
         return draft, found is not None, sink.peer_kind() if isinstance(sink, HasPeer) else None
     except StorageError as e:
-        e.hint = e.hint or "No sink was added. See to it, and run the command again."
+        e.hint = e.hint or "No sink was added. Fix that, and run the command again."
         raise
     finally:
         sink.close()
@@ -174,7 +174,7 @@ def _check_place(context: DeliverContext, draft: SinkRecord) -> None:
     place = draft.destination
     if overlaps(place, place_of(context.config.warehouse_url, context.config.settings.warehouse.endpoint)):
         raise RefusedError(
-            f"{place} lies inside the warehouse, or around it", hint="A sink's destination must be a place of its own."
+            f"{place} is inside the warehouse, or contains it", hint="A sink's destination must be a place of its own."
         )
     for other in context.ledger.query(sinks.list_sinks):
         if overlaps(other.destination, place):
@@ -215,8 +215,8 @@ def _beginning(
         return Beginning(sealed, {}, skipped=sealed)
     raise RefusedError(
         f"{draft.destination} is in generation {draft.generation}, and this ledger does not know where that began",
-        hint="Give the sink another place, where it begins anew. Or `strandline sink add --from now`, for new rows "
-        f"only: rows up to {sealed} that the place does not have yet are never sent to it, and count as a loss.",
+        hint="Give the sink another place, where it starts from the beginning. Or `strandline sink add --from now`, "
+        f"for new rows only: rows up to {sealed} that the place does not have yet are never sent to it: a loss.",
     )
 
 
@@ -276,7 +276,7 @@ def update_sink(
         now = sinks.get(connection, name)
         if not changed:
             raise RefusedError(
-                f"somebody else has changed sink {name} meanwhile; nothing was done",
+                f"another process has changed sink {name} meanwhile; nothing was done",
                 hint=f"`strandline sink show {name}` shows what it has now. Then run the command again.",
             )
         audit.record(connection, Event.SINK_UPDATED, sink=name, options=merged)
@@ -290,7 +290,7 @@ def alone(context: DeliverContext, record: SinkRecord) -> Iterator[Lease]:
     lease = sinks.leases.take(context.ledger, record.id, seconds=seconds)
     if lease is None:
         raise RefusedError(
-            f"somebody delivers to {record.name} right now",
+            f"another process delivers to {record.name} right now",
             hint=f"Try again in a moment, or `strandline sink pause {record.name}` first.",
         )
     with holding_lease(context.ledger, sinks.leases, lease, seconds=seconds):
@@ -300,10 +300,6 @@ def alone(context: DeliverContext, record: SinkRecord) -> Iterator[Lease]:
 def still_alone(connection: Connection, record: SinkRecord, lease: Lease) -> None:
     if not sinks.leases.holds(connection, lease):
         raise LeaseLost(f"{record.name}: a deliverer has taken over meanwhile", hint="Try again.")
-
-
-# Called before the first durable step; raises `CalledOff` if somebody has called the work off.
-Going = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,14 +330,12 @@ def plan_reset(context: DeliverContext, dataset: Dataset, record: SinkRecord, to
     return SinkReset(record.name, generation, asked, _above(floor, asked), floor, sealed, opened)
 
 
-def reset_sink(
-    context: DeliverContext, dataset: Dataset, name: str, to: str | None, going: Going = lambda: None
-) -> SinkRecord:
+def reset_sink(context: DeliverContext, dataset: Dataset, name: str, to: str | None) -> SinkRecord:
     """Begin a new generation, at the dataset's beginning or after a token's row, but never below the floor."""
     record = context.ledger.query(sinks.get, name)
     with alone(context, record) as lease:
         plan = plan_reset(context, dataset, record, to)
-        going()
+        check_not_called_off()
         with context.ledger.write() as connection:
             floors.lock(connection, dataset.id)
             still_alone(connection, record, lease)

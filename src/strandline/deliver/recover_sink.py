@@ -7,6 +7,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from strandline.core import failpoints
+from strandline.core.calling_off import check_not_called_off
 from strandline.core.delivery_types import ChunkState, Intent, Lane, LaneId
 from strandline.core.errors import RefusedError, UsageError
 from strandline.core.records.audit_events import Event
@@ -14,7 +15,7 @@ from strandline.core.text.wording import agreeing, part, plural
 from strandline.core.types import Dataset, Seq, SeqRange, merge_ranges
 from strandline.deliver.context import DeliverContext
 from strandline.deliver.generation_start import lane_began, watermark_of_token
-from strandline.deliver.manage_sinks import Going, alone, still_alone
+from strandline.deliver.manage_sinks import alone, still_alone
 from strandline.deliver.plan.chunking import lacking, not_held
 from strandline.deliver.plan.older_generations import ask_foundations, missing_below
 from strandline.deliver.sink import Held, Loss, NoticesLoss
@@ -50,7 +51,6 @@ def recover_sink(
     resend: bool,
     accept_loss: bool,
     dry_run: bool = False,
-    going: Going = lambda: None,
 ) -> SinkRecovered:
     """Read from the sink itself how far it is, and continue from there. Lost rows are sent again in a new generation
     (`resend`) or given up (`accept_loss`). With neither, a loss raises RefusedError and nothing changes. A dry run
@@ -59,7 +59,7 @@ def recover_sink(
         raise UsageError("either --resend or --accept-loss")
     record = context.ledger.query(sinks.get, name)
     with alone(context, record) as lease, closing(SinkRun(context, record, dataset, lease)) as run:
-        return _recover(run, going, resend=resend, accept_loss=accept_loss, dry_run=dry_run)
+        return _recover(run, resend=resend, accept_loss=accept_loss, dry_run=dry_run)
 
 
 class _Rehearsed(Exception):
@@ -99,7 +99,7 @@ class _Lanes:
         return tuple((lane.partition, str(lane.last)) for lane, _ in self.lost)
 
 
-def _recover(run: SinkRun, going: Going, *, resend: bool, accept_loss: bool, dry_run: bool) -> SinkRecovered:
+def _recover(run: SinkRun, *, resend: bool, accept_loss: bool, dry_run: bool) -> SinkRecovered:
     context, sink = run.context, run.sink()
     if not dry_run:
         run.fence()
@@ -112,7 +112,7 @@ def _recover(run: SinkRun, going: Going, *, resend: bool, accept_loss: bool, dry
         raise RefusedError(
             f"{run.record.destination} is in generation {found.generation}, the ledger knows {run.record.generation}; "
             "where the newer one began is not known here",
-            hint=f"`strandline sink reset {run.record.name} --to TOKEN` begins another one behind a row that you name.",
+            hint=f"`strandline sink reset {run.record.name} --to TOKEN` starts another one after a row that you name.",
         )
     with context.ledger.read() as connection:
         known = lanes.unchecked(connection, run.record)
@@ -124,7 +124,7 @@ def _recover(run: SinkRun, going: Going, *, resend: bool, accept_loss: bool, dry
     held = list(zip(known, answers, strict=True))
     if isinstance(sink, NoticesLoss) and (loss := sink.find_loss()) is not None:
         how = {"resend": resend, "accept_loss": accept_loss, "dry_run": dry_run}
-        return _recover_rows(run, going, sink, held, loss, began, **how)
+        return _recover_rows(run, sink, held, loss, began, **how)
     below = _lost_below(run, known)
     began |= {lane.id: below[lane.partition][0].began for lane in known if lane.partition in below}
     held = [(lane, below[lane.partition][1] if lane.partition in below else h) for lane, h in held]
@@ -141,7 +141,8 @@ def _recover(run: SinkRun, going: Going, *, resend: bool, accept_loss: bool, dry
     lost_rows = _lost_rows(run, lost)
     if under_way and accept_loss:
         raise RefusedError(
-            f"{run.record.name}: {', '.join(under_way[:5])} is of a plan that is under way, and would be sent again",
+            f"{run.record.name}: {', '.join(under_way[:5])} belongs to an intent that is under way, and would be sent "
+            "again",
             hint="--resend sends what the destination lacks again, in a new generation.",
         )
     if lost and not (resend or accept_loss):
@@ -152,14 +153,13 @@ def _recover(run: SinkRun, going: Going, *, resend: bool, accept_loss: bool, dry
             f"({plural(lost_rows, 'row')})",
             hint=_BOTH_WAYS,
         )
-    going()
+    check_not_called_off()
     recovered = _Lanes(run, held, lost, lost_rows, began, dry_run)
     return _resend(recovered) if lost and resend else _repair(recovered)
 
 
 def _recover_rows(
     run: SinkRun,
-    going: Going,
     sink: NoticesLoss,
     held: Sequence[tuple[Lane, Held]],
     loss: Loss,
@@ -173,7 +173,7 @@ def _recover_rows(
     sent again. With `accept_loss`, a range stays in the record and counts as delivered, even one of an open intent."""
     known = [lane for lane, _ in held]
     remaining = sink.remaining([run.address(lane.partition) for lane in known])
-    going()
+    check_not_called_off()
     whole = [(lane, r.held) for lane, r in zip(known, remaining, strict=True)]
     lost = [one for one, r in zip(whole, remaining, strict=True) if r.missing]
     lost_rows = sum(r.missing for r in remaining) or loss.given - loss.there
@@ -209,8 +209,7 @@ def _began_below(run: SinkRun, known: Sequence[Lane], began: Mapping[LaneId, int
 
 
 def _lost_below(run: SinkRun, known: Sequence[Lane]) -> dict[str, tuple[Foundation, Held]]:
-    """Partitions that build on missing rows of an older generation, each with all that the sink holds of the older
-    lane."""
+    """Partitions that build on missing rows of an older generation, with what the sink has of the older lane."""
     found = ask_foundations(run, [lane.partition for lane in known])
     lost = [foundation for foundation, held in found if missing_below(foundation, held)]
     asked = [(replace(run.address(f.partition), generation=f.generation), None) for f in lost]
@@ -264,9 +263,9 @@ def _check_believable(run: SinkRun, lane: Lane, reached: Seq | None) -> None:
     fine = agrees or (said is None and (lane.last is None or (reached or 0) >= lane.last.hi))
     if lane.mark is not None and lane.mark > (reached or 0) and (not fine or lane.mark > (run.record.planned or 0)):
         raise RefusedError(
-            f"{run.record.name}: the ledger's watermark {lane.mark} is not plausible: the destination has come "
-            f"to {reached or 'nothing'} only; watermarks never go back",
-            hint=f"`strandline sink reset {run.record.name} --to TOKEN` begins another one behind a row that you name.",
+            f"{run.record.name}: the ledger's watermark {lane.mark} is not plausible: the destination has "
+            f"rows up to {reached or 'nothing'} only, and watermarks never move back",
+            hint=f"`strandline sink reset {run.record.name} --to TOKEN` starts another one after a row that you name.",
         )
 
 
@@ -284,14 +283,14 @@ def _lost_rows(run: SinkRun, lost: Sequence[tuple[Lane, Held]]) -> int:
 
 
 def _resend(found: _Lanes) -> SinkRecovered:
-    """Begin a new generation, because watermarks never go back. Each lane starts where the sink says it is; partitions
-    that it has not met start at what is planned."""
+    """Begin a new generation, because watermarks never move back. Each lane starts where the sink says that it
+    is; a partition that the sink does not know starts at what is planned."""
     run, record, gone = found.run, found.run.record, {lane.id for lane, _ in found.lost}
     beyond = [str(r.rows) for lane, h in found.lost for r in h.ranges if r.rows.lo > (found.delivered(lane, h) or 0)]
     if beyond:
         raise RefusedError(
-            f"{record.name}: behind what it lost, the destination still holds {', '.join(beyond[:5])}, which would be "
-            "sent again, too",
+            f"{record.name}: above the rows that it lost, the destination still has {', '.join(beyond[:5])}, which "
+            "would be sent again, too",
             hint="Remove those at the destination first; or continue without what is lost: --accept-loss.",
         )
     with _writing(run, dry_run=found.dry_run) as connection:

@@ -137,16 +137,15 @@ class Sender(Protocol):
     the driver resolved, so it must not print itself. A sender that mostly waits for a server may set `at_once = 2`: a
     task then sends that many chunks at once, each with a copy of the sender."""
 
-    def send(self, parcel: ChunkRows) -> Outcome: ...
+    def send(self, chunk: ChunkRows) -> Outcome: ...
 
     def close(self) -> None: ...
 
 
 @runtime_checkable
 class TriesRows(Protocol):
-    """A sender whose destination gives the same errors for bad rows and for its own troubles. Rows that are not
-    delivered yet tell the two apart: if the destination takes one of them, and then refuses the chunk once more, the
-    chunk is to blame."""
+    """A sender whose destination gives the same errors for bad rows and for its own troubles. If the destination
+    accepts a row that is not delivered yet, and then refuses the chunk again, the chunk is to blame."""
 
     def takes_any(self, rows: pa.Table) -> bool:
         """Whether the destination takes any of these rows now. Nothing is committed."""
@@ -179,8 +178,7 @@ def can_be_asked(sink: object) -> bool:
 
 class Inspector(Protocol):
     """Reads ranges back. It is pickled and sent to the executors, like a sender, unless it sets `asks_only = True`:
-    then a server does the reading. Tasks would only wait for it, or for each other if that server uses the same
-    Spark."""
+    then a server reads, and tasks would only wait for it."""
 
     def inspect(self, address: Address, rows: SeqRange) -> Inspected: ...
 
@@ -193,18 +191,17 @@ class Rehearsal:
 
     landed: Callable[[ChunkRows], Landed]  # can be pickled
 
-    def send(self, parcel: ChunkRows) -> Outcome:
-        return self.landed(parcel)
+    def send(self, chunk: ChunkRows) -> Outcome:
+        return self.landed(chunk)
 
     def close(self) -> None:
         return None
 
 
 class Sink(Protocol):
-    """A destination, as the driver sees it. Methods raise `RefusedError` if a person has to decide, `StorageError` to
-    retry."""
+    """A destination, as the driver sees it. Raises `RefusedError` for a person to decide, `StorageError` to retry."""
 
-    # What a parcel's table holds. `rows`: the delivered columns as Arrow, `_ingest_seq` first unless columns were
+    # What a chunk's table holds. `rows`: the delivered columns as Arrow, `_ingest_seq` first unless columns were
     # chosen. `jsonl`, `csv`, `copy` (PostgreSQL's text format): `_ingest_seq` and `line`, a line without its end.
     form: str
 
@@ -261,9 +258,8 @@ class Provable(Protocol):
         """Sends nothing, and returns what would have landed. The columns are those that `prepare` would get."""
 
     def comparison(self, columns: Sequence[str]) -> Sender | None:
-        """Sends nothing: `Landed` if the sink holds exactly these rows, `Conflict` if it holds others. For content
-        whose digest differs although its rows may be the same: another version of a library wrote it. None if the sink
-        does not keep what was sent."""
+        """Sends nothing: `Landed` if the sink has exactly these rows, `Conflict` if others. For content of another
+        digest, which another version of a library wrote. None if the sink does not store what was sent."""
 
     def name_of(self, address: Address, rows: SeqRange) -> str:
         """The name under which a person finds the range at the sink."""
@@ -271,8 +267,7 @@ class Provable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OlderRows:
-    """Rows that an older generation landed in a lane, `above < _ingest_seq ≤ upto`, and that the present one builds
-    on."""
+    """Rows of an older generation on which the present one builds: `above < _ingest_seq ≤ upto`."""
 
     address: Address  # of the older generation
     above: int

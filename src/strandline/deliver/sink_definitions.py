@@ -107,8 +107,8 @@ def take_over(connection: Connection, lake: str, definitions: Sequence[SinkDefin
 
 
 def keep_own(connection: Connection, lake: str) -> SinksTakenOver:
-    """At a site that led before, and was told nothing of the sinks of the leader since: it continues with its own, as
-    if that leader had told of them. Each sink says where it is before anything is sent."""
+    """The sinks of a site that led before and has no newer definitions: it continues with its own. Each sink says how
+    far it is before anything is sent."""
     return replace(take_over(connection, lake, read_definitions(connection)), quarantined=())
 
 

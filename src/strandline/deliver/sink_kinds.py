@@ -31,7 +31,7 @@ def find_kind(name: str) -> SinkKind:
     if not isinstance(kind, SinkKind):
         raise UsageError(
             f"the package that brings the kind {name} does not name a SinkKind under the entry point {ENTRY_POINTS}",
-            hint="Ask whoever maintains it.",
+            hint="Ask its maintainer.",
         )
     return kind
 
@@ -52,8 +52,7 @@ def _entry_point(name: str) -> EntryPoint:
 
 
 def check_options(kind: SinkKind, options: Mapping[str, str]) -> None:
-    """Raises UsageError for an option that is unknown, missing or refused by its check, and for a secret in plain
-    text."""
+    """Raises UsageError for an unknown, missing or invalid option, and for a secret in plain text."""
     known = {option.name: option for option in kind.options}
     for given in options:
         if given not in known:

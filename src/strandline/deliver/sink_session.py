@@ -135,7 +135,7 @@ class SinkRun:
         cores = self.context.tables().spark.sparkContext.defaultParallelism
         share, in_trouble = self.context.settings.sink_cores_share_max, self.record.failures > 0 and not self.landed
         allowed = tasks_max(cores=cores, share=share, others=active > 1, in_trouble=in_trouble)
-        with self.troubled.turn(cores, check_not_called_off) if in_trouble else nullcontext():
+        with self.troubled.sending(cores, check_not_called_off) if in_trouble else nullcontext():
             yield allowed
 
     def address(self, partition: str) -> Address:
@@ -163,7 +163,7 @@ class SinkRun:
             raise SinkStopped(
                 f"{self.record.name}: its destination has seen generation {found.generation}, the ledger knows "
                 f"{self.record.generation}: the ledger is an old copy",
-                hint=f"`strandline sink recover {self.record.name}` takes the sink's own record over.",
+                hint=f"`strandline sink recover {self.record.name}` adopts the sink's own record.",
             )
         if term > FIRST_TERM and (before is None or before.claim.term < term):
             # An old leader may have fenced between our fence and our claim. After this one it has to claim again.
@@ -171,8 +171,7 @@ class SinkRun:
         self._check_loss()
 
     def check_term(self, found: Claimed) -> None:
-        """Raises TermPassed if the leader of a later term delivers there. Then this site does not lead any more, and
-        takes no more rows."""
+        """Raises TermPassed if the leader of a later term delivers there: then this site does not lead any more."""
         term = self.context.term()
         if found.claim.term <= term:
             return

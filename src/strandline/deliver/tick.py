@@ -91,8 +91,7 @@ class Deliverer:
         self._idle_checks = IdleChecks(context.settings.idle_check_seconds, clock)
 
     def tick(self, only: str | None = None) -> TickReport:
-        """Delivers until every sink has all sealed rows, or waits. A sink named by `only` does not wait for its
-        retry."""
+        """Delivers until every sink has all sealed rows, or waits. The sink `only` is retried at once."""
         now = utc_now()
         known, work = self._load_work()
         if waiting := [s.id for s in known if s.name == only and s.retry_at is not None]:
@@ -293,7 +292,7 @@ class Deliverer:
                 break
             # A tick ends, however fast rows come: the other sinks and the caller wait for it. A lane that had to keep
             # to an older cut is behind until the next plan takes it in.
-            if (run.record.planned or 0) >= (sealed or 0) and not self._some_lane_is_behind(run):
+            if (run.record.planned or 0) >= (sealed or 0) and not ((found := self._work_of(run)) and found.behind):
                 break
         did = "delivered" if done.intents else "idle"
         report = SinkReport(run.record.name, did, done.rows, done.withheld, done.chunks, quarantined=done.quarantined)
@@ -307,10 +306,6 @@ class Deliverer:
 
     def _work_of(self, run: SinkRun) -> SinkWork | None:
         return next((w for w in self.context.ledger.query(sinks.due) if w.sink.id == run.record.id), None)
-
-    def _some_lane_is_behind(self, run: SinkRun) -> bool:
-        found = self._work_of(run)
-        return found is not None and found.behind
 
     def _may_plan(self, run: SinkRun) -> bool:
         found = self._work_of(run)

@@ -38,5 +38,5 @@ def check(
     if jumped is not None and not (accept or jumped.is_confirmed):
         raise Skipped(
             f"the clock may have jumped: {jumped.message}; nothing is deleted in this run",
-            hint="If the time is right, run it again, or say --accept-clock.",
+            hint="If the time is right, run it again, or pass --accept-clock.",
         )

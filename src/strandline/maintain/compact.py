@@ -75,8 +75,7 @@ def compact(
     progress: Progress = quiet,
     alive: Callable[[], None] = lambda: None,
 ) -> Compacted:
-    """Calls `alive` right before each commit; it raises if this run was taken for dead. Without options, those of the
-    settings count."""
+    """Calls `alive` right before each commit; it raises if this run was taken for dead."""
     from strandline.iceberg.spark import maintenance as upkeep
 
     options = options or CompactOptions(**context.config.settings.maintain.compact.model_dump())
@@ -174,8 +173,7 @@ def _round(
 
 
 def wrong(step: Sequence[FilePart], new: Sequence[NewFile], *, read: int) -> str | None:
-    """Compares the new files' metadata with the files that were read, of which `read` rows were not deleted. Returns
-    what is wrong, or None."""
+    """Why the new files do not have the `read` rows of the files that they replace; None if they do."""
     written = sum(f.rows for f in new)
     if written != read:
         return f"{plural(written, 'row', 'was')} written of {read:,}"

@@ -62,14 +62,10 @@ def plan(files: Iterable[LiveFile], options: CompactOptions, target: int) -> Com
         here = list(group)
         numbered = [f for f in here if f.lo is not None and f.hi is not None]
         if unnumbered := len(here) - len(numbered):
-            skipped.append(
-                SkippedFiles(
-                    partition,
-                    unnumbered,
-                    "they have rows without a sequence number: adopt numbers them first",
-                )
-            )
-        for run in _runs(_knots(numbered), options, target):
+            why = "they have rows without a sequence number: adopt numbers them first"
+            skipped.append(SkippedFiles(partition, unnumbered, why))
+        knots = (_Knot(tuple(knot), _depth(knot)) for knot in overlapping(numbered, lambda f: (f.lo or 0, f.hi or 0)))
+        for run in _runs(knots, options, target):
             chosen, left = _choose(run, partition, options, target)
             pieces += chosen
             skipped += left
@@ -78,12 +74,6 @@ def plan(files: Iterable[LiveFile], options: CompactOptions, target: int) -> Com
 
 def _place(file: LiveFile) -> tuple[int, str, int, int, str]:
     return (file.spec, file.partition, file.lo or 0, file.hi or 0, file.location)
-
-
-def _knots(files: Sequence[LiveFile]) -> Iterator[_Knot]:
-    """`files` must be ordered by their lowest sequence number."""
-    for knot in overlapping(files, lambda f: (f.lo or 0, f.hi or 0)):
-        yield _Knot(tuple(knot), _depth(knot))
 
 
 def _depth(files: Sequence[LiveFile]) -> int:
@@ -122,7 +112,7 @@ def _choose(
     skipped: list[SkippedFiles] = []
     for cut in _cut(run, target):
         if len(cut) == 1 and len(cut[0].files) == 1 and cut[0].files[0].deletes == 0:
-            skipped.append(SkippedFiles(partition, 1, "a small file that has no neighbour to go with"))
+            skipped.append(SkippedFiles(partition, 1, "a small file without a neighbour to merge with"))
             continue
         pieces.append(_file_part(cut, target))
     return pieces, skipped

@@ -36,7 +36,7 @@ def settled(context: MaintainContext, dataset: Dataset, sealed: Seq) -> SettledV
         twice = None if found.counts is None else found.counts.twice_first
         if twice is not None:
             raise DuplicateNumbers(
-                f"{dataset.name}: sequence number {twice} is on two rows, and nobody can tell which one is ours to "
+                f"{dataset.name}: sequence number {twice} is on two rows, and it is unknown which one is ours to "
                 "delete",
                 hint=DuplicateNumbers.REMEDY,
             )
@@ -47,7 +47,7 @@ def settled(context: MaintainContext, dataset: Dataset, sealed: Seq) -> SettledV
             raise _not_told_apart(dataset, len(found.owned), counted=counted)
         # A commit came in between, and our ranges are too many to be listed in a condition.
     raise FailedError(
-        f"{dataset.name} was changed {_ATTEMPTS_MAX} times while its rows were looked at, each time before it was "
+        f"{dataset.name} was changed {_ATTEMPTS_MAX} times while its rows were counted, each time before it was "
         "clear which of them are ours",
         hint="Try again when less is committed to it.",
     )
@@ -57,7 +57,7 @@ def _not_told_apart(dataset: Dataset, ranges: int, *, counted: bool) -> RefusedE
     if counted:
         return RefusedError(
             f"{dataset.name} has foreign rows, among {plural(ranges, 'range')} of ours",
-            hint="Rows that nobody numbered must not be deleted with the others: take them out of the table first.",
+            hint="Foreign rows must not be deleted with the others: remove them from the table first.",
         )
     return RefusedError(
         f"{dataset.name} may have foreign rows, among {plural(ranges, 'range')} of ours: "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -24,7 +24,7 @@ from strandline.ledger.maintain import runs as maintenance
 from strandline.ledger.maintain.runs import MaintenanceRun, RunId
 from strandline.ledger.replicate import sites
 from strandline.maintain.context import MaintainContext, Progress, quiet
-from strandline.maintain.runs import RunControl, RunResult, StillAlive, Work, recorded, rehearsed, run_scheduled
+from strandline.maintain.runs import RunControl, RunResult, StillAlive, recorded, rehearsed, run_scheduled
 from strandline.maintain.schedule import Job, crons, jobs
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 5.0  # how often the daemon checks whether a job is due
+CheckedWork = Callable[[Progress, StillAlive], Any]
 
 
 class MaintenanceListener(Protocol):
@@ -67,10 +68,9 @@ class Maintenance:
         control: RunControl | None = None,
     ) -> RunResult[Compacted]:
         """Rewrites small files as large ones, with rows ordered by sequence number."""
-        target, control = self._dataset(dataset), control or RunControl()
-        checked = control.checking(progress)
-        work = lambda alive: self._compact(target, dry_run, checked, alive)  # noqa: E731
-        return self._run(target, MaintenanceKind.COMPACT, work, dry_run, control)
+        target = self._dataset(dataset)
+        work = lambda checked, alive: self._compact(target, dry_run, checked, alive)  # noqa: E731
+        return self._run(target, MaintenanceKind.COMPACT, work, dry_run, progress, control)
 
     def retain(
         self,
@@ -88,12 +88,11 @@ class Maintenance:
     ) -> RunResult[Retained]:
         """Deletes rows that are old enough and that every sink has. Options that are not given come from the dataset's
         rule in the settings; without a rule, `older_than` is required."""
-        target, control = self._dataset(dataset), control or RunControl()
+        target = self._dataset(dataset)
         options = {"column": column, "on_lag": on_lag, "drop_after": drop_after, "paused_sinks": paused_sinks}
         rule = self._rule(target, older_than=older_than, **options)
-        checked = control.checking(progress)
-        work = lambda _: self._retain(target, rule, accept_clock, dry_run, checked)  # noqa: E731
-        return self._run(target, MaintenanceKind.RETAIN, work, dry_run, control)
+        work = lambda checked, _: self._retain(target, rule, accept_clock, dry_run, checked)  # noqa: E731
+        return self._run(target, MaintenanceKind.RETAIN, work, dry_run, progress, control)
 
     def expire(
         self,
@@ -106,10 +105,9 @@ class Maintenance:
         control: RunControl | None = None,
     ) -> RunResult[Expired]:
         """Removes snapshots that nobody needs any more, and files that only they had."""
-        target, control = self._dataset(dataset), control or RunControl()
-        checked = control.checking(progress)
-        work = lambda _: self._expire(target, older_than, keep_min, dry_run, checked)  # noqa: E731
-        return self._run(target, MaintenanceKind.EXPIRE, work, dry_run, control)
+        target = self._dataset(dataset)
+        work = lambda checked, _: self._expire(target, older_than, keep_min, dry_run, checked)  # noqa: E731
+        return self._run(target, MaintenanceKind.EXPIRE, work, dry_run, progress, control)
 
     def purge(
         self,
@@ -124,27 +122,29 @@ class Maintenance:
         """Deletes rows that match a condition everywhere in the lake. Copies at sinks stay; the result names them. A
         follower refuses it: a purge comes from its leader."""
         self.context.ledger.query(sites.check_leads)
-        target, control = self._dataset(dataset), control or RunControl()
-        checked = control.checking(progress)
+        target = self._dataset(dataset)
 
-        def work(alive: StillAlive) -> PurgeResult:
+        def work(checked: Progress, alive: StillAlive) -> PurgeResult:
             from strandline.maintain.purge.run import purge
 
             options = {"keep_snapshots": keep_snapshots, "dry_run": dry_run}
             return purge(self.context, target, where, **options, progress=checked, alive=alive)
 
-        return self._run(target, MaintenanceKind.PURGE, work, dry_run, control)
+        return self._run(target, MaintenanceKind.PURGE, work, dry_run, progress, control)
 
     def _run(
-        self, target: Dataset, kind: MaintenanceKind, work: Work[Any], dry_run: bool, control: RunControl
-    ) -> RunResult[Any]:
-        def todo(alive: StillAlive) -> Any:
-            # On record by then: settling what a dead writer left may take long, and can be looked at and called off.
-            self.context.ingestion.catch_up()
-            control.check()
-            return work(alive)
+        self, target: Dataset, kind: MaintenanceKind, work: CheckedWork, dry_run: bool, progress: Progress,
+        control: RunControl | None,
+    ) -> RunResult[Any]:  # fmt: skip
+        started_by = control or RunControl()
 
-        return (rehearsed if dry_run else recorded)(self.context, target, kind, todo, control)
+        def todo(alive: StillAlive) -> Any:
+            # On record by then: settling what a dead writer left may take long, and can be shown and called off.
+            self.context.ingestion.catch_up()
+            started_by.check()
+            return work(started_by.checking(progress), alive)
+
+        return (rehearsed if dry_run else recorded)(self.context, target, kind, todo, started_by)
 
     def cancel(self, run: int) -> MaintenanceRun:
         """Calls a run off, also one of another process: it ends before its next durable step. One that has ended stays
@@ -205,14 +205,14 @@ class Maintenance:
             values["drop_after"] = given.get("drop_after")
         if "older_than" not in values:
             raise UsageError(
-                f"nothing says how long rows of {target.name} are kept",
-                hint='Say --older-than 30d, or set a rule: [maintain.retain.<dataset>] older_than = "30d".',
+                f"there is no retention rule for {target.name}",
+                hint='Pass --older-than 30d, or set a rule: [maintain.retain.<dataset>] older_than = "30d".',
             )
         try:
             return RetainSettings(**values)
         except ValidationError as e:
             said = "; ".join(str(err["msg"]).removeprefix("Value error, ") for err in e.errors())
-            raise UsageError(f"this rule cannot be: {said}") from e
+            raise UsageError(f"this rule is invalid: {said}") from e
 
     def _rules(self) -> dict[str, RetainSettings]:
         return self._settings().rules()
@@ -223,40 +223,30 @@ class Maintenance:
 
     # By schedule.
 
-    def _crons(self) -> dict[str, str]:
-        return {kind.value: cron for kind, cron in crons(self._settings()).items()}
-
     def rules_without_dataset(self) -> list[str]:
         """Rules for datasets that do not exist: probably typos."""
-        with self.context.ledger.read() as connection:
-            known = {d.name for d in datasets.list_datasets(connection)}
+        known = {d.name for d in self.context.ledger.query(datasets.list_datasets)}
         return sorted(set(self._rules()) - known)
 
-    def run(
-        self,
-        control: LoopControl,
-        listener: MaintenanceListener,
-    ) -> None:
+    def run(self, control: LoopControl, listener: MaintenanceListener) -> None:
         """Until `control.stopping` is set, runs the jobs that are due, one after the other. That also calls off the job
         under way: it ends before its next durable step, and its Spark jobs are cancelled. Several daemons on one ledger
         share the jobs. Schedules that are applied meanwhile count at once."""
         jitter = self.context.config.settings.run.jitter_seconds_max
         followed = FollowedSchedules(self.context.ledger, {}, jitter_seconds_max=jitter)
 
-        def turn() -> None:
+        def run_due_jobs() -> None:
             nonlocal followed
-            if (by_kind := self._crons()) != followed.crons:
+            by_kind = {kind.value: cron for kind, cron in crons(self._settings()).items()}
+            if by_kind != followed.crons:
                 followed = replace(followed, crons=by_kind, since=None)
                 listener.scheduled(by_kind, self.rules_without_dataset())
             self.run_what_is_due(control.stopping, followed, listener)
 
-        control.repeat(turn, name="maintenance", poll_seconds=_POLL_SECONDS)
+        control.repeat(run_due_jobs, name="maintenance", poll_seconds=_POLL_SECONDS)
 
     def run_what_is_due(
-        self,
-        stopping: threading.Event,
-        followed: FollowedSchedules,
-        listener: MaintenanceListener,
+        self, stopping: threading.Event, followed: FollowedSchedules, listener: MaintenanceListener
     ) -> None:
         """Runs everything that is due now. A job that fails does not stop the next one."""
         known = self.context.ledger.query(datasets.list_datasets)
@@ -268,15 +258,9 @@ class Maintenance:
             began = None if last is None else last.started_at
             if followed.is_due(f"{job.kind.value} {job.dataset.name}", job.cron, last=began, now=utc_now()):
                 with acting_as(SCHEDULE):
-                    self._turn(job, None if last is None else last.id, RunControl(stopping), listener)
+                    self._run_job(job, None if last is None else last.id, RunControl(stopping), listener)
 
-    def _turn(
-        self,
-        job: Job,
-        after: RunId | None,
-        control: RunControl,
-        listener: MaintenanceListener,
-    ) -> None:
+    def _run_job(self, job: Job, after: RunId | None, control: RunControl, listener: MaintenanceListener) -> None:
         checked = control.checking(quiet)
 
         def work(alive: StillAlive) -> Any:
@@ -318,10 +302,8 @@ class Maintenance:
         before: int | None = None,
         runs_max: int = 20,
     ) -> list[MaintenanceRun]:
-        """Newest first, of one dataset, of some (`only`, by their full names) or of all. `before` is the id of the last
-        run of the previous page."""
-        with self.context.ledger.read() as connection:
-            known = {d.name: d.id for d in datasets.list_datasets(connection)}
+        """Newest first; of a dataset, or of those in `only` (full names). `before`: the last id of the page before."""
+        known = {d.name: d.id for d in self.context.ledger.query(datasets.list_datasets)}
         chosen = None if only is None else [known[name] for name in only if name in known]
         if dataset is not None:
             chosen = [self._dataset(dataset).id]
@@ -332,12 +314,12 @@ class Maintenance:
             before=before,
             runs_max=runs_max,
         )
-        return list(map(self._told, found))
+        return list(map(self._as_of_now, found))
 
     def get(self, run: int) -> MaintenanceRun:
-        return self._told(self.context.ledger.query(maintenance.get, run))
+        return self._as_of_now(self.context.ledger.query(maintenance.get, run))
 
-    def _told(self, run: MaintenanceRun) -> MaintenanceRun:
+    def _as_of_now(self, run: MaintenanceRun) -> MaintenanceRun:
         return run.as_of(utc_now(), lease_seconds=self.context.config.settings.ingest.lease_seconds)
 
     def _dataset(self, name: str) -> Dataset:

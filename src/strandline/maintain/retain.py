@@ -186,7 +186,7 @@ class _Retention:
         """The highest sequence number that is old enough."""
         if self.rule.column is None:
             return self.context.ledger.query(floors.published_before, self.dataset.id, moment, sealed)
-        self.progress("looking for rows that are due", 0, None)
+        self.progress("searching for rows that are due", 0, None)
         return rows.count(self._table(sealed).df, self._condition(sealed, moment)).last
 
     def _table(self, sealed: Seq) -> SettledView:
@@ -255,7 +255,7 @@ class _Retention:
     ) -> tuple[tuple[_Drop, ...], Lacking, int, Seq | None]:
         table = self._table(sealed)
         condition = self._what_goes(sealed, reached, verdict, others.passed_over, end)
-        self.progress("counting rows that go", 0, None)
+        self.progress("counting rows to delete", 0, None)
         found = rows.count(table.df, condition)
         lost = tuple(self._drop(sealed, p, end, condition) for p in passed)
         dropped = count_lacking(table.df, others.passed_over, condition)
@@ -323,8 +323,7 @@ class _Retention:
         return _Drop(passed, tuple(moved), tuple(dropped), tuple(x for x in deleted if x.rows), planned_stays)
 
     def _raise_floor(self, end: Seq, lost: Sequence[_Drop], dropped: Lacking) -> tuple[int, Seq]:
-        """One transaction. `WatermarkMoved`, and no change, if a sink or a follower was added or changed since the
-        count."""
+        """One transaction. Raises WatermarkMoved if a sink or a follower was added or changed since the count."""
         with self.context.ledger.write() as connection:
             floors.lock_to_raise(connection, self.dataset.id)
             passed = {d.passed.record.id for d in lost}

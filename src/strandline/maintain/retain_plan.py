@@ -40,7 +40,7 @@ def due_condition(column: str, kind: str, cutoff: datetime) -> str:
             return f"{name} < TIMESTAMP'{moment:%Y-%m-%d %H:%M:%S.%f}Z'"
     raise SchemaError(
         f"column {column} is of type {kind}, which does not say when a row is from",
-        hint="Retention needs a date or a timestamp, or no column: then it goes by when rows were ingested.",
+        hint="Retention needs a date or a timestamp, or no column: then it uses the time when rows were ingested.",
     )
 
 

@@ -92,8 +92,9 @@ def rehearsed(
             result = work(lambda: None)
     except Exception as e:
         outcome, reason = _how_it_ended(e, kind)
-        with context.ledger.write() as connection:
-            runs.record_dry_run(connection, new, started_at=started_at, outcome=outcome, reason=reason, result=None)
+        context.ledger.change(
+            runs.record_dry_run, new, started_at=started_at, outcome=outcome, reason=reason, result=None
+        )
         raise
     with context.ledger.write() as connection:
         run = runs.record_dry_run(
@@ -109,7 +110,7 @@ def recorded(
     """A run on demand; `AlreadyRunning` if one of this kind is under way."""
     control = control or RunControl()
     if (run := _begin(context, NewRun(dataset.id, kind, node()), None)) is None:
-        raise RuntimeError("only a turn of the schedule can be somebody else's")
+        raise RuntimeError("only a scheduled run can belong to another daemon")
     control.on_begun(run)
     return _work(context, dataset, kind, run, work, control)
 
@@ -123,7 +124,7 @@ def run_scheduled(
     *,
     after: RunId | None,
 ) -> RunResult[T] | None:
-    """A scheduled run. None if another daemon has taken this turn, or a run of this kind is under way."""
+    """A scheduled run. None if another daemon does this run, or a run of this kind is under way."""
     run = _begin(context, NewRun(dataset.id, kind, node(), by_schedule=True), after)
     return None if run is None else _work(context, dataset, kind, run, work, control or RunControl())
 
@@ -213,7 +214,7 @@ def _how_it_ended(error: BaseException, kind: MaintenanceKind) -> tuple[Maintena
 
 def without_words(error: BaseException) -> str:
     """What a purge that failed says where others read it."""
-    return f"{type(error).__name__}; its words are not kept, since they may repeat the condition or values of a row"
+    return f"{type(error).__name__}; its message is not stored, because it may repeat the condition or values of a row"
 
 
 def wordless(error: Exception) -> StrandlineError:

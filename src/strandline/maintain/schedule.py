@@ -18,9 +18,8 @@ class Job:
 
 
 def crons(settings: MaintainSettings) -> dict[MaintenanceKind, str]:
-    """The schedules, in the order of jobs that are due at the same time: rows get sequence numbers before anything is
-    decided about them, rows that are to be deleted are not rewritten first, and expiry frees last what the others leave
-    behind."""
+    """The schedules, in the order of jobs that are due at the same time: rows are numbered before anything is decided
+    about them, deleted before files are rewritten, and expiry comes last."""
     by_kind = settings.schedules()
     order = (MaintenanceKind.NUMBER, MaintenanceKind.RETAIN, MaintenanceKind.COMPACT, MaintenanceKind.EXPIRE)
     return {kind: cron for kind in order if (cron := by_kind[kind.value]) is not None}

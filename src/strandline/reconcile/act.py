@@ -297,8 +297,7 @@ class DriftRemover:
 
 
 def is_unread(table: str | None, known: LakeReferences, asked: Asked) -> bool:
-    """Whether a table that could not be read may reference a file of this one. With `--delete`, any such table might:
-    nobody could bring the file back."""
+    """Whether an unread table may reference a file of this one. With `--delete`, any may: that cannot be undone."""
     return table in known.unread or (bool(known.unread) and (table is None or asked.delete))
 
 

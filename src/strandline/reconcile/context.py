@@ -36,16 +36,16 @@ class SweepContext:
         elsewhere = reconcile_runs.runs_in_other_folders(connection, self.folder)
         return [file for file in files if file.run not in elsewhere]
 
-    def look_at(self, paths: Sequence[str]) -> list[Stat | StorageError | None]:
+    def find_files(self, paths: Sequence[str]) -> list[Stat | StorageError | None]:
         """Checks the paths in parallel; the results are in the order of the paths."""
 
-        def look(path: str) -> Stat | StorageError | None:
+        def find(path: str) -> Stat | StorageError | None:
             try:
-                return self.storage.look(path)
+                return self.storage.find_file(path)
             except StorageError as e:
                 return e
 
         if self.settings.recheck_concurrency == 1 or len(paths) < 2:
-            return [look(path) for path in paths]
+            return [find(path) for path in paths]
         with ThreadPoolExecutor(self.settings.recheck_concurrency) as pool:
-            return list(pool.map(look, paths))
+            return list(pool.map(find, paths))

@@ -168,10 +168,9 @@ class Reconciler:
         return self._ledger.query(applied_settings.effective, self._config).reconcile
 
     def run_if_due(self, listener: SweepListener, *, cancelled: threading.Event | None = None) -> ReconcileRun | None:
-        """The daemon calls this regularly. None if no run is due, or another process does it: for example, another
-        machine with the same schedule. A run that was missed because no daemon ran is made up for, once. One that
-        finds another run under way, which may do less, is due until the ledger has one that did as much; the listener
-        hears of that once."""
+        """The daemon calls this regularly. None if no run is due, or another process does it. A run that was missed
+        because no daemon ran is made up for, once. If another run is under way, this one stays due until the ledger has
+        one that did as much; the listener gets that once."""
         settings, now = self.settings, utc_now()
         asked = Asked(act=not settings.dry_run)
         if (crons := {"reconcile": settings.schedule}) != self._followed.crons:
@@ -201,9 +200,8 @@ class Reconciler:
             return None
 
     def _begun(self, asked: Asked, tried: datetime | None) -> datetime | None:
-        """When a run that did at least as much last began; only runs of this folder, if each machine has its own. A run
-        of this process counts even if it failed before it was on record: it is not tried again before the next
-        scheduled time."""
+        """When the last run began that did at least as much, in this folder if each machine has its own. A run of this
+        process counts even if it failed before it was on record."""
         folder = self._folder()
         like = (
             run.started_at
@@ -317,8 +315,8 @@ class Reconciler:
         from strandline.reconcile.references.lake_catalog import LakeCatalog
         from strandline.reconcile.survey import LakeSurveyor
 
-        look = self.storage.look
-        light = LakeSurveyor(self._config, self._catalog, look, inventory_file=inventory_file, memory=memory)
+        find_file = self.storage.find_file
+        light = LakeSurveyor(self._config, self._catalog, find_file, inventory_file=inventory_file, memory=memory)
         surveyor = FallbackSurveyor(light, self._spark)
         try:
             yield SweepContext(

@@ -30,8 +30,8 @@ class FallbackSurveyor:
         return self._do(lambda surveyor: surveyor.survey(ledger_context, watch))
 
     def references(self, known: LakeReferences | None, watch: Watch) -> LakeReferences:
-        """The present references. A table whose pointer did not move since `known` is not read again. A table that
-        cannot be read is in `unread`."""
+        """The present references. A table is read only if its pointer moved since `known`; `unread` has those that
+        fail."""
         return self._do(lambda surveyor: surveyor.references(known, watch))
 
     def _do(self, work: Callable[[LakeSurveyor | SparkSurveyor], T]) -> T:

@@ -1,6 +1,5 @@
-"""Reads the ledger before a run lists storage: how far each dataset is sealed and delivered, what is open, and whether
-the catalog is the right one.
-"""
+"""Reads the ledger before a run lists storage: seals, watermarks, open work, and whether the catalog is the right
+one."""
 
 from __future__ import annotations
 
@@ -81,9 +80,8 @@ class LedgerContextLoader:
 
     @property
     def own_origin(self) -> bool:
-        """Whether a path means the same on every machine. A remote catalog may name a folder that is a different folder
-        on another machine: then only files of tables that are here as a whole are this machine's. A bucket is the same
-        for all."""
+        """Whether a path means the same on every machine, as in a bucket. A remote catalog may name a folder that is a
+        different one on another machine: then only files of tables that are whole here are this machine's."""
         settings = self._config.settings
         return settings.warehouse.is_s3 or settings.catalog.kind == "sqlite"
 
@@ -103,8 +101,7 @@ class LedgerContextLoader:
         for dataset in known:
             if dataset.name in tables:
                 uuid = tables[dataset.name]
-                # Damage to one table affects only that table (`guard.by_identity`); another table in its place stops
-                # the run.
+                # Damage affects only that table (`guard.by_identity`); another table in its place stops the run.
                 if uuid != dataset.table_uuid and not is_one_bit_off(uuid, dataset.table_uuid):
                     return f"the catalog's table {dataset.name} is not the dataset that the ledger knows"
             elif dataset.name not in unread:
@@ -112,7 +109,7 @@ class LedgerContextLoader:
         return None
 
     def behind(self) -> str | None:
-        """Why the ledger cannot be trusted: it was restored from an older copy, or nobody can tell. None if it can."""
+        """Why the ledger cannot be trusted: it was restored from an older copy, or that is unknown. None if it can."""
         try:
             # in a write transaction, so that nobody reserves sequence numbers between the two reads
             self._ledger.change(sequence.check, self._witness)
@@ -125,12 +122,10 @@ class LedgerContextLoader:
         names = {name: path for path in paths if (name := below(path, self._spool)) is not None}
         if not names:
             return set()
-        with self._ledger.read() as connection:
-            return {names[name] for name in spool_files.spooled(connection, names)}
+        return {names[name] for name in self._ledger.query(spool_files.spooled, names)}
 
     def pointers(self, tables: Collection[str]) -> list[str]:
-        """Canonical paths of the metadata files that the catalog names for these tables, if it tells without opening
-        them."""
+        """Canonical paths of these tables' metadata files, if the catalog names them without opening them."""
         from strandline.iceberg.metadata.metadata_peek import read_rows
 
         rows = read_rows(self._config) or ()
@@ -153,8 +148,7 @@ def _seal(connection: Connection, dataset: Dataset) -> TableSeal:
 
 
 def _reserved_ns(block: Published) -> int | None:
-    """None for a block that the ledger learnt of from the table's history: it was recorded as reserved and published at
-    one moment, long after its commit."""
+    """None for a block from the table's history, which was recorded as reserved long after its commit."""
     return _ns(block.head.reserved_at if block.head.reserved_at < block.published_at else None)
 
 

@@ -35,8 +35,7 @@ class FileContent(StrEnum):
 
 
 class Protection(StrEnum):
-    """Why a finding is not acted on, in a word and in `words`. In order of precedence: the first that applies is
-    reported."""
+    """Why a finding is not acted on, in a word and in `words`. The first one that applies is reported."""
 
     _value_: str
     words: str
@@ -67,14 +66,14 @@ class Protection(StrEnum):
     UNKNOWN_ROOT = "unknown_root", "in a folder that no table owns"
     ORIGIN = "origin", "not known to be this machine's"  # on storage that is not shared
     UNSEALED = "unsealed", "not wholly at or below the seal"  # or its range is unknown; whatever its age
-    # The ledger may have been restored from an older copy: the sender may have been told that the body is safe.
+    # The ledger may have been restored from an older copy: the sender may have got a 202.
     ACKNOWLEDGED = "acknowledged", "a received body that the ledger does not know; a receiver records it"
     NO_TIME = "no_time", "has no modification time"
     FUTURE_TIME = "future_time", "modified in the future"
     YOUNG = "young", "younger than the grace window"
     OPEN_BLOCK = "open_block", "not older than the oldest open block"
     OPEN_JOB = "open_job", "not older than the oldest maintenance job"
-    UNDELIVERED = "undelivered", "not every sink holds the rows (--accept-loss)"
+    UNDELIVERED = "undelivered", "some sink does not have the rows yet (--accept-loss)"
     NOT_DATA = "not_data", "not a data file: without it, rows would come back"
     NOT_IN_MAIN = "not_in_main", "only history, a branch or a tag has it"  # there is nothing to drop it from
     NOT_A_DATASET = "not_a_dataset", "a table that is not a dataset"  # its entries belong to its owner
@@ -235,7 +234,7 @@ class Storage(Protocol):
     @property
     def kind(self) -> StorageKind: ...
 
-    def look(self, path: str) -> Stat | None:
+    def find_file(self, path: str) -> Stat | None:
         """Raises `StorageError` if it is unknown whether the file exists."""
 
     def same(self, listed: Stat, now: Stat) -> bool:

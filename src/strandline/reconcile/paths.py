@@ -68,9 +68,7 @@ def key(path: str) -> str:
             if decoded == plain:
                 break
             plain = decoded
-    if "//" in plain or "/." in plain:
-        return _flattened(plain)
-    return plain
+    return _flattened(plain) if "//" in plain or "/." in plain else plain
 
 
 def _flattened(path: str) -> str:

@@ -4,7 +4,7 @@ two places, and the record names both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
@@ -14,7 +14,7 @@ from typing import TypeVar
 from strandline.core import failpoints
 from strandline.core.errors import LeaseLost, RefusedError, StorageError
 from strandline.core.records.audit_events import Event
-from strandline.core.records.reconcile_records import ReconcileRun, RunId, Swept, SweptState
+from strandline.core.records.reconcile_records import RunId, Swept, SweptState
 from strandline.core.text.wording import plural
 from strandline.ledger import audit
 from strandline.ledger.engine import Connection, utc_now
@@ -65,11 +65,7 @@ class FilesToPurge:
     paths: Sequence[str]  # of the first ones
 
 
-def silent(done: int, total: int) -> None:
-    """Reports nothing."""
-
-
-def restore(context: SweepContext, run: int, on_progress: OnFiles = silent) -> Restored:
+def restore(context: SweepContext, run: int, on_progress: OnFiles = lambda done, total: None) -> Restored:
     """Moves all files that a run quarantined, and that are still there, back to where they were."""
     with context.ledger.read() as connection:
         reconcile_runs.get(connection, run)
@@ -92,7 +88,9 @@ def files_to_purge(context: SweepContext, run: int | None = None) -> FilesToPurg
     return FilesToPurge(len(going), sum(file.size for file in going), _held(files) - len(going), paths)
 
 
-def purge(context: SweepContext, run: int | None = None, on_progress: OnFiles = silent) -> PurgedFiles:
+def purge(
+    context: SweepContext, run: int | None = None, on_progress: OnFiles = lambda done, total: None
+) -> PurgedFiles:
     """Checks and deletes the files that were quarantined long enough ago."""
     if run is not None:
         context.ledger.query(reconcile_runs.get, run)
@@ -157,7 +155,7 @@ def _bring_back(context: SweepContext, seen: SweptFile, watch: RunWatch) -> str:
     try:
         if context.storage.bring_back(file.kept_at, file.path):
             return _BACK
-        return _LOST if context.storage.look(file.path) is None else _TAKEN
+        return _LOST if context.storage.find_file(file.path) is None else _TAKEN
     except StorageError as e:
         return e.message
 
@@ -201,7 +199,9 @@ def fate(seen: SweptFile, *, is_live: bool) -> Fate:
 def _purge(context: SweepContext, run: RunId | None, watch: RunWatch, on_progress: OnFiles) -> PurgedFiles:
     with context.ledger.read() as connection:
         files, due = _due(context, connection, run)
-        seen_before = _tables_seen(reconcile_runs.latest(connection, runs_max=context.settings.history_runs))
+        runs = reconcile_runs.latest(connection, runs_max=context.settings.history_runs)
+    # the uuids of the last run that saw any table: an empty catalog is not trusted
+    seen_before = next((run.outcome.tables for run in runs if run.ended_at and run.outcome.tables), {})
     result = PurgedFiles(waiting=_held(files) - _held(due))
     known: LakeReferences | None = None
     waiting = iter(due)
@@ -231,18 +231,13 @@ def _due(context: SweepContext, connection: Connection, run: RunId | None) -> tu
     return files, [file for file in files if file.begun_at <= before]
 
 
-def _tables_seen(runs: Iterable[ReconcileRun]) -> Collection[str]:
-    """The table uuids of the last run that saw any: an empty catalog is not trusted."""
-    return next((run.outcome.tables for run in runs if run.ended_at is not None and run.outcome.tables), {})
-
-
 def _check_catalog(context: SweepContext, known: LakeReferences, seen_before: Collection[str]) -> None:
     """Raises RefusedError if this may not be the same catalog as always: unreferenced files are deleted for good."""
     refused = context.loader.gate({head.name: head.uuid for head in known.tables}, known.unread.keys())
     if refused is not None:
         raise RefusedError(
             refused,
-            hint="Nothing more is deleted, and what is in quarantine can be restored. Where it is the clock that is "
+            hint="Nothing more is deleted, and what is in quarantine can be restored. If the clock is "
             "doubted, `strandline reconcile --act` takes note of it; purge after that.",
         )
     gone = sorted(set(seen_before) - {head.uuid for head in known.tables})
@@ -257,7 +252,7 @@ def _check_catalog(context: SweepContext, known: LakeReferences, seen_before: Co
     raise RefusedError(
         f"the last run knew a table that the catalog does not have: {gone[0]}"
         + (f", and {len(gone) - 1:,} more" if len(gone) > 1 else ""),
-        hint="If it was dropped, run `strandline reconcile`, which takes note, and then purge. If not, this is not "
+        hint="If it was dropped, run `strandline reconcile`, which records that, and then purge. If not, this is not "
         "the catalog of record.",
     )
 
@@ -310,7 +305,7 @@ def _before(context: SweepContext, file: Swept, end: Fate, is_live: bool, watch:
             watch.last_word()
             if context.storage.bring_back(file.kept_at, file.path):
                 return None
-            return _VANISHED if context.storage.look(file.path) is None else TAKEN
+            return _VANISHED if context.storage.find_file(file.path) is None else TAKEN
         if end is Fate.IN_PLACE and is_live and not context.storage.same_content(file.path, file.kept_at):
             return TAKEN
     except StorageError as e:

@@ -22,7 +22,7 @@ from strandline.reconcile.settle import check_both_places
 CHECKED_EVERY = 1_000
 SOUGHT_AT_ONCE = 100_000  # the whole quarantine is searched each time
 # there may be millions of them, and none is known to be missing
-_STORAGE_AWAY = (Protection.NOTHING_LISTED, Protection.PREFIX_FAILED)
+STORAGE_AWAY = (Protection.NOTHING_LISTED, Protection.PREFIX_FAILED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def find_quarantined(context: SweepContext, survey: Survey, check: Callable[[], 
         _seek_recorded(context, lookup, [f.path for f in some])
         lookup.planned += sum(1 for f in some if f.protected is None and f.path in lookup)
         not_recorded |= {
-            f.path: f.protected is None for f in some if f.path not in lookup and f.protected not in _STORAGE_AWAY
+            f.path: f.protected is None for f in some if f.path not in lookup and f.protected not in STORAGE_AWAY
         }
         if len(not_recorded) >= SOUGHT_AT_ONCE:
             _seek_forgotten(context, lookup, not_recorded, check)
@@ -69,7 +69,7 @@ def _metadata_away(context: SweepContext, survey: Survey) -> list[str]:
         named = context.loader.pointers(survey.references.unread.keys()) if survey.references.unread else ()
     except StorageError:
         return []  # the run reports anyway that the table cannot be read
-    return [path for path, stat in zip(named, context.look_at(named), strict=True) if stat is None]
+    return [path for path, stat in zip(named, context.find_files(named), strict=True) if stat is None]
 
 
 def _seek_recorded(context: SweepContext, lookup: QuarantineLookup, paths: Sequence[str]) -> None:

@@ -21,7 +21,7 @@ def document(finding: Finding) -> dict[str, Any]:
         "modified": moment(finding.modified_ns),
         "protected": None if finding.protected is None else finding.protected.value,
         "content": finding.content.value,
-        "partition": None if finding.partition is None else _unescaped(finding.partition),
+        "partition": None if finding.partition is None else _partition_values(finding.partition),
         "rows": None if finding.rows is None else {"lo": finding.rows.lo, "hi": finding.rows.hi},
         "row_count": finding.row_count,
         "delivered_to": list(finding.delivered_to),
@@ -31,7 +31,7 @@ def document(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _unescaped(partition: str) -> str:
+def _partition_values(partition: str) -> str:
     """Values as they are in rows; folder names escape them."""
     return printable(unquote_plus(partition, errors="surrogateescape"))
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from strandline.core.errors import StorageError
 from strandline.core.records.reconcile_records import Done, FindingKind, SweepOutcome
 from strandline.core.settings.reconcile import ReconcileSettings
 from strandline.reconcile.compare.compared import Survey
@@ -59,14 +58,6 @@ class RunCounters:
             self.failures.append(printable(what))
         else:
             self.unlisted_failures += 1
-
-    def not_checked(self, stats: Sequence[object]) -> int:
-        """Counts candidates that could not be checked again, and reports them as far as there is room."""
-        errors = [stat for stat in stats if isinstance(stat, StorageError)]
-        for error in errors:
-            self.fail(error.message)
-        self.did(recheck_failed=len(errors))
-        return len(errors)
 
     def begin(self, ledger_context: LedgerContext) -> None:
         """Takes over what an unfinished run passes on unchanged."""

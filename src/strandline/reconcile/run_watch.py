@@ -53,13 +53,13 @@ def under_lease(
         )
     called_off = threading.Event()
 
-    def look() -> None:
+    def notice() -> None:
         if context.ledger.query(reconcile_runs.is_called_off):
             called_off.set()
 
     cancelled = cancelled or threading.Event()
     with (
-        holding_lease(context.ledger, reconcile_runs.leases, lease, seconds=seconds, on_renewed=look) as heartbeat,
+        holding_lease(context.ledger, reconcile_runs.leases, lease, seconds=seconds, on_renewed=notice) as heartbeat,
         called_off_by(cancelled, called_off),
     ):
         yield RunWatch(
@@ -141,7 +141,7 @@ class RunWatch:
 
     def last_word(self) -> None:
         """Call right before an action that cannot be fenced. A process that slept since it last saw its lease must not
-        go on: it cannot know for how long."""
+        continue: it cannot know for how long it slept."""
         self.check()
         if self._heartbeat.is_fresh:
             return

@@ -1,17 +1,15 @@
 """Settles what a dead run left: checks storage, and corrects the record. It moves nothing.
 
-A file that was about to be quarantined is in one of two places, and both are on record. A run that only seems dead
-may still move a file that is in its old place now. It then records that itself, and until then every reader of the
-record checks storage, too. A commit that drops entries is different: its token is voided first, so that the answer
-is final.
+A file that was about to be quarantined is in one of two places, and both are on record. A run that only seems dead may
+still move a file that is in its old place now, and then records that. Until then every reader of the record checks
+storage, too. A commit that drops entries is different: its token is voided first, so that the answer is final.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from strandline.core.errors import StorageError, StrandlineError
 from strandline.core.records.audit_events import Event
@@ -56,7 +54,7 @@ class SweptFile:
 
 
 def check_both_places(context: SweepContext, files: list[Swept]) -> list[SweptFile]:
-    stats = context.look_at([p for f in files for p in (f.path, f.kept_at)])
+    stats = context.find_files([p for f in files for p in (f.path, f.kept_at)])
     return [SweptFile(f, stats[2 * n], stats[2 * n + 1]) for n, f in enumerate(files)]
 
 
@@ -79,29 +77,31 @@ def true_state(seen: SweptFile) -> SweptState | None:
     return None
 
 
-def settle_files(
-    context: SweepContext,
-    files: list[Swept],
-    why: str | None = None,
-    *,
-    hold: Callable[[Connection], None] = lambda connection: None,
-    tell: Callable[[Connection, Mapping[SweptState, list[Swept]]], None] = lambda connection, after: None,
-) -> dict[SweptState, list[Swept]]:
-    """Records where the files are. Returns them by their new state. `tell` gets the same in the same transaction, the
-    files with their old state."""
-    changes: dict[SweptState, list[Swept]] = {}
-    after: dict[SweptState, list[Swept]] = {}
+@dataclass(frozen=True, slots=True)
+class FoundFiles:
+    """Where files are now, by the state that storage shows; files with their recorded state."""
+
+    by_state: Mapping[SweptState, list[Swept]]
+
+    def record(self, connection: Connection, why: str | None) -> None:
+        for state, files in self.by_state.items():
+            changed = [file for file in files if file.state is not state]
+            quarantined_files.move(connection, changed, state, _GONE if state is SweptState.LOST else why)
+
+
+def locate_files(context: SweepContext, files: list[Swept]) -> FoundFiles:
+    """A file that cannot be checked keeps its recorded state."""
+    by_state: dict[SweptState, list[Swept]] = {}
     for seen in check_both_places(context, files):
-        state = true_state(seen)
-        if state is not None:
-            changes.setdefault(state, []).append(seen.file)
-        after.setdefault(state or seen.file.state, []).append(seen.file)
-    with context.ledger.write() as connection:
-        hold(connection)
-        for state, some in changes.items():
-            quarantined_files.move(connection, some, state, _GONE if state is SweptState.LOST else why)
-        tell(connection, after)
-    return after
+        by_state.setdefault(true_state(seen) or seen.file.state, []).append(seen.file)
+    return FoundFiles(by_state)
+
+
+def settle_files(context: SweepContext, files: list[Swept], why: str | None = None) -> Mapping[SweptState, list[Swept]]:
+    """Records where the files are. Returns them by their new state."""
+    found = locate_files(context, files)
+    context.ledger.change(found.record, why)
+    return found.by_state
 
 
 def close_dead_run(connection: Connection) -> None:
@@ -128,9 +128,8 @@ def _unsettled(connection: Connection, run: RunId | None) -> list[ReconcileRun]:
 def settle_dead_runs(
     context: SweepContext, watch: RunWatch, *, run: RunId | None = None, entries: bool = True
 ) -> list[str]:
-    """Called before anything new is touched, by the run `run` or by another operation: the holder of the lease takes
-    every earlier holder for dead. Batches of entries need the catalog; the result says which of them could not be
-    settled."""
+    """Settles before anything new is touched, for the run `run` or another operation: to the holder of the lease, every
+    earlier run is dead. Returns which batches of entries could not be settled; they need the catalog."""
     with context.ledger.read() as connection:
         files = quarantined_files.in_state(connection, SweptState.BEGUN)
         files += quarantined_files.in_state(connection, SweptState.PURGING)
@@ -140,10 +139,12 @@ def settle_dead_runs(
             # A dead run may have brought files back, of any run, without recording it.
             files += quarantined_files.in_state(connection, SweptState.HELD)
         files = context.here(connection, files)
-    after: Mapping[SweptState, list[Swept]] = {}
+    found = locate_files(context, files)
     if files:
-        late = partial(_record_late, context, dead)
-        after = settle_files(context, files, "its run died", hold=watch.hold, tell=late)
+        with context.ledger.write() as connection:
+            watch.hold(connection)
+            found.record(connection, "its run died")
+            _record_late(connection, context, dead, found.by_state)
     failures: list[str] = []
     for batch in drops:
         try:
@@ -158,31 +159,30 @@ def settle_dead_runs(
         for one in dead:
             _correct(connection, one.id)
         if files or settled:
-            states = {state.value: len(some) for state, some in after.items()}
+            states = {state.value: len(some) for state, some in found.by_state.items()}
             runs = sorted({file.run for file in files} | {batch.run for batch in drops})
             audit.record(connection, Event.RUN_SETTLED, runs=runs, files=states, batches_of_entries=settled)
     return failures
 
 
 def _correct(connection: Connection, run: RunId) -> None:
-    """A run that was closed as dead before its files were looked at has done what they show now. One that has recorded
-    its own end knows better."""
+    """Corrects what a run has done that was closed as dead before its files were checked."""
     found = reconcile_runs.get(connection, run)
     done = done_so_far(connection, found) if found.aborted is AbortReason.DIED else found.outcome.done
     reconcile_runs.correct(connection, run, done, settled=True)
 
 
 def _record_late(
-    context: SweepContext, dead: Sequence[ReconcileRun], connection: Connection, after: Mapping[SweptState, list[Swept]]
+    connection: Connection, context: SweepContext, dead: Sequence[ReconcileRun], found: Mapping[SweptState, list[Swept]]
 ) -> None:
-    """Records what a dead run or purge did and did not record."""
+    """Records what a dead run or purge did without recording it."""
     deleting = {one.id for one in dead if one.asked.delete}
     for event, was, now in (
         (Event.FILES_QUARANTINED, SweptState.BEGUN, SweptState.HELD),
         (Event.FILES_PURGED, SweptState.PURGING, SweptState.PURGED),
     ):
         by_run: dict[RunId, list[Swept]] = {}
-        for file in after.get(now, ()):
+        for file in found.get(now, ()):
             if file.state is was:
                 by_run.setdefault(file.run, []).append(file)
         for run, some in sorted(by_run.items()):
@@ -199,8 +199,7 @@ def _record_late(
 
 
 def _settle_batch(context: SweepContext, batch: DroppedBatch, watch: RunWatch) -> None:
-    with context.ledger.write() as connection:
-        watch.hold(connection)  # before the token is voided: it may belong to a run under way
+    context.ledger.change(watch.hold)  # before the token is voided: it may belong to a run under way
     dropped = context.catalog.dropped(batch.table, batch.token)
     if dropped is None and not context.catalog.may_have(batch.table, batch.samples):
         dropped = batch.entries  # it landed, and the snapshot that says so has expired since
@@ -250,8 +249,7 @@ def done_so_far(connection: Connection, run: ReconcileRun) -> Done:
 
 
 def _is_superseded(file: Swept, datasets: Collection[str]) -> bool:
-    """On record, superseded metadata is an orphan like others. Its name tells: a run that acts finds that the table has
-    gone past nearly all such files."""
+    """Superseded metadata is recorded as an orphan, but its name shows a version that the table has passed."""
     name = file.path.rpartition("/")[2]
     is_metadata = file.kind is FindingKind.ORPHAN and metadata_version(checksum_of(name) or name) is not None
     return is_metadata and file.table in datasets

@@ -20,7 +20,7 @@ from strandline.core.settings.lake_config import LakeConfig
 from strandline.core.text.wording import plural
 from strandline.iceberg.metadata.metadata_peek import CatalogRow, read_rows
 from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
-from strandline.reconcile.compare.compared import CompareContext, Look, Survey, compared
+from strandline.reconcile.compare.compared import CompareContext, FindFile, Survey, compared
 from strandline.reconcile.compare.places import Places, Unclaimed
 from strandline.reconcile.model import LedgerContext, Phase, PrefixFailure, Watch
 from strandline.reconcile.paths import SPOOL_FOLDER, Room, Roots, canonical, key
@@ -85,17 +85,16 @@ class LakeSurveyor:
         self,
         config: LakeConfig,
         catalog: Callable[[], PyIcebergCatalog],
-        look: Look,
+        find_file: FindFile,
         *,
         inventory_file: Path | None = None,
         memory: Path | None = None,
     ) -> None:
-        """`catalog` raises StorageError if it cannot be opened. `memory`: a folder to cache manifests in, for reports
-        only."""
+        """`catalog` raises StorageError if it cannot be opened. `memory`: a folder for manifests, for reports only."""
         self.config = config
         self._settings = config.settings.reconcile
         self._open = catalog
-        self.look = look
+        self.find_file = find_file
         self.inventory_file = inventory_file
         self._memory = None if memory is None else str(memory)
         self.warehouse = canonical(config.warehouse_url)
@@ -176,8 +175,7 @@ class LakeSurveyor:
         return known
 
     def _place_of_table(self, row: CatalogRow) -> tuple[str, ...]:
-        """The place of a table that this catalog does not open: from its metadata, or the previous metadata, and the
-        folder of the metadata file."""
+        """The place of a table that is not opened: from its metadata, or the metadata before, and the file's folder."""
         found: list[str] = []
         for location in row.metadata:
             try:
@@ -238,9 +236,8 @@ class LakeSurveyor:
         newest_ns: int,
         failures: list[PrefixFailure],
     ) -> Places:
-        """Considers no more of an inventory than of a listing. `roots`: the first folders that nobody owns, sorted;
-        one more than allowed, at least, if there are. Files written shortly before the newest one may be missing
-        from it."""
+        """Considers no more of an inventory than of a listing. `roots`: the first folders that nobody owns, sorted, at
+        least one more than allowed if there are. Files as young as `newest_ns` may be missing."""
         most = self._settings.unknown_roots_max
         if 0 < most < len(roots):
             failures.append(self._cut())

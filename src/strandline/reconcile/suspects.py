@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any
 
 from strandline.core.errors import StorageError
@@ -28,11 +28,10 @@ from strandline.reconcile.compare.compared import Survey
 from strandline.reconcile.context import SweepContext
 from strandline.reconcile.model import Finding, FindingKind, Protection, Watch
 from strandline.reconcile.paths import is_metadata_file
-from strandline.reconcile.quarantine_lookup import QuarantineLookup
+from strandline.reconcile.quarantine_lookup import STORAGE_AWAY, QuarantineLookup
 
 FOOTERS_MAX = 10_000  # read in one run; orphan files beyond this are compared by size alone
 RECORDED_MAX = 100_000  # in one run; while the entries are missing, orphan files of the table are left alone anyway
-_STORAGE_AWAY = (Protection.NOTHING_LISTED, Protection.PREFIX_FAILED)  # none of those is known to be missing
 _AT_ONCE = 256
 _MAGIC = b"PAR1"
 _TRAILER_BYTES = 8
@@ -70,7 +69,7 @@ class MissingEntries:
         self._by_count: dict[int, list[str]] = {}
         self._ranged: list[tuple[int, int, str]] = []
         self._unnumbered: dict[int, list[str]] = {}  # those without sequence numbers, by row count
-        self._reach: list[int] | None = None
+        self._highest_ends: list[int] | None = None
 
     def add(self, entry: Finding) -> None:
         if entry.size is not None:
@@ -92,14 +91,12 @@ class MissingEntries:
         return [*self._overlapping(footer.rows.lo, footer.rows.hi), *unnumbered]
 
     def _overlapping(self, lo: int, hi: int) -> Iterator[str]:
-        if self._reach is None:
+        if self._highest_ends is None:
             self._ranged.sort()
-            self._reach = []
-            for _, end, _ in self._ranged:
-                self._reach.append(max(end, self._reach[-1] if self._reach else end))
+            self._highest_ends = list(accumulate((end for _, end, _ in self._ranged), max))
         at = bisect_right(self._ranged, hi, key=lambda entry: entry[0])
         # Backwards, until everything before ends below `lo`.
-        while at > 0 and self._reach[at - 1] >= lo:
+        while at > 0 and self._highest_ends[at - 1] >= lo:
             at -= 1
             if self._ranged[at][1] >= lo:
                 yield self._ranged[at][2]
@@ -138,7 +135,7 @@ def _missing(survey: Survey, quarantined: QuarantineLookup) -> dict[str, Missing
     """By table. A file that is only in quarantine is not missing, and its path is right."""
     found: dict[str, MissingEntries] = {}
     for finding in survey.drift.missing():
-        if finding.protected in _STORAGE_AWAY or finding.path in quarantined.files or finding.table is None:
+        if finding.protected in STORAGE_AWAY or finding.path in quarantined.files or finding.table is None:
             continue
         if finding.size is not None or finding.row_count is not None:
             found.setdefault(finding.table, MissingEntries()).add(finding)

@@ -1,8 +1,7 @@
 """A run: gate → list storage → read references → compare → guard → missing files → orphan files → record.
 
 A run acts only on planned findings, in the order of paths, and checks each candidate again just before. A candidate
-that changed is skipped and does not count towards the cap: the same first candidates cannot keep the rest from their
-turn.
+that changed is skipped and does not count towards the cap, so the first candidates cannot block the rest.
 """
 
 from __future__ import annotations
@@ -301,21 +300,25 @@ class _Sweep:
         if table in known.unread:
             return known, [], 0
         live = known.referenced([f.path for f in some])
-        stats = self._context.look_at([f.path for f in some])
+        stats = self._context.find_files([f.path for f in some])
         gone = [f for f, stat in zip(some, stats, strict=True) if stat is None and f.path in live]
         return known, gone, self._not_checked(stats)
 
     def _not_checked(self, stats: Sequence[Stat | StorageError | None]) -> int:
-        count = self._counters.not_checked(stats)
-        if count:
-            log.warning("run %d: could not be checked again, and stayed: %d", self._run, count)
-        return count
+        """Counts candidates that could not be checked again, and reports them as far as there is room."""
+        errors = [stat for stat in stats if isinstance(stat, StorageError)]
+        for error in errors:
+            self._counters.fail(error.message)
+        self._counters.did(recheck_failed=len(errors))
+        if errors:
+            log.warning("run %d: could not be checked again, and stayed: %d", self._run, len(errors))
+        return len(errors)
 
     def _sweep_orphans(self, survey: Survey, known: LakeReferences, suspects: Suspects) -> None:
         waiting = (f for f in survey.drift.orphans() if f.protected is None and f.path not in suspects.files)
         before = {head.location for head in survey.references.tables}
         for some in self._batches(waiting):
-            stats = self._context.look_at([f.path for f in some])
+            stats = self._context.find_files([f.path for f in some])
             known = self._context.surveyor.references(known, self._watch)
             if self._asked.delete and known.unread:
                 self._counters.fail("a table cannot be read: until it can, nothing is deleted without quarantine")

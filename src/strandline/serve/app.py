@@ -57,12 +57,12 @@ if TYPE_CHECKING:
 
 API = "/api/v1"
 _ABOUT = """
-Look at a lake and steer it. Every request needs a token (`strandline token create NAME --role read`), or the cookie of
-a browser that has logged in; each operation says which role it needs.
+Read the state of a lake, and control it. Every request needs a token (`strandline token create NAME --role read`), or
+the cookie of a browser that has logged in; each operation says which role it needs.
 
 Errors are problem documents (RFC 9457): `type` names the error, `detail` says what happened, `hint` what to do, and
 `retryable` whether the same request may succeed later. Lists are paged: give `next` as `after` or `before`. Long work
-answers 202 with a place to look at, and can be called off there.
+is answered with 202 and a `place`, the path that shows the work and calls it off.
 
 Rows are sent to the receiver (`strandline receive`), which has its own paths and its own form of answer.
 """
@@ -201,14 +201,15 @@ def _answer_errors(app: FastAPI, context: ServeContext) -> None:
 
     @app.exception_handler(UnicodeEncodeError)
     async def not_text(_request: Request, error: UnicodeEncodeError) -> Response:
-        return problems.of_problem(problems.not_text())
+        why = "the request contains text that is not valid UTF-8"
+        return problems.of_problem(Problem(problems.MALFORMED, why, problems.SEE_DESCRIPTION))
 
     @app.exception_handler(HTTPException)
     async def no_such_path(request: Request, error: HTTPException) -> Response:
         kind = {404: problems.NOT_FOUND, 405: problems.WRONG_METHOD}.get(error.status_code, problems.MALFORMED)
         hint = "The description at /api/v1/openapi.json has all paths."
         found = Problem(kind, kind.title, hint, error.headers or {})
-        if _is_for_people(request):
+        if not request.url.path.startswith("/api/") and "text/html" in request.headers.get("accept", ""):
             return await error_page(request, found)
         return problems.of_problem(found)
 
@@ -222,10 +223,6 @@ async def _refused(request: Request) -> Problem | None:
     except Problem as e:
         return e
     return None
-
-
-def _is_for_people(request: Request) -> bool:
-    return not request.url.path.startswith("/api/") and "text/html" in request.headers.get("accept", "")
 
 
 class _HeadAsGet:

@@ -23,6 +23,7 @@ from strandline.jobs.tasks import Tasks
 from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest.arrivals import Arrivals, count_arrivals
 from strandline.ledger.receive import tokens
+from strandline.ledger.receive.tokens import Token
 from strandline.serve.auth.caller import Caller
 from strandline.serve.auth.csrf import SAFE_METHODS
 from strandline.serve.auth.login_limit import LoginLimit
@@ -141,9 +142,8 @@ class ServeContext:
             return None
 
         async def ask() -> Caller | None:
-            if secret is not None:
-                return await self.identify(lambda: self._by_secret(secret))
-            token = await self.identify(lambda: self.sessions.find(str(session)))
+            named, find = (session, self.sessions.find) if secret is None else (secret, self._find_token)
+            token = await self.identify(lambda: find(str(named)))
             return None if token is None else Caller(token, session)
 
         changes = request.method not in SAFE_METHODS and not only_reads
@@ -152,10 +152,8 @@ class ServeContext:
         self.known.note(request.scope, verified=valid is not None)
         return valid
 
-    def _by_secret(self, secret: str) -> Caller | None:
-        with self.lake.ledger.read() as connection:
-            token = tokens.find(connection, secret)
-        return None if token is None else Caller(token)
+    def _find_token(self, secret: str) -> Token | None:
+        return self.lake.ledger.query(tokens.find, secret)
 
     async def identify(self, ask: Callable[[], _T], *, logs_in: bool = False) -> _T:
         """Asks the ledger who sends a request. Raises Problem if it does not answer."""
@@ -184,8 +182,7 @@ class ServeContext:
         return await _answered(self._acting(self._reading, caller, ask), "ledger", LEDGER_SECONDS_MAX)
 
     async def try_storage(self, caller: Caller, read: Callable[[threading.Event], None]) -> None:
-        """Lets `read` read from the warehouse for STORAGE_SECONDS_MAX. Then its event is set: it should end, and what
-        it finds comes too late."""
+        """Lets `read` run for STORAGE_SECONDS_MAX. Then its event is set, and its result is ignored."""
         late = threading.Event()
         reading = asyncio.ensure_future(self._acting(self._storage, caller, lambda: read(late)))
         try:
@@ -216,7 +213,7 @@ class ServeContext:
         return answer(await self._acting(self._changing_shortly, caller, do))
 
     async def start(self, caller: Caller, begin: Callable[[], Document]) -> Response:
-        """Answers 202 with the document of what was begun; its `place` is where to look at it."""
+        """Answers 202 with the document of what was begun; its `place` shows it."""
         document = await self._changed(caller, begin)
         return answer(document, status=202, headers={"Location": document["place"]})
 

@@ -1,7 +1,6 @@
 """The OpenAPI description: a schema for every answer, problems included. Tests check real answers against it.
 
-Schemas of what is shown whole come from the values themselves; `status/documents/lake_documents.py` says how they are
-shown.
+Most schemas come from the values themselves, as `status/documents/lake_documents.py` shows them.
 """
 
 from __future__ import annotations
@@ -104,14 +103,14 @@ HEALTH = fields(ok=FLAG)
 READY = fields(ready=FLAG, checks=list_of(fields(name=TEXT, ready=FLAG, reason=or_null(TEXT))))
 
 _PROBLEMS = {
-    400: "The request cannot be: a name, a condition or a combination that is wrong.",
+    400: "The request is invalid: a name, a condition or a combination is wrong.",
     401: "No token, or one that is unknown, revoked or expired.",
     403: "The role or the scope of the token is not enough, or another site sent the request.",
     404: "There is no such thing, or the token is not for its dataset.",
     408: "The body took too long.",
     409: "The state of the lake does not allow it now; `detail` and `hint` say why, and what to do.",
     413: "The body is too large.",
-    422: "The request does not have the form that it must have; `errors` says where.",
+    422: "The request does not match the description; `errors` says where.",
     429: "Too many requests, or too much long work: try again after `Retry-After` seconds.",
     503: "The ledger, the warehouse or a destination does not answer. With `Retry-After`, try again.",
 }

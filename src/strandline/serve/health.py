@@ -145,5 +145,4 @@ def check_catalog(lake: Lake) -> list[HealthCheck]:
 
 
 def _last(lake: Lake) -> int:
-    with lake.ledger.read() as connection:
-        return sequence.read(connection).last
+    return lake.ledger.query(sequence.read).last

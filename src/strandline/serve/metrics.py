@@ -11,11 +11,7 @@ from strandline.serve.describe import TEXT, documented
 router = APIRouter(tags=["metrics"])
 
 
-@router.get(
-    "/metrics",
-    summary="Metrics in the text format of Prometheus",
-    **documented(TEXT, kind="text/plain"),
-)
+@router.get("/metrics", summary="Metrics in the text format of Prometheus", **documented(TEXT, kind="text/plain"))
 async def metrics(access: LakeReadAccess) -> Response:
     """How sinks, the receiver, maintenance and the reconciler fare, from the ledger; and counters of this process."""
     context = access.context

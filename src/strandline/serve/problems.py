@@ -53,16 +53,7 @@ STATUS: Mapping[type[errors.StrandlineError], int] = {
     errors.WatermarkMoved: 409,
 }
 
-_MISSING = {
-    kind.__name__
-    for kind in (
-        errors.NoSuchDataset,
-        errors.NoSuchSink,
-        errors.NoSuchFollower,
-        errors.NoSuchConsumer,
-        errors.NoSuchRun,
-    )
-}
+_MISSING = {kind.__name__ for kind, status in STATUS.items() if status == 404}
 _AGAIN = "Send the same request again later."
 _LIMITED_HINT = "It does not exist, or your token is not for its dataset."
 
@@ -85,7 +76,7 @@ NOT_FOUND = ProblemKind("not-found", 404, "there is nothing at this path")
 WRONG_METHOD = ProblemKind("wrong-method", 405, "this path does not allow the method")
 TOO_SLOW = ProblemKind("too-slow", 408, "the body took too long", retryable=True)
 TOO_LARGE = ProblemKind("too-large", 413, "the body is too large")
-MALFORMED = ProblemKind("malformed", 422, "the request does not have the form that it must have")
+MALFORMED = ProblemKind("malformed", 422, "the request does not match the description")
 TOO_MANY = ProblemKind("too-many", 429, "too many requests", retryable=True)
 UNEXPECTED = ProblemKind("unexpected", 500, "unexpected error (see the log)")
 LEDGER_AWAY = ProblemKind("ledger-away", 503, "the ledger does not answer", retryable=True)
@@ -116,11 +107,7 @@ def no_token(detail: str = "no token was sent, or one that is unknown, revoked o
     )
 
 
-_DESCRIPTION = "The description at /api/v1/openapi.json says what is expected."
-
-
-def not_text() -> Problem:
-    return Problem(MALFORMED, "the request contains text that is not valid UTF-8", _DESCRIPTION)
+SEE_DESCRIPTION = "The description at /api/v1/openapi.json says what is expected."
 
 
 def too_many(detail: str, retry_after_seconds: int) -> Problem:
@@ -138,7 +125,7 @@ def malformed(found: Sequence[Mapping[str, Any]]) -> Problem:
     """From the errors of pydantic. What was sent is not repeated: it may be a secret."""
     said = [{"where": [str(part) for part in e["loc"]], "what": str(e["msg"])} for e in found[:20]]
     first = f"{'.'.join(said[0]['where'])}: {said[0]['what']}" if said else "it cannot be read"
-    return Problem(MALFORMED, first, _DESCRIPTION, more={"errors": said})
+    return Problem(MALFORMED, first, SEE_DESCRIPTION, more={"errors": said})
 
 
 def status_of(error: type[errors.StrandlineError]) -> int:
@@ -182,5 +169,5 @@ def of_error(error: errors.StrandlineError, retry_after_seconds: int, *, limited
 
 def of_unexpected(error: BaseException) -> Response:
     """Its message stays in the log: it may quote anything."""
-    log.error("a request failed in a way that nobody foresaw", exc_info=error)
+    log.error("a request failed with an unexpected error", exc_info=error)
     return of_problem(Problem(UNEXPECTED, "the server's log says what happened", "Please report it."))

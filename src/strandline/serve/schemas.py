@@ -74,13 +74,7 @@ SEAL = fields(
     **first_of("open_blocks", BLOCK, "GET …/datasets/{name}/blocks?only_open=true"),
 )
 _CHUNK = also(_SPAN, rows=or_null(COUNT), state=TEXT, expected=COUNT)
-INTENT = also(
-    _SPAN,
-    partition=or_null(TEXT),
-    opened_at=MOMENT,
-    options=OPEN,
-    **first_of("chunks", _CHUNK, None),
-)
+INTENT = also(_SPAN, partition=or_null(TEXT), opened_at=MOMENT, options=OPEN, **first_of("chunks", _CHUNK, None))
 SINK = also(without(of_value(SinkRecord), "id", "failures", "retry_at", "peer", "failing_since"), dataset=TEXT)
 SINK_IN_FULL = also(
     SINK,

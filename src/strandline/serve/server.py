@@ -70,5 +70,5 @@ def check_loopback(host: str) -> None:
     if not is_loopback:
         raise RefusedError(
             f"other machines may reach {host}, and tokens would be sent to it in plain text",
-            hint="Set serve.tls_certificate and serve.tls_key, or say --insecure-http if something else encrypts.",
+            hint="Set serve.tls_certificate and serve.tls_key, or pass --insecure-http if a proxy encrypts.",
         )

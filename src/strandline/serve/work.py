@@ -1,4 +1,4 @@
-"""Long work that a request starts: it answers 202 with a place to look at, and can be called off.
+"""Long work that a request starts: the answer is 202 with a place that shows it and calls it off.
 
 Maintenance and the reconciler have records of their own runs. Everything else is a task (`jobs/tasks.py`).
 """
@@ -19,8 +19,7 @@ from strandline.jobs.tasks import Tasks
 log = logging.getLogger(__name__)
 
 OnBegun = Callable[[int], None]
-# Gets an event that is set when the run is called off, and a function for the run's id, to be called when it is on
-# record.
+# Gets an event that is set when the run is called off, and a function to call with the run's id once it is on record.
 RunWork = Callable[[threading.Event, OnBegun], object]
 
 
@@ -42,10 +41,9 @@ class LongWork:
         return self._stopping.is_set()
 
     def start_run(self, kind: str, work: RunWork) -> int:
-        """Begins the work in a thread, for the current actor, and returns the run's id once it is on record. Raises
-        what the work raises before that."""
+        """Begins the work in a thread, as the current actor. Returns the run's id, or raises what comes before it."""
         if self.is_stopping or not self._free.acquire(blocking=False):
-            raise TooManyTasks("this process can begin no more long work now", hint="Try again when some has ended.")
+            raise TooManyTasks("this process has too much long work now", hint="Try again when some of it has ended.")
         begun: Future[int] = Future()
         called_off = threading.Event()
 
@@ -61,7 +59,7 @@ class LongWork:
             except BaseException as e:
                 if begun.done():
                     if not isinstance(e, StrandlineError):
-                        log.error("run %d (%s) failed in a way that nobody foresaw", begun.result(), kind, exc_info=e)
+                        log.error("run %d (%s) failed with an unexpected error", begun.result(), kind, exc_info=e)
                     return  # it is on the record of the run
                 begun.set_exception(e)
             finally:
@@ -77,7 +75,7 @@ class LongWork:
         with self._lock:
             self._threads[thread] = called_off
         thread.start()
-        if self._stopping.is_set():  # `close` may have looked before the thread was there
+        if self._stopping.is_set():  # `close` may have called all off before the thread was in the list
             called_off.set()
         return begun.result()
 

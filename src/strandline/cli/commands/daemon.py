@@ -11,8 +11,7 @@ from strandline.cli.command import DELIVERY, EVENT_LINES, Call, command, host_op
 from strandline.cli.commands.follow import follow_loop
 from strandline.cli.commands.receive import receiver_loop
 from strandline.cli.commands.serve import InsecureOption, api_loop
-from strandline.cli.loops import Loop, lease_loops, open_log, run_loops
-from strandline.core.actor import Actor, Trigger, set_process_actor, system_user
+from strandline.cli.loops import Loop, begin_daemon, lease_loops, run_loops
 from strandline.jobs.loop import LoopStates
 
 if TYPE_CHECKING:
@@ -41,8 +40,7 @@ def run(
     durable step, and Spark's jobs are cancelled. The process ends within run.stop_seconds_max, and the next one
     continues from there. --host, --port and --insecure-http are for --serve.
     """
-    lake, journal, states = call.lake, open_log(call), LoopStates()
-    set_process_actor(Actor(system_user(), Trigger.DAEMON))
+    lake, journal, states = call.lake, begin_daemon(call), LoopStates()
     loops = list(site_loops(lake, journal, receive=receive))
     if serve:
         loops.append(api_loop(lake, journal, states, host=host, port=port, insecure_http=insecure_http))

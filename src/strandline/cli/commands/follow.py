@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from strandline.cli.command import EVENT_LINES, Call, command, with_call
-from strandline.cli.loops import Loop, open_log, run_loops
+from strandline.cli.loops import Loop, begin_daemon, run_loops
 from strandline.cli.render import lake as render_lake
 from strandline.cli.render import replication as render_replication
-from strandline.core.actor import Actor, Trigger, set_process_actor, system_user
 from strandline.core.errors import FailedError
 from strandline.status.documents import replication_documents as documents
 
@@ -38,18 +37,13 @@ def follow(
         return
     call.lake.replication.check_follows()
     if once:
-        _follow_once(call)
+        with call.spinner("Asking the leader") as lake:
+            report = lake.replication.follow_once()
+        call.show(documents.follow_pass(report), *render_replication.one_pass(report))
+        call.exit(FailedError.exit_code if report.failed else 0)
         return
-    journal = open_log(call)
-    set_process_actor(Actor(system_user(), Trigger.DAEMON))
+    journal = begin_daemon(call)
     run_loops(call, journal, [follow_loop(call.lake, journal)])
-
-
-def _follow_once(call: Call) -> None:
-    with call.spinner("Asking the leader") as lake:
-        report = lake.replication.follow_once()
-    call.show(documents.follow_pass(report), *render_replication.one_pass(report))
-    call.exit(FailedError.exit_code if report.failed else 0)
 
 
 app.callback()(with_call(follow, json_help=EVENT_LINES))
@@ -82,8 +76,8 @@ def init(
 ) -> None:
     """Create a site that follows LEADER: the same lake, with a warehouse and a ledger of its own.
 
-    Run it again to change the address of the same leader, or after the site's ledger was lost: the tables stay, and the
-    leader tells the new ledger what is in them.
+    Run it again to change the address of the same leader, or after the site's ledger was lost: the tables stay, and
+    the new ledger learns from the leader what is in them.
     """
     from strandline.core.settings.lake_config import CONFIG_NAME
     from strandline.lake_admin import follow_lake

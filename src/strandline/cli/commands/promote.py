@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import typer
 from rich.text import Text
 
@@ -12,9 +10,6 @@ from strandline.cli.render import promotion as render_promotion
 from strandline.cli.render.elements import done
 from strandline.core.errors import RefusedError
 from strandline.status.documents import promotion_documents as documents
-
-if TYPE_CHECKING:
-    from strandline.replicate.take_over.promote import Promoted
 
 app = typer.Typer()
 
@@ -44,7 +39,7 @@ def promote(
     given up; the command names them. If it is killed, run it again: it continues, or says which site leads.
 
     --force promotes a site that is no member, or that has not recorded the last take-over. It says first what may be
-    lost, as far as this site was told.
+    lost, as far as this site knows.
     """
     promotion = call.lake.replication.promotion
     if dry_run:
@@ -57,7 +52,8 @@ def promote(
     with call.spinner("Asking which site leads") as lake:
         say = lake.on_start or (lambda words: None)
         promoted = lake.replication.promotion.run(leader_is_stopped=leader_is_stopped, force=force, on_step=say)
-    call.show(documents.promoted(promoted), done(_said(promoted)), *render_promotion.what_it_left(promoted))
+    said = f"This site {'already ' if promoted.already else ''}leads, in term {promoted.term}"
+    call.show(documents.promoted(promoted), done(said), *render_promotion.what_it_left(promoted))
 
 
 def _ask(call: Call, *, leader_is_stopped: bool, force: bool) -> None:
@@ -74,9 +70,3 @@ def _ask(call: Call, *, leader_is_stopped: bool, force: bool) -> None:
             )
     else:
         call.confirm("Make this site the leader of the lake?", refusal="this site still follows its leader")
-
-
-def _said(promoted: Promoted) -> str:
-    if promoted.already:
-        return f"This site already leads, in term {promoted.term}"
-    return f"This site leads, in term {promoted.term}"

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from strandline.cli.command import DELIVERY, EVENT_LINES, Call, command, host_option, port_option
-from strandline.cli.loops import Loop, lease_loops, open_log, run_loops
-from strandline.core.actor import Actor, Trigger, set_process_actor, system_user
+from strandline.cli.loops import Loop, begin_daemon, lease_loops, run_loops
 
 if TYPE_CHECKING:
     from strandline.cli.daemon_log import DaemonLog
@@ -35,8 +34,7 @@ def receive(
     the same time. If one of them dies, another one or `strandline run` ingests what it left. Starts no JVM before there
     are rows to ingest.
     """
-    journal = open_log(call)
-    set_process_actor(Actor(system_user(), Trigger.DAEMON))
+    journal = begin_daemon(call)
     receiving = receiver_loop(call.lake, journal, host=host, port=port, ingest=ingest)
     run_loops(call, journal, [receiving, *lease_loops(call.lake)])
 

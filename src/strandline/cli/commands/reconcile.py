@@ -95,10 +95,7 @@ _PHASES = {
 
 
 @command(app)
-def runs(
-    call: Call,
-    limit: int = typer.Option(20, min=1, metavar="N", help="Show at most so many."),
-) -> None:
+def runs(call: Call, limit: int = typer.Option(20, min=1, metavar="N", help="Show at most so many.")) -> None:
     """The runs on record, newest first."""
     found = call.lake.reconciler.runs(limit)
     call.show({"runs": [reconcile_documents.reconcile_run(run) for run in found]}, *render_reconcile.runs(found))
@@ -133,10 +130,7 @@ def suspects(call: Call) -> None:
 
 
 @command(app, asks=True)
-def release(
-    call: Call,
-    file: str = typer.Argument(metavar="FILE", help="The file, as `suspects` shows it."),
-) -> None:
+def release(call: Call, file: str = typer.Argument(metavar="FILE", help="The file, as `suspects` shows it.")) -> None:
     """Declare a suspected file an orphan, not the file of a damaged entry. Asks first.
 
     Later runs move it to quarantine like any orphan file, and may drop the entry that it seemed to belong to.

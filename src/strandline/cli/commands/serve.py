@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from strandline.cli.command import EVENT_LINES, Call, command, host_option, port_option
-from strandline.cli.loops import Loop, lease_loops, open_log, run_loops
-from strandline.core.actor import Actor, Trigger, set_process_actor, system_user
+from strandline.cli.loops import Loop, begin_daemon, lease_loops, run_loops
 from strandline.jobs.loop import LoopControl, LoopStates
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ def serve(
     --serve` does so beside delivery.
 
     Every request needs a token with a role: `strandline token create NAME --role read` (or `admin`). Listens on this
-    machine only, unless told otherwise; elsewhere only with a certificate (serve.tls_certificate) or --insecure-http.
+    machine only, by default; another address needs a certificate (serve.tls_certificate) or --insecure-http.
     Requests under way are answered before it ends, and long work is called off at its next durable step. Starts no JVM
     before a request needs one. The description of the API is at /api/v1/openapi.json.
     """
@@ -46,8 +45,7 @@ def serve(
 
 
 def serve_until_stopped(call: Call, **options: Any) -> None:
-    journal, states = open_log(call), LoopStates()
-    set_process_actor(Actor(system_user(), Trigger.DAEMON))
+    journal, states = begin_daemon(call), LoopStates()
     run_loops(call, journal, [api_loop(call.lake, journal, states, **options), *lease_loops(call.lake)], states)
 
 

@@ -77,7 +77,7 @@ def add_sinks(demo: Demo) -> None:
             place = demo.home / FOLDER / name  # in full: whichever site leads delivers to the same folder
             options = {"path": str(place), "format": form, "chunk_rows_max": str(CHUNK_ROWS)}
             demo.lake.delivery.add(name, DATASET, "files", options)
-            demo.tell(f"{name}: {form}, at most {CHUNK_ROWS} rows an object, in {FOLDER}/{name}", "dim")
+            demo.note(f"{name}: {form}, at most {CHUNK_ROWS} rows an object, in {FOLDER}/{name}", "dim")
         behind = [s.sink_lag_rows for s in demo.lake.status().sinks]
         demo.claim(f"both are {rows_text(behind[0])} behind", behind == [rows_in_lake(demo)] * len(SINKS))
 
@@ -89,7 +89,7 @@ def kill_a_deliverer(demo: Demo) -> None:
         pid = killed_child(demo.home, "tick", failpoint="files.after_link=kill", settings=lease)
         landed = {name: _objects(demo, name) for name in SINKS}
         words = ", ".join(f"{plural(len(found), 'object')} in {name}" for name, found in landed.items())
-        demo.tell(f"process {pid} died of signal {signal.SIGKILL.value}; {words}", "dim")
+        demo.note(f"process {pid} died of signal {signal.SIGKILL.value}; {words}", "dim")
         acknowledged = sum(s.exported or 0 for s in demo.lake.status().sinks)
         demo.claim(
             "rows are at a sink, and the ledger knows of none of them",
@@ -136,10 +136,10 @@ def deliver(demo: Demo) -> None:
         report = demo.lake.tick()
         for s in report.sinks:
             if s.did == "delivered":
-                demo.tell(f"{s.name}: {rows_text(s.rows)} delivered in {plural(s.chunks, 'chunk')}", "dim")
+                demo.note(f"{s.name}: {rows_text(s.rows)} delivered in {plural(s.chunks, 'chunk')}", "dim")
             elif s.reason is not None and s.reason not in shown:
                 shown.add(s.reason)
-                demo.tell(f"{s.name}: {s.reason}", "yellow")
+                demo.note(f"{s.name}: {s.reason}", "yellow")
         if all(s.did == "idle" for s in report.sinks):
             return
         if time.monotonic() > deadline:
@@ -166,7 +166,7 @@ def verify_sinks(demo: Demo) -> None:
         spoilt.path.write_bytes(body.replace(b'"who":"ada"', b'"who":"eve"', 1))
         found = [f for s in demo.lake.delivery.verify("partner").sinks for f in s.findings]
         spoilt.path.write_bytes(body)
-        demo.tell("one name in one row of one object was changed by hand (and changed back)", "dim")
+        demo.note("one name in one row of one object was changed by hand (and changed back)", "dim")
         for f in found:
             demo.show(Text.assemble(("  found: ", "yellow"), f"{f.what}: {f.detail}"))
         demo.claim("verify finds it, and names the object", any(spoilt.path.name in f.what for f in found))

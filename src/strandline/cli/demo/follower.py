@@ -28,7 +28,7 @@ def begin_to_follow(demo: Demo) -> None:
             before = _lag(demo)
             demo.say("The second site catches up")
             done = site.replication.follow_once()
-            demo.tell(f"{plural(len(done.applied), 'segment')} applied, from the leader's table as it is now", "dim")
+            demo.note(f"{plural(len(done.applied), 'segment')} applied, from the leader's table as it is now", "dim")
             demo.claim("before it had said anything, its lag was unknown, and not 0", before.lag_rows is None)
             demo.claim(
                 f"it has the {rows_text(rows_in_lake(demo))} that the leader has, and the same seal",
@@ -54,7 +54,7 @@ def _keep_up(demo: Demo, site: Lake) -> None:
             (before.lag_rows, after.lag_rows, after.lag_segments) == (FRIDAY_ROWS, 0, 0),
         )
         refusal = _write_there(demo, site)
-        demo.tell(f"a write at the second site: {refusal}", "dim")
+        demo.note(f"a write at the second site: {refusal}", "dim")
         demo.claim("it takes no rows of its own, and names its leader", str(demo.home) in (refusal or ""))
 
 

@@ -51,7 +51,7 @@ def _set_up(demo: Demo, collector: Lake) -> None:
         collector.create_dataset(DATASET, infer(demo.home / "sample.jsonl").columns)
         _, secret = collector.receiver.create_token("demo")
         os.environ[TOKEN] = secret
-        demo.tell(f"a lake of its own in {SINK}, with its own ledger; a token lets the first lake in", "dim")
+        demo.note(f"a lake of its own in {SINK}, with its own ledger; a token lets the first lake in", "dim")
 
 
 def _break_the_connection(demo: Demo, collector: Lake) -> int:
@@ -62,13 +62,13 @@ def _break_the_connection(demo: Demo, collector: Lake) -> int:
         try:
             url = f"http://127.0.0.1:{port}/v1/datasets/{DATASET}/rows"
             made = demo.lake.delivery.add(SINK, DATASET, "forward", {"url": url, "token": f"env:{TOKEN}"})
-            demo.tell(f"the new sink begins behind {made.start or 0:,}, up to where rows were deleted", "dim")
+            demo.note(f"the new sink begins behind {made.start or 0:,}, up to where rows were deleted", "dim")
             demo.say("Sending rows")
             report = demo.lake.tick(SINK).sinks[0]
             died = child.wait(WAIT_SECONDS_MAX)
         finally:
             child.kill()
-        demo.tell(f"the receiver died of signal {-died}; the sender says: {report.reason}", "dim")
+        demo.note(f"the receiver died of signal {-died}; the sender says: {report.reason}", "dim")
         waiting = sum(w.rows for w in collector.status().receive or ())
         demo.claim(
             f"{rows_text(waiting)} are durable at the other end, and the sender does not know it",
@@ -101,7 +101,7 @@ def _verify(demo: Demo, collector: Lake) -> None:
         collector.spark.sql(f"DELETE FROM lake.default.{DATASET} WHERE id = {FRIDAY_ID}")
         found = [f for f in demo.lake.delivery.verify(SINK).sinks[0].findings if f.is_fault]
         for f in found:
-            demo.tell(f"  found: {f.what}: {f.detail}", "yellow")
+            demo.note(f"  found: {f.what}: {f.detail}", "yellow")
         demo.claim("one row was deleted at the other end: verify finds it, and names its range", len(found) == 1)
 
 
@@ -141,10 +141,10 @@ class _ReceiverLog:
 
     def batch(self, report: BatchReport) -> None:
         if report.reason is not None:
-            self._demo.tell(f"the collector: {report.reason}", "yellow")
+            self._demo.note(f"the collector: {report.reason}", "yellow")
 
     def trouble(self, error: StrandlineError) -> None:
-        self._demo.tell(f"the collector: {error.message}", "yellow")
+        self._demo.note(f"the collector: {error.message}", "yellow")
 
 
 @contextmanager

@@ -35,8 +35,7 @@ MONDAY_ROWS, BAD_ROWS, TUESDAY_ROWS, WEDNESDAY_ROWS = 2_000, 2, 1_000, 500
 
 
 def run_demo(out: Output, folder: Path | None, *, keep: bool, serve: Callable[[Path], None] | None = None) -> bool:
-    """Returns whether every claim held. `serve` gets the lake's folder when all is done; a lake that is not kept is
-    removed when it returns."""
+    """Returns whether every claim is true. `serve` gets the lake's folder; without `keep` it is removed at the end."""
     began = time.monotonic()
     home = _home(folder)
     before = dict(os.environ)
@@ -113,7 +112,7 @@ def make_dataset(demo: Demo) -> None:
         columns = infer(sample).columns
         made = demo.lake.create_dataset(DATASET, columns)
         names = ", ".join(c.name for c in columns)
-        demo.tell(f"{made.name} with {names}; ledger and catalog are SQLite files, no server runs", "dim")
+        demo.note(f"{made.name} with {names}; ledger and catalog are SQLite files, no server runs", "dim")
         demo.claim("nothing is settled yet, so nothing could be read", demo.lake.sealed(DATASET) is None)
 
 
@@ -125,10 +124,10 @@ def ingest_with_bad_rows(demo: Demo) -> None:
         write(demo.home / "monday.jsonl", lines)
         demo.say("Starting Spark")
         done = ingest(demo, "monday.jsonl")
-        demo.tell(f"monday.jsonl → sequence numbers {done.range}, {plural(done.rejected or 0, 'row')} rejected", "dim")
+        demo.note(f"monday.jsonl → sequence numbers {done.range}, {plural(done.rejected or 0, 'row')} rejected", "dim")
         rejects = [] if done.rejects_path is None else done.rejects_path.read_text("utf-8").splitlines()
         for entry in map(json.loads, rejects):
-            demo.tell(f"  line {entry['line']}: {entry['reason']}", "yellow")
+            demo.note(f"  line {entry['line']}: {entry['reason']}", "yellow")
         good = MONDAY_ROWS - BAD_ROWS
         demo.claim(
             f"{plural(good, 'row', 'is')} in, {BAD_ROWS} are in the reject file with line and reason: none is missing",
@@ -155,7 +154,7 @@ def kill_a_writer(demo: Demo) -> None:
         pid = killed_child(demo.home, "ingest", DATASET, path, failpoint="stage.after_mark=kill")
         open_block = next(iter(demo.lake.status().datasets[0].blocks), None)
         where = "no open block" if open_block is None else f"block {open_block.range} is {open_block.state}"
-        demo.tell(f"process {pid} died of signal {signal.SIGKILL.value}; {where}", "dim")
+        demo.note(f"process {pid} died of signal {signal.SIGKILL.value}; {where}", "dim")
         demo.claim("it died, and left an open block behind", open_block is not None)
         demo.claim(
             f"none of its rows is visible, and the seal stays at {_text(sealed)}",
@@ -167,7 +166,7 @@ def recover(demo: Demo) -> None:
     with demo.step("Recover"):
         demo.say("Settling the open block")
         found = demo.lake.recover()
-        demo.tell(f"published: {', '.join(map(str, found.published)) or 'nothing'}", "dim")
+        demo.note(f"published: {', '.join(map(str, found.published)) or 'nothing'}", "dim")
         rows, ids = count(demo.lake)
         expected = MONDAY_ROWS - BAD_ROWS + TUESDAY_ROWS
         demo.claim(f"{plural(rows, 'row')}, {ids:,} different ids: each exactly once", rows == ids == expected)
@@ -182,7 +181,7 @@ def read_on(demo: Demo) -> None:
         write(demo.home / "wednesday.jsonl", events(MONDAY_ROWS + TUESDAY_ROWS + 1, WEDNESDAY_ROWS))
         demo.say("Ingesting more rows")
         ingest(demo, "wednesday.jsonl")
-        demo.tell(f"the first read gave the token {token[:24]}…; then {WEDNESDAY_ROWS} new rows came in", "dim")
+        demo.note(f"the first read gave the token {token[:24]}…; then {WEDNESDAY_ROWS} new rows came in", "dim")
         new = demo.lake.read_since(DATASET, token)
         ids = [row["id"] for row, _ in new]
         start = MONDAY_ROWS + TUESDAY_ROWS + 1

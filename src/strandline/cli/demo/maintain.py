@@ -1,6 +1,4 @@
-"""The part of `strandline demo` that maintains the table during delivery: compaction, retention and expiry between
-ticks, with a paused sink.
-"""
+"""Compaction, retention and expiry between ticks, with a paused sink: a part of `strandline demo`."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Demo:
     claims: list[tuple[str, bool]] = field(default_factory=list)
     titles: list[str] = field(default_factory=list)
 
-    def tell(self, text: str, style: str = "") -> None:
+    def note(self, text: str, style: str = "") -> None:
         self.show(Text(text, style))
 
     def show(self, what: RenderableType) -> None:

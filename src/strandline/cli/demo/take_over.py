@@ -34,7 +34,7 @@ def _promote(demo: Demo, site: Lake) -> None:
         before = rows_in(site)
         demo.say("Making the second site the leader")
         done = site.replication.promotion.run(leader_is_stopped=True)
-        demo.tell(f"the first site led in term 1; the second one leads in term {done.term}", "dim")
+        demo.note(f"the first site led in term 1; the second one leads in term {done.term}", "dim")
         demo.claim(
             "it leads, and a reader there has the same rows as before",
             not done.already and site.replication.site.leads and rows_in(site) == before,
@@ -63,7 +63,7 @@ def _come_back(demo: Demo, site: Lake) -> None:
     with demo.step("The first site comes back and knows nothing of it: it delivers"):
         demo.say("Delivering from the first site")
         [report] = demo.lake.tick("archive").sinks
-        demo.tell(report.reason or report.did, "yellow")
+        demo.note(report.reason or report.did, "yellow")
         demo.claim(
             "the sink refuses it, and so the first site learns that it was replaced",
             report.rows == 0 and demo.lake.replication.site.superseded_term == site.replication.site.term,
@@ -78,7 +78,7 @@ def _rejoin(demo: Demo, site: Lake) -> None:
         demo.lake.replication.follow_once()
         aside = load_replication(demo.lake.config, demo.lake.ledger, demo.lake.id).set_aside
         for one in aside:
-            demo.tell(f"{rows_text(one.rows)} of {one.dataset} set aside in {one.place}", "dim")
+            demo.note(f"{rows_text(one.rows)} of {one.dataset} set aside in {one.place}", "dim")
         demo.claim(
             f"the {LATE_ROWS} rows that only it had are in files, with their batch ids",
             [one.rows for one in aside] == [LATE_ROWS],

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 
 class FindingsFile:
-    """Replaces the file completely or not at all: a truncated file, or an empty one because a run ended early, would
-    look like a complete list."""
+    """Replaces the file completely or not at all: a part of the findings would look like all of them."""
 
     def __init__(self, path: Path, part: TextIO) -> None:
         self._path = path

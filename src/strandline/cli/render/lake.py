@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from strandline.cli.render.elements import BAD, OK, done, grid, nothing
+from strandline.cli.render.elements import BAD, OK, dim, done, grid, nothing
 from strandline.core.sites.replication import shard_ids, shard_span
 from strandline.core.text.wording import agreeing, moment, part, plural
 from strandline.status.documents.lake_documents import replaced_table
@@ -28,19 +28,17 @@ if TYPE_CHECKING:
 
 
 def initialised(lake: str, path: Path) -> RenderableType:
-    return Group(
-        Text.assemble(OK, " A new lake: ", (lake, "bold")),
-        Text.assemble("  Its settings: ", (str(path), "cyan")),
-        Text("  Next: strandline dataset create NAME --like FILE", "dim"),
-    )
+    head = Text.assemble(OK, " A new lake: ", (lake, "bold"))
+    return _new_site(head, path, "strandline dataset create NAME --like FILE")
 
 
 def follows(lake: str, path: Path, leader: str) -> RenderableType:
-    return Group(
-        Text.assemble(OK, " This site follows ", (leader, "bold"), " in lake ", (lake, "bold")),
-        Text.assemble("  Its settings: ", (str(path), "cyan")),
-        Text("  Next: strandline follow", "dim"),
-    )
+    head = Text.assemble(OK, " This site follows ", (leader, "bold"), " in lake ", (lake, "bold"))
+    return _new_site(head, path, "strandline follow")
+
+
+def _new_site(head: Text, path: Path, next_command: str) -> RenderableType:
+    return Group(head, Text.assemble("  Its settings: ", (str(path), "cyan")), dim(f"  Next: {next_command}"))
 
 
 def checks(found: Sequence[RuntimeCheck]) -> list[RenderableType]:

@@ -33,7 +33,7 @@ def render_run(run: MaintenanceRun) -> Iterator[RenderableType]:
     if run.result is None:
         yield Text.assemble(BAD, f" {run.dataset}: {run.reason or 'no result'}")
         return
-    yield from _TOLD[run.kind](run, run.result)
+    yield from _RENDERERS[run.kind](run, run.result)
     length = "" if run.seconds is None else f" · {took(run.seconds)}"
     note = " · nothing was changed" if run.dry_run else ""
     yield Text(f"  run {run.id}{length}{note}", "dim")
@@ -194,7 +194,7 @@ def _not_reached(run: MaintenanceRun, r: Result) -> Iterator[str]:
         yield f"rows up to {r['floor']:,} were deleted by retention before, so sinks were not searched for those"
 
 
-_TOLD: Mapping[MaintenanceKind, Callable[[MaintenanceRun, Result], Iterator[RenderableType]]] = {
+_RENDERERS: Mapping[MaintenanceKind, Callable[[MaintenanceRun, Result], Iterator[RenderableType]]] = {
     MaintenanceKind.COMPACT: _compacted,
     MaintenanceKind.RETAIN: _retained,
     MaintenanceKind.EXPIRE: _expired,

@@ -104,7 +104,7 @@ class IngestBars(Silent):
         self._rows = 0
         self._began: float | None = None
         self._files, self._done = files, 0
-        self._all = progress.add_task("looking at the files", total=files, count=f"0/{files}", note="")
+        self._all = progress.add_task("checking the files", total=files, count=f"0/{files}", note="")
 
     def on_start(self, words: str) -> None:
         self._progress.update(self._all, description=words)

@@ -38,9 +38,7 @@ def what_it_left(promoted: Promoted) -> Iterator[RenderableType]:
         yield Text(f"These sinks were not taken over, because this site lacks their datasets: {names}", "yellow")
     if promoted.sinks_removed:
         names = ", ".join(promoted.sinks_removed)
-        said = (
-            "These sinks from when this site led before were removed, because the old leader did not have them any more"
-        )
+        said = "These sinks of an earlier term of this site were removed, because the old leader did not have them"
         yield Text(f"{said}: {names}", "yellow")
     for sink, rows in promoted.quarantined:
         stays = agreeing(rows, "stays")
@@ -55,13 +53,13 @@ def what_it_left(promoted: Promoted) -> Iterator[RenderableType]:
 
 
 def lacks(standing: PromotionState) -> Iterator[str]:
-    """What a promotion by force gives up, as far as this site was told."""
+    """What a promotion by force gives up, as far as this site knows."""
     for one in standing.lacks:
         here = "no row yet" if one.sealed is None else f"every row up to {one.sealed}"
         leader = (
-            "the leader has not said how far it was"
+            "the leader has not reported its seal"
             if one.leader_sealed is None
-            else f"the leader had sealed up to {one.leader_sealed} when it offered something last"
+            else f"the leader had sealed up to {one.leader_sealed} at its last offer"
         )
         yield f"{one.dataset}: this site has {here}; {leader}"
         for sink, upto in one.sinks:

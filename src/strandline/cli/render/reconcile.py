@@ -33,9 +33,8 @@ def run(found: ReconcileRun) -> list[RenderableType]:
     compared = "nothing compared"
     if found.has_compared:
         compared = f"{plural(outcome.listed, 'file')} listed, {plural(outcome.referenced, 'reference')} read"
-    head = Text.assemble(
-        _sign(found), " Run ", (str(found.id), "bold"), f" ({kind}): {compared}{_took(outcome.phases)}"
-    )  # fmt: skip
+    length = f", {took(sum(outcome.phases.values()))}" if outcome.phases else ""
+    head = Text.assemble(_sign(found), " Run ", (str(found.id), "bold"), f" ({kind}): {compared}{length}")
     shown: list[RenderableType] = [head]
     if found.aborted is not None:
         shown.append(Text.assemble(("  ended early: ", "bold red"), f"{found.aborted.value}: {found.why}"))
@@ -69,10 +68,6 @@ def _sign(found: ReconcileRun) -> tuple[str, str]:
     if found.ended_at is None:
         return NOTHING
     return DOUBT if found.doubts else OK
-
-
-def _took(phases: Mapping[str, float]) -> str:
-    return f", {took(sum(phases.values()))}" if phases else ""
 
 
 def _notes(found: ReconcileRun) -> list[RenderableType]:

@@ -65,7 +65,7 @@ def _sinks(found: LakeStatus, flow: Throughput, lines_max: int) -> list[Renderab
     groups = {name: list(lanes) for name, lanes in groupby(found.sinks, key=lambda s: s.name)}
     chosen = sorted((lanes[0] for lanes in groups.values()), key=_behind)
     for one in chosen[:lines_max]:
-        aside = sum(lane.quarantined for lane in groups[one.name])
+        quarantined = sum(lane.quarantined for lane in groups[one.name])
         table.add_row(
             Text(one.name, "bold"),
             Text(one.dataset),
@@ -73,7 +73,7 @@ def _sinks(found: LakeStatus, flow: Throughput, lines_max: int) -> list[Renderab
             lag(one.sink_lag_rows, one.sink_lag_seconds),
             Text(one.trend, "dim"),
             _rate(flow.delivered.get(one.name)),
-            Text(number(aside), "yellow" if aside else "dim"),
+            Text(number(quarantined), "yellow" if quarantined else "dim"),
         )
     return [table, *_more(len(chosen) - lines_max, "sink")]
 

@@ -92,11 +92,11 @@ class FoundAtSink:
     listed: tuple[HeldRange, ...]
     mark: Seq | None
     # Sequence numbers of quarantined rows. They are never planned again, because they may have been replayed.
-    aside: frozenset[int] = frozenset()
+    quarantined: frozenset[int] = frozenset()
 
     @property
     def nothing(self) -> bool:
-        return not self.listed and self.mark is None and not self.aside
+        return not self.listed and self.mark is None and not self.quarantined
 
     @property
     def highest(self) -> int:
@@ -167,7 +167,7 @@ def segments(after: Seq | None, until: Seq, found: FoundAtSink) -> list[tuple[Se
 
     def set_aside(to: int) -> None:
         nonlocal at
-        for number in sorted(n for n in found.aside if at <= n <= to):
+        for number in sorted(n for n in found.quarantined if at <= n <= to):
             gap(number - 1)
             parts.append((SeqRange(Seq(number), Seq(number)), None, False))
             at = number + 1
@@ -198,7 +198,7 @@ def cut_around(
         if listed is not None:
             count = rows if listed.count is None else listed.count
             chunks.append(ChunkPlan(segment, max(rows, count), ChunkState.LANDED, count, listed.digest, listed.size))
-        elif len(segment) == 1 and segment.lo in found.aside:
+        elif len(segment) == 1 and segment.lo in found.quarantined:
             chunks.append(ChunkPlan(segment, 0, ChunkState.EMPTY, 0, None, None))
         elif delivered:
             sent = sum(p.rows if p.kept is None else p.kept for p in own)

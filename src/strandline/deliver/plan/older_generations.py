@@ -45,7 +45,7 @@ def check_foundations(run: SinkRun, partitions: Collection[str]) -> None:
             name = run.record.name
             raise SinkStopped(
                 f"{name}{where}: its destination no longer has {gone[-1]}, which it acknowledged in generation "
-                f"{foundation.generation}, and generation {run.record.generation} goes on behind it",
+                f"{foundation.generation}, and generation {run.record.generation} continues after it",
                 hint=f"`strandline sink recover {name} --resend` sends it again, in a new generation; "
                 "`--accept-loss` continues without it.",
             )

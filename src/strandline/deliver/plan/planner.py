@@ -65,7 +65,7 @@ def load_position(run: SinkRun) -> SinkPosition | None:
         }
         landed = intents.last_landed(connection, record)
         still_open = frozenset(i.partition for i in intents.open_of(connection, record))
-        aside = [q for q in quarantine.list_quarantined(connection, record) if q.generation == record.generation]
+        refused = [q for q in quarantine.list_quarantined(connection, record) if q.generation == record.generation]
         sealed = blocks.sealed(connection, run.dataset.id)
         if sealed is None:
             return None
@@ -89,7 +89,7 @@ def load_position(run: SinkRun) -> SinkPosition | None:
         return None
     bounds = size_scan_spark.LaneBounds(record.planned, exceptions, still_open)
     beyond = {
-        p: frozenset(int(q.seq) for q in aside if q.lane == x.id and q.seq > (x.mark or 0)) for p, x in known.items()
+        p: frozenset(int(q.seq) for q in refused if q.lane == x.id and q.seq > (x.mark or 0)) for p, x in known.items()
     }
     return SinkPosition(known, landed, bounds, sealed, until, beyond)
 
@@ -148,7 +148,7 @@ def _check_settled(run: SinkRun, position: SinkPosition, beyond: int) -> None:
         raise SinkStopped(
             f"{run.record.name}: its destination holds sequence number {beyond}, and {run.dataset.name} is settled "
             f"up to {position.sealed} only",
-            hint="The ledger or the catalog is an old copy, or somebody else delivers to that place.",
+            hint="The ledger or the catalog is an old copy, or another program delivers to that place.",
         )
 
 
@@ -265,8 +265,8 @@ def _found(run: SinkRun, position: SinkPosition, partition: str, held: Held) -> 
             f"{run.record.name}: its destination holds {bad.rows}, with watermark {position.mark(partition)} inside",
             hint=f"`strandline verify {run.record.name}` shows what is there.",
         )
-    aside = position.set_aside.get(partition, frozenset())
-    return FoundAtSink(tuple(read_back(run.sink(), run, partition, beyond.listed)), beyond.mark, aside)
+    quarantined = position.set_aside.get(partition, frozenset())
+    return FoundAtSink(tuple(read_back(run.sink(), run, partition, beyond.listed)), beyond.mark, quarantined)
 
 
 def ask_from(landed: Sequence[SeqRange], mark: Seq | None) -> Seq | None:
@@ -316,7 +316,7 @@ def prepare(run: SinkRun, source: SettledView, options: Mapping[str, str] | None
         raise SchemaError(
             f"{run.record.name}: {run.dataset.name} has no column {unknown[0]!r}",
             hint=f"`strandline sink update {run.record.name} --option columns=…` chooses others; for what is under way,"
-            f" `strandline sink recover {run.record.name}` plans anew.",
+            f" `strandline sink recover {run.record.name}` plans it again.",
         )
     fields = size_scan_spark.delivered_fields(source.df.schema, chosen, is_numbered=is_numbered(run.sink(options)))
     key = (source.view.schema_id, chosen, tuple(sorted((options or run.record.options).items())))

@@ -34,7 +34,7 @@ _HASH_DIGITS = 16
 
 @dataclass(frozen=True, slots=True)
 class RowContent:
-    rows: pa.Table  # what a parcel holds
+    rows: pa.Table  # what a chunk holds
     columns: tuple[str, ...]  # the dataset's columns that it was made of, in order: a text line does not say
 
 
@@ -59,7 +59,7 @@ def unpacked(body: bytes, name: str) -> RowContent:
     except (pa.ArrowException, KeyError, ValueError) as e:
         raise FailedError(
             f"{name} is damaged: the quarantined row cannot be read",
-            hint="The row is still in the lake under its sequence number, unless somebody deleted it there.",
+            hint="The row is still in the lake under its sequence number, unless it was deleted there.",
         ) from e
     if rows.num_rows != 1:
         raise FailedError(f"{name} holds {plural(rows.num_rows, 'row')} where one was quarantined")

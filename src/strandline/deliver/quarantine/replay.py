@@ -99,7 +99,8 @@ def _is_delivered_anew(connection: Connection, record: SinkRecord, row: Quaranti
 def _refuse(record: SinkRecord, anew: Sequence[Quarantined], numbers: Sequence[int]) -> None:
     if gone := [q.seq for q in anew if q.seq in numbers]:
         raise RefusedError(
-            f"row {gone[0]} was quarantined in an older generation of {record.name}, and the present one delivers anew",
+            f"row {gone[0]} was quarantined in an older generation of {record.name}, and the present one delivers it "
+            "again",
             hint=f"`strandline sink quarantine discard {record.name} {gone[0]}` gives the old one up.",
         )
 

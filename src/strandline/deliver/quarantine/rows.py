@@ -52,8 +52,7 @@ def list_rows(
 def list_page(
     context: DeliverContext, records: Sequence[SinkRecord], *, settled_too: bool, after: int | None, rows_max: int
 ) -> list[QuarantinedRow]:
-    """Rows of these sinks by id, without their content; `after` is the last id of the previous page. Asks only the
-    ledger."""
+    """Rows of these sinks by id, without content, from the ledger; `after` is the last id of the previous page."""
     objects, names = open_objects(context.config), {record.id: record.name for record in records}
     states = None if settled_too else NOT_DELIVERED
     rows = context.ledger.query(quarantine.page, list(names), states=states, after=after, rows_max=rows_max)
@@ -110,8 +109,8 @@ def chosen(rows: Sequence[Quarantined], numbers: Sequence[int] | None, name: str
 
 def rows_to_discard(context: DeliverContext, record: SinkRecord, numbers: Sequence[int] | None) -> list[Quarantined]:
     """What `discard` discards; changes nothing. Raises RefusedError for a row that may have landed."""
-    with context.ledger.read() as connection:
-        rows = chosen(quarantine.list_quarantined(connection, record, NOT_DELIVERED), numbers, record.name)
+    known = context.ledger.query(quarantine.list_quarantined, record, NOT_DELIVERED)
+    rows = chosen(known, numbers, record.name)
     for row in rows:
         if row.state is QuarantineState.REPLAYING:
             raise _may_have_landed(record.name, row)

@@ -48,7 +48,7 @@ _SPANS_MAX = 64
 KEPT = "_sl_row"
 _OTHERWISE = (
     "`strandline sink update NAME --option where=…` changes it; for what is under way, `strandline sink recover NAME` "
-    "plans anew."
+    "plans it again."
 )
 
 

@@ -26,9 +26,9 @@ class TroubledSinks:
         self._sending = 0
 
     @contextmanager
-    def turn(self, cores: int, check: Callable[[], None] = lambda: None) -> Iterator[None]:
+    def sending(self, cores: int, check: Callable[[], None] = lambda: None) -> Iterator[None]:
         """Waits until this sink may send. `check` is called before, while and after it waits, and ends the wait by
-        raising: the turn may have come only because the sink before was called off, and so are we."""
+        raising: the core may be free only because the other sink's work was called off, and so is this."""
         with self._changed:
             check()
             while self._sending >= max(1, cores - 1):

@@ -74,5 +74,5 @@ def _landed(chunk: Chunk, found: HeldRange, *, filtered: bool) -> Acknowledged:
 def conflict(run: SinkRun, chunk: Chunk, held: str) -> SinkStopped:
     return SinkStopped(
         f"{run.record.name}: chunk {chunk.rows} overlaps what the destination holds: {held}",
-        hint=f"`strandline sink recover {run.record.name}` plans anew around what is there.",
+        hint=f"`strandline sink recover {run.record.name}` plans again around what the destination has.",
     )

@@ -67,9 +67,8 @@ class TooMany:
 
 
 def decide(refusals: Sequence[ChunkRefusal], history: RefusalHistory, rows_max: int) -> Steps | TooMany:
-    """Decides for all intents that are finished together. `rows_max` bounds each intent. If the sink takes nothing at
-    all, it bounds all of them and earlier ones together: otherwise such a sink would quarantine a whole lake in small
-    steps."""
+    """Decides for all intents that are finished together. `rows_max` bounds each of them, and all of them if the sink
+    accepts nothing: such a sink would quarantine a whole lake in small steps."""
     if not refusals:
         return Steps((), (), ())
     for intent, refused in Counter(r.intent for r in refusals).items():

@@ -121,8 +121,7 @@ class _Finishing:
         self._close_complete()
 
     def _in_turn(self) -> list[Intent]:
-        """The intents, rotated: lanes in trouble the last time are not first again; those behind them were not
-        tried."""
+        """The intents, rotated: first those after the lanes in trouble, which were not tried the last time."""
         lanes_ = list(self.left.values())
         first = (self.run.record.failures * IN_A_ROW_MAX) % len(lanes_)
         return lanes_[first:] + lanes_[:first]
@@ -292,9 +291,8 @@ class _Wave:
             self._sort(self.todo[shipped.index], shipped)
 
     def _send_all(self, source: SettledView, shipments: Sequence[Shipment]) -> list[Shipped]:
-        """Send in one job. If it fails, send lane by lane: a row that cannot be built must not hold back other
-        partitions. If several lanes in a row fail with the same message, the lanes are not to blame, and the rest waits
-        for a retry."""
+        """Send in one job. If it fails, send lane by lane: a row that cannot be built must not delay other partitions.
+        If several lanes in a row fail with the same message, the rest waits for a retry."""
         try:
             return self._send(source, shipments)
         except FailedError as e:

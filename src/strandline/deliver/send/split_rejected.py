@@ -73,12 +73,12 @@ class Refusing:
         """The parts have names of their own, so a server that only knows names would take their rows a second time."""
         name = self.run.record.name
         return SinkStopped(
-            f"{name}: chunk {chunk.rows} was refused, and an earlier attempt may have landed; its destination keeps no "
-            "record that could be asked, so the chunk is not split",
-            hint=f"Look there for the rows of {chunk.rows}, and take away what is there. Then the chunk can be split: "
-            f"`strandline sink update {name} --option in_doubt=split`, `strandline sink resume {name}`; then "
-            "in_doubt=stop again, so that the next one is looked at, too. Where the server answers a key that it knows "
-            "before it looks at the rows, it can stay, and nobody has to look.",
+            f"{name}: chunk {chunk.rows} was refused, and an earlier attempt may have landed; its destination cannot "
+            "be asked, so the chunk is not split",
+            hint=f"Search there for the rows of {chunk.rows}, and delete those that are there. Then the chunk can be "
+            f"split: `strandline sink update {name} --option in_doubt=split`, `strandline sink resume {name}`; then "
+            "in_doubt=stop again, so that a person checks the next one, too. If the server answers a known key before "
+            "it checks the rows, in_doubt=split can stay.",
         )
 
     def deal_with(self, refusals: Sequence[ChunkRefusal]) -> Dealt:
@@ -113,8 +113,8 @@ class Refusing:
         name = self.run.record.name
         return SinkStopped(
             f"{name}: {describe_refusals(many, self.rows_max)}",
-            hint=f"See to what it says, then `strandline sink resume {name}`. If the rows are bad indeed, more of them "
-            f"may be quarantined: `strandline sink update {name} --option quarantine_rows_max=N`.",
+            hint=f"Fix the cause that it names, then `strandline sink resume {name}`. If the rows really are bad, let "
+            f"more of them be quarantined: `strandline sink update {name} --option quarantine_rows_max=N`.",
         )
 
     def _split(self, refusals: Sequence[ChunkRefusal]) -> Mapping[ChunkId, tuple[Chunk, Chunk]]:
@@ -139,7 +139,7 @@ class Refusing:
         rows = []
         for r in refusals:
             if not isinstance(r.found, Single) or r.found.content is None:
-                raise ValueError(f"there is no content of chunk {r.chunk.rows} to set aside")
+                raise ValueError(f"there is no content of chunk {r.chunk.rows} to quarantine")
             intent, number, content = self.intents[r.intent], r.found.number, r.found.content
             name = object_name(self.run.address(intent.partition), number)
             failpoints.hit("quarantine.before_object")

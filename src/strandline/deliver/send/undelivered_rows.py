@@ -30,8 +30,7 @@ _CHUNKS_MAX = 64
 def read_undelivered(
     run: SinkRun, options: Mapping[str, str], unsent: Sequence[tuple[str, SeqRange]]
 ) -> pa.Table | None:
-    """Rows of these chunks, each with its lane's partition, and rows that are not planned yet, in the sink's form. None
-    if there are none."""
+    """Rows of these chunks and rows without a plan, in the sink's form, with their partitions; or None."""
     sealed = run.context.ledger.query(blocks.sealed, run.dataset.id)
     planned = run.record.planned or 0
     if sealed is None or (not unsent and sealed <= planned):

@@ -1,4 +1,4 @@
-"""What senders of several kinds do with a parcel: check it once more, and join its lines."""
+"""What senders of several kinds do with a chunk: check it once more, and join its lines."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def check_rows(parcel: ChunkRows) -> None:
+def check_rows(chunk: ChunkRows) -> None:
     """Raises ValueError if there are none."""
-    if parcel.rows.num_rows == 0:
-        raise ValueError(f"nothing is sent for an empty range, and {parcel.range} has no rows")
+    if chunk.rows.num_rows == 0:
+        raise ValueError(f"nothing is sent for an empty range, and {chunk.range} has no rows")
 
 
-def numbers_in_order(parcel: ChunkRows) -> npt.NDArray[np.int64]:
+def numbers_in_order(chunk: ChunkRows) -> npt.NDArray[np.int64]:
     """The sequence numbers. Raises ValueError unless they are sorted, each of them once, all inside the range."""
     import numpy as np
 
-    numbers = parcel.rows.column(SEQ_COLUMN).to_numpy().astype(np.int64)
-    inside = len(numbers) == 0 or parcel.range.lo <= numbers[0] <= numbers[-1] <= parcel.range.hi
+    numbers = chunk.rows.column(SEQ_COLUMN).to_numpy().astype(np.int64)
+    inside = len(numbers) == 0 or chunk.range.lo <= numbers[0] <= numbers[-1] <= chunk.range.hi
     if not inside or (np.diff(numbers) <= 0).any():
-        raise ValueError(f"the sequence numbers in the chunk {parcel.range} do not strictly increase inside it")
+        raise ValueError(f"the sequence numbers in the chunk {chunk.range} do not strictly increase inside it")
     return numbers
 
 

@@ -1,7 +1,6 @@
 """The proof of a delivery: compares the contents of a lane's ranges at the sink, in the ledger and in the lake. Pure.
 
-A range that the sink should hold must hold what the ledger recorded, and that must be what the lake has, unless the
-lake itself has changed since.
+A range at the sink must have what the ledger recorded, and the lake must have it, too, unless it has changed since.
 """
 
 from __future__ import annotations
@@ -18,8 +17,7 @@ from strandline.deliver.verify.ranges import Fault, LaneRanges, Present, Recorde
 from strandline.deliver.verify.verdict import Proved
 
 _ENCODED_OTHERWISE = (
-    "its rows are as many as they must be; another encoder than today's has made their bytes, so that they cannot be "
-    "compared"
+    "it has the right number of rows; another version of the encoder wrote its bytes, so these cannot be compared"
 )
 
 
@@ -77,7 +75,7 @@ def prove(layout: LaneRanges, inspected: Mapping[SeqRange, Inspected], lake: Lak
             seen = None if there is None else inspected.get(chunk.rows)
             proof.rows += comparison.check_with_lake(record, there, seen)
     for present in layout.beyond:
-        layout.add(Fault.EXTRA, present.held.rows, "it lies beyond everything that was promised to the sink")
+        layout.add(Fault.EXTRA, present.held.rows, "it is above everything that was promised to the sink")
     return proof
 
 
@@ -93,7 +91,8 @@ class _Comparison:
         """Compares the sink with the ledger; with the lake if the ledger has no record of the range."""
         rows, options = present.held.rows, present.options
         self.proof.ranges += 1
-        self.proof.checked_bytes += _size(present)
+        known = None if present.record is None else present.record.chunk.size
+        self.proof.checked_bytes += known or present.held.size or 0
         if seen is None:
             return
         if seen.problem is not None:
@@ -126,7 +125,7 @@ class _Comparison:
             if digest and there.digest and not same_bytes(digest, there.digest):
                 self.layout.add(Fault.NOTE, rows, _ENCODED_OTHERWISE, options=options)
             return
-        why = "the ledger has no record of it" if taken_over else "it was cut otherwise than the ledger says"
+        why = "the ledger has no record of it" if taken_over else "its range differs from the chunk in the ledger"
         fewer = there.count <= (count or 0)
         if lake.may_lack(rows) and fewer:
             self.proof.unprovable += 1
@@ -158,8 +157,7 @@ class _Comparison:
             self._differs(record, Fault.COUNT, f"{plural(withheld, 'row')} were withheld, {there_now}")
 
     def check_with_lake(self, record: Recorded, present: Present | None, seen: Inspected | None) -> int:
-        """Compares the ledger, or the sink if the ledger has no record, with the lake. Returns the rows of the
-        chunk."""
+        """Compares the ledger, or the sink if there is no record, with the lake. Returns the rows of the chunk."""
         chunk, there, options = record.chunk, self.lake.ranges.get(record.chunk.rows), record.options
         seen_count = None if seen is None or seen.problem else seen.count
         count = chunk.count if chunk.count is not None else seen_count
@@ -208,11 +206,6 @@ class _Comparison:
     def _twice(self, record: Recorded, number: int) -> None:
         words = f"sequence number {number} is on two rows of the lake: someone copied rows together with their numbers"
         self.layout.add(Fault.COUNT, record.chunk.rows, words, options=record.options)
-
-
-def _size(present: Present) -> int:
-    known = None if present.record is None else present.record.chunk.size
-    return known or present.held.size or 0
 
 
 def _seen(present: Present, seen: Inspected) -> tuple[int | None, str | None]:

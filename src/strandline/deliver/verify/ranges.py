@@ -1,7 +1,6 @@
-"""Lays out a lane by its ranges: what the ledger says beside what the sink holds. Pure.
+"""Lays out a lane by its ranges: what the ledger says beside what the sink has. Pure.
 
-It finds what is missing, what is too much, and what has to be read back and rebuilt. `compare` compares the contents
-afterwards.
+It finds what is missing and what is too much, and what has to be read back and rebuilt for `compare`.
 """
 
 from __future__ import annotations
@@ -240,7 +239,7 @@ def _place_odd(layout: LaneRanges, held: HeldRange, over: Sequence[Recorded]) ->
             layout.beyond.append(Present(held, None, None))
     elif any(r.chunk.state is ChunkState.PLANNED for r in over):
         promised = next(r.chunk.rows for r in over if r.chunk.state is ChunkState.PLANNED)
-        layout.add(Fault.OVERLAP, held.rows, f"it is in the way of {promised}, which is promised", options=options)
+        layout.add(Fault.OVERLAP, held.rows, f"it overlaps {promised}, which is promised", options=options)
     elif all(r.chunk.state is ChunkState.EMPTY for r in over) and _is_replayed(layout, held):
         layout.present.append(Present(held, None, options))
     elif all(r.chunk.state is ChunkState.EMPTY for r in over):

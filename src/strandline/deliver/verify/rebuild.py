@@ -141,9 +141,9 @@ class Rebuilding:
                 return
 
 
-def _count_rows(parcel: ChunkRows) -> Landed:
+def _count_rows(chunk: ChunkRows) -> Landed:
     """For a sink that cannot say what its content would be."""
-    return Landed(parcel.rows.num_rows, "", 0)
+    return Landed(chunk.rows.num_rows, "", 0)
 
 
 def _lake_rows(shipped: Shipped) -> LakeRows:

@@ -15,8 +15,7 @@ from strandline.ledger.deliver.quarantine import Quarantined, QuarantineState
 
 @dataclass(frozen=True, slots=True)
 class Replays:
-    """Quarantined rows of the sink's generation, and what a sink that keeps watermarks holds in the lane for
-    replays."""
+    """Quarantined rows of the sink's generation, and the content of a sink's lane for replays."""
 
     rows: tuple[Quarantined, ...]
     apart: Held | None  # None if a replayed row is in its own lane
@@ -68,7 +67,7 @@ def prove_replays(
         elif there and q.state is QuarantineState.HELD:
             yield finding(Fault.NOTE, q, "it is in quarantine, and at the sink already: a replay of it will find that")
         elif there and q.state is QuarantineState.DISCARDED and replays.apart is not None:
-            yield finding(Fault.EXTRA, q, "it was given up, and is there")
+            yield finding(Fault.EXTRA, q, "it was discarded, and the sink has it")
     yield from _apart(sink, replays, inspected)
 
 
@@ -79,7 +78,7 @@ def _apart(sink: str, replays: Replays, inspected: Mapping[SeqRange, Inspected])
         problem = None if seen is None else seen.problem
         kind = Fault.CORRUPT
         if rows.lo not in known:
-            kind, problem = Fault.EXTRA, "it is there as a replay, and the ledger knows of none"
+            kind, problem = Fault.EXTRA, "the sink has it as a replay, and the ledger knows of no replay"
         elif seen is not None and problem is None and seen.count not in (None, 1):
             kind, problem = Fault.COUNT, f"it is one row, and {seen.count} are there"
         if problem is not None:

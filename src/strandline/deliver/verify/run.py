@@ -143,7 +143,7 @@ class _Verification:
         layouts = []
         for lane, held in zip(known, self._held(known), strict=True):
             if held is not None and not held.known:
-                words = "the other end keeps no record that could be asked for: what it holds cannot be proven"
+                words = "the destination cannot be asked what it has, so nothing can be proved"
                 self._add(Fault.UNREADABLE, lane.partition, None, self.run.record.destination, words)
             elif held is not None:
                 self.held[lane.partition] = held
@@ -265,7 +265,7 @@ class _Verification:
         unknown = [x.range for x in self.losses if x.reason is Reason.FORGOTTEN]
         published = {rows: query(floors.rows_published, dataset, rows) for rows in unknown}
         self.extra += forgotten(record.name, self.losses, layouts, published)
-        self._say("looking for rows that nobody sent", 0, 0)
+        self._say("searching for rows that were never sent", 0, 0)
         self.extra += unsent_rows(source.df, self.run.record, layouts, by_lane, self.history)
         self._name_rows(rebuilding, layouts, proofs, inspected)
         return proofs

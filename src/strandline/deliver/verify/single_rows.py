@@ -56,11 +56,11 @@ class NumberComparison:
 
     inspector: KnowsNumbers
 
-    def send(self, parcel: ChunkRows) -> Outcome:
+    def send(self, chunk: ChunkRows) -> Outcome:
         import numpy as np
 
-        held = self.inspector.numbers(parcel.address, parcel.range).to_numpy(zero_copy_only=False)
-        missing = np.setdiff1d(parcel.rows.column(SEQ_COLUMN).to_numpy(), held)
+        held = self.inspector.numbers(chunk.address, chunk.range).to_numpy(zero_copy_only=False)
+        missing = np.setdiff1d(chunk.rows.column(SEQ_COLUMN).to_numpy(), held)
         values, times = np.unique(held, return_counts=True)
         twice = values[times > 1]
         return cast(

@@ -20,12 +20,11 @@ def passed_over(losses: Sequence[RecordedLoss], partition: str) -> list[SeqRange
 def forgotten(
     sink: str, losses: Sequence[RecordedLoss], layouts: Sequence[LaneRanges], published: Mapping[SeqRange, int | None]
 ) -> list[VerifyFinding]:
-    """Ranges whose rows were deleted or left out under a ledger that did not know how far the sink was. The rows that
-    the sink holds are compared as far as possible. It is known to have all of them only if as many are accounted for as
-    were published."""
+    """Ranges whose rows were deleted or left out under a ledger that did not know the sink's progress. The sink
+    certainly got all of them only if as many are accounted for as were published."""
     words = (
         "rows up to here were deleted or left out while the ledger did not know how far the sink was: whether it got "
-        "all of them cannot be told any more"
+        "all of them is not known any more"
     )
     return [
         VerifyFinding(Fault.UNPROVABLE, sink, loss.partition, loss.range, f"numbers {loss.range}", words)

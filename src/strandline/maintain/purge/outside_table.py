@@ -134,7 +134,7 @@ class RejectFiles:
         paths = [p for folder in folders.here if folder.is_dir() for p in sorted(folder.glob("*.jsonl"))]
         removed, not_judged = 0, 0
         for n, path in enumerate(paths):
-            self.progress("looking into reject files", n, len(paths))
+            self.progress("searching reject files", n, len(paths))
             gone, unclear = self._file(path, dry_run=dry_run)
             removed, not_judged = removed + gone, not_judged + unclear
         young = [] if dry_run else [f for f in folders.here if not _remove_temporary(f)]

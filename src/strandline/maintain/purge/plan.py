@@ -12,11 +12,11 @@ from strandline.maintain.retain_plan import RANGES_MAX, range_or_none
 
 UNDER_WAY = "a delivery of them was under way, or never ended"
 CONDITION_CHANGED = "its condition was changed since"
-CONDITION_UNFIT = "its condition no longer tells which rows it was sent"
-NOT_RECORDED = "how it came this far is not recorded here"
+CONDITION_UNFIT = "its condition no longer shows which rows it was sent"
+NOT_RECORDED = "the deliveries up to its watermark are not recorded here"
 SENT_AGAIN = "rows that it had refused were sent again, and whether they landed is not known"
-MEANWHILE = "somebody delivered to it while rows were deleted"
-RETAINED = "retention had deleted rows before that nobody can look at any more"
+MEANWHILE = "another process delivered to it while rows were deleted"
+RETAINED = "retention had deleted rows before, which cannot be searched any more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +105,8 @@ class MatchingRows:
 
 
 def delete_condition(where: str, fits: MatchingRows, counter: int, ours_above: Sequence[SeqRange]) -> str:
-    """Matches no row that was not counted, even if others change the table meanwhile: settled rows only within the
-    recorded range, and none above the seal whose sequence number is or may become ours. `where` may end in a comment,
-    hence the line breaks."""
+    """Matches only counted rows, even if others change the table meanwhile: settled rows within the recorded range, and
+    none above the seal whose number is or may become ours. (`where` may end in a comment.)"""
     number, sealed = f"`{SEQ_COLUMN}`", int(fits.sealed or 0)
     spans = []
     if fits.range is not None:

@@ -28,7 +28,7 @@ def still_shown(search: RowSearch, progress: Progress) -> Shown:
     asked = sorted({s for kept in keepers.values() for s in kept}, key=lambda s: -table.snapshots[s].at_ms)
     showing = set(asked[_LOOKED_AT_MAX:])  # not checked: report too many rather than too few
     for n, snapshot in enumerate(asked[:_LOOKED_AT_MAX]):
-        progress("looking what older snapshots show", n, len(asked))
+        progress("checking older snapshots", n, len(asked))
         if _shows(search, snapshot):
             showing.add(snapshot)
     return describe_remaining(keepers, showing)

@@ -89,7 +89,7 @@ def purge(
 ) -> PurgeResult:
     """Calls `alive` right before files are written anew; it raises if this run was taken for dead."""
     if not where.strip():
-        raise UsageError("a condition that says nothing would delete everything", hint="Say which rows: --where EXPR.")
+        raise UsageError("an empty condition would delete everything", hint="Name the rows: --where EXPR.")
     return _Purge(context, dataset, where, progress, dry_run, alive).run(keep_snapshots=keep_snapshots)
 
 
@@ -119,7 +119,7 @@ class _Purge:
         named_before = tuple(sorted({*self._named_before(), *self._late_before()}))
         bodies = 0
         if not self.dry_run:
-            self.progress("taking in what waits at the receiver", 0, None)
+            self.progress("ingesting received rows", 0, None)
             bodies = self.context.received.ingest_waiting(self.dataset)
             self.context.ingestion.recover()
         table = self.context.retried(self._count_and_delete)
@@ -128,13 +128,13 @@ class _Purge:
         files = RejectFiles(self._main(), self.where, self.progress)
         sifted = self._tried("reject files", lambda: files.remove_matching(folders, dry_run=self.dry_run))
         rejects = sifted or RejectsFound(0, 0, ())
-        self.left += [f"{f}: an ingest gathers rejected rows there, or was killed" for f in rejects.under_way]
+        self.left += [f"{f}: an ingest writes rejected rows there, or was killed" for f in rejects.under_way]
         failpoints.hit("purge.after_elsewhere")
         gone = None if self.dry_run or keep_snapshots else self._tried("old snapshots", self._make_it_so)
         delete_files, expired, refs = gone or (0, None, 0)
         fits = table.fits
         if delete_files:
-            self.left.append("another commit came before files could be written anew: they still have the rows")
+            self.left.append("another commit came before files could be rewritten: they still have the rows")
         if fits.waiting:
             self.left.append(f"{plural(fits.waiting, 'row', 'is')} not settled yet")
         current = [f for f in table.findings if f.holder.is_current]
@@ -165,8 +165,7 @@ class _Purge:
         )
 
     def _followers(self) -> tuple[str, ...]:
-        with self.context.ledger.read() as connection:
-            return tuple(f.name for f in followers.of_dataset(connection, self.dataset))
+        return tuple(f.name for f in self.context.ledger.query(followers.of_dataset, self.dataset))
 
     # --- what could refuse it ---
 
@@ -235,8 +234,7 @@ class _Purge:
         """Holds the leases of all sinks: nobody delivers, replays or resets until the rows are deleted. It waits a
         while for a deliverer at work, and then seizes the lease."""
         with ExitStack() as stack:
-            with self.context.ledger.read() as connection:
-                known = [] if self.dry_run else sinks.of_dataset(connection, self.dataset.id)
+            known = [] if self.dry_run else self.context.ledger.query(sinks.of_dataset, self.dataset.id)
             leases = []
             for n, record in enumerate(known):
                 self.progress("waiting for deliverers", n, len(known))
@@ -247,7 +245,7 @@ class _Purge:
         with self.context.ledger.read() as connection:
             sealed = blocks.sealed(connection, self.dataset.id)
             floor = floors.get(connection, self.dataset.id)
-        self.progress("looking for rows that fit", 0, None)
+        self.progress("searching for rows that match", 0, None)
         fits = self._rows.count_matching(sealed)
         refused = judge_refused(self._main(), self.where, self.context.quarantine.of_dataset(self.dataset))
         search = SinkSearch(self.context, self.dataset, self.where, self.progress)
@@ -255,8 +253,7 @@ class _Purge:
         return _TableFacts(floor, fits, refused, tuple(findings))
 
     def _search_again(self) -> None:
-        """Rows that were numbered or written between the count and the delete were not counted. The delete leaves them
-        to the next run."""
+        """Reports rows that were numbered or written between the count and the delete: the next run deletes them."""
         sealed = self.context.ledger.query(blocks.sealed, self.dataset.id)
         if still := self._rows.count_matching(sealed).total:
             rows = f"{plural(still, 'row')} that {agreeing(still, 'fits')}"
@@ -279,9 +276,8 @@ class _Purge:
         self._tried("our tag", lambda: rollback.move_tag(self.context.ledger, tables, self.dataset))
 
     def _record(self, table: _TableFacts, leases: _Leases) -> tuple[sequence.Counter, list[SeqRange]]:
-        """One transaction. `NotLeader`; `WatermarkMoved`, and no change, if there are other sinks than at the count. It
-        takes a sequence number, so that a ledger restored from before is resynced, and learns from the table what is
-        missing."""
+        """One transaction. Raises NotLeader, or WatermarkMoved if the sinks are not those of the count. It takes a
+        sequence number, so that a ledger restored from before is resynced and learns what is missing."""
         fits = table.fits
         with self.context.ledger.write() as connection:
             floors.lock_to_raise(connection, self.dataset.id)
@@ -386,7 +382,7 @@ class _Purge:
         view = self.context.tables().view(self.dataset.name)
         head = None if view.main is None else view.snapshots.get(view.main)
         if head is not None and int(head.summary.get("total-delete-files", "0")):
-            self.progress("writing files anew", 0, None)
+            self.progress("rewriting files", 0, None)
             left = compact(self.context, self.dataset, alive=self.alive).delete_files_after
         self.progress("expiring snapshots", 0, None)
         done = expire(self.context, self.dataset, ExpireOptions(timedelta(0), 1))

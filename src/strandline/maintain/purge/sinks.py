@@ -1,5 +1,4 @@
-"""Finds sinks that were sent purged rows, may have been, or will not get them any more. The executors count, and only
-over the matching rows."""
+"""Finds sinks that were sent purged rows, may have been, or will not get them any more. Executors count the rows."""
 
 from __future__ import annotations
 
@@ -83,7 +82,7 @@ class SinkSearch:
         try:
             findings = []
             for n, holder in enumerate(known):
-                self.progress("looking which sinks have them", n, len(known))
+                self.progress("searching for sinks that have them", n, len(known))
                 positions = by_sink[holder.record.id] if holder.is_current else []
                 finding = self._finding(fits, holder, positions, sealed, found)
                 findings.append(_with_floor(_without_refused(finding, quarantined), floor))

@@ -88,7 +88,7 @@ def _on_every_row() -> Iterator[None]:
         if is_about_values(e):
             raise UsageError(
                 f"this condition fails on some row: {explain(e, 'rows cannot be counted').message}",
-                hint="Nothing was deleted. Make it one for every row, for instance with try_cast in place of cast.",
+                hint="Nothing was deleted. Write one that works for every row, for example with try_cast for cast.",
             ) from e
         if isinstance(e, StrandlineError):
             raise

@@ -1,7 +1,7 @@
 """Turns a listing and references into a survey: checks, describes and judges every difference.
 
-Callers pass in the functions that check files and describe entries. The decisions are those of `diff.py`, `guard.py`
-and `judge.py`, which are pure.
+`FileFacts` checks files and describes entries. The decisions are in `diff.py`, `guard.py` and `judge.py`, which are
+pure.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from strandline.reconcile.references.missing_entries import Entry
 from strandline.reconcile.references.real_paths import RealPaths
 from strandline.reconcile.storage.listing import Listing
 
-LOOKED_FOR_MAX = 10_000  # references of each table, outside everything that was listed, that are checked one by one
-_LOOKS_AT_ONCE = 4_096
+CHECKED_MAX = 10_000  # references of each table, outside everything that was listed, that are checked one by one
+_CHECKS_AT_ONCE = 4_096
 NO_PLACES = Places()
 
-Look = Callable[[str], Stat | None]
+FindFile = Callable[[str], Stat | None]
 
 
 class FileFacts(Protocol):
     """What storage and tables say of single files. `survey.LakeSurveyor` implements it."""
 
-    def look(self, path: str) -> Stat | None:
+    def find_file(self, path: str) -> Stat | None:
         """None if the file does not exist. Raises StorageError if that is unknown."""
 
     def describe(self, references: TableReferences, wanted: Set[str]) -> Mapping[str, Entry]:
@@ -182,7 +182,7 @@ class DriftComparison:
                 stat: Stat | None = Stat(file.size, file.modified_ns or None)
             else:
                 try:
-                    stat = self._context.files.look(file.path)
+                    stat = self._context.files.find_file(file.path)
                 except StorageError:
                     stat = None  # It exists, but cannot be checked: without a time it is protected.
                 else:
@@ -194,7 +194,7 @@ class DriftComparison:
         """Metadata files that the catalog names and that do not exist. Their tables cannot be opened, therefore."""
         for name, path in self._places.pointers.items():
             try:
-                exists = self._context.files.look(path) is not None
+                exists = self._context.files.find_file(path) is not None
             except StorageError as e:
                 self._failures.append(PrefixFailure(path, e.message))
                 continue
@@ -204,14 +204,14 @@ class DriftComparison:
                 )
 
     def _missing(self, sought: Iterable[UnlistedFiles]) -> Iterator[Finding]:
-        with ThreadPoolExecutor(self._context.checks_at_once, thread_name_prefix="look") as threads:
+        with ThreadPoolExecutor(self._context.checks_at_once, thread_name_prefix="find") as threads:
             for part in sought:
                 yield from self._missing_of(part, threads)
 
     def _missing_of(self, sought: UnlistedFiles, threads: ThreadPoolExecutor) -> Iterator[Finding]:
         table, name, elsewhere = sought.table, sought.table.head.name, sought.elsewhere
         wanted = set(sought.missing)
-        if sought.elsewhere_count <= LOOKED_FOR_MAX:
+        if sought.elsewhere_count <= CHECKED_MAX:
             wanted.update(elsewhere)
         else:
             why = f"{plural(sought.elsewhere_count, 'reference')} of {name} lie where nothing was listed"
@@ -240,7 +240,7 @@ class DriftComparison:
             seen = frozenset()
             self._unshown.cannot_check(name)
         covered = set(sought.missing)
-        self._unshown.look_at(name, {k: stat for k, stat in existing.items() if stat is not None and k in covered})
+        self._unshown.check(name, {k: stat for k, stat in existing.items() if stat is not None and k in covered})
         absent = _absent(table, set(gone), seen, elsewhere, self._difference.contents_listed.get(name, 0))
         for k in gone:
             stopped, shared = absent.get(k), k in sought.shared
@@ -259,24 +259,23 @@ class DriftComparison:
         return dict(sorted(entries.items()))
 
     def _existing(self, entries: Mapping[str, Entry], threads: ThreadPoolExecutor) -> dict[str, Stat | None]:
-        """Files that exist after all: the tables were read after the listing, and may name newer files. None:
-        unknown."""
+        """Files that exist after all: tables were read after the listing, and may name newer files. None: unknown."""
 
-        def look(its_key: str) -> Stat | StorageError | None:
+        def find(its_key: str) -> Stat | StorageError | None:
             try:
                 path = entries[its_key].path
-                return self._context.files.look(path) or (
-                    None if path == its_key else self._context.files.look(its_key)
+                return self._context.files.find_file(path) or (
+                    None if path == its_key else self._context.files.find_file(its_key)
                 )
             except StorageError as e:
                 return e
 
         existing: dict[str, Stat | None] = {}
         names = list(entries)
-        for at in range(0, len(names), _LOOKS_AT_ONCE):
+        for at in range(0, len(names), _CHECKS_AT_ONCE):
             self._context.watch.check()
-            part = names[at : at + _LOOKS_AT_ONCE]
-            for its_key, answer in zip(part, threads.map(look, part), strict=True):
+            part = names[at : at + _CHECKS_AT_ONCE]
+            for its_key, answer in zip(part, threads.map(find, part), strict=True):
                 if isinstance(answer, StorageError):
                     self._failures.append(PrefixFailure(entries[its_key].path, answer.message))
                     existing[its_key] = None
@@ -286,9 +285,8 @@ class DriftComparison:
 
 
 class Unshown:
-    """Tables with old files in storage that the listing does not show. Storage shows them under other names, then: if
-    it ignores case, or has two forms of a letter, a listed file cannot be matched to a reference. Also tables for which
-    that could not be checked."""
+    """Tables with old files that the listing lacks, or for which that could not be checked. Storage lists them under
+    other names, for example if it ignores case, so they match no reference."""
 
     def __init__(self, references: LakeReferences, ledger_context: LedgerContext, places: Places) -> None:
         folders = [folder for table in references.by_name.values() for folder in table.folders]
@@ -302,7 +300,7 @@ class Unshown:
     def cannot_check(self, table: str) -> None:
         self._unchecked.add(table)
 
-    def look_at(self, table: str, unlisted: Mapping[str, Stat]) -> None:
+    def check(self, table: str, unlisted: Mapping[str, Stat]) -> None:
         """`unlisted`: existing files that should have been listed, by key. Files behind a link are never listed."""
         old = [k for k, stat in unlisted.items() if stat.modified_ns and stat.modified_ns <= self._as_of_ns]
         if any(not self._real.also([[k]]) for k in old):

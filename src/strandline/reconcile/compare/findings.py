@@ -22,8 +22,7 @@ Store = Callable[[Iterable[Any], Order], Iterable[Any]]  # sorts findings; the r
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """One comparison of storage and references, every finding judged. It can be iterated repeatedly, always in the same
-    order (`Finding.order`)."""
+    """One comparison of storage and references, every finding judged. It can be iterated again, in `Finding.order`."""
 
     found: Counts  # everything, protected or not
     planned: Counts  # what is not protected

@@ -47,9 +47,8 @@ def by_time(modified_ns: int | None, ledger_context: LedgerContext) -> Protectio
 
 
 def by_spool(modified_ns: int | None, table_uuid: str, name: str, ledger_context: LedgerContext) -> Protection | None:
-    """A body is written before it is recorded, whatever the grace window. A ledger that does not know the dataset
-    cannot know its bodies. A file with a note belongs to the receiver, however old it is: the ledger may have forgotten
-    a body that was acknowledged."""
+    """A body is written before it is recorded. A ledger that does not know the dataset cannot know its bodies. A file
+    with a note belongs to the receiver: the ledger may have forgotten an acknowledged body."""
     if name.endswith(BODY_SUFFIX):
         return Protection.ACKNOWLEDGED
     if table_uuid not in ledger_context.spool_tables:
@@ -193,10 +192,10 @@ def by_place(
     any_unread: bool,
     vanished: bool = False,
 ) -> Protection | None:
-    """All guards for an unreferenced file, except its age. Under a root that no table owns, a table that could not be
-    read may reference everything. On a disk that other machines may not share, nobody can say whose file it is. Files
-    in a table's folder are this machine's if the whole table is here: otherwise something of it cannot be read, or is
-    missing, and that protects them."""
+    """All guards for an unreferenced file, except its age. Under a root that no table owns, an unread table may
+    reference everything. On a disk that other machines may not share, the owner of a file is unknown. Files in a
+    table's folder are this machine's if the whole table is here: otherwise something of it is unread or missing, which
+    protects them."""
     return first(
         (
             stopped,

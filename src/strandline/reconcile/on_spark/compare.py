@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from strandline.core.errors import StorageError
-from strandline.reconcile.compare.compared import LOOKED_FOR_MAX, UnlistedFiles
+from strandline.reconcile.compare.compared import CHECKED_MAX, UnlistedFiles
 from strandline.reconcile.compare.diff import Difference, TableKeys, Unreferenced, is_metadata
 from strandline.reconcile.compare.vanished import READ_MAX
 from strandline.reconcile.model import FileContent, PrefixFailure
@@ -92,7 +92,7 @@ class Owning:
                 path = decoded(row["path"])
                 if size is None and path.startswith("/"):
                     try:
-                        stat = store.look(path)
+                        stat = store.find_file(path)
                     except StorageError:
                         pass  # the driver tries again, and reports the failure
                     else:
@@ -201,7 +201,7 @@ class Comparing:
         counts = {(row.table, row.label): row["count"] for row in totals}
         for name, table in sorted(self._references.by_name.items()):
             apart = counts.get((name, _ELSEWHERE), 0)
-            some = self._some(rows, name, _ELSEWHERE, 1 if apart > LOOKED_FOR_MAX else apart)
+            some = self._some(rows, name, _ELSEWHERE, 1 if apart > CHECKED_MAX else apart)
             is_away = not listed.get(name)
             yield UnlistedFiles(_narrowed(table, some, is_away=is_away), (), _keys(some), apart, _shared(some))
             if (name, _MISSING) not in counts:

@@ -1,8 +1,8 @@
 """Lists storage on executors, prefix by prefix, with the same code that lists in this process.
 
 Two levels below each root are listed first, one job per level. Each deeper prefix is then listed as a whole. Executors
-raise nothing: a prefix that failed is a row that says so, and the others go on. If Spark loses a part of the listing,
-it lists that part again, later than the tables were read; the sweep rechecks before it acts anyway.
+raise nothing: a prefix that failed is a row that says so, and others continue. If Spark loses a part of the listing, it
+lists that part again, later than the tables were read; the sweep rechecks before it acts anyway.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""File names in a form that Spark can hold: as bytes, because a name need not be valid text. Bytes keep the order of
-names that are not text.
-"""
+"""File names as bytes, which Spark can hold: a name need not be valid text. Bytes keep the order of names."""
 
 from __future__ import annotations
 

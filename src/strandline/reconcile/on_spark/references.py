@@ -211,9 +211,8 @@ class _Following:
 
 
 def _readable(troubled: Set[str]) -> Column:
-    """Selects the rows of entries. Spark recomputes what it loses: a manifest that was readable before and is not any
-    more raises an error, because otherwise the table would seem to have fewer references. For `troubled` tables that is
-    known already."""
+    """Selects the rows of entries. Spark recomputes what it loses: a manifest that has become unreadable raises an
+    error, because the table would seem to have fewer references. For `troubled` tables that is known already."""
     lost = F.raise_error(F.concat(F.lit("cannot be read again: "), "manifest", F.lit(": "), "why")).cast("boolean")
     is_entry = F.when(F.col("why").isNull(), True)
     return is_entry.when(F.col("table").isin(sorted(troubled)), False).otherwise(lost)

@@ -1,7 +1,6 @@
 """Checks Hadoop's checksums: its local file system writes `.NAME.crc` beside NAME, one CRC-32 for every 512 bytes.
 
-A manifest has no checksum of its own, so this one is worth a check. Standard library only, because workers import
-it.
+A manifest has no checksum of its own. Workers import this module, so it uses the standard library only.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 For each table: its metadata file and those of its log, statistics, and for every snapshot that its metadata keeps,
 whether main, a branch, a tag or nothing refers to it, the manifest list, the manifests, and the files of their live
-entries. A table that cannot be read completely is in `unread`; then nobody may conclude that this table does not
-reference a file.
+entries. A table that cannot be read completely is in `unread`: it may reference any file.
 """
 
 from __future__ import annotations
@@ -114,13 +113,7 @@ class LakeReferences:
 
 
 class ReferenceReader:
-    def __init__(
-        self,
-        catalog: PyIcebergCatalog,
-        reading: ManifestReading,
-        *,
-        references_max: int,
-    ) -> None:
+    def __init__(self, catalog: PyIcebergCatalog, reading: ManifestReading, *, references_max: int) -> None:
         self._catalog = catalog
         self._reading = reading
         self._references_max = references_max
@@ -148,8 +141,8 @@ class ReferenceReader:
             unread |= dict.fromkeys(sorted(pending), "the catalog lists it, and says that there is no such table")
             return self._gathered(names, known, read, unread, links)
         raise StorageError(
-            "tables of the catalog come and go faster than they can be read",
-            hint="Try again when fewer tables are made and dropped.",
+            "tables of the catalog are created and dropped faster than they can be read",
+            hint="Try again when fewer tables are created and dropped.",
         )
 
     @staticmethod
@@ -256,7 +249,7 @@ class ReferenceReader:
 
 def references_too_many(count: int) -> ReferencesTooMany:
     return ReferencesTooMany(
-        f"the tables reference {plural(count, 'file')}, more than one process may hold",
+        f"the tables reference {plural(count, 'file')}, more than one process may hold in memory",
         hint="Raise reconcile.references_max, if this machine has the memory.",
     )
 

@@ -74,8 +74,7 @@ def forget_old(folder: str) -> None:
 
 
 def way_of_reading(modules: tuple[ModuleType, ...] = (avro_reader, manifests, paths)) -> bytes | None:
-    """A hash of the source of the modules that parse, and of the versions of what they use. None if those are not
-    available; then nothing is cached."""
+    """A hash of the parsing code and its libraries' versions. None if unavailable: then nothing is cached."""
     digest = hashlib.sha256(sys.version.encode())
     try:
         for module in modules:

@@ -1,8 +1,7 @@
-"""Checks whether a table's metadata file is as it was written, as far as the file itself tells.
+"""Checks whether a table's metadata file is as it was written, as far as the file itself shows.
 
 A metadata file is plain JSON without a checksum. In most places a flipped bit makes it unreadable, which is noticed.
-This module looks for the others: a changed field name, so that a list of files seems absent; an id that another part of
-the file contradicts.
+This module finds others: a changed field name, which hides a list of files; an id that another part contradicts.
 """
 
 from __future__ import annotations

@@ -83,5 +83,5 @@ def holding(folders: Sequence[str], pool: Pool, *, timeout_seconds: float, check
             empty.add(folder)
         return ()
 
-    pool.run("look_into", folders, lambda folder, part: None, on_end, timeout_seconds=timeout_seconds, check=check)
+    pool.run("contains_files", folders, lambda folder, part: None, on_end, timeout_seconds=timeout_seconds, check=check)
     return [folder for folder in folders if folder not in empty]

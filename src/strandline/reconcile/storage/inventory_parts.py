@@ -134,7 +134,7 @@ def _checked(columns: dict[str, int], file: Path) -> dict[str, int]:
     if missing := [wanted for wanted in _NEEDED if wanted not in columns]:
         raise InputError(
             f"{file} has no column for {', '.join(missing)}",
-            hint="An inventory has a header, with columns such as key, size and last_modified; or a manifest.json, "
-            "which is to be given instead of it.",
+            hint="An inventory has a header, with columns such as key, size and last_modified. If there is a "
+            "manifest.json, pass that instead.",
         )
     return columns

@@ -1,6 +1,5 @@
-"""The contents of storage, folder by folder, as listed. Values only; `inventory.py`, `object_inventory.py` and
-`inventory_file.py` produce them.
-"""
+"""The contents of storage, folder by folder, as `inventory.py`, `object_inventory.py` and `inventory_file.py` list
+it."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class LocalStore:
     def kind(self) -> StorageKind:
         return StorageKind.LOCAL
 
-    def look(self, path: str) -> Stat | None:
+    def find_file(self, path: str) -> Stat | None:
         # Does not follow a link: its target is not what was listed here.
         try:
             found = os.lstat(path)
@@ -61,7 +61,7 @@ class LocalStore:
         make_folders(target.parent)
         if os.path.lexists(target):
             return "there is a file in quarantine already where it was to go"
-        if self.look(file.path) != file.expected:
+        if self.find_file(file.path) != file.expected:
             return CHANGED
         try:
             rename(Path(file.path), target)
@@ -72,7 +72,7 @@ class LocalStore:
                 raise
             return cross_device_move.move_away(file.path, file.to, file.expected)
         # If somebody replaced the file after the check, the new one was moved: it goes back.
-        if self.look(file.to) != file.expected:
+        if self.find_file(file.to) != file.expected:
             back = self.bring_back(file.to, file.path)
             return CHANGED if back else "it was replaced twice while it was moved; what was there is in quarantine"
         return None

@@ -29,7 +29,7 @@ def tag(head: Mapping[str, Any]) -> str:
 
 
 def copy(
-    ask: Ask, look: Callable[[str], Mapping[str, Any] | None], source: str, target: str, head: Mapping[str, Any]
+    ask: Ask, find: Callable[[str], Mapping[str, Any] | None], source: str, target: str, head: Mapping[str, Any]
 ) -> None:
     way = _at_once if head["ContentLength"] <= COPY_BYTES_MAX else _in_parts
     if etag := head.get("ETag"):
@@ -44,7 +44,7 @@ def copy(
     # that go to quarantine another one follows after the copy, before the original is deleted. That is enough: no
     # writer writes a data or metadata file twice under one name, and files so young are not touched at all.
     def check() -> None:
-        now = look(source)
+        now = find(source)
         if now is None or tag(now) != tag(head):
             raise StorageError(f"{source}: {CHANGED}")
 

@@ -35,7 +35,7 @@ class S3Store:
     def kind(self) -> StorageKind:
         return StorageKind.S3
 
-    def look(self, path: str) -> Stat | None:
+    def find_file(self, path: str) -> Stat | None:
         found = self._head(path)
         return None if found is None else _stat(found)
 

@@ -148,7 +148,7 @@ def _read(task: ReadTask, reading: Callable[[bytes], Iterator[Any]]) -> Iterator
 
 DOINGS: dict[str, Callable[[Any], Iterator[Result]]] = {
     "scan": scan_folder,
-    "look_into": contains_files,
+    "contains_files": contains_files,
     "manifest_list": read_list,
     "manifest": read_manifest,
 }

@@ -31,8 +31,7 @@ def list_events(
     before: BeforeId = None,
 ) -> Document:
     events = None if event is None else events_named(event)
-    with access.lake.ledger.read() as connection:
-        found = audit.latest(
-            connection, events_max=limit + 1, before=before, actor=actor, trigger=trigger, events=events
-        )
+    found = access.lake.ledger.query(
+        audit.latest, events_max=limit + 1, before=before, actor=actor, trigger=trigger, events=events
+    )
     return paged("events", found, limit, lake_documents.audit_event, lambda e: e.id)

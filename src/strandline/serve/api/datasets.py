@@ -1,4 +1,4 @@
-"""Datasets: create, look at, alter, drop; their blocks and their seal."""
+"""Datasets: create, show, alter, drop; their blocks and their seal."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class NewDataset(RequestInput):
     columns: list[NewColumn] = Field(min_length=1, max_length=10_000, description="As in a schema file.")
     deliver_by: list[Text] = Field(default=[], description="Columns whose values sort rows into logical partitions.")
     partition_by: Text | None = Field(default=None, description="How files are laid out: `day(at)`, `bucket(16, id)`.")
-    shards: int = Field(default=1, ge=1, le=SHARDS_MAX, description="Followers apply shards side by side.")
+    shards: int = Field(default=1, ge=1, le=SHARDS_MAX, description="Followers apply shards in parallel.")
 
 
 class ColumnChange(RequestInput):
@@ -139,7 +139,7 @@ def _alterations(changes: Changes) -> list[Any]:
     found += [WidenColumn(c.name, parse_type(c.type, where=c.name)) for c in changes.widen]
     found += [AddColumn(c.name, parse_type(c.type, where=c.name)) for c in changes.add]
     if not found:
-        raise UsageError("nothing to change", hint="Say drop, rename, widen or add.")
+        raise UsageError("nothing to change", hint="Give drop, rename, widen or add.")
     return found
 
 
@@ -153,8 +153,7 @@ def drop_dataset(access: AdminAccess, name: NamePath, dry_run: DryRun = False) -
     """Catalog and ledger forget it. Its files stay where they are, and its numbers, up to `allocated`, stay taken. A
     dry run is refused for the same reasons."""
     dataset = access.lake.dataset(access.caller.check_sees(name))
-    with access.lake.ledger.read() as connection:
-        allocated = blocks.highest(connection, dataset.id)
+    allocated = access.lake.ledger.query(blocks.highest, dataset.id)
     gone = access.lake.drop_dataset(dataset.name, dry_run=dry_run)
     return {"dropped": gone.name, "dry_run": dry_run, "allocated": allocated}
 
@@ -171,8 +170,8 @@ def list_blocks(
     before: BeforeId = None,
 ) -> Document:
     dataset = access.lake.dataset(access.caller.check_sees(name))
-    with access.lake.ledger.read() as connection:
-        found = dataset_report.page(connection, dataset.id, only_open=only_open, before=before, blocks_max=limit + 1)
+    ledger = access.lake.ledger
+    found = ledger.query(dataset_report.page, dataset.id, only_open=only_open, before=before, blocks_max=limit + 1)
     return paged("blocks", found, limit, lake_documents.block, lambda b: b.head.rows.lo)
 
 

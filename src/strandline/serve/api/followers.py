@@ -56,7 +56,7 @@ class FollowerInput(RequestInput):
     on_lag: OnLag = Field(
         default=OnLag.HOLD,
         strict=False,
-        description="What retention does about due rows that it does not have: keep them, or delete them in the end.",
+        description="What retention does about due rows that it does not have: keep them, or delete them after a time.",
     )
     drop_after: Duration | None = Field(default=None, description="With `drop`: how long rows are kept for it.")
 

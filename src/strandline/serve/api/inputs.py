@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Path, Query
@@ -12,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidato
 from strandline.core.documents import Document
 from strandline.core.errors import UsageError
 from strandline.core.text import duration
-from strandline.core.text.bounded_text import check_text
+from strandline.core.text.bounded_text import NAME_BYTES_MAX, check_text
 from strandline.serve.describe import INNER_MAX
 
 _T = TypeVar("_T")
@@ -21,9 +22,9 @@ PAGE_MAX = 1000
 LONG_BYTES_MAX = 16 << 10  # a condition, or the value of an option
 
 
-def _text(value: str) -> str:
+def _text(value: str, bytes_max: int = NAME_BYTES_MAX) -> str:
     try:
-        return check_text("it", value)
+        return check_text("it", value, bytes_max)
     except UsageError as e:
         raise ValueError(e.message) from None
 
@@ -37,15 +38,8 @@ def _duration(value: object) -> timedelta:
         raise ValueError(e.message) from None
 
 
-def _long_text(value: str) -> str:
-    try:
-        return check_text("it", value, LONG_BYTES_MAX)
-    except UsageError as e:
-        raise ValueError(e.message) from None
-
-
 Text = Annotated[str, AfterValidator(_text)]
-LongText = Annotated[str, AfterValidator(_long_text), Field(max_length=LONG_BYTES_MAX)]
+LongText = Annotated[str, AfterValidator(partial(_text, bytes_max=LONG_BYTES_MAX)), Field(max_length=LONG_BYTES_MAX)]
 Name = Annotated[Text, Field(min_length=1, max_length=500)]
 Duration = Annotated[
     timedelta,

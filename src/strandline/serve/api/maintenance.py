@@ -16,7 +16,7 @@ from strandline.ledger.maintain.runs import MaintenanceRun
 from strandline.maintain.runs import RunControl, RunResult, wordless
 from strandline.serve.api.handlers import reads
 from strandline.serve.api.inputs import BeforeId, Duration, IdPath, Limit, LongText, Name, RequestInput, Text, paged
-from strandline.serve.api.runs import cancel_run, start_run
+from strandline.serve.api.runs import STARTED_SAID, cancel_run, start_run
 from strandline.serve.api.tasks import PLACE as TASKS
 from strandline.serve.auth.needs import Access, AdminAccess, ReadAccess
 from strandline.serve.describe import CHANGES, NAMED, NUMBER, TEXT, documented, page_of
@@ -37,7 +37,7 @@ BEGUN = documented(
     },
     status=202,
     problems=CHANGES,
-    said="Begun: look at its place.",
+    said=STARTED_SAID,
 )
 
 
@@ -95,7 +95,7 @@ async def _begin(
     return await access.context.start(access.caller, start)
 
 
-@router.post("/compact", summary="Write small files anew as large ones", **BEGUN)
+@router.post("/compact", summary="Rewrite small files as large ones", **BEGUN)
 async def compact(access: AdminAccess, wanted: MaintenanceInput) -> Response:
     return await _begin(access, MaintenanceKind.COMPACT, wanted, access.lake.maintenance.compact)
 

@@ -1,4 +1,4 @@
-"""Orphan files that a run of the reconciler has moved aside: list, restore, purge."""
+"""Orphan files that a run of the reconciler has quarantined: list, restore, purge."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ID_MAX = (1 << 63) - 1
 
 
 class Restore(RequestInput):
-    run: int = Field(ge=1, le=_ID_MAX, description="Every file that this run has moved aside.")
+    run: int = Field(ge=1, le=_ID_MAX, description="Every file that this run has quarantined.")
 
 
 class PurgeFilesInput(RequestInput):
@@ -59,7 +59,7 @@ async def restore_files(access: LakeAdminAccess, wanted: Restore) -> Response:
     return await start_task(access, "restore", check, work)
 
 
-@router.post("/purge", summary="Delete for good what was moved aside long enough ago", **TASK_STARTED)
+@router.post("/purge", summary="Delete for good what has been in quarantine long enough", **TASK_STARTED)
 async def purge_files(access: LakeAdminAccess, wanted: PurgeFilesInput) -> Response:
     """What a table references by now is brought back instead."""
 

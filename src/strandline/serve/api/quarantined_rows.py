@@ -42,7 +42,7 @@ class Chosen(RequestInput):
     def check(self) -> list[int] | None:
         """The numbers; None for all. Raises UsageError."""
         if bool(self.numbers) == self.all:
-            raise UsageError("which rows?", hint="Say their numbers, or all.")
+            raise UsageError("which rows?", hint="Give their numbers, or all.")
         return self.numbers or None
 
 

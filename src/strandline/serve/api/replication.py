@@ -47,7 +47,7 @@ DATASETS_MAX = 100_000
 Number = Annotated[int, Field(ge=0, le=SEQ_MAX)]
 
 
-_TOLD = fields(lo=NUMBER, hi=NUMBER, receipt=OPEN, claims=list_of(OPEN))
+_BODIES = fields(lo=NUMBER, hi=NUMBER, receipt=OPEN, claims=list_of(OPEN))
 
 
 class OfferQuestion(RequestInput):
@@ -58,8 +58,8 @@ class OfferQuestion(RequestInput):
     sinks_version: str | None = Field(
         default=None,
         max_length=64,
-        description="Of the sinks that the follower was told; they are returned if it is not their present one, or if "
-        "there is something new.",
+        description="Of the sinks that the follower has. They are returned if this is not their present version, or if "
+        "anything else is new.",
     )
 
 
@@ -73,7 +73,7 @@ class FollowerAcknowledgement(RequestInput):
     seals: dict[Name, Number] = Field(
         default={}, max_length=DATASETS_MAX, description="By dataset id: up to where it has everything."
     )
-    instance: Name = Field(description="Of the site: one that is made again is another one, and begins anew.")
+    instance: Name = Field(description="Of the site: a site that is created again has another one, and starts anew.")
     number: int | None = Field(default=None, ge=0, lt=SITES_MAX, description="Of the site; null: it has none.")
     marks: dict[Annotated[str, Field(pattern=r"^(0|[1-9]\d{0,9})$")], Number] = Field(
         default={}, max_length=DATASETS_MAX, description="By shard: up to where its items are applied."
@@ -82,7 +82,7 @@ class FollowerAcknowledgement(RequestInput):
 
 @router.post(
     "/offer",
-    summary="What is new behind a follower's bounds",
+    summary="What is new above a follower's bounds",
     **documented(of_value(LeaderAnswer), problems=(400, *READS_A_TABLE)),
 )
 async def offer(access: OfferAccess, bounds: OfferQuestion) -> Response:
@@ -178,7 +178,7 @@ def _close(parts: Iterator[bytes]) -> None:
 @router.post(
     "/bodies",
     summary="The bodies in a batch that a receiver made",
-    **documented(fields(batch=or_null(_TOLD)), problems=(404, 409, *ALWAYS)),
+    **documented(fields(batch=or_null(_BODIES)), problems=(404, 409, *ALWAYS)),
 )
 async def bodies(access: OfferAccess, asked: BatchName) -> Response:
     """Which bodies clients and senders have sent in it, and which tokens they belong to, without secrets: the follower
@@ -199,7 +199,7 @@ async def bodies(access: OfferAccess, asked: BatchName) -> Response:
     summary="How far a follower is",
     **documented(fields(follower=TEXT, term=NUMBER), problems=CHANGES, said="Recorded."),
 )
-async def acknowledge(access: FollowerAccess, told: FollowerAcknowledgement) -> Response:
+async def acknowledge(access: FollowerAccess, given: FollowerAcknowledgement) -> Response:
     """Only higher numbers count. With a token of `strandline follower add`. A `Content-Digest` is checked, because
     retention goes by what is said here."""
     request = access.request
@@ -210,13 +210,13 @@ async def acknowledge(access: FollowerAccess, told: FollowerAcknowledgement) -> 
         found = access.lake.leader.acknowledge(
             access.caller.token.owner,
             Acknowledgement(
-                told.term,
-                {DatasetUuid(uuid): Seq(number) for uuid, number in told.seals.items()},
-                {ShardId(int(shard)): Seq(number) for shard, number in told.marks.items()},
-                told.instance,
-                told.number,
+                given.term,
+                {DatasetUuid(uuid): Seq(number) for uuid, number in given.seals.items()},
+                {ShardId(int(shard)): Seq(number) for shard, number in given.marks.items()},
+                given.instance,
+                given.number,
             ),
         )
-        return {"follower": found.name, "term": told.term}
+        return {"follower": found.name, "term": given.term}
 
     return await access.context.note(access.caller, record)

@@ -1,4 +1,4 @@
-"""What the routes of maintenance and of the reconciler share: runs that are begun, looked at and called off."""
+"""What the routes of maintenance and of the reconciler share: how runs are begun, shown and called off."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from strandline.serve.auth.needs import Access
 from strandline.serve.describe import CHANGES, NUMBER, TEXT, documented, fields
 from strandline.serve.work import RunWork
 
-RUN_STARTED = documented(fields(run=NUMBER, place=TEXT), status=202, problems=CHANGES, said="Begun: look at its place.")
+STARTED_SAID = "Started: `place` shows it."
+RUN_STARTED = documented(fields(run=NUMBER, place=TEXT), status=202, problems=CHANGES, said=STARTED_SAID)
 
 
 async def start_run(access: Access, kind: str, place: str, work: RunWork) -> Response:

@@ -103,11 +103,7 @@ def check_sink(access: Access, name: str) -> str:
     return record.name
 
 
-@router.get(
-    "",
-    summary="All sinks, each with its first lanes",
-    **documented(page_of("sinks", SINK_WITH_LANES)),
-)
+@router.get("", summary="All sinks, each with its first lanes", **documented(page_of("sinks", SINK_WITH_LANES)))
 @reads
 def list_sinks(access: ReadAccess, limit: Limit = 100, after: AfterName = None) -> Document:
     by_name: dict[str, list[sinks.SinkStatus]] = {}
@@ -212,7 +208,7 @@ async def update_sink(access: AdminAccess, name: NamePath, changes: SinkChanges)
 
     def check() -> str:
         if not (changes.options or changes.unset):
-            raise UsageError("nothing to change", hint="Say options or unset.")
+            raise UsageError("nothing to change", hint="Give options or unset.")
         if both := sorted(changes.options.keys() & set(changes.unset)):
             raise UsageError(f"the option {both[0]} is both set and unset")
         known = check_sink(access, name)
@@ -260,7 +256,7 @@ def pause_sink(access: AdminAccess, name: NamePath) -> Document:
 
 @router.post(
     "/{name}/resume",
-    summary="Go on with a sink that is paused, waits or was stopped",
+    summary="Continue with a sink that is paused, waiting or stopped",
     **documented(SINK, problems=CHANGES),
 )
 @changes_lake()
@@ -305,7 +301,7 @@ async def reset_sink(access: AdminAccess, name: NamePath, wanted: Reset) -> Resp
             plan = fields_of(access.lake.delivery.plan_reset(name, to=to))
             check_not_called_off()
             return plan
-        return _sink(access, access.lake.delivery.reset(name, to=to, going=check_not_called_off))
+        return _sink(access, access.lake.delivery.reset(name, to=to))
 
     kind = "reset_dry_run" if wanted.dry_run else "reset"
     return await start_task(access, kind, lambda: check_own_sink(access, name), work)
@@ -322,7 +318,7 @@ async def recover_sink(access: AdminAccess, name: NamePath, wanted: Recover) -> 
 
     def work(stopping: threading.Event) -> Mapping[str, Any]:
         how = {"resend": wanted.resend, "accept_loss": wanted.accept_loss, "dry_run": wanted.dry_run}
-        found = access.lake.delivery.recover_sink(name, **how, going=check_not_called_off)
+        found = access.lake.delivery.recover_sink(name, **how)
         return lake_documents.recovered_sink(found)
 
     return await start_task(access, "recover_dry_run" if wanted.dry_run else "recover", check, work)

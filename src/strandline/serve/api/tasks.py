@@ -1,4 +1,4 @@
-"""Tasks: long work that requests have started, to look at and to call off."""
+"""Tasks: long work that requests have started. Shows them and calls them off."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from strandline.jobs.tasks import Work
 from strandline.ledger.tasks import BegunBy, Task
 from strandline.serve.api.handlers import changes_lake, reads
 from strandline.serve.api.inputs import BeforeId, IdPath, Limit, Text, paged
+from strandline.serve.api.runs import STARTED_SAID
 from strandline.serve.auth.needs import Access, AdminAccess
 from strandline.serve.describe import CHANGES, NAMED, NUMBER, TEXT, Schema, documented, fields, page_of
 from strandline.serve.problems import hint_for
@@ -25,17 +26,16 @@ router = APIRouter(prefix="/tasks", tags=["tasks"])
 
 
 _BEGUN = fields(task=NUMBER, place=TEXT)
-_BEGUN_SAID = "Begun: look at its place."
 
 
 def task_started(also: Mapping[int, tuple[str, Schema]] | None = None) -> dict[str, Any]:
     """The arguments of a route that begins a task; `also`: what else it may answer."""
-    return documented(_BEGUN, status=202, problems=CHANGES, said=_BEGUN_SAID, also=also)
+    return documented(_BEGUN, status=202, problems=CHANGES, said=STARTED_SAID, also=also)
 
 
 def done_or_started(schema: Schema, *, status: int = 200, said: str = "Done.") -> dict[str, Any]:
     """The arguments of a route that begins a task only if that takes long."""
-    return documented(schema, status=status, problems=CHANGES, said=said, also={202: (_BEGUN_SAID, _BEGUN)})
+    return documented(schema, status=status, problems=CHANGES, said=said, also={202: (STARTED_SAID, _BEGUN)})
 
 
 TASK_STARTED = task_started()

@@ -14,12 +14,11 @@ HEADER = "X-CSRF-Token"
 FIELD = "csrf"
 _FORM = "application/x-www-form-urlencoded"
 _FIELDS_MAX = 64
-_OWN_PAGE = "Open our own page and do it there; a program sends its token as Authorization: Bearer TOKEN."
+_OWN_PAGE = "Use a page of this server; a program sends its token as Authorization: Bearer TOKEN."
 
 
 def check_own_page(request: Request) -> None:
-    """Raises Problem if the browser says that another site sent the request. Browsers that say nothing are old; the
-    token decides for them."""
+    """Raises Problem if the browser names another site as the sender. Old browsers name none: the token decides."""
     site = request.headers.get("sec-fetch-site")
     if site is not None and site not in ("same-origin", "none"):
         raise Problem(CROSS_SITE, "this request was sent by another web site (Sec-Fetch-Site)", _OWN_PAGE)

@@ -16,7 +16,7 @@ KINDS = ("forward",)  # it needs nothing of the server but its network, which `f
 _OPTIONS = {"url", "format", "compression", "in_doubt", "success_status", "success_header", "success_json"}
 _ANY_KIND = {option.name for option in COMMON}
 _REFERENCES = ("env:", "file:")
-_HINT = "Use a token that is not limited to some datasets, or ask somebody who has one."
+_HINT = "Use a token that is not limited to some datasets, or ask a person who has one."
 
 
 def check_new_sink(caller: Caller, kind: str, options: Mapping[str, str]) -> None:

@@ -36,8 +36,7 @@ class LoginLimit:
         return None
 
     def forget_last(self, address: str) -> None:
-        """The attempt that has just succeeded. Those that failed before count on: whoever has one valid token must not
-        guess others."""
+        """Takes back the last attempt, which succeeded. Failed ones still count."""
         attempts = self._by_address.get(address)
         if attempts:
             moment = attempts.pop()

@@ -54,7 +54,7 @@ class Needs:
             raise Problem(
                 WRONG_ROLE,
                 f"this request needs the role {self.role}; the token has the role {caller.token.role}",
-                f"`strandline token create NAME --role {self.role}` makes one that may.",
+                f"`strandline token create NAME --role {self.role}` creates one.",
             )
         if self.whole_lake and caller.is_limited:
             raise Problem(
@@ -70,8 +70,7 @@ class Anyone:
         return None
 
 
-# `whole_lake`: a token that is limited to some datasets is not enough. `only_reads`: whatever its method, the request
-# changes nothing.
+# `whole_lake`: a token that is limited to datasets is refused. `only_reads`: the request changes nothing, even a POST.
 ReadAccess = Annotated[Access, Depends(Needs(Role.READ))]
 LakeReadAccess = Annotated[Access, Depends(Needs(Role.READ, whole_lake=True))]
 AdminAccess = Annotated[Access, Depends(Needs(Role.ADMIN))]

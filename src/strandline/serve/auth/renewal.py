@@ -10,8 +10,7 @@ from strandline.serve.auth.sessions import Sessions
 
 
 class SessionRenewal:
-    """The middleware. `needs.py` decides which requests renew their session. An answer that sets or clears the cookie
-    itself is left alone."""
+    """The middleware. `needs.py` decides which requests renew their session. An answer may set the cookie itself."""
 
     def __init__(self, app: ASGIApp, *, sessions: Sessions, secure: bool) -> None:
         self._app, self._sessions, self._secure = app, sessions, secure

@@ -54,13 +54,11 @@ class Sessions:
 
     def find(self, session: str) -> Token | None:
         """None if the session has ended or expired, or its token is not valid any more."""
-        with self.ledger.read() as connection:
-            found = web_sessions.find(connection, session)
+        found = self.ledger.query(web_sessions.find, session)
         return None if found is None else found.token
 
     def end(self, session: str) -> None:
-        with self.ledger.write() as connection:
-            web_sessions.end(connection, session)
+        self.ledger.change(web_sessions.end, session)
 
     def cookie_of(self, request: Request) -> SessionCookie | None:
         """What the request's cookie says; None without one, and for one that is forged or expired."""
@@ -102,7 +100,7 @@ class Sessions:
 
 def is_by_person(request: Request) -> bool:
     """Whether a person has opened a page or pressed a button. False for what a page fetches by itself: the stream of
-    events, its own refreshes, and looks at work under way."""
+    events, its own refreshes, and requests for the state of work."""
     if request.method not in SAFE_METHODS:
         return True
     # Over plain HTTP, browsers say nothing of how a request came about, except to this machine.

@@ -1,7 +1,6 @@
 """The buttons of an admin: one for everything that the API can change. Each is a form that calls the API.
 
-A button says what it will do before it does it. What cannot be undone has to be confirmed; where the API has a dry
-run, that has to come first.
+A button says what it will do. What cannot be undone has to be confirmed, after the dry run if the API has one.
 """
 
 from __future__ import annotations
@@ -109,7 +108,7 @@ def _sink_work(name: str) -> list[PageAction]:
         PageAction(
             "reset", "Deliver again", "POST", f"{at}/reset",
             f"{name} gets its rows again, in a new generation beside the old one. Whoever reads both gets rows twice. "
-            "The old generation cannot be taken up again.",
+            "The old generation cannot be continued.",
             [Field("to", "From", value="beginning", hint="beginning, or a continuation token.", required=True)],
             body={"dry_run": False}, dry_path=f"{at}/reset", dry_body={"dry_run": True},
             cannot_be_undone=True, confirm=name,
@@ -184,14 +183,14 @@ def remove_consumer(dataset: str, name: str) -> PageAction:
 def create_dataset() -> PageAction:
     return PageAction(
         "create-dataset", "Create a dataset", "POST", f"{_API}/datasets",
-        "Makes an Iceberg table, and a dataset of it.",
+        "Creates an Iceberg table, and makes it a dataset.",
         [
             Field("name", "Name", hint="TABLE or NAMESPACE.TABLE", required=True),
             Field("columns", "Columns", "columns", hint="One per line: name type, and required if it must be there. "
                   "For example: id long required", required=True),
             Field("deliver_by", "Deliver by", "list", hint="Columns whose values sort rows into logical partitions."),
             Field("partition_by", "Partition by", hint="How files are laid out: day(at)"),
-            Field("shards", "Shards", "number", hint="Followers apply shards side by side. Empty: 1."),
+            Field("shards", "Shards", "number", hint="Followers apply shards in parallel. Empty: 1."),
         ],
     )  # fmt: skip
 
@@ -232,7 +231,7 @@ def maintenance_actions(name: str) -> list[PageAction]:
 
     older = Field("older_than", "Older than", hint="A number and s, m, h or d: 30d. Empty: as the rule says.")
     return [
-        action("compact", "Compact", "Writes small files anew as large ones. Rows and their numbers stay the same."),
+        action("compact", "Compact", "Rewrites small files as large ones. Rows and their numbers stay the same."),
         action(
             "retain", "Apply retention",
             "Deletes rows that are old enough, once every sink has them. Deleted rows cannot be brought back.",
@@ -249,7 +248,7 @@ def maintenance_actions(name: str) -> list[PageAction]:
         ),
         action(
             "expire", "Expire snapshots",
-            "Removes old snapshots and the files that only they had. Nobody can read as of those snapshots any more.",
+            "Removes old snapshots and the files that only they had. Time travel to them is not possible any more.",
             [older, Field("keep_min", "Keep at least", "number", hint="So many snapshots stay in any case.")],
             cannot_be_undone=True,
         ),
@@ -289,12 +288,12 @@ def quarantined_file_actions() -> list[PageAction]:
     return [
         PageAction(
             "restore", "Restore", "POST", f"{at}/restore",
-            "Brings back every file that a run has moved aside. Never replaces a file, and may be repeated.",
+            "Brings back every file that a run has quarantined. Never replaces a file, and may be repeated.",
             [Field("run", "Run", "number", required=True)],
         ),
         PageAction(
             "purge-files", "Purge", "POST", f"{at}/purge",
-            "Deletes for good the files that were moved aside long enough ago. What a table needs by now is brought "
+            "Deletes for good the files that have been in quarantine long enough. What a table needs by now is brought "
             "back instead.",
             [Field("run", "Only of run", "number", hint="Empty: of every run.")],
             body={"dry_run": False}, dry_path=f"{at}/purge", dry_body={"dry_run": True},
@@ -329,7 +328,7 @@ def call_off(place: str, label: str = "Call off") -> PageAction:
 def create_token(datasets: Sequence[str]) -> PageAction:
     return PageAction(
         "create-token", "Create a token", "POST", f"{_API}/tokens",
-        "Makes a token. Its secret is shown once, here; the ledger stores only a hash.",
+        "Creates a token. Its secret is shown once, here; the ledger stores only a hash.",
         [
             Field("name", "Name", required=True),
             Field("role", "Role", "choice", "", ("", "read", "write", "replicate", "admin"),

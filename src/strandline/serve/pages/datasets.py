@@ -22,11 +22,7 @@ RUNS = 8
 
 
 @router.get("/datasets")
-async def list_datasets(
-    access: ReadAccess,
-    after: AfterName = None,
-    search: Annotated[Text, Query()] = "",
-) -> Response:
+async def list_datasets(access: ReadAccess, after: AfterName = None, search: Annotated[Text, Query()] = "") -> Response:
     status = await source_of(access).newest(access.caller)
     known = sorted(status.datasets, key=lambda d: d.name)
     matching = [d for d in known if search.lower() in d.name.lower()]

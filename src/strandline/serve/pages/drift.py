@@ -22,14 +22,14 @@ FOUND_WORDS = {
 }
 DONE_WORDS = {
     "missing": "Entries of missing files dropped",
-    "orphans": "Orphan files moved aside or deleted",
-    "foreign": "Foreign files moved aside or deleted",
+    "orphans": "Orphan files quarantined or deleted",
+    "foreign": "Foreign files quarantined or deleted",
     "bytes": "Size",
     "restored": "Missing files brought back",
     "skipped_recheck": "Left, because they had changed",
     "failed": "Failed",
     "recheck_failed": "Left, because they could not be checked again",
-    "superseded": "Superseded metadata files moved aside or deleted",
+    "superseded": "Superseded metadata files quarantined or deleted",
 }
 
 

@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from strandline.serve.pages.charts import Point
+from strandline.serve.pages.views import sum_known
 from strandline.status.report import LakeStatus
 from strandline.status.sinks import SinkStatus
 
@@ -87,16 +88,11 @@ class FigureHistory:
     def rows_out(self, sinks: Iterable[SinkKey]) -> list[Point]:
         """Per second, to all of these sinks."""
         named = list(sinks)
-        return _rates((s.at, _sum(s.delivered.get(key) for key in named)) for s in self._samples)
+        return _rates((s.at, sum_known(s.delivered.get(key) for key in named)) for s in self._samples)
 
 
 def last_value(points: list[Point]) -> float | None:
     return points[-1].value if points else None
-
-
-def _sum(values: Iterable[int | None]) -> int | None:
-    found = list(values)
-    return None if any(v is None for v in found) else sum(v for v in found if v is not None)
 
 
 def _joined(values: Iterable[tuple[datetime, float | None]]) -> list[Point]:

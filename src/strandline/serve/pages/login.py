@@ -17,7 +17,7 @@ router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 _LOGGED_OUT = "You are logged out."
 _COOKIE_GONE = (
-    "This browser is logged out. The ledger did not answer, so the session itself goes on until its time is over. To "
+    "This browser is logged out. The ledger did not answer, so the session stays valid until it expires. To "
     "end it before that, revoke its token."
 )
 

@@ -29,7 +29,7 @@ SINKS_MAX = 12
 DATASETS_MAX = 8
 HELD_MAX = 8
 PROBLEMS_MAX = 6
-_AFTER_TWO_LOOKS = "Known after two looks at the lake."
+_AFTER_TWO_LOOKS = "Known after the lake was read twice."
 _NOT_SHOWN = "Your token is limited to some datasets; rows are counted in the lake as a whole."
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Coroutine, Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -82,8 +82,7 @@ def _environment() -> Environment:
 
 
 def page(access: Access, template: str, *, at: str, beats: bool = False, **values: Any) -> Response:
-    """`at`: the place in the navigation. `beats`: the page shows more than the state of the lake, so it is refreshed
-    also while that does not change."""
+    """`at`: the place in the navigation. `beats`: refresh also while the state of the lake does not change."""
     context, caller = access.context, access.caller
     return html(
         context,
@@ -107,7 +106,7 @@ def numbered(name: str, found: Sequence[Any], number: int, size: int) -> dict[st
 
 def html(context: ServeContext, template: str, *, status: int = 200, **values: Any) -> Response:
     now = utc_now()
-    settings = {"lake_home": context.lake.config.home.name, "now": now, "ago": partial(_ago, now)}
+    settings = {"lake_home": context.lake.config.home.name, "now": now, "ago": lambda moment: spelling.ago(moment, now)}
     values = {"caller": None, "here": None, "csrf": None, "beats": False} | values
     values["navigation"] = [
         (to, name)
@@ -116,10 +115,6 @@ def html(context: ServeContext, template: str, *, status: int = 200, **values: A
     ]
     text = _environment().get_template(template).render(**settings, **values)
     return Response(text.encode("utf-8", "replace"), status, media_type="text/html; charset=utf-8")
-
-
-def _ago(now: Any, moment: Any) -> str:
-    return spelling.ago(moment, now)
 
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]

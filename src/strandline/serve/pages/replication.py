@@ -11,7 +11,7 @@ from strandline.serve.api.inputs import NamePath
 from strandline.serve.auth.needs import ReadAccess
 from strandline.serve.pages import actions
 from strandline.serve.pages.render import PageRoute, document_of, numbered, page, source_of
-from strandline.serve.pages.views import follower_views, place_of, sum_known
+from strandline.serve.pages.views import follower_views, max_known, place_of, sum_known
 from strandline.status.problems.lake_problems import worst_first
 from strandline.status.problems.replication_problems import find_replication_problems
 
@@ -22,12 +22,12 @@ PAGE = 60
 @router.get("/replication")
 async def replication(access: ReadAccess, page_number: int = 1) -> Response:
     status = await source_of(access).newest(access.caller)
-
-    def names() -> Document:
-        return {"known": [f.name for f in access.lake.followers.list()]}
-
     found = document_of(await access.context.read(access.caller, lambda: api.status_document(access)))
-    known = [] if access.caller.is_limited else document_of(await access.context.read(access.caller, names))["known"]
+    known: list[str] = []
+    if not access.caller.is_limited:
+        known = await access.context.ask_ledger(
+            access.caller, lambda: [f.name for f in access.lake.followers.list()]
+        )
     views = follower_views(status.followers, known, utc_now())
     shards = status.site.shards
     return page(
@@ -42,7 +42,7 @@ async def replication(access: ReadAccess, page_number: int = 1) -> Response:
         followers=views,
         own_rows=sum_known(s.lag_rows for s in shards),
         own_segments=sum_known(s.lag_segments for s in shards),
-        own_seconds=_longest([s.lag_seconds for s in shards]),
+        own_seconds=max_known(s.lag_seconds for s in shards),
         **numbered("shards", shards, page_number, PAGE),
         add=actions.add_follower([d.name for d in status.datasets]),
     )
@@ -50,7 +50,6 @@ async def replication(access: ReadAccess, page_number: int = 1) -> Response:
 
 @router.get("/replication/followers/{name}")
 async def show_follower(access: ReadAccess, name: NamePath, page_number: int = 1) -> Response:
-
     def load() -> Document:
         record, found = api.load_follower(access, name)
         return api.shown(access, record, found)
@@ -71,7 +70,3 @@ async def show_follower(access: ReadAccess, name: NamePath, page_number: int = 1
         **numbered("shards", shards, page_number, PAGE),
         remove=actions.remove_follower(follower["name"]),
     )
-
-
-def _longest(seconds: list[float | None]) -> float | None:
-    return None if None in seconds else max((s or 0.0 for s in seconds), default=0.0)

@@ -17,11 +17,7 @@ SWEEPS = 8
 
 
 @router.get("/runs")
-async def list_runs(
-    access: ReadAccess,
-    before_run: BeforeId = None,
-    before_task: BeforeId = None,
-) -> Response:
+async def list_runs(access: ReadAccess, before_run: BeforeId = None, before_task: BeforeId = None) -> Response:
     runs = document_of(await maintenance.list_runs(access, limit=PAGE, before=before_run))
     begun = {"tasks": None, "next": None}
     if is_admin(access.caller):

@@ -30,11 +30,7 @@ TASKS = 8
 
 
 @router.get("/sinks")
-async def list_sinks(
-    access: ReadAccess,
-    page_number: int = 1,
-    search: Annotated[Text, Query()] = "",
-) -> Response:
+async def list_sinks(access: ReadAccess, page_number: int = 1, search: Annotated[Text, Query()] = "") -> Response:
     source = source_of(access)
     status = await source.newest(access.caller)
     known = sink_views(status.sinks)

@@ -87,7 +87,6 @@ def follower_views(shards: Iterable[FollowerStatus], known: Iterable[str], now: 
 def _follower(name: str, shards: list[FollowerStatus], now: datetime) -> FollowerView:
     reported_at = shards[0].reported_at if shards else None
     segments = sum_known(s.lag_segments for s in shards)
-    seconds = [s.lag_seconds for s in shards]
     if reported_at is None:
         state = "not begun"
     elif (now - reported_at).total_seconds() >= LONG_SECONDS:
@@ -101,7 +100,7 @@ def _follower(name: str, shards: list[FollowerStatus], now: datetime) -> Followe
         len(shards),
         segments,
         sum_known(s.lag_rows for s in shards),
-        None if None in seconds else max((s or 0.0 for s in seconds), default=0.0),
+        max_known(s.lag_seconds for s in shards),
         reported_at,
         min((s.held_since for s in shards if s.held_since is not None), default=None),
     )
@@ -116,6 +115,12 @@ def sum_known(values: Iterable[int | None]) -> int | None:
     """None if one of them is unknown."""
     found = list(values)
     return None if any(v is None for v in found) else sum(v for v in found if v is not None)
+
+
+def max_known(values: Iterable[float | None]) -> float | None:
+    """None if one of them is unknown."""
+    found = list(values)
+    return None if None in found else max((v or 0.0 for v in found), default=0.0)
 
 
 def place_of(problem: StatusProblem) -> tuple[str, str] | None:

@@ -1,8 +1,7 @@
 """What sinks that store objects share, in a folder or in a bucket.
 
-An object's name is its range. A sink holds what is at or below its watermark, and what is listed. Objects are written
-first, then the watermark, then the ledger. So a consumer may remove what it has read, and the range still counts as
-delivered.
+An object's name is its range. A sink has what is at or below its watermark, and what is listed. Objects are written
+first, then the watermark, then the ledger. So a range counts as delivered after a consumer removed its object.
 """
 
 from __future__ import annotations
@@ -120,9 +119,9 @@ class BlobStore(Protocol):
     def remove(self, name: str) -> None: ...
 
 
-def repeat_of_missing_object(parcel: ChunkRows) -> Landed:
+def repeat_of_missing_object(chunk: ChunkRows) -> Landed:
     """A repeat whose object is no longer there to be read: its digest is unknown, so none is given."""
-    return Landed(parcel.rows.num_rows, "", 0, repeat=True)
+    return Landed(chunk.rows.num_rows, "", 0, repeat=True)
 
 
 def side_by_side(work: Callable[[_In], _Out], items: Sequence[_In]) -> list[_Out]:
@@ -169,8 +168,7 @@ class ObjectSink(ABC, Generic[_Place]):
         return Claimed(claim, self._highest(names.GENERATIONS))
 
     def _highest(self, folder: str) -> int:
-        """Each generation and each term is a name of its own: whoever writes in whatever order, the highest never goes
-        back."""
+        """Each generation and each term has its own name, so the highest never moves back."""
         found = (names.step_of(name) for name in self._place.names(f"{self._folder}/{folder}"))
         return max((n for n in found if n is not None), default=1)
 
@@ -204,7 +202,7 @@ class ObjectSink(ABC, Generic[_Place]):
         if (theirs.lake, theirs.dataset) != (claim.lake, claim.dataset):
             raise DestinationTaken(
                 f"{self.destination} belongs to lake {theirs.lake}, dataset {theirs.dataset}",
-                hint="Choose another place: what two lakes deliver must not lie in one folder.",
+                hint="Choose another place: rows of two lakes must not be in one folder.",
             )
         if generation > found.generation:
             self._place.create(f"{self._folder}/{names.GENERATIONS}/{generation}", b"")
@@ -226,7 +224,7 @@ class ObjectSink(ABC, Generic[_Place]):
             if a.rows.overlaps(b.rows):
                 raise RefusedError(
                     f"{a.name} and {b.name} in {names.lane_folder(address)} at {self.destination} hold the same rows",
-                    hint="Find out which one the consumer has read, and take the other one away.",
+                    hint="Find out which one the consumer has read, and remove the other one.",
                 )
         return Held(listing.mark, tuple(HeldRange(o.rows, size=o.size) for o in beyond))
 
@@ -299,8 +297,8 @@ class _Nowhere:
         return len(data)
 
 
-def rehearse(how: Format, header: tuple[str, ...], parcel: ChunkRows) -> Landed:
-    encoded = encode(parcel.rows, how, header, identity_of(parcel.address, parcel.range), _Nowhere())
+def rehearse(how: Format, header: tuple[str, ...], chunk: ChunkRows) -> Landed:
+    encoded = encode(chunk.rows, how, header, identity_of(chunk.address, chunk.range), _Nowhere())
     return Landed(encoded.count, encoded.digest, encoded.size)
 
 
@@ -312,30 +310,30 @@ class ObjectComparison:
     how: Format
     header: tuple[str, ...]
 
-    def send(self, parcel: ChunkRows) -> Outcome:
-        name = f"{names.lane_folder(parcel.address)}/{names.object_name(parcel.range, self.how.extension)}"
+    def send(self, chunk: ChunkRows) -> Outcome:
+        name = f"{names.lane_folder(chunk.address)}/{names.object_name(chunk.range, self.how.extension)}"
         try:
             body = self.place.read(name)
         except StorageError as e:
             return TryLater(e.message)
         if body is None:
             return TryLater(f"{name} is gone")
-        mine = self._plain(parcel.rows, parcel)
-        if (self._theirs(body, name, parcel)) != mine:
-            return Conflict((parcel.range,))
-        return Landed(parcel.rows.num_rows, "", len(body), repeat=True)
+        mine = self._plain(chunk.rows, chunk)
+        if (self._theirs(body, name, chunk)) != mine:
+            return Conflict((chunk.range,))
+        return Landed(chunk.rows.num_rows, "", len(body), repeat=True)
 
-    def _plain(self, rows: pa.Table, parcel: ChunkRows) -> str:
+    def _plain(self, rows: pa.Table, chunk: ChunkRows) -> str:
         plain = replace(self.how, compression="none")
-        return encode(rows, plain, self.header, identity_of(parcel.address, parcel.range), _Nowhere()).digest
+        return encode(rows, plain, self.header, identity_of(chunk.address, chunk.range), _Nowhere()).digest
 
-    def _theirs(self, body: bytes, name: str, parcel: ChunkRows) -> str | None:
+    def _theirs(self, body: bytes, name: str, chunk: ChunkRows) -> str | None:
         if self.how.name == "parquet":
             import pyarrow as pa
             import pyarrow.parquet as pq
 
             try:
-                return self._plain(pq.read_table(pa.BufferReader(body), use_threads=False), parcel)
+                return self._plain(pq.read_table(pa.BufferReader(body), use_threads=False), chunk)
             except (pa.ArrowException, OSError):
                 return None
         with decompressing(io.BytesIO(body), names.extension_of(name)) as plain:

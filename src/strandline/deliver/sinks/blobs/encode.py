@@ -52,7 +52,7 @@ class Format:
 
     @property
     def form(self) -> str:
-        """What the parcels hold: see `Sink.form`."""
+        """What the chunks hold: see `Sink.form`."""
         return "rows" if self.name == "parquet" else self.name
 
 

@@ -91,11 +91,11 @@ class FilesSender:
     _lanes: dict[str, LaneListing] = field(default_factory=dict, repr=False)
     _made: set[str] = field(default_factory=set, repr=False)
 
-    def send(self, parcel: ChunkRows) -> Outcome:
-        check_rows(parcel)
-        lane = names.lane_folder(parcel.address)
+    def send(self, chunk: ChunkRows) -> Outcome:
+        check_rows(chunk)
+        lane = names.lane_folder(chunk.address)
         try:
-            return self._send(lane, parcel)
+            return self._send(lane, chunk)
         except StorageError as e:
             return TryLater(e.message)
         except FileNotFoundError as e:
@@ -105,7 +105,7 @@ class FilesSender:
         except OSError as e:
             return TryLater(describe(e, self.folder.path(lane)))
 
-    def _send(self, lane: str, parcel: ChunkRows) -> Outcome:
+    def _send(self, lane: str, chunk: ChunkRows) -> Outcome:
         listing = self._lanes.get(lane)
         if lane not in self._made:
             # Before any folder is made: the destination may not be mounted any more.
@@ -117,24 +117,24 @@ class FilesSender:
             self._made.add(lane)
         if listing is None:
             raise ValueError(f"nobody listed {lane}")
-        if listing.settles(parcel.range):
-            return self._repeat(lane, parcel, listing)
-        if (conflict := listing.conflict(parcel.range)) is not None:
+        if listing.settles(chunk.range):
+            return self._repeat(lane, chunk, listing)
+        if (conflict := listing.conflict(chunk.range)) is not None:
             return conflict
-        name = names.object_name(parcel.range, self.how.extension)
-        encoded = self._write(self.folder.path(f"{lane}/{name}"), parcel)
-        listing = LaneListing(listing.mark, (*listing.objects, Object(parcel.range, name)))
+        name = names.object_name(chunk.range, self.how.extension)
+        encoded = self._write(self.folder.path(f"{lane}/{name}"), chunk)
+        listing = LaneListing(listing.mark, (*listing.objects, Object(chunk.range, name)))
         self._lanes[lane] = listing
         if encoded is None:
-            return self._repeat(lane, parcel, listing)
+            return self._repeat(lane, chunk, listing)
         return Landed(encoded.count, encoded.digest, encoded.size)
 
-    def _write(self, path: Path, parcel: ChunkRows) -> Encoded | None:
+    def _write(self, path: Path, chunk: ChunkRows) -> Encoded | None:
         """None if another object has the name."""
         temporary = self.folder.temporary(self.token) / uuid.uuid4().hex
         try:
             with new_file(temporary) as file:
-                encoded = encode(parcel.rows, self.how, self.header, identity_of(parcel.address, parcel.range), file)
+                encoded = encode(chunk.rows, self.how, self.header, identity_of(chunk.address, chunk.range), file)
             failpoints.hit("files.before_link")
             created = rename_into_place(temporary, path)
             failpoints.hit("files.after_link")
@@ -142,10 +142,10 @@ class FilesSender:
         finally:
             temporary.unlink(missing_ok=True)
 
-    def _repeat(self, lane: str, parcel: ChunkRows, listing: LaneListing) -> Landed:
+    def _repeat(self, lane: str, chunk: ChunkRows, listing: LaneListing) -> Landed:
         """Reports what landed under the range: that is the delivery."""
-        there = listing.exactly(parcel.range)
-        known = [there.name] if there is not None else (names.object_name(parcel.range, e) for e in names.EXTENSIONS)
+        there = listing.exactly(chunk.range)
+        known = [there.name] if there is not None else (names.object_name(chunk.range, e) for e in names.EXTENSIONS)
         for name in known:
             try:
                 with self.folder.path(f"{lane}/{name}").open("rb") as file:
@@ -154,8 +154,8 @@ class FilesSender:
                     count = decode.count_rows(file, name)
             except FileNotFoundError:
                 continue
-            return Landed(parcel.rows.num_rows if count is None else count, digest, size, repeat=True)
-        return repeat_of_missing_object(parcel)
+            return Landed(chunk.rows.num_rows if count is None else count, digest, size, repeat=True)
+        return repeat_of_missing_object(chunk)
 
     def close(self) -> None:
         self._lanes.clear()

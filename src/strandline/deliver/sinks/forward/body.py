@@ -39,7 +39,7 @@ class BodyFormat:
 
     @property
     def form(self) -> str:
-        """What the parcels hold: see `Sink.form`."""
+        """What the chunks hold: see `Sink.form`."""
         return "rows" if self.name == "arrow" else self.name
 
     @property
@@ -69,13 +69,13 @@ def choose_body_format(name: str, compression: str) -> BodyFormat:
     return BodyFormat(name, compression)
 
 
-def encode_body(parcel: ChunkRows, how: BodyFormat) -> RequestBody:
-    check_rows(parcel)
-    numbers_in_order(parcel)
-    plain = _arrow(parcel.rows) if how.name == "arrow" else b"".join(joined_lines(parcel.rows, parcel.rows.num_rows))
+def encode_body(chunk: ChunkRows, how: BodyFormat) -> RequestBody:
+    check_rows(chunk)
+    numbers_in_order(chunk)
+    plain = _arrow(chunk.rows) if how.name == "arrow" else b"".join(joined_lines(chunk.rows, chunk.rows.num_rows))
     content = _compressed(plain, how.compression)
     digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
-    return RequestBody(content, parcel.rows.num_rows, digest, encoder_of(how))
+    return RequestBody(content, chunk.rows.num_rows, digest, encoder_of(how))
 
 
 @cache
@@ -121,6 +121,6 @@ def _compressed(plain: bytes, compression: str) -> bytes:
     return plain
 
 
-def rehearse(how: BodyFormat, parcel: ChunkRows) -> Landed:
-    body = encode_body(parcel, how)
+def rehearse(how: BodyFormat, chunk: ChunkRows) -> Landed:
+    body = encode_body(chunk, how)
     return Landed(body.rows, body.recorded, len(body.content))

@@ -87,8 +87,7 @@ def _connect(family: int, kind: int, protocol: int, sockaddr: Any, seconds: floa
 
 
 class Stream(httpcore.NetworkStream):
-    """Its time limits are for a whole request and a whole response: a server that sends single bytes does not block
-    it."""
+    """The time limits are for a whole request and a whole response: single bytes do not extend them."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
@@ -107,8 +106,7 @@ class Stream(httpcore.NetworkStream):
             raise httpcore.ReadError(e.strerror or str(e)) from None
 
     def _wait_until_readable(self, until: float) -> None:
-        """Waits until data arrives. Raises ReadTimeout if the work of this thread is called off. Executors have no such
-        work: there Spark ends the task."""
+        """Waits until data arrives. Raises ReadTimeout if the work is called off; on executors, Spark ends the task."""
         if not events_of_this_thread() or (isinstance(self._socket, ssl.SSLSocket) and self._socket.pending()):
             return
         waiting = select.poll()

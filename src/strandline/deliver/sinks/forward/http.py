@@ -84,7 +84,7 @@ def parse_place(url: str) -> Url:
         raise UsageError("option url has a fragment (#…), which is never sent", hint=hint)
     host = parsed.raw_host.decode("ascii").lower().rstrip(".")
     if not _HOST.fullmatch(host) or (parsed.port is not None and not 1 <= parsed.port <= 65_535):
-        raise UsageError("option url has a host or a port that cannot be", hint=hint)
+        raise UsageError("option url has an invalid host or port", hint=hint)
     return Url(
         parsed.scheme,
         host,
@@ -117,7 +117,7 @@ class BearerToken:
         if self.value is not None and not _TOKEN.fullmatch(self.value):
             raise UsageError(
                 "option token holds characters that a header cannot carry",
-                hint="A token is one word of plain characters; look for a line's end or a space in it.",
+                hint="A token is one word of plain characters; check it for a line break or a space.",
             )
 
     def read_again(self) -> BearerToken | None:
@@ -243,8 +243,7 @@ class Conversation:
 
 
 def _read(answer: httpcore.Response, bytes_max: int) -> HttpAnswer:
-    """Reads to the end, so that the connection can be used again; a response that is too long is cut off and closes
-    it."""
+    """Reads to the end, so that the connection can be used again; a response that is too long closes it."""
     parts, size = [], 0
     for part in answer.iter_stream():
         parts.append(part)

@@ -26,7 +26,7 @@ from strandline.deliver.sinks.forward.http import HttpAnswer
 STATUS, HEADER, FIELD = "success_status", "success_header", "success_json"
 _ALREADY_THERE = 409  # what some servers answer to a key that they know
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-NOT_THE_RECEIVER = "the answer lacks the header of a Strandline receiver: something in between gave it"
+NOT_THE_RECEIVER = "the answer lacks the header of a Strandline receiver: something in between sent it"
 _TOO_LARGE = 413
 _REFUSALS = (400, _TOO_LARGE, 422)
 # Damaged on the way, or a request that this receiver does not understand: splitting the rows would not help.
@@ -182,7 +182,7 @@ def _accepted(fields: Mapping[str, Any], body: RequestBody, words: str) -> Outco
         return Landed(int(count), body.recorded, size, repeat=True)
     if (count, digest) != (body.rows, body.digest):
         return Unknown(
-            f"{words}: it tells of {_rows(count)}, {digest}; {plural(body.rows, 'row', 'was')} sent, {body.digest}"
+            f"{words}: it reports {_rows(count)}, {digest}; {plural(body.rows, 'row', 'was')} sent, {body.digest}"
         )
     return Landed(body.rows, body.recorded, size)
 

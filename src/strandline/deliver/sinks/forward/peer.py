@@ -51,9 +51,8 @@ class Peer:
 
     @property
     def is_receiver(self) -> bool:
-        """Asks with a request that changes nothing anywhere: another peer might take a question for rows. Raises
-        StorageError if a missing header proves nothing: a proxy or a maintenance page before a receiver answers so,
-        too."""
+        """Asks with a request that changes nothing at any server. Raises StorageError if a missing header proves
+        nothing: a proxy in front of a receiver answers without it, too."""
         if self._is_receiver is None:
             answer = self._request("HEAD", "", {})
             if answer.from_receiver:
@@ -69,7 +68,7 @@ class Peer:
             elif not self._may_be_other:
                 raise self._error(
                     f"{explain(answer)}: no Strandline receiver answers there",
-                    hint="Look at the URL, and at what is in front of the receiver. For a server of another kind, "
+                    hint="Check the URL, and any proxy in front of the receiver. For a server of another kind, "
                     "say which of its answers mean that it has stored the rows: --option success_status=2xx, and "
                     "better success_header or success_json, too.",
                 )
@@ -100,7 +99,7 @@ class Peer:
             return int(answer.fields.get("generation") or 0)
         found = self._claimed(self._fields_of(answer))
         if found is None:
-            raise self._error("it was to note whose rows it gets, and did not")
+            raise self._error("it did not record the sink's claim")
         return found
 
     def held(self, lanes: Sequence[tuple[Address, Seq | None]]) -> list[Held]:
@@ -112,8 +111,7 @@ class Peer:
         return held
 
     def _held(self, asked: Sequence[tuple[Address, Seq | None]]) -> list[Held]:
-        """A receiver returns a limited number of ranges at once: lanes that have more are asked for again, from
-        there."""
+        """A receiver returns a limited number of ranges; for a lane that has more, it is asked again."""
         found: list[list[HeldRange]] = [[] for _ in asked]
         left = list(range(len(asked)))
         while left:
@@ -123,11 +121,11 @@ class Peer:
                 found[n] += ranges
             more = [n for n, (_, more) in zip(left, answers, strict=True) if more]
             if more and not any(ranges for ranges, _ in answers):
-                raise self._error("it says that it holds more than it tells, and tells nothing")
+                raise self._error("it says that it has more ranges than it returned, and returned none")
             left = more
         for ranges in found:
             if any(a.rows.hi >= b.rows.lo for a, b in itertools.pairwise(ranges)):
-                raise self._error("what it says it holds is not in order, or overlaps itself")
+                raise self._error("the ranges that it returned are not in order, or overlap")
         return [Held(None, tuple(ranges)) for ranges in found]
 
     def _held_part(self, asked: Sequence[tuple[Address, Seq | None]]) -> list[tuple[list[HeldRange], bool]]:

@@ -32,12 +32,12 @@ class ForwardSender:
     def close(self) -> None:
         self._conversation.close()
 
-    def send(self, parcel: ChunkRows) -> Outcome:
-        body = encode_body(parcel, self._how)
+    def send(self, chunk: ChunkRows) -> Outcome:
+        body = encode_body(chunk, self._how)
         headers = {
             **self._how.headers,
             forward_protocol.DIGEST: forward_protocol.content_digest(body.content),
-            **forward_protocol.identity_headers(RangeIdentity(parcel.address, parcel.range, self._term)),
+            **forward_protocol.identity_headers(RangeIdentity(chunk.address, chunk.range, self._term)),
         }
         lost: str | None = None
         for _ in RetryPolicy(0.0, attempts_max=ATTEMPTS_MAX).attempts():
@@ -55,7 +55,7 @@ class ForwardSender:
                 continue
             failpoints.hit("forward.after_post")
             now, wait_seconds_max = datetime.now(UTC), self._wait_seconds_max
-            outcome = outcome_of(answer, parcel.range, body, self._success, wait_seconds_max=wait_seconds_max, now=now)
+            outcome = outcome_of(answer, chunk.range, body, self._success, wait_seconds_max=wait_seconds_max, now=now)
             return self._named(outcome if lost is None else after_uncertainty(outcome, answer, lost))
         return self._named(Unknown(lost or "no answer"))
 

@@ -60,7 +60,7 @@ class ForwardSink:
         self._rules = _connection_rules(settings, self._place)
         ca = options.get("ca")
         if ca and self._place.scheme != "https":
-            raise UsageError("option ca says whom to trust, and url is not https://")
+            raise UsageError("option ca needs a url that begins with https://")
         self._ca = (context.home / ca).resolve() if ca else None
         self._token = BearerToken(options.get("token"), context.given.get("token"))
         self._how = choose_body_format(options.get("format") or "jsonl", options.get("compression") or "zstd")
@@ -193,7 +193,7 @@ KIND = SinkKind(
         Option(
             "in_doubt",
             "For servers that keep no ranges: a chunk that is refused although an earlier attempt may have landed. "
-            "`stop`, or `split` where the server looks at the key before it looks at the rows.",
+            "`stop`, or `split` if the server checks the key before it checks the rows.",
             default=STOP,
             check=_check_in_doubt,
             pinned=False,

@@ -19,9 +19,8 @@ class IcebergColumnMisfit:
 
 
 def table_columns(columns: Sequence[Column], *, has_lanes: bool) -> tuple[Column, ...]:
-    """The columns that the table must have: those that are delivered, the sequence number first. A dataset with
-    `deliver_by` also has the column of its logical partition: the lanes' sequence numbers interleave, and without it
-    nobody could tell whose a row is."""
+    """The columns that the table must have: those that are delivered, the sequence number first. With `deliver_by`,
+    also the logical partition, because the lanes' sequence numbers interleave."""
     number = [c for c in columns if c.name == SEQ_COLUMN]
     if len(number) != 1:
         raise SchemaError(f"the column {SEQ_COLUMN} is not among those that are delivered")

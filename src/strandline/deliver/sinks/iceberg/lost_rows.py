@@ -46,7 +46,7 @@ def was_set_back(loaded: LoadedTable, record: TableRecord) -> str | None:
         case True:
             return None
         case False:
-            return f"{loaded.name} was set back to a snapshot without the rows that were delivered last"
+            return f"{loaded.name} was rolled back to a snapshot without the rows that were delivered last"
     if head.rows is None or _has_rows(loaded, record, head):
         return None
     return f"{loaded.name} has none of the rows that were delivered last, {head.rows}, and its history is expired"

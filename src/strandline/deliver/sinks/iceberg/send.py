@@ -38,9 +38,9 @@ SEND_SECONDS_MAX = 300.0  # for one chunk: others may commit to the table all th
 SUMMARY_PREFIX = "strandline.sink."  # of what the snapshot of a chunk says about it
 
 
-def rehearse(parcel: ChunkRows) -> Landed:
+def rehearse(chunk: ChunkRows) -> Landed:
     """What the record of a chunk would be."""
-    return Landed(parcel.rows.num_rows, content_digest(parcel.rows), 0)
+    return Landed(chunk.rows.num_rows, content_digest(chunk.rows), 0)
 
 
 @dataclass
@@ -67,13 +67,13 @@ class IcebergSender:
     def close(self) -> None:
         self._table.close()
 
-    def send(self, parcel: ChunkRows) -> Outcome:
-        check_rows(parcel)
-        numbers = numbers_in_order(parcel)
-        made = _Attempts(LandedRange(parcel.range, len(numbers), 0, content_digest(parcel.rows)))
+    def send(self, chunk: ChunkRows) -> Outcome:
+        check_rows(chunk)
+        numbers = numbers_in_order(chunk)
+        made = _Attempts(LandedRange(chunk.range, len(numbers), 0, content_digest(chunk.rows)))
         for attempt in replace(COMMIT_LOST, attempts_max=None, seconds_max=SEND_SECONDS_MAX).attempts():
             try:
-                outcome = self._attempt(parcel, made)
+                outcome = self._attempt(chunk, made)
             except StrandlineError as e:
                 outcome = self._in_trouble(made, e.message)
             except OSError as e:
@@ -87,22 +87,22 @@ class IcebergSender:
     def _in_trouble(self, made: _Attempts, why: str) -> Outcome:
         return Unknown(f"{made.why}; {why}") if made.may_have_landed else TryLater(why)
 
-    def _attempt(self, parcel: ChunkRows, made: _Attempts) -> Outcome | None:
+    def _attempt(self, chunk: ChunkRows, made: _Attempts) -> Outcome | None:
         """None: try again."""
         loaded = self._table.load()
         made.may_have_landed = False  # the record says it now, and a commit that is still under way will be refused
         if loaded is None:
             return TryLater(f"there is no table {self._table.name}")
         record = TableRecord(loaded.properties)
-        lane = record.lane(parcel.address)
-        there = lane.overlapping(parcel.range)
-        if (known := settled(parcel.range, there, parcel.rows.num_rows)) is not None:
+        lane = record.lane(chunk.address)
+        there = lane.overlapping(chunk.range)
+        if (known := settled(chunk.range, there, chunk.rows.num_rows)) is not None:
             return self._known(loaded, record, made, known)
-        if (why := self._in_the_way(loaded, record, parcel)) is not None:
+        if (why := self._in_the_way(loaded, record, chunk)) is not None:
             return TryLater(why)
-        if (refused := self._write(loaded, parcel, made)) is not None:
+        if (refused := self._write(loaded, chunk, made)) is not None:
             return refused
-        return self._commit(loaded, lane, parcel, made)
+        return self._commit(loaded, lane, chunk, made)
 
     def _known(self, loaded: LoadedTable, record: TableRecord, made: _Attempts, known: Outcome) -> Outcome:
         head = record.head()
@@ -112,9 +112,9 @@ class IcebergSender:
         self._discard(loaded, made)
         return known
 
-    def _in_the_way(self, loaded: LoadedTable, record: TableRecord, parcel: ChunkRows) -> str | None:
+    def _in_the_way(self, loaded: LoadedTable, record: TableRecord, chunk: ChunkRows) -> str | None:
         """Why nothing may be added to the table now."""
-        address, claimed = parcel.address, record.claimed()
+        address, claimed = chunk.address, record.claimed()
         if claimed is None or (claimed.claim.lake, claimed.claim.instance) != (address.lake, address.instance):
             return f"{loaded.name} does not belong to this sink any more"
         if claimed.claim.term > self._term:
@@ -127,7 +127,7 @@ class IcebergSender:
         # The rows of the chunk would hide that others are gone.
         return was_set_back(loaded, record)
 
-    def _write(self, loaded: LoadedTable, parcel: ChunkRows, made: _Attempts) -> Refused | None:
+    def _write(self, loaded: LoadedTable, chunk: ChunkRows, made: _Attempts) -> Refused | None:
         """Writes the data files, unless they are written and still fit the table."""
         import pyarrow as pa
 
@@ -137,9 +137,9 @@ class IcebergSender:
         if files is not None and (files.schema_id, files.spec_id) == (loaded.schema_id, loaded.spec_id):
             return None
         self._discard(loaded, made)
-        rows = parcel.rows
+        rows = chunk.rows
         if any(c.name == PARTITION_COLUMN for c in self._columns):
-            rows = rows.append_column(PARTITION_COLUMN, pa.array([parcel.address.partition]).take(_zeros(rows)))
+            rows = rows.append_column(PARTITION_COLUMN, pa.array([chunk.address.partition]).take(_zeros(rows)))
         try:
             made.files = write_rows(loaded, rows)
         except (ValueError, pa.ArrowException) as e:
@@ -148,18 +148,18 @@ class IcebergSender:
         made.landed = LandedRange(landed.rows, landed.count, made.files.size, landed.digest)
         return None
 
-    def _commit(self, loaded: LoadedTable, lane: LaneRecord, parcel: ChunkRows, made: _Attempts) -> Outcome | None:
+    def _commit(self, loaded: LoadedTable, lane: LaneRecord, chunk: ChunkRows, made: _Attempts) -> Outcome | None:
         from strandline.iceberg.pyiceberg.other_table import Committed, InDoubt, NotCommitted
 
         with_chunk = lane.add(made.landed)
 
         def properties(head: Anchor) -> dict[str, str]:
             made.heads.add(head.snapshot)
-            written = Head(head, lane.key, parcel.range).as_property()
+            written = Head(head, lane.key, chunk.range).as_property()
             return {LANE_PREFIX + lane.key: with_chunk.as_property(), HEAD: written}
 
         failpoints.hit("iceberg.before_commit")
-        match self._table.commit(loaded, made.files, properties, _summary(parcel)):
+        match self._table.commit(loaded, made.files, properties, _summary(chunk)):
             case Committed():
                 failpoints.hit("iceberg.after_commit")
                 landed = made.landed
@@ -185,12 +185,12 @@ def _zeros(rows: pa.Table) -> pa.Int64Array:
     return pa.array(np.zeros(rows.num_rows, np.int64), pa.int64())
 
 
-def _summary(parcel: ChunkRows) -> dict[str, str]:
-    address = parcel.address
+def _summary(chunk: ChunkRows) -> dict[str, str]:
+    address = chunk.address
     return {
         f"{SUMMARY_PREFIX}lake": address.lake,
         f"{SUMMARY_PREFIX}generation": str(address.generation),
         f"{SUMMARY_PREFIX}dataset": address.dataset,
         f"{SUMMARY_PREFIX}partition": address.partition,
-        f"{SUMMARY_PREFIX}range": f"{parcel.range.lo}-{parcel.range.hi}",
+        f"{SUMMARY_PREFIX}range": f"{chunk.range.lo}-{chunk.range.hi}",
     }

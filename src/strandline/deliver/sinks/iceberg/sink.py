@@ -1,7 +1,6 @@
 """The kind `iceberg`: each chunk is one commit to a table of another catalog that adds its rows and records its range.
 
-What the table holds is known from the table itself: its properties list the ranges. A repeat finds its range and does
-nothing.
+The table's own properties list the ranges that it has. A repeat finds its range there and does nothing.
 """
 
 from __future__ import annotations
@@ -180,7 +179,7 @@ class IcebergSink:
             if (theirs.claim.lake, theirs.claim.dataset) != (claim.lake, claim.dataset):
                 raise DestinationTaken(
                     f"{self.destination} belongs to lake {theirs.claim.lake}, dataset {theirs.claim.dataset}",
-                    hint="Choose another table: what two deliver must not be mixed.",
+                    hint="Choose another table: rows of two sinks must not be mixed.",
                 )
             term = max(claim.term, theirs.claim.term)
             if generation <= theirs.generation and term == theirs.claim.term:
@@ -271,9 +270,8 @@ class IcebergSink:
     # --- who delivers ---
 
     def fence(self, token: str) -> None:
-        """Nothing to do. An older deliverer can do no harm: its range is in the record already, or its commit is
-        refused because main has moved, and then it finds the record as it is. In an older generation it adds
-        nothing."""
+        """Nothing to do: an older deliverer finds its range in the record, or its commit is refused because main has
+        moved. In an older generation it adds nothing."""
 
     def sender(self, token: str) -> IcebergSender:
         if self._columns is None:

@@ -50,7 +50,7 @@ TYPE_RULES = (
     TypeRule("list", "jsonb", ("json",), _JSONB),
     TypeRule("map", "jsonb", ("json",), _JSONB),
     TypeRule("variant", "jsonb", ("json",)),
-    TypeRule("unknown", "text", (), "it only ever holds null"),
+    TypeRule("unknown", "text", (), "it can only contain null"),
     TypeRule("geometry", "bytea", (), "as WKB"),
     TypeRule("geography", "bytea", (), "as WKB"),
 )

@@ -158,8 +158,8 @@ _LATER = {
     "53100": "the server's disk is full",
     "53200": "the server is out of memory",
     "53300": "the server has too many connections",
-    "57P": "the server is shutting down or starting, or somebody ended the connection",
-    "57014": "somebody cancelled it, or the server's statement_timeout did",
+    "57P": "the server is shutting down or starting, or the connection was terminated",
+    "57014": "it was cancelled, or the server's statement_timeout expired",
     "42501": "the user may not do this",
     "25006": "the server takes no writes: it is a standby or read only",
 }

@@ -102,8 +102,7 @@ class PostgresInspector(HoldsConnection):
 def count_in_table(
     connection: psycopg.Connection, table: TableName, numbers: Numbers, rows: SeqRange, *, other_than: int
 ) -> list[tuple[int, int]]:
-    """Those of the sequence numbers, all inside `rows`, that are not in the table `other_than` times, and how often
-    they are."""
+    """The sequence numbers inside `rows` that are not in the table `other_than` times, and how often they are."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,8 +1,7 @@
 """The record beside the user's table: who delivers to it, its lanes, and every range that landed.
 
 Ranges are never merged or removed. The database refuses a range that overlaps another of its lane. The exclusion
-constraint needs no extension, because lane and range are one interval of numbers, `lane * 10^19 + lo .. lane * 10^19 +
-hi`.
+constraint needs no extension: lane and range are one interval, `lane * 10^19 + lo .. lane * 10^19 + hi`.
 """
 
 from __future__ import annotations
@@ -148,8 +147,7 @@ class RecordTables:
         return bool(_one(found)[0])
 
     def create(self, connection: psycopg.Connection) -> None:
-        """In the caller's transaction; two that begin at once wait for each other. An older record gets what it
-        lacks."""
+        """In the caller's transaction; concurrent calls wait for each other. An older record is completed."""
         connection.execute("SELECT pg_advisory_xact_lock(hashtext('strandline'))")
         connection.execute(_DDL.format(schema=quote(self.table.schema), version=VERSION).encode())
 
@@ -184,8 +182,7 @@ class RecordTables:
         )
 
     def hold_term(self, connection: psycopg.Connection) -> int | None:
-        """The highest term that was claimed; nobody raises it until the caller's transaction ends. None if the claim
-        was removed."""
+        """The highest claimed term, locked until the caller's transaction ends. None if the claim was removed."""
         row = connection.execute(
             f"SELECT term FROM {self._sinks} WHERE table_name = %s FOR SHARE".encode(), (self.table.name,)
         ).fetchone()
@@ -342,7 +339,7 @@ def settled(rows: SeqRange, there: Sequence[RangeRecord]) -> Landed | Conflict |
 def _one(cursor: psycopg.Cursor) -> tuple[Any, ...]:
     row = cursor.fetchone()
     if row is None:
-        raise RefusedError("the server answered a question with nothing")
+        raise RefusedError("the server returned no row for a query")
     return tuple(row)
 
 

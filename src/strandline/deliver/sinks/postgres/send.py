@@ -66,22 +66,22 @@ class _Load:
     numbers: bytes | None
 
 
-def load(parcel: ChunkRows) -> _Load:
+def load(chunk: ChunkRows) -> _Load:
     """Checks the chunk once more: sorted, each sequence number once, all inside the range. Raises ValueError."""
-    numbers, lines = numbers_in_order(parcel), parcel.rows.column("line")
+    numbers, lines = numbers_in_order(chunk), chunk.rows.column("line")
     rows_each = max(1, len(lines) * _PIECE_BYTES // max(1, lines.nbytes))
-    pieces = tuple(joined_lines(parcel.rows, rows_each))
+    pieces = tuple(joined_lines(chunk.rows, rows_each))
     digest = hashlib.sha256()
     for piece in pieces:
         digest.update(piece)
     size = sum(len(piece) for piece in pieces)
-    held = HeldRange(parcel.range, len(numbers), f"sha256:{digest.hexdigest()}", size)
-    return _Load(pieces, held, pack_numbers(numbers, parcel.range))
+    held = HeldRange(chunk.range, len(numbers), f"sha256:{digest.hexdigest()}", size)
+    return _Load(pieces, held, pack_numbers(numbers, chunk.range))
 
 
-def rehearse(parcel: ChunkRows) -> Landed:
+def rehearse(chunk: ChunkRows) -> Landed:
     """What the record of a chunk would be."""
-    return landed(load(parcel).held)
+    return landed(load(chunk).held)
 
 
 class PostgresSender(HoldsConnection):
@@ -108,12 +108,12 @@ class PostgresSender(HoldsConnection):
     def __getstate__(self) -> dict[str, object]:
         return super().__getstate__() | {"_lanes": {}}
 
-    def send(self, parcel: ChunkRows) -> Outcome:
-        made = load(parcel)
+    def send(self, chunk: ChunkRows) -> Outcome:
+        made = load(chunk)
         why = ""
         for attempt in _BUSY.attempts():
             try:
-                return self._attempt(parcel, made)
+                return self._attempt(chunk, made)
             except _Again as e:
                 why, attempt.at_once = e.why, e.at_once
             except BaseException:
@@ -121,7 +121,7 @@ class PostgresSender(HoldsConnection):
                 raise
         return TryLater(self._server.scrub(why))
 
-    def _attempt(self, parcel: ChunkRows, made: _Load) -> Outcome:
+    def _attempt(self, chunk: ChunkRows, made: _Load) -> Outcome:
         fresh = self._open is None
         try:
             connection = self._connect()
@@ -129,9 +129,9 @@ class PostgresSender(HoldsConnection):
             return TryLater(self._server.scrub(f"no connection to {self._server.address}: {connecting.explain(e)}"))
         with connecting.time_limit(connection, SEND_SECONDS_MAX):
             try:
-                known = self._write(connection, parcel, made)
+                known = self._write(connection, chunk, made)
             except psycopg.Error as e:
-                return self._failed(connection, e, parcel, fresh=fresh)
+                return self._failed(connection, e, chunk, fresh=fresh)
             if known is not None:
                 self._roll_back(connection)
                 return known
@@ -140,20 +140,20 @@ class PostgresSender(HoldsConnection):
                 answer = connection.execute("COMMIT").statusmessage
             except psycopg.Error as e:
                 if connecting.lost(connection, e):
-                    return self._ask(parcel, e)
-                return self._failed(connection, e, parcel, fresh=True)
+                    return self._ask(chunk, e)
+                return self._failed(connection, e, chunk, fresh=True)
         if answer != "COMMIT":
             raise _Again(f"the server answered the commit with {answer}")
         failpoints.hit("postgres.after_commit")
         return landed(made.held)
 
-    def _write(self, connection: psycopg.Connection, parcel: ChunkRows, made: _Load) -> Outcome | None:
+    def _write(self, connection: psycopg.Connection, chunk: ChunkRows, made: _Load) -> Outcome | None:
         """Everything before the commit; None: commit."""
-        lane = self._lane(connection, parcel.address)
+        lane = self._lane(connection, chunk.address)
         connection.execute(BEGIN)
         # The range first: a sender of the same range waits here, and not after it has sent all rows.
         if not self._record.put(connection, lane, made.held, made.numbers):
-            known = settled(parcel.range, self._record.overlapping(connection, lane, parcel.range))
+            known = settled(chunk.range, self._record.overlapping(connection, lane, chunk.range))
             if known is None:
                 raise _Again("the range was there, and a moment later it was not", at_once=True)
             return known
@@ -166,22 +166,21 @@ class PostgresSender(HoldsConnection):
         if cursor.rowcount != made.held.count:
             return TryLater(
                 f"{self._table.plain} took {part(cursor.rowcount, made.held.count or 0, 'row')}: "
-                "a trigger on it keeps rows away or adds some"
+                "a trigger on it removes or adds rows"
             )
-        # From COPY to COMMIT the table is locked against ALTER. Before, it may have been altered, and a narrower column
-        # silently rounds.
+        # From COPY to COMMIT the table is locked against ALTER. It may have a narrower column, which silently rounds.
         if (altered := self._altered(connection)) is not None:
             return TryLater(altered)
         if is_another_table(connection, self._record):
             return TryLater(f"{self._table.plain} was emptied, rewritten or replaced a moment ago")
-        if not self._may_be_empty and self._was_emptied(connection, lane, parcel, made):
+        if not self._may_be_empty and self._was_emptied(connection, lane, chunk, made):
             return TryLater(f"{self._table.plain} was emptied a moment ago: it holds none of the rows it got before")
         return None
 
-    def _was_emptied(self, connection: psycopg.Connection, lane: int, parcel: ChunkRows, made: _Load) -> bool:
+    def _was_emptied(self, connection: psycopg.Connection, lane: int, chunk: ChunkRows, made: _Load) -> bool:
         if self._indexed is None:
             self._indexed = bool(has_index(connection, self._table))
-        generation = parcel.address.generation
+        generation = chunk.address.generation
         return holds_only(connection, self._record, lane, made.held, generation, indexed=self._indexed)
 
     def _altered(self, connection: psycopg.Connection) -> str | None:
@@ -194,7 +193,7 @@ class PostgresSender(HoldsConnection):
         return None
 
     def _failed(
-        self, connection: psycopg.Connection, error: psycopg.Error, parcel: ChunkRows, *, fresh: bool
+        self, connection: psycopg.Connection, error: psycopg.Error, chunk: ChunkRows, *, fresh: bool
     ) -> Outcome:
         """The outcome of an attempt that committed nothing. Raises _Again."""
         why = connecting.explain(error)
@@ -216,8 +215,8 @@ class PostgresSender(HoldsConnection):
                 if (altered := self._altered(connection)) is not None:
                     return TryLater(self._server.scrub(f"{altered} ({why})"))
         may_be_rows = connecting.may_be_about_content(error)
-        if about_content or (may_be_rows and (self._blames_rows or self._takes_others(connection, parcel))):
-            return Refused(self._server.scrub(f"{why}{_where(error, parcel)}"))
+        if about_content or (may_be_rows and (self._blames_rows or self._takes_others(connection, chunk))):
+            return Refused(self._server.scrub(f"{why}{_where(error, chunk)}"))
         return TryLater(self._server.scrub(why), may_be_rows=may_be_rows)
 
     def blaming_rows(self) -> PostgresSender:
@@ -233,14 +232,13 @@ class PostgresSender(HoldsConnection):
         with connecting.time_limit(connection, SEND_SECONDS_MAX):
             return self._any_succeeds(connection, self._line_probes(connection, rows))
 
-    def _takes_others(self, connection: psycopg.Connection, parcel: ChunkRows) -> bool:
-        """Whether the table takes any row now: some of this chunk, each alone, or a copy of one that it has. Then it
-        refuses this chunk."""
-        probes = self._line_probes(connection, parcel.rows) if parcel.rows.num_rows > 1 else []
+    def _takes_others(self, connection: psycopg.Connection, chunk: ChunkRows) -> bool:
+        """Whether the table accepts a row now, of this chunk or a copy of its own: then it refuses only this chunk."""
+        probes = self._line_probes(connection, chunk.rows) if chunk.rows.num_rows > 1 else []
         number = quote(SEQ_COLUMN)
         probes.append(lambda: self._try_copy(connection, number))
         # A trigger may refuse what exists already: the same row with a sequence number that no row has.
-        probes.append(lambda: self._try_copy(connection, f"greatest({number}::bigint, {int(parcel.range.hi)}) + 1"))
+        probes.append(lambda: self._try_copy(connection, f"greatest({number}::bigint, {int(chunk.range.hi)}) + 1"))
         return self._any_succeeds(connection, probes)
 
     def _line_probes(self, connection: psycopg.Connection, rows: pa.Table) -> list[Callable[[], bool]]:
@@ -282,7 +280,7 @@ class PostgresSender(HoldsConnection):
         connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
         return done == 1
 
-    def _ask(self, parcel: ChunkRows, error: psycopg.Error) -> Outcome:
+    def _ask(self, chunk: ChunkRows, error: psycopg.Error) -> Outcome:
         """The commit was sent and its response was lost: look up the range."""
         why = f"the connection was lost at the commit: {connecting.explain(error)}"
         self.close()
@@ -290,8 +288,8 @@ class PostgresSender(HoldsConnection):
             try:
                 connection = self._connect()
                 with connecting.time_limit(connection, SEND_SECONDS_MAX):
-                    lane = self._lane(connection, parcel.address)
-                    known = settled(parcel.range, self._record.overlapping(connection, lane, parcel.range))
+                    lane = self._lane(connection, chunk.address)
+                    known = settled(chunk.range, self._record.overlapping(connection, lane, chunk.range))
                 # A missing range may still appear if the server is still committing: the next attempt is a repeat then.
                 return known or TryLater(self._server.scrub(f"{why}; nothing landed"))
             except psycopg.Error as e:
@@ -327,12 +325,12 @@ def _succeeds(connection: psycopg.Connection) -> Callable[[Callable[[], bool]], 
     return try_it
 
 
-def _where(error: psycopg.Error, parcel: ChunkRows) -> str:
+def _where(error: psycopg.Error, chunk: ChunkRows) -> str:
     """The sequence number and the column, as far as the server says at which line it stopped."""
     found = _LINE.search(error.diag.context or "")
     line = int(found[1]) if found else 0
-    if found is None or not 1 <= line <= parcel.rows.num_rows:
+    if found is None or not 1 <= line <= chunk.rows.num_rows:
         return ""
     column = found[2] or error.diag.column_name
-    number = parcel.rows.column(SEQ_COLUMN)[line - 1].as_py()
+    number = chunk.rows.column(SEQ_COLUMN)[line - 1].as_py()
     return f" (at number {number}{f', column {column}' if column else ''})"

@@ -151,7 +151,7 @@ class PostgresSink(HoldsConnection):
             if (theirs.claim.lake, theirs.claim.dataset) != (claim.lake, claim.dataset):
                 raise DestinationTaken(
                     f"{self.destination} belongs to lake {theirs.claim.lake}, dataset {theirs.claim.dataset}",
-                    hint="Choose another table: what two deliver must not be mixed.",
+                    hint="Choose another table: rows of two sinks must not be mixed.",
                 )
             if generation > theirs.generation or claim.term > theirs.claim.term:
                 self._record.raise_to(connection, generation, claim.term)

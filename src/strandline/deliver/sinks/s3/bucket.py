@@ -66,8 +66,7 @@ class SinkBucket:
         return [name for name, _ in self._list(f"{folder}/") if "/" not in name]
 
     def _list(self, folder: str, after: str | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Objects below a folder, ordered by name, with what S3 says of them; with `after`, those whose names follow
-        it."""
+        """Objects below a folder with their attributes, ordered by name; those after the name `after`."""
         prefix = self.key(folder)
         for entry in self._client().list_objects(self.bucket, prefix, after=None if after is None else prefix + after):
             yield entry["Key"][len(prefix) :], entry

@@ -1,9 +1,8 @@
 """The kind `s3`: the same objects under the same names as `files`, in a bucket of any S3-compatible store.
 
 A put carries `If-None-Match: *`, so the second writer of a name changes nothing; the object's metadata says which chunk
-it is. A bucket has no folder that a new deliverer could remove to stop an older one. So a deliverer reads the lane's
-watermark before each put, and once more after it. If another deliverer had already passed the object when it was put,
-its writer removes it.
+it is. A bucket has no folder whose removal stops an older deliverer. So a deliverer reads the lane's watermark before
+and after each put. If another deliverer had passed the object before the put, its writer removes it.
 """
 
 from __future__ import annotations
@@ -107,14 +106,14 @@ class S3Sink(ObjectSink[SinkBucket]):
     def _pinned(self, name: str) -> Cut:
         body = self._place.read(name)
         if body is None:
-            raise StorageError(f"{self.destination}: {name} was there and is not: another deliverer is at it")
+            raise StorageError(f"{self.destination}: {name} was there and is not: another deliverer is active")
         try:
             record = json.loads(body)
             found = Cut(Seq(record["until"]), tuple(SeqRange(Seq(lo), Seq(hi)) for lo, hi in record["ranges"]))
             extension = record["extension"]
         except (ValueError, KeyError, TypeError) as e:
             raise RefusedError(
-                f"{name} at {self.destination} cannot be read", hint="Take it away if it is damaged."
+                f"{name} at {self.destination} cannot be read", hint="Remove it if it is damaged."
             ) from e
         if extension != self._how.extension:
             raise RefusedError(
@@ -148,14 +147,14 @@ class S3Sender:
     # each lane's watermark when last read: objects are listed from there
     _marks: dict[str, Seq | None] = field(default_factory=dict, repr=False)
 
-    def send(self, parcel: ChunkRows) -> Outcome:
-        check_rows(parcel)
-        chunk = _Chunk(self, parcel)
+    def send(self, chunk: ChunkRows) -> Outcome:
+        check_rows(chunk)
+        offered = _Chunk(self, chunk)
         maybe_under_way = False
         failed: RequestFailed | None = None
         for _ in self.bucket.limits.attempts():
             try:
-                return chunk.offer()
+                return offered.offer()
             except RequestFailed as e:
                 failed = e
                 if e.is_final:
@@ -186,24 +185,24 @@ class S3Sender:
 class _Chunk:
     """One chunk to send: encoded when it is clear that it is needed, and kept for the next attempt."""
 
-    def __init__(self, sender: S3Sender, parcel: ChunkRows) -> None:
+    def __init__(self, sender: S3Sender, chunk: ChunkRows) -> None:
         self._sender = sender
         self._bucket = sender.bucket
-        self._parcel = parcel
-        self._lane = names.lane_folder(parcel.address)
-        self._name = f"{self._lane}/{names.object_name(parcel.range, sender.how.extension)}"
-        self._identity = identity_of(parcel.address, parcel.range)
+        self._chunk = chunk
+        self._lane = names.lane_folder(chunk.address)
+        self._name = f"{self._lane}/{names.object_name(chunk.range, sender.how.extension)}"
+        self._identity = identity_of(chunk.address, chunk.range)
         self._body = io.BytesIO()
         self._encoded: Encoded | None = None
 
     def offer(self) -> Outcome:
         """One attempt. It begins with a listing, which finds an earlier attempt whose response was lost."""
         listing = self._sender.list_lane(self._lane)
-        rows = self._parcel.range
+        rows = self._chunk.range
         if listing.settles(rows):
             there = listing.exactly(rows)
             return (
-                repeat_of_missing_object(self._parcel) if there is None else self._repeat(f"{self._lane}/{there.name}")
+                repeat_of_missing_object(self._chunk) if there is None else self._repeat(f"{self._lane}/{there.name}")
             )
         if (conflict := listing.conflict(rows)) is not None:
             return conflict
@@ -225,7 +224,7 @@ class _Chunk:
 
     def _encode(self) -> Encoded:
         if self._encoded is None:
-            self._encoded = encode(self._parcel.rows, self._sender.how, self._sender.header, self._identity, self._body)
+            self._encoded = encode(self._chunk.rows, self._sender.how, self._sender.header, self._identity, self._body)
         return self._encoded
 
     def _metadata(self, encoded: Encoded) -> dict[str, str]:
@@ -288,10 +287,10 @@ class _Chunk:
     def _called_off(self) -> Outcome:
         """The upload was aborted by another deliverer's fence, or an attempt of ours was completed after all."""
         listing = self._sender.list_lane(self._lane)
-        there = listing.exactly(self._parcel.range)
+        there = listing.exactly(self._chunk.range)
         if there is not None:
             return self._repeat(f"{self._lane}/{there.name}")
-        return repeat_of_missing_object(self._parcel) if listing.settles(self._parcel.range) else TryLater(SUPERSEDED)
+        return repeat_of_missing_object(self._chunk) if listing.settles(self._chunk.range) else TryLater(SUPERSEDED)
 
     def _confirm(self, encoded: Encoded) -> Outcome:
         """The watermark was below the range before the put. If it is not any more, another deliverer has delivered
@@ -302,7 +301,7 @@ class _Chunk:
         landed = Landed(encoded.count, encoded.digest, encoded.size)
         try:
             found = self._bucket.mark(self._lane)
-            if found is None or found[0] < self._parcel.range.hi:
+            if found is None or found[0] < self._chunk.range.hi:
                 return landed
             ours = self._bucket.head(self._name)
             if ours is None or ours["LastModified"] - found[1] < _CLOCKS_DIFFER_MAX:
@@ -319,9 +318,9 @@ class _Chunk:
             raise RequestFailed(RequestFailure.CONDITION, "an object was there and is gone")
         said = found["Metadata"]
         if any(said.get(METADATA + key) != value for key, value in self._identity.items()):
-            return Conflict((self._parcel.range,))
+            return Conflict((self._chunk.range,))
         rows = whole_number(said.get(METADATA + "rows"))
-        count = self._parcel.rows.num_rows if rows is None else rows
+        count = self._chunk.rows.num_rows if rows is None else rows
         return Landed(count, said.get(METADATA + "digest", ""), int(found["ContentLength"]), repeat=True)
 
 
