@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from strandline.iceberg.schema.alteration import Alteration
     from strandline.iceberg.schema.columns import Column
     from strandline.ingest.append import Appended, Progress
-    from strandline.ingest.datasets import DatasetCare
+    from strandline.ingest.datasets import DatasetAdmin
     from strandline.ingest.ingest_files import FileBytes, FileOutcome, FileProgress
     from strandline.ingest.recover import Recovered
     from strandline.read.consumers import Consumers
@@ -78,9 +78,9 @@ class Lake(LakeParts):
         self._datasets.alter(self.dataset(name), alterations)
 
     def drop_dataset(self, name: str, *, dry_run: bool = False) -> Dataset:
-        """The catalog and the ledger forget it; its files stay where they are, and its sequence numbers stay taken. A
-        dry run changes nothing, and is refused for the same reasons. A site that follows drops only what its leader has
-        never heard of."""
+        """Removes the dataset from catalog and ledger; its files stay, and its sequence numbers are not used again. A
+        dry run makes the same checks and changes nothing. A site that follows drops only datasets that its leader does
+        not have."""
         found = self.ledger.query(datasets.find, full_name(name))
         if found is None or not self.ledger.query(sites.is_only_here, found.id):
             self.ledger.query(sites.check_leads)
@@ -92,11 +92,11 @@ class Lake(LakeParts):
         return dataset
 
     @property
-    def _datasets(self) -> DatasetCare:
-        from strandline.ingest.datasets import DatasetCare
+    def _datasets(self) -> DatasetAdmin:
+        from strandline.ingest.datasets import DatasetAdmin
         from strandline.receive.spool import open_spool
 
-        return DatasetCare(self.id, self.ledger, self.catalog, open_spool(self.config))
+        return DatasetAdmin(self.id, self.ledger, self.catalog, open_spool(self.config))
 
     def adopt_dataset(
         self,
@@ -107,11 +107,11 @@ class Lake(LakeParts):
         leave_foreign: bool = False,
         on_step: Callable[[int, int], None] | None = None,
     ) -> NumberedRows:
-        """Make a dataset of a table that is there, and number its rows. Run again, it numbers what came since.
+        """Makes a dataset of an existing table, and numbers its rows. A repeated call numbers rows that came since.
 
-        What is left out is as recorded: for a table that is new here, all history is delivered, in one partition.
-        Rows that have a sequence number before it becomes a dataset stay foreign: it is refused unless `leave_foreign`
-        says that this is meant. `on_step` hears how many rows have got a number, and of how many at most.
+        None means as recorded; for a new dataset, all history is delivered, in one partition. Rows with a sequence
+        number from before stay foreign: this raises RefusedError unless `leave_foreign` is set. `on_step` gets how many
+        rows have a number now, and of how many at most.
         """
         from strandline.ingest.register_table import AdoptTerms, register
 
@@ -135,10 +135,10 @@ class Lake(LakeParts):
         shard: int | None = None,
         progress: Progress = lambda step, rows: None,
     ) -> Appended:
-        """Every row of the frame once, however often the same batch id is offered. Returns when it is published.
+        """Appends all rows of the frame once, however often the batch id is used. Returns when they are published.
 
-        Followers apply what is in different shards side by side. `shard` is one of the dataset's, as `dataset show`
-        lists them; without it, the batch id decides."""
+        Followers apply different shards concurrently. `shard` is one that `dataset show` lists; without it, the batch
+        id decides."""
         return self.ingestion.append(dataset, df, batch_id, shard=shard, progress=progress)
 
     def ingest(
@@ -155,8 +155,8 @@ class Lake(LakeParts):
         on_done: Callable[[FileOutcome], None] | None = None,
         on_bytes: FileBytes | None = None,
     ) -> list[FileOutcome]:
-        """Files, each a batch of its own, or all of them one batch with an id. Returns the outcome of each. If Spark
-        has to start, the blocks of dead writers are settled first."""
+        """Ingests files: each as a batch, or all of them as one batch with an id. Returns the outcome of each. If Spark
+        must start, settles the blocks of dead writers first."""
         from strandline.ingest.ingest_files import Options
 
         rejects = self.config.home / "rejects" if rejects_folder is None else rejects_folder
@@ -170,8 +170,8 @@ class Lake(LakeParts):
         )  # fmt: skip
 
     def stream_writer(self, dataset: str) -> Callable[[DataFrame, int], None]:
-        """For `writeStream.foreachBatch`: exactly once per (query, epoch), however often Spark repeats an epoch, and
-        whatever it computes the second time."""
+        """A writer for `writeStream.foreachBatch`: exactly once per (query, epoch), however often Spark repeats an
+        epoch, even if it computes other rows then."""
         target = self.dataset(dataset).name
 
         def write(df: DataFrame, epoch: int) -> None:
@@ -183,14 +183,14 @@ class Lake(LakeParts):
         return write
 
     def recover(self) -> Recovered:
-        """Settles the blocks of dead writers; the ledger is resynced first if the witness says so."""
+        """Settles the blocks of dead writers; resyncs the ledger first if it is behind its witness."""
         return self.ingestion.recover(now=True)
 
     # Ways out.
 
     @cached_property
     def declarations(self) -> Declarations:
-        """What a declaration wants of this lake, and the lake as a declaration."""
+        """Applies declarations to this lake, and exports the lake as one."""
         from strandline.apply.facade import Declarations
 
         return Declarations(self)
@@ -226,7 +226,7 @@ class Lake(LakeParts):
         limit: int | None = None,
         internal: bool = False,
     ) -> Rows:
-        """The settled rows behind a token, or from the beginning, and the token to continue with."""
+        """The settled rows after a token, or from the beginning, and the token to continue with."""
         from strandline.read.request import read_request
 
         wanted = read_request(continuation, until, partition, columns, limit, internal)
@@ -244,7 +244,7 @@ class Lake(LakeParts):
         limit: int | None = None,
         internal: bool = False,
     ) -> Lines:
-        """The rows of `read_since` as JSON lines. Starts no Spark where a few rows can be read off the files."""
+        """The rows of `read_since` as JSON lines. Reads a few rows directly from the files, without Spark."""
         from strandline.read.read_files import read_from_files
         from strandline.read.request import read_request
 
@@ -257,14 +257,14 @@ class Lake(LakeParts):
     def _rows(self, target: Dataset, wanted: ReadRequest) -> Rows:
         from strandline.read.request import bounds
 
-        bounds(self.ledger, self.id, target, wanted)  # says what is wrong with a request before Spark starts
+        bounds(self.ledger, self.id, target, wanted)  # raises for a bad request before Spark starts
         from strandline.read.scan import read_rows
 
         return read_rows(self.config, self.ledger, self.id, self.work.tables, target, wanted)
 
     @cached_property
     def consumers(self) -> Consumers:
-        """Readers with a name, for which retention keeps rows."""
+        """Consumers: readers with a name, for which retention keeps rows."""
         from strandline.read.consumers import Consumers
 
         return Consumers(self.id, self.ledger)

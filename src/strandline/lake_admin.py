@@ -44,23 +44,23 @@ url = "{ledger}"
 
 
 def init_lake(home: Path, *, warehouse: str = "warehouse", ledger: str = "ledger.db") -> Lake:
-    """A new lake: settings, witness, ledger. Continues an init that was interrupted."""
-    lake, mark = _begin(home, warehouse, ledger, WitnessRecord(str(uuid.uuid4()), 0))
+    """Creates a lake: settings, witness, ledger. Continues an init that was interrupted."""
+    lake, witnessed = _begin(home, warehouse, ledger, WitnessRecord(str(uuid.uuid4()), 0))
     if lake.ledger.exists():
         raise RefusedError(f"there is a lake already at {home}", hint="`strandline status` shows it.")
-    if mark.highest > 0:
+    if witnessed.highest > 0:
         raise RefusedError(
-            f"the warehouse has a lake already, whose ledger is gone (highest number {mark.highest})",
+            f"the warehouse has a lake already, whose ledger is gone (highest number {witnessed.highest})",
             hint="`strandline ledger rebuild` makes its ledger again.",
         )
-    lake.ledger.create(mark.lake)
+    lake.ledger.create(witnessed.lake)
     lake.open()
     return lake
 
 
 def _begin(home: Path, warehouse: str, ledger: str, new: WitnessRecord) -> tuple[Lake, WitnessRecord]:
     """Writes settings and witness, if there are none. Returns the lake, whose ledger may be missing, and the
-    witness's mark: `new`, or the one that the warehouse had."""
+    witness's witnessed: `new`, or the one that the warehouse had."""
     home.mkdir(parents=True, exist_ok=True)
     path = home / CONFIG_NAME
     if not path.exists():
@@ -79,25 +79,25 @@ def _begin(home: Path, warehouse: str, ledger: str, new: WitnessRecord) -> tuple
 def follow_lake(
     home: Path, leader: str, *, token: str | None = None, warehouse: str = "warehouse", ledger: str = "ledger.db"
 ) -> Lake:
-    """A site that follows another one: settings, witness, ledger. Continues an init that was interrupted, and makes a
-    new ledger where the old one is gone: the tables stay, and the leader says what is in them. `leader` is a URL or the
-    path of the leader's settings file; `token` says where its token is found."""
+    """Creates a site that follows another one: settings, witness, ledger. Continues an init that was interrupted, and
+    creates a new ledger if the old one is gone: the tables stay, and the leader offers their rows again. `leader` is a
+    URL or the path of the leader's settings file; `token` is where its token is found."""
     from strandline.replicate.facade import open_source
 
-    where = _place_of(leader)
+    where = _stored_address(leader)
     source = open_source(where, token)
     try:
         site = source.site()
-        lake, mark = _begin(home, warehouse, ledger, WitnessRecord(site.lake, 0, SiteRole.FOLLOWER, site.term))
-        # The witness says which lake this site belongs to, even if its ledger is lost.
-        if (mark.lake, mark.role) != (site.lake, SiteRole.FOLLOWER):
+        lake, witnessed = _begin(home, warehouse, ledger, WitnessRecord(site.lake, 0, SiteRole.FOLLOWER, site.term))
+        # The witness has the lake that this site belongs to, even if its ledger is lost.
+        if (witnessed.lake, witnessed.role) != (site.lake, SiteRole.FOLLOWER):
             raise RefusedError(
-                f"there is another lake already at {home} ({mark.lake}); it cannot follow {leader}",
+                f"there is another lake already at {home} ({witnessed.lake}); it cannot follow {leader}",
                 hint="Name a new folder, and a warehouse that no lake has.",
             )
         is_new = not lake.ledger.exists()
         if is_new:
-            lake.ledger.create(mark.lake)
+            lake.ledger.create(witnessed.lake)
         lake.ledger.open()
         with lake.ledger.write() as connection:
             here = sites.get(connection)
@@ -126,8 +126,8 @@ def follow_lake(
     return lake
 
 
-def _place_of(leader: str) -> str:
-    """Where a leader is, as it is stored: a URL, or the path of its settings file. Raises UsageError for a URL with a
+def _stored_address(leader: str) -> str:
+    """The leader's address as it is stored: a URL, or the path of its settings file. Raises UsageError for a URL with a
     secret in it."""
     from strandline.replicate.facade import is_address
 
@@ -148,12 +148,12 @@ def rejoin_lake(
     token: str | None = None,
     confirm: Callable[[int, int], None] = lambda led_in_term, term: None,
 ) -> Rejoined:
-    """This site follows the one that took over. `leader` and `token` are as for `follow_lake`. Continues a rejoin
-    that died in between: then the witness says that this site follows, and the ledger that it leads."""
+    """Makes this site follow the one that took over. `leader` and `token` are as for `follow_lake`. Continues a rejoin
+    that died in between: then the site follows by its witness, and leads by its ledger."""
     from strandline.replicate.facade import open_source
     from strandline.replicate.take_over.rejoin import rejoin
 
-    where = _place_of(leader)
+    where = _stored_address(leader)
     if where == str((config.home / CONFIG_NAME).resolve()):
         raise RefusedError(f"{where} is this site itself", hint="Name the site that took over.")
     lake = Lake(config)
@@ -173,27 +173,27 @@ def rebuild_ledger(
     lost_witness: bool = False,
     on_start: Callable[[str], None] | None = None,
 ) -> Resynced:
-    """A usable ledger from tables and witness, or a new witness from a ledger that is whole.
+    """Rebuilds the ledger from tables and witness, or a lost witness from the ledger.
 
-    A ledger that is in the way is moved aside, never deleted. Where both are gone nobody can tell which numbers were
-    taken, and that is refused: a number must never be used twice.
+    An existing ledger is renamed, never deleted. If both are lost, it is unknown which sequence numbers were used:
+    then this raises, because a number must never be used twice.
     """
     lake = Lake(config)
     lake.on_start = on_start
     if lost_witness:
         _replace_witness(lake)
     else:
-        mark = lake.witness.read()
-        if mark.role is SiteRole.FOLLOWER:
+        witnessed = lake.witness.read()
+        if witnessed.role is SiteRole.FOLLOWER:
             raise RefusedError(
                 "this site follows another one: its ledger is made from the leader, not from its tables",
-                hint="Move the ledger away; `strandline follow init LEADER` then uses the tables.",
+                hint="Rename the ledger; `strandline follow init LEADER` then uses the tables.",
             )
         if lake.ledger.exists():
-            _move_aside(lake, force=force)
-        lake.ledger.create(mark.lake)
+            _rename_ledger(lake, force=force)
+        lake.ledger.create(witnessed.lake)
         # One number more than the new ledger can know, so that a resync stays due until it has been done.
-        lake.witness.raise_to(mark.highest + 1, expected=mark.highest)
+        lake.witness.raise_to(witnessed.highest + 1, expected=witnessed.highest)
     lake.open()
     resynced = lake.ingestion.resync_ledger(rebuild=True)
     if resynced is None:
@@ -209,17 +209,17 @@ def _replace_witness(lake: Lake) -> None:
     except WitnessUnreadable:
         pass
     else:
-        raise RefusedError(f"the witness is there, at {found.highest}", hint="Leave out --lost-witness.")
+        raise RefusedError(f"the witness exists, at {found.highest}", hint="Leave out --lost-witness.")
     lake.ledger.open()
     with lake.ledger.read() as connection:
         lake.id = sequence.read(connection).lake
     seen = highest_seen(lake)
     with lake.ledger.write() as connection:
         counter, here = sequence.lock(connection), sites.get(connection)
-        # One number more than the ledger knows, so that a resync is due; and no fewer than the tables show, because
-        # the ledger may be an old copy.
+        # One number more than the ledger knows, so that a resync is due; and at least what the tables show, because the
+        # ledger may be an old copy.
         highest = max(counter.last, seen) + 1
-        # A ledger that is lost later is made anew by what the witness says: it must not lead where this one follows.
+        # If the ledger is lost later, a new one gets its role from the witness: it must not lead if this one follows.
         lake.witness.replace(WitnessRecord(counter.lake, highest, here.role, here.term))
         audit.record(
             connection, Event.WITNESS_REPLACED, highest=highest, counter=counter.last, in_tables=seen,
@@ -228,7 +228,7 @@ def _replace_witness(lake: Lake) -> None:
 
 
 def highest_seen(lake: Lake) -> int:
-    """The highest number in the history of the tables."""
+    """The highest sequence number in the history of the tables."""
     tables = lake.tables()
     found = [0]
     for name in tables.names():
@@ -240,7 +240,7 @@ def highest_seen(lake: Lake) -> int:
     return max(found)
 
 
-def _move_aside(lake: Lake, *, force: bool) -> None:
+def _rename_ledger(lake: Lake, *, force: bool) -> None:
     if lake.ledger.path is None:
         raise RefusedError(
             "the PostgreSQL database has a ledger already",
@@ -252,7 +252,7 @@ def _move_aside(lake: Lake, *, force: bool) -> None:
     except RefusedError:
         usable = False
     if usable and not force:
-        raise RefusedError("the ledger is there and can be read", hint="Nothing to rebuild; --force does it anyway.")
+        raise RefusedError("the ledger exists and can be read", hint="Nothing to rebuild; --force does it anyway.")
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
     for suffix in ("", "-wal", "-journal", "-shm"):
         part = lake.ledger.path.with_name(lake.ledger.path.name + suffix)

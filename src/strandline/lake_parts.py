@@ -1,7 +1,7 @@
-"""The parts of a lake, and how they are put together.
+"""Puts the parts of a lake together.
 
-Opening a lake is light. Spark starts when something needs it, and first resyncs the ledger (if the witness says so)
-and settles the blocks of dead writers.
+Opening a lake is fast. Spark starts when it is needed; before its first use, the ledger is resynced (if it is behind
+its witness), and the blocks of dead writers are settled.
 """
 
 from __future__ import annotations
@@ -57,23 +57,23 @@ class LakeParts:
         self._watches = SealWatches(self.ledger, poll_seconds=config.settings.seal.poll_seconds)
         self._opening = threading.Lock()
         self.on_start: Callable[[str], None] | None = None
-        """Gets what a slow first start does (fetching the runtime, starting Spark)."""
+        """Gets the steps of a slow first start (fetching the runtime, starting Spark)."""
 
     def open(self) -> None:
-        """Checks that there is a ledger of this lake that this program understands."""
+        """Checks that the lake has a ledger with a version that this program knows."""
         self.ledger.open()
         with self.ledger.read() as connection:
             self.id = sequence.read(connection).lake
         if self.config.settings.replication.arbiter is not None:
             self.ledger.write_right = self.replication.lease or self.ledger.write_right
         try:
-            mark = self.witness.read()
+            witnessed = self.witness.read()
         except WitnessUnreadable:
             return  # reads need no witness; a write is refused when it reserves sequence numbers
-        mark.check_lake(self.id)
+        witnessed.check_lake(self.id)
         site = self.ledger.query(sites.get)
-        mark.check_follows(site.follows)
-        mark.check_leads(site.follows, site.claimed_term)
+        witnessed.check_follows(site.follows)
+        witnessed.check_leads(site.follows, site.claimed_term)
 
     def close(self) -> None:
         if "tasks" in self.__dict__:
@@ -104,7 +104,7 @@ class LakeParts:
 
     @property
     def work(self) -> IngestContext:
-        """What the stages work with. The first use settles the blocks of dead writers."""
+        """The context of ingest. The first use settles the blocks of dead writers."""
         return self.ingestion.context
 
     def _settled_tables(self) -> SparkTables:
@@ -123,7 +123,7 @@ class LakeParts:
 
     @cached_property
     def ingestion(self) -> Ingestion:
-        """Ways in, and recovery."""
+        """Append, ingest and recovery."""
         from strandline.ingest.facade import Ingestion
 
         return Ingestion(self.ledger, self.witness, self._watches, self._start)
@@ -143,7 +143,7 @@ class LakeParts:
 
     @cached_property
     def delivery(self) -> Delivery:
-        """Sinks, and what brings rows to them."""
+        """Sinks, and delivery to them."""
         from strandline.deliver.context import DeliverContext
         from strandline.deliver.facade import Delivery
 
@@ -152,7 +152,7 @@ class LakeParts:
 
     @cached_property
     def receiver(self) -> Receiver:
-        """Rows that come over HTTP: tokens, and what takes rows in and ingests them."""
+        """Rows over HTTP: tokens, and the receiver that accepts and ingests them."""
         from strandline.ledger.receive.receipts import open_receipts
         from strandline.receive.facade import Receiver
         from strandline.receive.intake import IntakeContext
@@ -180,21 +180,21 @@ class LakeParts:
 
     @cached_property
     def replication(self) -> Replication:
-        """Whether this site follows another one, and what keeps it up with that one."""
+        """Following another site, and leading."""
         from strandline.replicate.facade import Replication
 
         return Replication(self.id, self.config, self.ledger, self.witness, self)
 
     @cached_property
     def reconciler(self) -> Reconciler:
-        """Drift between tables and storage: runs, their record, and the files that they have in quarantine."""
+        """Drift between tables and storage: runs, their records, and quarantined files."""
         from strandline.reconcile.facade import Reconciler
 
         return Reconciler(self.config, self.ledger, lambda: self.catalog, self.tables, self.witness, self.ingestion)
 
     @cached_property
     def leader(self) -> Leader:
-        """What followers of this lake are offered and sent."""
+        """Offers and rows for followers of this lake."""
         from strandline.replicate.lead.leader import Leader
 
         return Leader(self.id, self.ledger, lambda: self.catalog)

@@ -75,7 +75,7 @@ class TakeOverCampaign(TakeOvers):
         self.append(rows)
         self.follow()
         self.deliver()
-        members = self.tend_members()
+        members = self.update_members()
         assert members
         self.append(rows)
         self.follow()

@@ -142,14 +142,14 @@ class TakeOvers:
             assert time.monotonic() < deadline, reasons
             outlive_delivery(self.leader)
 
-    def tend_members(self) -> list[str]:
+    def update_members(self) -> list[str]:
         """Those who may be promoted."""
         lease = self.leader.replication.lease
         assert lease is not None
         deadline = time.monotonic() + WAIT_SECONDS_MAX
         while True:
             try:
-                numbers = lease.tend_members()
+                numbers = lease.update_members()
                 return [name for name in self.followers if self.lakes[name].replication.site.number in numbers]
             except StorageError:  # a call to the arbiter that took too long
                 assert time.monotonic() < deadline

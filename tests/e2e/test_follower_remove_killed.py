@@ -44,7 +44,7 @@ def led(tmp_path: Path, make_home: MakeHome) -> Iterator[Lake]:
 def members(lake: Lake) -> frozenset[int]:
     lease = lake.replication.lease
     assert lease is not None
-    return lease.tend_members()
+    return lease.update_members()
 
 
 def remove(lake: Lake, failpoint: str = "") -> subprocess.CompletedProcess[str]:

@@ -53,7 +53,7 @@ def test_a_leader_that_stood_still_commits_nothing_after_another_site_leads(
             with follow_lake(tmp_path / name, str(leader.config.home), token=token) as lake:
                 follow(lake)
         lease = leader.replication.lease
-        assert lease is not None and lease.tend_members() == frozenset({1, 2})
+        assert lease is not None and lease.update_members() == frozenset({1, 2})
 
     # In the main thread of the writer: a thread beside it would run on for a moment, perhaps past its commit point.
     late = _start(
@@ -74,7 +74,7 @@ def test_a_leader_that_stood_still_commits_nothing_after_another_site_leads(
 
     late.send_signal(signal.SIGCONT)
     out, _ = late.communicate(timeout=TIMEOUT_SECONDS)
-    assert late.returncode == 3 and "takes no more rows" in json.loads(out)["message"], out
+    assert late.returncode == 3 and "accepts no more rows" in json.loads(out)["message"], out
 
     with open_lake(tmp_path / winner) as lake:
         lake.append("events", frame(lake, 100, 3), batch_id="late")

@@ -61,7 +61,7 @@ def test_a_deliverer_that_stood_still_while_another_site_took_over_adds_nothing(
             run.deliver()
             run.append(5)
             run.follow()
-            assert run.tend_members() == ["far"]
+            assert run.update_members() == ["far"]
             made.kill_server()
             # With workers of its own: those that stop are looked for among its children.
             process = subprocess.Popen(

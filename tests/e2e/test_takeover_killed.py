@@ -64,7 +64,7 @@ def test_a_take_over_whose_processes_are_killed_goes_on_to_its_end(
             run.append(5)
             run.follow()
             run.deliver()
-            assert "near" in run.tend_members()
+            assert "near" in run.update_members()
             run.sent.clear()
             run.append(5)
             run.follow("near")

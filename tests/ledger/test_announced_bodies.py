@@ -101,7 +101,7 @@ def told_and_applied(bench: Bench, told: AnnouncedBatch) -> None:
 def promoted(bench: Bench, term: int = 32, replaces: int = 17) -> Led:
     promotion_claims.claim(bench.ledger, term, of=promotion_claims.begin(bench.ledger, replaces))
     return promotions.lead(
-        bench.ledger, bench.witness, term, prepared=(), lost=(), fenced={}, take_over_sinks=lambda c: ()
+        bench.ledger, bench.witness, term, prepared=(), lost=(), fenced={}
     )
 
 

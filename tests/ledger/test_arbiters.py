@@ -16,7 +16,7 @@ from strandline.core.settings.lake_config import LakeConfig, Settings
 from strandline.core.settings.replication import ReplicationSettings
 from strandline.core.sites.arbiter import Cell, CellMoved, LeaderRecord, Member, StoredRecord
 from strandline.ledger.replicate.arbiter_row import RowCell
-from strandline.replicate.arbiter.arbiter import Arbiter, PutLanded, PutRefused, Seen
+from strandline.replicate.arbiter.arbiter import Arbiter, PutLanded, PutRefused, VersionedRecord
 from strandline.replicate.arbiter.folder import FolderCell
 from strandline.replicate.arbiter.open_arbiter import open_arbiter
 from tests.servers import S3, Toxiproxy
@@ -54,7 +54,7 @@ def _opened(named: dict[str, Any], seconds: float = CALL_SECONDS, lake: str = "l
     return found
 
 
-def _landed(outcome: object) -> Seen:
+def _landed(outcome: object) -> VersionedRecord:
     assert isinstance(outcome, PutLanded), outcome
     return outcome.now
 
@@ -108,12 +108,12 @@ def test_a_put_over_a_version_that_only_counts_the_same_changes_nothing(
 
 def test_of_many_puts_at_the_same_time_one_lands(named: dict[str, Any]) -> None:
     sites = [_opened(named) for _ in range(4)]
-    now: Seen | None = None
+    now: VersionedRecord | None = None
     with ThreadPoolExecutor(len(sites)) as pool:
         for round in range(4):
             together = threading.Barrier(len(sites))
 
-            def put(n: int, over: Seen | None = now, wait: threading.Barrier = together) -> object:
+            def put(n: int, over: VersionedRecord | None = now, wait: threading.Barrier = together) -> object:
                 wait.wait()
                 return sites[n].put(replace(RECORD, site=n), over=over)
 

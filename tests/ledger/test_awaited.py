@@ -67,7 +67,7 @@ def test_sinks_that_a_follower_had_when_it_led_count_no_more(follower: Bench) ->
 
 
 def test_a_leader_waits_for_its_own_sinks_and_for_none_of_another_leader(bench: Bench) -> None:
-    LeaderSinks(bench.ledger).keep((sink(bench, "theirs", 10),), "v1")
+    LeaderSinks(bench.ledger).store((sink(bench, "theirs", 10),), "v1")
     with bench.ledger.write() as connection:
         added = add_sink(connection, bench.dataset)
     assert [p.sink.id for p in bench.ledger.query(own_sinks, bench.dataset)] == [added.id]

@@ -16,7 +16,7 @@ from strandline.core.types import DatasetUuid, Seq
 from strandline.ledger.replicate import following, sites
 from strandline.replicate.follow import apply_item
 from strandline.replicate.follow.follower import Follower
-from strandline.replicate.source import LeaderSite, Polled
+from strandline.replicate.source import LeaderAnswer
 from tests.ledger.conftest import LAKE, Bench
 from tests.ledger.test_following import offer, segment
 
@@ -31,7 +31,9 @@ class Leader:
         self.is_away = False
         self.polls = 0
 
-    def poll(self, after: Mapping[DatasetUuid, Seq], *, items_max: int, sinks_version: str | None = None) -> Polled:
+    def poll(
+        self, after: Mapping[DatasetUuid, Seq], *, items_max: int, sinks_version: str | None = None
+    ) -> LeaderAnswer:
         self.polls += 1
         if self.is_away:
             raise StorageError("nobody answers")
@@ -39,7 +41,7 @@ class Leader:
         items = [segment(lo, lo + 9) for lo in range(bound + 1, 1000, 10)][:items_max]
         offers: tuple[Offer, ...] = (offer(self._dataset, bound, items[-1].hi, *items),) if items else ()
         seals = {self._dataset.uuid: Seq(1000)}
-        return Polled(LeaderSite(LAKE, 1), offers, (), (), (), seals, (self._dataset.uuid,))
+        return LeaderAnswer(LAKE, 1, offers, seals=seals, sinks=(), datasets=(self._dataset.uuid,))
 
     def acknowledge(self, told: object) -> None: ...
 

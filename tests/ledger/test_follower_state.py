@@ -17,7 +17,7 @@ from strandline.ledger.replicate import following, sites
 from strandline.ledger.replicate.followers import Acknowledgement
 from strandline.replicate.follow.context import FollowContext
 from strandline.replicate.follow.follower import Follower
-from strandline.replicate.source import LeaderSite, Polled
+from strandline.replicate.source import LeaderAnswer
 from tests.ledger.conftest import LAKE, Bench
 from tests.ledger.test_following import apply, offer, record, segment
 
@@ -28,8 +28,8 @@ class Leader:
 
     told: list[Acknowledgement] = field(default_factory=list)
 
-    def poll(self, after: Mapping[DatasetUuid, Seq], **_: object) -> Polled:
-        return Polled(LeaderSite(LAKE, 1), (), (), (), datasets=tuple(after))
+    def poll(self, after: Mapping[DatasetUuid, Seq], **_: object) -> LeaderAnswer:
+        return LeaderAnswer(LAKE, 1, datasets=tuple(after))
 
     def acknowledge(self, told: Acknowledgement) -> None:
         self.told.append(told)

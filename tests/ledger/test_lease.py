@@ -21,7 +21,7 @@ from strandline.core.types import Published, Reserved, Seq, SnapshotId, Staged
 from strandline.ledger.ingest import blocks, sequence
 from strandline.ledger.replicate import followers, members, sites
 from strandline.ledger.witness import Witness
-from strandline.replicate.arbiter.arbiter import Arbiter, PutLanded, Seen
+from strandline.replicate.arbiter.arbiter import Arbiter, PutLanded, VersionedRecord
 from strandline.replicate.arbiter.folder import FolderCell
 from strandline.replicate.lead.lease import SiteLease
 from strandline.replicate.lead.manage_followers import Followers
@@ -45,7 +45,7 @@ class Led:
         config = LakeConfig(known.settings.model_copy(update={"replication": settings}), known.home)
         return SiteLease(LAKE, config, self.bench.ledger, self.arbiter, clock=lambda: self.now)
 
-    def seen(self) -> Seen:
+    def seen(self) -> VersionedRecord:
         found = self.arbiter.read()
         assert found is not None
         return found
@@ -92,7 +92,7 @@ def test_a_leader_that_is_cut_off_keeps_its_leases_word_and_then_commits_nothing
     led.now += LEASE - 1
     assert led.commit(first)
     led.now += 2
-    with pytest.raises(LeaseOver, match="must not take rows") as told:
+    with pytest.raises(LeaseOver, match="must not accept rows") as told:
         led.commit(second)
     assert told.value.hint and told.value.retryable
     with pytest.raises(LeaseOver):
@@ -221,10 +221,10 @@ def test_a_follower_is_a_member_once_it_has_said_how_far_it_is(led: Led) -> None
     lease = led.lease()
     site_b, _ = _follower(led, "b"), _follower(led, "c")
     led.bench.publish(led.bench.reserve("a"))
-    assert lease.tend_members() == frozenset()
+    assert lease.update_members() == frozenset()
     assert all(f.waited_for for f in led.bench.ledger.query(followers.list_followers)), "before it is a member"
     _tell(led, site_b, 3)
-    assert lease.tend_members() == frozenset({1})
+    assert lease.update_members() == frozenset({1})
     assert led.seen().record.members == {ITS_SITE}
     assert [f.member for f in led.bench.ledger.query(followers.list_followers)] == [True, False]
 
@@ -246,13 +246,13 @@ def test_with_sinks_that_wait_a_member_has_all_that_they_were_promised(led: Led)
 def test_a_follower_of_some_datasets_is_never_a_member(led: Led) -> None:
     found = _follower(led, "b", only=[led.bench.dataset.name])
     _tell(led, found, 0)
-    assert found.site_number is None and led.lease().tend_members() == frozenset()
+    assert found.site_number is None and led.lease().update_members() == frozenset()
 
 
 def test_a_follower_is_written_off_in_the_record_before_it_is_removed(led: Led) -> None:
     found = _follower(led, "b")
     _tell(led, found, 0)
-    assert led.lease().tend_members() == frozenset({1})
+    assert led.lease().update_members() == frozenset({1})
     back = led.cut_off()
     with pytest.raises(StorageError):
         Followers(led.bench.ledger, led.bench.witness, _no_catalog, led.lease()).remove("b")
@@ -268,12 +268,12 @@ def test_a_site_that_is_made_again_is_no_member_before_it_has_what_was_promised(
     found = _follower(led, "b")
     promised = _promise(led, led.bench.publish(led.bench.reserve("a")))
     _tell(led, found, promised, "lost")
-    assert led.lease().tend_members() == frozenset({1})
+    assert led.lease().update_members() == frozenset({1})
     _tell(led, found, 0, "made again")
     assert led.seen().record.members == {Member(1, "lost")}
-    assert led.lease().tend_members() == frozenset() == led.seen().record.members
+    assert led.lease().update_members() == frozenset() == led.seen().record.members
     _tell(led, found, promised, "made again")
-    assert led.lease().tend_members() == frozenset({1})
+    assert led.lease().update_members() == frozenset({1})
     assert led.seen().record.members == {Member(1, "made again")}
 
 
@@ -281,20 +281,20 @@ def test_members_that_lack_what_sinks_have_are_none_once_sinks_wait(led: Led) ->
     found = _follower(led, "b")
     promised = _promise(led, led.bench.publish(led.bench.reserve("a")))
     _tell(led, found, promised - 1)
-    assert led.lease().tend_members() == frozenset({1}), "sinks do not wait for followers"
+    assert led.lease().update_members() == frozenset({1}), "sinks do not wait for followers"
     led = _with_sinks_that_wait(led)
-    assert led.lease().tend_members() == frozenset()
+    assert led.lease().update_members() == frozenset()
     _tell(led, found, promised)
-    assert led.lease().tend_members() == frozenset({1})
+    assert led.lease().update_members() == frozenset({1})
 
 
 def test_a_dataset_that_is_new_to_a_member_leaves_it_one(led: Led) -> None:
     led = _with_sinks_that_wait(led)
     found = _follower(led, "b")
     _tell(led, found, 0)
-    assert led.lease().tend_members() == frozenset({1})
+    assert led.lease().update_members() == frozenset({1})
     led.bench.publish(led.bench.reserve("a"))
-    assert led.lease().tend_members() == frozenset({1})
+    assert led.lease().update_members() == frozenset({1})
 
 
 REMOVING = ["removal.after_mark", "removal.after_write_off"]
@@ -304,12 +304,12 @@ REMOVING = ["removal.after_mark", "removal.after_write_off"]
 def test_a_follower_that_is_being_removed_becomes_no_member_again(led: Led, point: str) -> None:
     """A process tends members between the steps of the removal."""
     _tell(led, _follower(led, "b"), 0)
-    assert led.lease().tend_members() == frozenset({1})
+    assert led.lease().update_members() == frozenset({1})
     failpoints.arm(f"{point}=fail")
     with pytest.raises(failpoints.FailpointError):
         Followers(led.bench.ledger, led.bench.witness, _no_catalog, led.lease()).remove("b")
     failpoints.arm("")
-    assert led.lease().tend_members() == frozenset() == led.seen().record.members
+    assert led.lease().update_members() == frozenset() == led.seen().record.members
     assert [f.name for f in led.bench.ledger.query(followers.list_followers)] == ["b"], "it is waited for as before"
     Followers(led.bench.ledger, led.bench.witness, _no_catalog, led.lease()).remove("b")
     assert led.bench.ledger.query(followers.list_followers) == []
@@ -329,7 +329,7 @@ def test_who_tends_members_while_a_follower_is_removed_puts_what_the_ledger_has_
         return found
 
     monkeypatch.setattr(SiteLease, "_chosen", removed_meanwhile)
-    assert tending.tend_members() == frozenset() == led.seen().record.members
+    assert tending.update_members() == frozenset() == led.seen().record.members
 
 
 def test_a_follower_that_only_the_record_knows_is_written_off_with_any_other(led: Led) -> None:

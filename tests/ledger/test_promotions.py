@@ -44,7 +44,7 @@ from strandline.ledger.witness import WitnessRecord
 from strandline.replicate.arbiter.arbiter import Arbiter, PutLanded
 from strandline.replicate.arbiter.folder import FolderCell
 from strandline.replicate.follow import carry_out_purge
-from strandline.replicate.follow.leader_sinks import LeaderSinks, take_over_sinks
+from strandline.replicate.follow.leader_sinks import LeaderSinks
 from strandline.replicate.take_over.promote import Promotion
 from tests.ledger.conftest import LAKE, Bench
 from tests.ledger.test_following import apply, cut, follower, offer, purge, record, segment, sharded, take
@@ -73,6 +73,11 @@ def behind_its_leader(follower: Bench) -> Bench:
     return follower
 
 
+class AllTablesGood:
+    def check(self) -> None:
+        pass
+
+
 def claimed(bench: Bench) -> Bench:
     promotion_claims.claim(bench.ledger, TERM, of=promotion_claims.begin(bench.ledger, 1))
     return bench
@@ -93,7 +98,6 @@ def fences(bench: Bench) -> dict[DatasetId, int]:
 def lead(bench: Bench, prepared: tuple[PreparedCut, ...] = (), lost: tuple[BlockId, ...] = ()) -> Led:
     return promotions.lead(
         bench.ledger, bench.witness, TERM, prepared=prepared, lost=lost, fenced=fences(bench),
-        take_over_sinks=lambda connection: take_over_sinks(connection).left,
     )  # fmt: skip
 
 
@@ -103,9 +107,9 @@ def test_the_sinks_that_the_leader_told_of_are_the_new_leaders(behind_its_leader
         bench.dataset.uuid, "archive", "files", "instance-1", 2, (("path", "out"),), "file:///out", Seq(3), Seq(9),
         None, None, False, (LaneDefinition("", Seq(7), None),),
     )  # fmt: skip
-    LeaderSinks(bench.ledger).keep((told, replace(told, name="far", dataset=DatasetUuid("elsewhere"))), "v1")
+    LeaderSinks(bench.ledger).store((told, replace(told, name="far", dataset=DatasetUuid("elsewhere"))), "v1")
     assert bench.ledger.query(sinks.list_sinks) == [] == bench.ledger.query(sinks.due), "a follower has none"
-    assert lead(bench).sinks_left == ("far",), "its dataset is not here"
+    assert lead(bench).sinks.left == ("far",), "its dataset is not here"
     [work] = bench.ledger.query(sinks.due)
     record = work.sink
     assert (record.name, record.instance, record.generation, record.start, record.planned) == (
@@ -147,7 +151,7 @@ def test_by_force_it_says_what_the_site_lacks_as_far_as_it_was_told(behind_its_l
         bench.dataset.uuid, "archive", "files", "instance-1", 1, (("path", "out"),), "file:///out", None, Seq(15),
         None, None, False, (LaneDefinition("", Seq(15), None),), Seq(15),
     )  # fmt: skip
-    LeaderSinks(bench.ledger).keep((told,), "v1")
+    LeaderSinks(bench.ledger).store((told,), "v1")
     promotion_claims.claim(bench.ledger, TERM, of=promotion_claims.begin(bench.ledger, 1, by_force=True))
     with bench.ledger.read_at_once() as connection:
         standing = promotions.read(connection)
@@ -201,7 +205,7 @@ def test_a_purge_is_given_up_only_when_whoever_carries_it_out_is_fenced_off(behi
     for fenced in ({}, {bench.dataset.id: 1}):
         with pytest.raises(WatermarkMoved, match="the epoch was raised, or a purge was recorded, meanwhile"):
             promotions.lead(
-                bench.ledger, bench.witness, TERM, prepared=(), lost=(), fenced=fenced, take_over_sinks=lambda c: ()
+                bench.ledger, bench.witness, TERM, prepared=(), lost=(), fenced=fenced
             )
     assert fences(bench) == {bench.dataset.id: 2}
     lead(bench)
@@ -428,7 +432,7 @@ def test_a_promote_that_stood_still_replaces_no_leader_that_nobody_asked_to_repl
             record(bench, cut_of_17)
 
     promotion = Promotion(
-        bench.config, bench.ledger, bench.witness, cast("Any", object()), arbiter,
+        bench.config, bench.ledger, bench.witness, cast("Any", object()), arbiter, AllTablesGood(),
         clock=lambda: now[0], sleep=stands_still,
     )  # fmt: skip
     with pytest.raises(RefusedError, match="another process has ended this promotion meanwhile"):
@@ -540,15 +544,14 @@ def test_why_a_promotion_failed_stays_in_the_audit_log(behind_its_leader: Bench)
 
     unreadable = cast("Any", Unreadable())
 
-    def promote() -> None:
-        Promotion(bench.config, bench.ledger, bench.witness, unreadable, None).run(leader_is_stopped=True)
+    promotion = Promotion(bench.config, bench.ledger, bench.witness, unreadable, None, AllTablesGood())
 
     with pytest.raises(RefusedError, match="leader is stopped"):
-        Promotion(bench.config, bench.ledger, bench.witness, unreadable, None).run(leader_is_stopped=False)
+        promotion.run(leader_is_stopped=False)
     assert failures() == [], "none was under way"
     for _ in range(2):
         with pytest.raises(FailedError):
-            promote()
+            promotion.run(leader_is_stopped=True)
         assert failures() == ["default.events: the rows of block 1..10 cannot be read"], "once for each reason"
     promotion_failures.record(bench.ledger, "another reason")
     assert failures()[0] == "another reason"

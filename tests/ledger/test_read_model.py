@@ -328,7 +328,7 @@ def test_counts_that_history_tells_are_those_of_one_table_at_a_time(
     shared: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocks of ours on top of a count; a foreign commit; an open block, whose count is not stored; an empty table."""
-    monkeypatch.setattr(foreign_rows, "_count_anew", lambda *_: None)
+    monkeypatch.setattr(foreign_rows, "_count_again", lambda *_: None)
     stored = TableCounts(SnapshotId(1), 0, 3, utc_now(), 0)
     tables, reserved = [], {}
     for name in ("ours", "foreign", "open", "empty", "never"):

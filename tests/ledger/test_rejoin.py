@@ -225,7 +225,7 @@ def test_a_running_process_does_not_follow_with_a_ledger_from_before_its_site_wa
     rejoining.become_follower(bench.ledger, bench.witness, new_leader(bench))
     backup = copied(bench, tmp_path)
     promotion_claims.claim(bench.ledger, 32, of=promotion_claims.begin(bench.ledger, 17))
-    promotions.lead(bench.ledger, bench.witness, 32, prepared=(), lost=(), fenced={}, take_over_sinks=lambda c: ())
+    promotions.lead(bench.ledger, bench.witness, 32, prepared=(), lost=(), fenced={})
     restore(bench, backup)
     assert bench.ledger.query(sites.get).follows
     with pytest.raises(LedgerUnreadable, match="the witness says that this site leads in term 32"):
@@ -253,7 +253,7 @@ def test_a_site_that_led_twice_begins_at_its_counter_again(bench: Bench) -> None
     assert bench.ledger.query(cuts.open_cuts, bench.dataset.id) == []
     assert bench.ledger.query(sites.get).own_number == 0, "the first leader keeps its number, and can lead again"
     promotion_claims.claim(bench.ledger, 32, of=promotion_claims.begin(bench.ledger, 17))
-    promotions.lead(bench.ledger, bench.witness, 32, prepared=(), lost=(), fenced={}, take_over_sinks=lambda c: ())
+    promotions.lead(bench.ledger, bench.witness, 32, prepared=(), lost=(), fenced={})
     bench.publish(bench.reserve("x", 5))
     rejoining.become_follower(bench.ledger, bench.witness, new_leader(bench, 33))
     [followed] = bench.ledger.query(following.list_followed)
@@ -278,7 +278,7 @@ def test_bodies_from_before_are_not_taken_in_when_the_site_leads_again(bench: Be
     carry_out(whole)
     promotion_claims.claim(bench.ledger, 32, of=promotion_claims.begin(bench.ledger, 17))
     led = promotions.lead(
-        bench.ledger, bench.witness, 32, prepared=(), lost=(), fenced={}, take_over_sinks=lambda c: ()
+        bench.ledger, bench.witness, 32, prepared=(), lost=(), fenced={}
     )
     assert led.bodies_aside == ((whole.dataset.name, 5),)
     with bench.ledger.read() as connection:
@@ -321,7 +321,7 @@ def test_what_was_staged_in_a_dataset_that_the_other_leader_never_had_is_publish
     with bench.ledger.read_at_once() as connection:
         [(dataset, staged)] = promotions.read(connection).staged
     assert (dataset, staged.head) == (mine, held.head)
-    nothing: dict[str, Any] = {"prepared": (), "lost": (), "fenced": {}, "take_over_sinks": lambda c: ()}
+    nothing: dict[str, Any] = {"prepared": (), "lost": (), "fenced": {}}
     with pytest.raises(WatermarkMoved, match="was staged meanwhile"):
         promotions.lead(bench.ledger, bench.witness, 32, **nothing)
     assert blocks.mark_published(bench.ledger, staged, row_count=5, snapshot=SnapshotId(5))

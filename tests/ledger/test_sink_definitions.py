@@ -11,15 +11,20 @@ from strandline.cli.render.promotion import what_it_left
 from strandline.core.records.audit_events import Event
 from strandline.core.sites.replication import LaneDefinition
 from strandline.core.types import Seq
-from strandline.deliver import sink_definitions
-from strandline.deliver.sink_definitions import definitions_version, read_definitions, take_over
 from strandline.ledger import audit
 from strandline.ledger.deliver import intents, lanes, quarantine, sinks
 from strandline.ledger.deliver.quarantine import NOT_DELIVERED, QuarantineState
-from strandline.ledger.replicate import leader_sinks
+from strandline.ledger.replicate import leader_sinks, sink_definitions
 from strandline.ledger.replicate.promotions import Led
+from strandline.ledger.replicate.sink_definitions import (
+    SinksTakenOver,
+    definitions_version,
+    read_definitions,
+    take_over,
+    take_over_sinks,
+)
 from strandline.replicate.follow.answer_document import sink_definition
-from strandline.replicate.follow.leader_sinks import LeaderSinks, take_over_sinks
+from strandline.replicate.follow.leader_sinks import LeaderSinks
 from strandline.replicate.take_over.promote import Promoted
 from strandline.status.documents import promotion_documents
 from tests.ledger.conftest import LAKE, Bench
@@ -42,7 +47,7 @@ def test_a_site_that_takes_over_goes_on_where_the_leader_was(bench: Bench) -> No
 
     kept = LeaderSinks(bench.ledger)
     assert kept.version() is None
-    kept.keep((told,), "v1")
+    kept.store((told,), "v1")
     assert kept.version() == "v1"
     with bench.ledger.write() as connection:
         assert take_over_sinks(connection).names == (made.sink.name,)
@@ -109,11 +114,11 @@ def test_a_site_that_was_told_nothing_since_it_led_goes_on_with_its_own_sinks_an
 
 def test_a_sink_that_the_leader_between_had_no_more_is_removed_and_named(bench: Bench) -> None:
     made = new_delivery(bench, partitioned=False)
-    LeaderSinks(bench.ledger).keep((), "v1")
+    LeaderSinks(bench.ledger).store((), "v1")
     with bench.ledger.write() as connection:
         taken = take_over_sinks(connection)
     assert (taken.names, taken.removed) == ((), (made.sink.name,))
-    found = Promoted(18, already=False, led=Led(18, (), ()), sinks_removed=taken.removed)
+    found = Promoted(18, Led(18, (), (), taken))
     assert made.sink.name in str(next(what_it_left(found)))
     assert promotion_documents.promoted(found)["sinks_removed"] == [made.sink.name]
 
@@ -149,13 +154,13 @@ def test_rows_that_wait_in_quarantine_at_the_old_leader_are_counted_by_sink(benc
     told = bench.ledger.query(read_definitions)
     assert {d.name: d.quarantined for d in told} == {made.sink.name: 1, made_again.sink.name: 1, whole.sink.name: 0}
     assert [sink_definition(json.loads(json.dumps(asdict(one)))) for one in told] == list(told)
-    LeaderSinks(bench.ledger).keep(told, "v1")
+    LeaderSinks(bench.ledger).store(told, "v1")
     with bench.ledger.write() as connection:
         taken = take_over_sinks(connection)
         named = {e.detail["sink"]: e.detail["quarantined_before"] for e in audit.latest(connection, events=_ADDED)}
     assert dict(taken.quarantined) == {made.sink.name: 1, made_again.sink.name: 1}
     assert named == {made.sink.name: 1, made_again.sink.name: 1, whole.sink.name: 0}
-    found = Promoted(18, already=False, led=Led(18, (), ()), quarantined=(("partner", 3),))
+    found = Promoted(18, Led(18, (), (), SinksTakenOver(quarantined=(("partner", 3),))))
     assert "3 rows that sink partner refused stay in quarantine at the old leader" in str(next(what_it_left(found)))
     assert promotion_documents.promoted(found)["quarantined_at_the_old_leader"] == {"partner": 3}
 
@@ -172,7 +177,7 @@ def test_rows_that_a_sink_refused_when_the_site_led_before_wait_again_when_it_le
     between = {d.name: d for d in bench.ledger.query(read_definitions)}
     moved = replace(between[made.sink.name], planned=Seq(100), lanes=(LaneDefinition("k=a", Seq(100), None),))
     anew = replace(between[reset.sink.name], generation=2, lanes=())
-    LeaderSinks(bench.ledger).keep((moved, anew), "v1")
+    LeaderSinks(bench.ledger).store((moved, anew), "v1")
     for _ in range(2):  # it may lead, follow and lead again
         with bench.ledger.write() as connection:
             take_over_sinks(connection)

@@ -19,7 +19,7 @@ from strandline.core.settings.maintain import RetainSettings
 from strandline.core.types import Dataset, Seq
 from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog, open_catalog
 from strandline.iceberg.schema.schema_file import parse_columns
-from strandline.ingest.datasets import DatasetCare
+from strandline.ingest.datasets import DatasetAdmin
 from strandline.ingest.resync.floor import take_floor
 from strandline.ledger.deliver import losses, sinks
 from strandline.ledger.deliver.losses import NewLoss
@@ -166,8 +166,8 @@ def receiving(bench: Bench, catalog: Meddled) -> Receiving:
 
 
 @pytest.fixture
-def care(bench: Bench, catalog: Meddled) -> DatasetCare:
-    return DatasetCare(
+def care(bench: Bench, catalog: Meddled) -> DatasetAdmin:
+    return DatasetAdmin(
         LAKE, bench.ledger, cast(PyIcebergCatalog, catalog), SimpleNamespace(bodies=lambda table_uuid: [])
     )
 
@@ -178,7 +178,7 @@ def is_there(bench: Bench, dataset: Dataset) -> bool:
 
 
 def test_a_body_that_comes_while_its_dataset_is_dropped_is_refused_and_never_lost(
-    bench: Bench, receiving: Receiving, catalog: Meddled, care: DatasetCare
+    bench: Bench, receiving: Receiving, catalog: Meddled, care: DatasetAdmin
 ) -> None:
     with ThreadPoolExecutor(1) as pool:
         sent: list[Future[list[Decision]]] = []
@@ -197,7 +197,7 @@ def test_a_body_that_comes_while_its_dataset_is_dropped_is_refused_and_never_los
 
 @ON_POSTGRES
 def test_a_drop_waits_for_a_body_that_is_being_recorded_and_then_refuses(
-    bench: Bench, receiving: Receiving, catalog: Meddled, care: DatasetCare, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, receiving: Receiving, catalog: Meddled, care: DatasetAdmin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     locked, go_on = threading.Event(), threading.Event()
     keys = received._record_keys
@@ -221,7 +221,7 @@ def test_a_drop_waits_for_a_body_that_is_being_recorded_and_then_refuses(
 
 
 def test_a_sink_that_is_added_to_a_dataset_that_was_dropped_meanwhile_is_refused(
-    bench: Bench, receiving: Receiving, care: DatasetCare
+    bench: Bench, receiving: Receiving, care: DatasetAdmin
 ) -> None:
     care.drop(receiving.dataset)
     with pytest.raises(NoSuchDataset, match="dropped meanwhile"), bench.ledger.write() as connection:
@@ -229,7 +229,7 @@ def test_a_sink_that_is_added_to_a_dataset_that_was_dropped_meanwhile_is_refused
 
 
 def test_a_dataset_whose_table_cannot_be_dropped_stays(
-    bench: Bench, receiving: Receiving, catalog: Meddled, care: DatasetCare
+    bench: Bench, receiving: Receiving, catalog: Meddled, care: DatasetAdmin
 ) -> None:
     def fail() -> None:
         raise RefusedError("the catalog is away")

@@ -12,11 +12,11 @@ from typing import Any
 
 from strandline.iceberg.schema.alteration import AddColumn, Alteration, DropColumn, RenameColumn
 from strandline.replicate.follow.schema_plan import (
-    across,
     dropped_by_both,
+    match_across_leaders,
     match_fields,
-    names_of_two,
     plan_alterations,
+    reused_names,
 )
 
 NAMES = ("a", "b", "c")
@@ -116,7 +116,7 @@ def followed(table: Table, leader: Table, rows: Sequence[int], rules: Rules, *, 
     if is_new and rules.knows_columns_across_leaders:
         if rules.stops_where_a_column_was_dropped_here and dropped_by_both(leader.fields, leader.known, table.known):
             return False
-        others, table.known = set(table.known.values()), across(leader.known, table.known)
+        others, table.known = set(table.known.values()), match_across_leaders(leader.known, table.known)
         is_new = False
     if is_new:
         table.known = {}
@@ -137,7 +137,7 @@ def followed(table: Table, leader: Table, rows: Sequence[int], rules: Rules, *, 
 
 
 def _is_unclear(leader: Table, table: Table) -> bool:
-    return bool(names_of_two(leader.fields, table.fields, table.former))
+    return bool(reused_names(leader.fields, table.fields, table.former))
 
 
 @dataclass(frozen=True, slots=True)

@@ -452,7 +452,7 @@ def test_what_nobody_foresaw_is_an_answer_without_a_trace(bench: Bench, monkeypa
     answer = client.send(some(1), "k")
     _said(answer, 503, Answer.BUSY)
     assert "secret" not in answer.text
-    monkeypatch.setattr(RequestHandler, "take", broken)
+    monkeypatch.setattr(RequestHandler, "handle", broken)
     answer = client.send(some(1), "k")
     _said(answer, 503, Answer.BUSY)
     assert "secret" not in answer.text and answer.headers["Retry-After"]

@@ -168,5 +168,5 @@ def test_an_intake_of_a_site_that_follows_leaves_the_spool_alone_until_it_leads(
     intake = Intake(context)
     assert intake.step() == [] and bench.recorded() == []
     lead_again(bench)
-    intake._resync_if_asked()
+    intake._resync_if_due()
     assert len(bench.recorded()) == 1

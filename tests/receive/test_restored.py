@@ -302,7 +302,7 @@ def _receiver(bench: Bench) -> Receiver:
 
 def test_a_receiver_that_holds_refuses_bodies_and_questions_until_a_person_accepts(bench: Bench) -> None:
     client, receiver = bench.serve(), _receiver(bench)
-    with pytest.raises(RefusedError, match="does not hold"):
+    with pytest.raises(RefusedError, match="is not on hold"):
         receiver.accept("events", "why not")
     client.send(some(3), "in doubt")
     batch = batches.form(bench.ledger, bench.dataset.id, rows_max=1, older_than=utc_now())

@@ -108,6 +108,6 @@ def _takes_over(follower: Bench, leader: Leader, first: AnnouncedBatch, second: 
             own.publish(held)
     promotion_claims.claim(follower.ledger, 17, of=promotion_claims.begin(follower.ledger, 1))
     led = promotions.lead(
-        follower.ledger, own.witness, 17, prepared=(), lost=(), fenced={}, take_over_sinks=lambda c: ()
+        follower.ledger, own.witness, 17, prepared=(), lost=(), fenced={}
     )
     assert [g.batch_id for g in led.given_up] == [second.receipt.batch_id] and led.receivers_on_hold == {}

@@ -195,7 +195,7 @@ def test_who_leads_is_in_the_api_on_the_page_and_in_the_metrics(
     lease = served.lake.replication.lease
     assert lease is not None
     served.lake.followers.add("east")
-    lease.tend_members()
+    lease.update_members()
     with served.as_role(Role.READ) as reader:
         found = reader.get(f"{AT}/status").json()["leadership"]
         assert (found["superseded_term"], found["arbiter"]["trouble"]) == (None, None)

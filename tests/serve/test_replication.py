@@ -77,7 +77,7 @@ def fetch(client: httpx.Client, dataset: Dataset, lo: int, hi: int, **more: Any)
     assert answer.headers["content-type"] == MEDIA_TYPE
     behind = more.get("behind", 0)
     asked = request_name(dataset.uuid, lo, hi, behind, more.get("only_numbers", False))
-    reader = SegmentReader(io.BytesIO(answer.content), behind=behind, asked=asked)
+    reader = SegmentReader(io.BytesIO(answer.content), behind=behind, request=asked)
     rows = pa.Table.from_batches(list(reader), reader.schema)
     return rows[SEQ_COLUMN].to_pylist(), rows
 
@@ -304,5 +304,5 @@ def test_a_file_that_vanishes_while_it_is_sent_cuts_the_stream_off(
             query = {"dataset": dataset.uuid, "lo": 2, "hi": 11}
             with pytest.raises((httpx.RemoteProtocolError, SegmentDamaged)):
                 answer = follower.get(f"{API}/replication/segment", params=query)
-                list(SegmentReader(io.BytesIO(answer.content), asked=request_name(dataset.uuid, 2, 11, 0, False)))
+                list(SegmentReader(io.BytesIO(answer.content), request=request_name(dataset.uuid, 2, 11, 0, False)))
     assert fetch(follower, dataset, 2, 11)[0] == list(range(2, 12))

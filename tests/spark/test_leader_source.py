@@ -32,7 +32,7 @@ from strandline.ledger.replicate.followers import Acknowledgement
 from strandline.maintain.retain import retain
 from strandline.receive.intake import Intake
 from strandline.replicate.facade import open_source
-from strandline.replicate.source import LeaderSite, LeaderSource, Polled
+from strandline.replicate.source import LeaderAnswer, LeaderSite, LeaderSource
 from strandline.replicate.transports.http import HttpSource
 from tests.conftest import MakeHome
 from tests.serve.conftest import serving
@@ -109,7 +109,7 @@ class Asked:
         df = numbers(self.lake, 1, count).selectExpr("n", "CAST('2026-01-01' AS TIMESTAMP) AS at")
         return self.lake.append(self.name, df, batch_id=batch).rows
 
-    def poll(self, after: int = 0, items_max: int = 1000, others: Collection[DatasetUuid] = ()) -> Polled:
+    def poll(self, after: int = 0, items_max: int = 1000, others: Collection[DatasetUuid] = ()) -> LeaderAnswer:
         """As a follower that has all other datasets of the lake, except `others`."""
         known = {d.uuid: Seq(1 << 40) for d in self.lake.datasets() if d.uuid not in others}
         return self.source.poll(known | {self.dataset.uuid: Seq(after)}, items_max=items_max)

@@ -18,7 +18,7 @@ from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.lake_admin import follow_lake, init_lake, rejoin_lake
 from strandline.ledger.ingest import blocks
 from strandline.ledger.replicate import followers, sites
-from strandline.replicate.arbiter.arbiter import Seen
+from strandline.replicate.arbiter.arbiter import VersionedRecord
 from strandline.replicate.take_over.promote import Promoted, Promotion
 from strandline.replicate.take_over.promote_plan import Begin, Refuse
 from tests.campaign import in_torture
@@ -53,7 +53,7 @@ class Sites:
             restarted(lake)
         return self.promotion(lake).run(leader_is_stopped=True, force=force)
 
-    def record(self) -> Seen:
+    def record(self) -> VersionedRecord:
         found = self.leader.replication.arbiter
         assert found is not None
         seen = found.read()
@@ -111,7 +111,7 @@ def test_without_an_arbiter_a_person_says_that_the_leader_is_stopped(alone: Site
     assert done.term == 17 and done.led is not None
     assert [g.batch_id for g in done.led.given_up] == ["heard of"]
     assert len(table(lake)) == 5 and lake.sealed("events") == numbers_of(17).lo
-    assert alone.promote(lake) == Promoted(17, already=True, led=None)
+    assert alone.promote(lake) == Promoted(17, led=None)
     lake.append("events", frame(lake, 100, 3), batch_id="mine")
     assert len(table(lake)) == 8 and lake.sealed("events") > numbers_of(17).lo
     assert lake.append("events", frame(lake, 0, 5), batch_id="applied").duplicate
@@ -137,7 +137,7 @@ def _dies_and_goes_on(judged: Sites, point: str) -> None:
     lake = judged.followers[0]
     lease = judged.leader.replication.lease
     assert lease is not None
-    lease.tend_members()
+    lease.update_members()
     name, _, nth = point.partition("@")
     failpoints.arm(f"{name}=fail@{nth or 1}")
     with pytest.raises(failpoints.FailpointError):
@@ -159,7 +159,7 @@ def test_with_an_arbiter_it_waits_for_the_lease_and_the_old_leader_takes_no_more
         judged.promote(lake)
     assert judged.leader.replication.lease is not None
     follow(other)
-    assert judged.leader.replication.lease.tend_members() == frozenset({1, 2})
+    assert judged.leader.replication.lease.update_members() == frozenset({1, 2})
     done = judged.promote(lake)
     assert done.term == 17 and judged.clock.now >= LEASE
     with pytest.raises(NotLeader, match="leads in term 17"):
@@ -180,7 +180,7 @@ def test_a_site_that_was_made_again_is_not_the_member_that_was_lost(
     leader.append("events", frame(leader, 0, 5), batch_id="a")
     follow(lost)
     follow(other)
-    assert tend_members(leader) == frozenset({1, 2})
+    assert update_members(leader) == frozenset({1, 2})
     lost.close()
     arbiter = {"arbiter": f"file:{tmp_path / 'arbiter'}", "lease_seconds": LEASE}
     make_home(tmp_path / "again", {**SETTINGS, "replication": arbiter})
@@ -191,9 +191,9 @@ def test_a_site_that_was_made_again_is_not_the_member_that_was_lost(
         assert certain["follower f0"] is None and certain["follower f1"] is not None
         with pytest.raises(RefusedError, match="made again since"):
             judged.promote(again)
-        assert tend_members(leader) == frozenset({2})
+        assert update_members(leader) == frozenset({2})
         follow(again)
-        assert tend_members(leader) == frozenset({1, 2})
+        assert update_members(leader) == frozenset({1, 2})
         assert judged.promote(again).term == 17 and len(table(again)) == 5
 
 
@@ -203,34 +203,34 @@ def test_the_first_leader_rejoins_and_is_promoted_again(judged: Sites, tmp_path:
     first.append("events", frame(first, 0, 5), batch_id="a")
     follow(lake)
     follow(judged.followers[1])
-    tend_members(first)
+    update_members(first)
     judged.promote(lake)
     assert judged.record().record.members == frozenset(), "nobody may replace it before it waits for somebody"
     lake.append("events", frame(lake, 5, 5), batch_id="b")
     _, secret = lake.followers.add("first")
     (tmp_path / "back").write_text(secret)
     with pytest.raises(NotLeader, match="leads in term 17"):
-        tend_members(first)
+        update_members(first)
     rejoin_lake(first.config, str(lake.config.home), token=f"file:{tmp_path / 'back'}")
     restarted(first)
     follow(first)
     assert_same(lake, first)
     with pytest.raises(RefusedError, match="not a member"):
         judged.promote(first)
-    assert tend_members(lake) == frozenset({0})
+    assert update_members(lake) == frozenset({0})
     assert judged.promote(first).term == 32
     first.append("events", frame(first, 10, 5), batch_id="c")
     assert len(table(first)) == 15 and first.sealed("events") > numbers_of(32).lo
     assert first.append("events", frame(first, 5, 5), batch_id="b").duplicate
     with pytest.raises(NotLeader, match="leads in term 32"):
-        tend_members(lake)
+        update_members(lake)
     with pytest.raises(NotLeader, match="leads in term 32"):
         lake.append("events", frame(lake, 60, 2), batch_id="too late")
 
 
-def tend_members(lake: Lake) -> frozenset[int]:
+def update_members(lake: Lake) -> frozenset[int]:
     assert lake.replication.lease is not None
-    return lake.replication.lease.tend_members()
+    return lake.replication.lease.update_members()
 
 
 def test_of_two_promotions_at_once_one_wins_and_the_other_says_who_leads(judged: Sites) -> None:
@@ -238,7 +238,7 @@ def test_of_two_promotions_at_once_one_wins_and_the_other_says_who_leads(judged:
     lake, other = judged.followers
     follow(other)
     assert judged.leader.replication.lease is not None
-    judged.leader.replication.lease.tend_members()
+    judged.leader.replication.lease.update_members()
     crash_at(other, "promote.after_begin", lambda: judged.promote(other))
     judged.promote(lake)
     with pytest.raises(RefusedError, match="leads in term 17: this promotion is over"):
@@ -252,7 +252,7 @@ def test_a_leader_that_renews_its_lease_is_not_replaced(judged: Sites) -> None:
     lake = judged.followers[0]
     lease = judged.leader.replication.lease
     assert lease is not None
-    lease.tend_members()
+    lease.update_members()
     promotion = judged.promotion(lake)
 
     def alive(seconds: float) -> None:

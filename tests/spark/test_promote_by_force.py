@@ -18,7 +18,7 @@ from strandline.ledger.replicate.promotions import Lack
 from tests.conftest import MakeHome
 from tests.spark.followed import assert_same, follow, restarted, table
 from tests.spark.protocol import crash_at, frame
-from tests.spark.test_promote import Sites, made, tend_members
+from tests.spark.test_promote import Sites, made, update_members
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_by_force_a_site_leads_that_has_not_recorded_the_last_take_over(judged: 
     first.delivery.add("archive", "events", "files", {"path": str(out), "format": "jsonl"})
     follow(between)
     follow(lake)
-    assert tend_members(first) == frozenset({1, 2})
+    assert update_members(first) == frozenset({1, 2})
     first.append("events", frame(first, 5, 5), batch_id="given up by term 17")
     follow(lake)
     assert judged.promote(between).term == 17
@@ -90,7 +90,7 @@ def test_by_force_a_site_leads_that_has_not_recorded_the_last_take_over(judged: 
     assert stopped.did == "stopped" and "the leader of term 17 delivered" in (stopped.reason or ""), stopped
     rejoin(lake, between, tmp_path)
     seal = between.sealed("events")
-    with pytest.raises(FailedError, match="knows nothing of the leader of term 17"):
+    with pytest.raises(FailedError, match="does not know the leader of term 17"):
         follow(between)
     assert between.sealed("events") == seal and len(table(between)) == 10, "it stays as it is, and can be read"
     lake.delivery.reset("archive")

@@ -404,7 +404,7 @@ def test_what_is_no_condition_or_would_stop_it_halfway_deletes_nothing_and_says_
     bad = ["", "nobody = 1", "n + 1", "n = 1; DROP TABLE lake.default.events", "n = 1) OR (1 = 1", "count(*) > 0"]
     unstable = ["rand() < 0.5", "timestamp_seconds(n) < now()", "n IN (SELECT id FROM range(3))", "_file LIKE '%a%'"]
     nowhere = "n IN (SELECT id FROM lake.default.nowhere)"
-    with pytest.raises(UsageError, match="asks other tables"):
+    with pytest.raises(UsageError, match="reads other tables"):
         purge(lake, nowhere)  # whether they exist is not for everybody who may purge rows of this one
     for where in (*bad, *unstable, "CAST(who AS int) = 1"):
         with pytest.raises(UsageError) as refused:

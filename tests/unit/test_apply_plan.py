@@ -30,13 +30,13 @@ from strandline.core.types import (
 )
 from strandline.ledger.replicate.following import Followed, OpenItem, check_term
 from strandline.replicate.follow.apply_plan import (
-    Take,
+    Fetch,
     check_leaves_nothing_out,
     check_offer,
     check_restored,
-    had_at_most,
     next_items,
-    what_to_take,
+    plan_fetch,
+    seal_max,
 )
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -95,29 +95,29 @@ def test_a_purge_waits_for_what_another_process_has_or_what_failed_in_this_pass(
     assert numbers(next_items(items[1:], (), items_max=9, given_up={BlockId(3)})) == [2]
 
 
-def test_what_the_table_may_hold_is_subtracted_always_and_what_retention_deleted_does_not_come_back() -> None:
+def test_what_the_table_may_have_is_subtracted_always_and_what_retention_deleted_does_not_come_back() -> None:
     rows = SeqRange(Seq(11), Seq(20))
     asked = []
 
-    def may_hold(above: SeqRange) -> bool:
+    def may_have(above: SeqRange) -> bool:
         asked.append(above)
         return above.lo == 11
 
-    assert what_to_take(rows, 0, may_hold=may_hold) == Take(rows, subtract=True)
-    assert what_to_take(rows, 10, may_hold=may_hold) == Take(rows, subtract=True)
+    assert plan_fetch(rows, 0, may_have=may_have) == Fetch(rows, subtract=True)
+    assert plan_fetch(rows, 10, may_have=may_have) == Fetch(rows, subtract=True)
     rest = SeqRange(Seq(15), Seq(20))
-    assert what_to_take(rows, 14, may_hold=may_hold) == Take(rest, subtract=False)
+    assert plan_fetch(rows, 14, may_have=may_have) == Fetch(rest, subtract=False)
     assert asked == [rows, rows, rest]
-    assert what_to_take(rows, 19, may_hold=may_hold) == Take(SeqRange(Seq(20), Seq(20)), subtract=False)
-    assert what_to_take(rows, 20, may_hold=may_hold) is None
-    assert what_to_take(rows, 99, may_hold=may_hold) is None
+    assert plan_fetch(rows, 19, may_have=may_have) == Fetch(SeqRange(Seq(20), Seq(20)), subtract=False)
+    assert plan_fetch(rows, 20, may_have=may_have) is None
+    assert plan_fetch(rows, 99, may_have=may_have) is None
 
 
 def test_a_seal_comes_back_where_neither_the_leader_nor_the_table_has_more() -> None:
-    assert had_at_most(Seq(50), Seq(20), 12) == 20, "a purge may have the last number"
-    assert had_at_most(Seq(50), Seq(20), 30) == 30, "the leader was restored, too"
-    assert had_at_most(Seq(50), Seq(70), 30) == 50, "the site has recorded nothing above its witness"
-    assert had_at_most(Seq(50), None, 0) == 0
+    assert seal_max(Seq(50), Seq(20), 12) == 20, "a purge may have the last number"
+    assert seal_max(Seq(50), Seq(20), 30) == 30, "the leader was restored, too"
+    assert seal_max(Seq(50), Seq(70), 30) == 50, "the site has recorded nothing above its witness"
+    assert seal_max(Seq(50), None, 0) == 0
 
 
 def offer(*items: Item, after: int = 10, upto: int = 20) -> Offer:

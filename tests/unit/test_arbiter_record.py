@@ -19,7 +19,7 @@ from strandline.core.sites.arbiter import (
     decode,
     encode,
 )
-from strandline.replicate.arbiter.arbiter import Arbiter, PutLanded, PutRefused, PutUnknown, Seen
+from strandline.replicate.arbiter.arbiter import Arbiter, PutLanded, PutRefused, PutUnknown, VersionedRecord
 
 RECORD = LeaderRecord(
     "lake", 17, 1, "site-b", "https://b", True, 1, frozenset({Member(2, "c"), Member(3, "d")}), 30.0, beat=4
@@ -132,7 +132,7 @@ def test_a_put_that_hangs_may_have_landed(cell: Failing) -> None:
 
 def test_the_arbiter_of_another_lake_is_refused(cell: Failing, arbiter: Arbiter) -> None:
     arbiter.put(RECORD, over=None)
-    with pytest.raises(WrongLake, match="is that of lake lake"):
+    with pytest.raises(WrongLake, match="belongs to lake lake"):
         Arbiter(cell, "other", call_seconds_max=20).read()
 
 
@@ -148,6 +148,6 @@ def test_whoever_dies_at_a_put_leaves_the_record_whole(cell: Failing, arbiter: A
     _landed(arbiter.put(RECORD, over=now))
 
 
-def _landed(outcome: object) -> Seen:
+def _landed(outcome: object) -> VersionedRecord:
     assert isinstance(outcome, PutLanded)
     return outcome.now

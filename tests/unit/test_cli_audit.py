@@ -105,4 +105,4 @@ def test_threads_that_a_stage_starts_act_for_whoever_started_it() -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(2) as pool, acting_as(ANN):
-        assert ingest_files._side_by_side(pool, [1, 2], lambda n: current_actor()) == [ANN, ANN]
+        assert ingest_files._in_parallel(pool, [1, 2], lambda n: current_actor()) == [ANN, ANN]

@@ -114,7 +114,7 @@ def test_a_receiver_that_holds_is_shown_and_goes_on_when_a_person_says_so(
     named = ("dataset", "accept-received", "events", "--reason", "the senders are empty", "--yes")
     assert document(capsys, *named) == {"accepted": "default.events", "files_set_aside": []}
     assert document(capsys, "status")["datasets"][0]["problem"] is None
-    assert "does not hold" in plain_error(capsys, *named, code=3)
+    assert "is not on hold" in plain_error(capsys, *named, code=3)
 
 
 def test_a_token_gets_the_role_and_the_end_that_are_named(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

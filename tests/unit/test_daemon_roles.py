@@ -21,6 +21,7 @@ from strandline.jobs.loop import LoopControl
 from strandline.lake import Lake
 from strandline.lake_admin import follow_lake, init_lake, rejoin_lake
 from strandline.ledger.replicate import leader_contact
+from strandline.replicate.check_tables import SiteTables
 from strandline.replicate.take_over.promote import Promotion
 from tests.conftest import MakeHome
 from tests.receive.conftest import eventually, lines, some
@@ -93,7 +94,8 @@ def running(lake: Lake) -> Iterator[Running]:
 
 def promote(lake: Lake) -> None:
     no_spark: Any = SimpleNamespace(work=None)  # there is nothing that Spark would have to publish
-    promoted = Promotion(lake.config, lake.ledger, lake.witness, no_spark, None).run(leader_is_stopped=True)
+    tables = SiteTables(lake.id, lake.ledger, lake)
+    promoted = Promotion(lake.config, lake.ledger, lake.witness, no_spark, None, tables).run(leader_is_stopped=True)
     assert promoted.term == TERM
 
 

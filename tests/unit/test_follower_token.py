@@ -21,7 +21,7 @@ def test_a_token_that_is_replaced_in_its_file_is_used_without_a_restart(
     token.write_text("first")
     with open_lake(tmp_path) as lake:
         lake.ledger.change(sites.follow, leader="http://127.0.0.1:9", token=f"file:{token}", term=1)
-        before = lake.replication._present_follower(lake.replication.site)
-        assert lake.replication._present_follower(lake.replication.site) is before
+        before = lake.replication._current_follower(lake.replication.site)
+        assert lake.replication._current_follower(lake.replication.site) is before
         token.write_text("second")
-        assert lake.replication._present_follower(lake.replication.site) is not before
+        assert lake.replication._current_follower(lake.replication.site) is not before

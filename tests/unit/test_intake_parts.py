@@ -13,7 +13,7 @@ from strandline.core.errors import FailedError, SchemaError, StorageError
 from strandline.core.types import Seq, SeqRange
 from strandline.ledger.receive.batches import BatchBody
 from strandline.ledger.receive.senders import PlacedBody
-from strandline.receive.batch_frame import ROWS_PER_TASK_MIN, Load, cut, in_order
+from strandline.receive.batch_frame import ROWS_PER_TASK_MIN, SpooledRows, cut, in_order
 from strandline.receive.count_received import ReceivedCounter, describe
 from strandline.receive.failed_batches import explained
 from strandline.receive.schema_adapt import BodyUnfit, SchemaAdapter
@@ -40,7 +40,7 @@ def test_bodies_are_cut_into_runs_that_leave_none_out_and_turn_none_around() -> 
 
 
 def test_many_small_bodies_are_few_tasks_of_about_the_same_size() -> None:
-    loads = [Load(f"t/{n}.arrow", 5000) for n in range(200)]
+    loads = [SpooledRows(f"t/{n}.arrow", 5000) for n in range(200)]
     assert cut(loads, 4) == [0, 50, 100, 150, 200]
     assert cut(loads[:3], 4) == [0, 3], "too few for more than one task"
 
@@ -48,7 +48,7 @@ def test_many_small_bodies_are_few_tasks_of_about_the_same_size() -> None:
 @pytest.mark.parametrize("places", [(0, 5, 11), (1, 5, 10), (0, 5, 9)])
 def test_a_batch_whose_places_do_not_follow_each_other_is_not_ingested(places: tuple[int, ...]) -> None:
     told = [BatchBody(n, f"t/{n}.arrow", 5, place) for n, place in enumerate(places)]
-    with pytest.raises(FailedError, match="disagrees with itself"):
+    with pytest.raises(FailedError, match="contradicts itself"):
         in_order(told)
 
 

@@ -312,7 +312,7 @@ def test_all_alterations_are_one_commit_and_rewrite_nothing(catalog: PyIcebergCa
         ([DropColumn("one.only")], "the only one"),
         ([AddColumn("V", Primitive("int"))], "there is v already"),
         ([AddColumn("v", Primitive("int"))], "is there already"),
-        ([AddColumn("v.x", Primitive("int"))], "is no struct"),
+        ([AddColumn("v.x", Primitive("int"))], "is not a struct"),
         ([AddColumn("t", Primitive("time"))], "time cannot be used"),
         ([AddColumn("x", Primitive("int")), AddColumn("X", Primitive("int"))], "same name"),
         ([RenameColumn("v", "n")], "there is n already"),
@@ -639,7 +639,7 @@ def test_there_is_no_glance_at_what_is_not_there_or_not_local(catalog: PyIceberg
 def test_metadata_that_is_gone_or_no_catalog_is_a_storage_error(catalog: PyIcebergCatalog, config: LakeConfig) -> None:
     table = create(catalog)
     Path(table.metadata_location.removeprefix("file://")).unlink()
-    with pytest.raises(StorageError, match="not there"):
+    with pytest.raises(StorageError, match="does not exist"):
         read_pointer(config, "events")
     with pytest.raises(StorageError):
         catalog.load("events")

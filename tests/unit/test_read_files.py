@@ -23,9 +23,9 @@ from strandline.iceberg.schema.schema_file import parse_columns
 from strandline.lake import Lake, open_lake
 from strandline.lake_admin import init_lake
 from strandline.ledger.ingest import blocks
-from strandline.read.read_files import ROWS_MAX, Situation, why_spark
+from strandline.read.read_files import ROWS_MAX, ReadFacts, why_spark
 
-FITS = Situation(limit=2, counts_known=True, may_repeat_numbers=False, rows=10, writes_floats=False, java=None)
+FITS = ReadFacts(limit=2, counts_known=True, may_repeat_numbers=False, rows=10, writes_floats=False, java=None)
 
 
 @pytest.mark.parametrize(

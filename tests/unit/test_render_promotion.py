@@ -37,6 +37,6 @@ def test_the_document_has_null_for_what_is_not_known() -> None:
     found = documents.forecast(Forecast(Begin(1), standing(None)))
     assert found["lacks"][1] == {"dataset": "default.other", "sealed": None, "leader_sealed": None, "sinks": {}}
     assert found["leader_answered_at"] is None and found["possible"]
-    done = documents.promoted(Promoted(17, already=False, led=Led(17, (), (), lacks=LACKS)))
+    done = documents.promoted(Promoted(17, Led(17, (), (), lacks=LACKS)))
     assert done["by_force"] and done["lacks"][0]["sinks"] == {"archive": 950}
-    assert not documents.promoted(Promoted(17, already=False, led=Led(17, (), ())))["by_force"]
+    assert not documents.promoted(Promoted(17, Led(17, (), ())))["by_force"]

@@ -179,7 +179,7 @@ class TestJars:
         self, tmp_path: Path, resolver: Resolver
     ) -> None:
         resolver.serve(b"something else")
-        with pytest.raises(RuntimeMissing, match="not the file it should be") as raised:
+        with pytest.raises(RuntimeMissing, match="its checksum is wrong") as raised:
             ensure_jars(tmp_path / "jars", (JAR,), ANY_JAVA, None)
         assert JAR.sha256 in str(raised.value.hint)
         assert not (tmp_path / "jars" / JAR.file_name).exists()

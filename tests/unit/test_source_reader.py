@@ -50,7 +50,7 @@ from strandline.ledger.read import consumers
 from strandline.ledger.read.consumers import ConsumerTerms
 from strandline.ledger.replicate import cuts
 from strandline.read.source import settled_source
-from strandline.read.source.columns import arrow_schema, spark_schema, to_read
+from strandline.read.source.columns import arrow_schema, frame_schema, to_read
 from strandline.read.source.spark_source import PushingSource, StrandlineSource
 from tests.conftest import MakeHome
 
@@ -203,7 +203,7 @@ def test_a_read_has_the_rows_up_to_the_seal_and_the_columns_that_were_asked_for(
         read(lake, columns="nobody")
     chosen = T.StructType([T.StructField("text", T.StringType())])
     assert read(lake, chosen).column_names == ["text"]
-    with pytest.raises(SchemaError, match="column n is bigint, and the schema says int"):
+    with pytest.raises(SchemaError, match="column n is bigint, and the schema has int"):
         read(lake, T.StructType([T.StructField("n", T.IntegerType())]))
 
 
@@ -287,8 +287,8 @@ def test_a_column_that_is_younger_than_a_file_has_its_default_there(lake: Lake) 
     inner = {"id": 98, "name": "in", "required": False, "type": "long", "initial-default": 1}
     nested = {"id": 99, "name": "extra", "required": False, "type": {"type": "struct", "fields": (inner,)}}
     with pytest.raises(TableUnfit, match="a field inside column extra has a default"):
-        to_read([*own, nested], spark_schema([nested]), frozenset())
-    assert to_read([*own, nested], spark_schema(own), frozenset()).names == (SEQ_COLUMN, "n", "text")
+        to_read([*own, nested], frame_schema([nested]), frozenset())
+    assert to_read([*own, nested], frame_schema(own), frozenset()).names == (SEQ_COLUMN, "n", "text")
 
 
 def test_rows_that_others_wrote_and_deleted_rows_are_not_read(lake: Lake, tmp_path: Path) -> None:
@@ -521,7 +521,7 @@ def test_a_checkpoint_of_another_dataset_or_of_another_time_is_refused(lake: Lak
         other.streamReader(other.schema()).partitions(query.logged[-1], query.logged[-1])
     ahead = query.logged[-1] | {"after": 99}
     query.reader.partitions(ahead, ahead)
-    with pytest.raises(RefusedError, match=r"rows up to 99 of default\.events, and nothing is settled beyond 10"):
+    with pytest.raises(RefusedError, match=r"up to 99 of default\.events, but the dataset is settled only up to 10"):
         query.reader.latestOffset()
 
 

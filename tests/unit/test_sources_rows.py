@@ -25,7 +25,7 @@ from strandline.ingest.sources.blocks import LINE, RAW, REJECT, ColumnsReader, t
 from strandline.ingest.sources.columns import Unfit, arrow_type
 from strandline.ingest.sources.identify import identify
 from strandline.ingest.sources.lines import Block, ByteRange, split_lines
-from strandline.ingest.sources.positions import telling, watched
+from strandline.ingest.sources.positions import report_to, watched
 from strandline.ingest.sources.read import absent_columns
 from strandline.ingest.sources.rows import csv_cells, csv_row, json_row
 from strandline.ingest.sources.values import Misfit
@@ -667,9 +667,9 @@ def test_a_task_tells_how_many_bytes_of_its_file_it_has_read(tmp_path: Path, end
     with watched(seen.append) as positions:
         assert positions is not None
         positions.take(1)
-        with telling(positions.path, positions.take(1)):
+        with report_to(positions.path, positions.take(1)):
             told = [positions.read_bytes() for _ in lines.read_blocks(source, whole, split_lines)]
     assert 0 < told[0] < source.size_bytes and told == sorted(told)
     assert seen[-1] == source.size_bytes and not Path(positions.path).exists()
-    with telling(positions.path, 0):
-        lines.tell(5)  # on another machine there is no such file
+    with report_to(positions.path, 0):
+        lines.report(5)  # on another machine there is no such file

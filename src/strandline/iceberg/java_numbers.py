@@ -1,7 +1,7 @@
 """Writes floating-point numbers as Java does, digit for digit: `Double.toString` and `Float.toString`.
 
-Java 19 and later write the fewest digits that give the number back. Earlier ones sometimes write a digit more, or
-another last digit, so that their algorithm (`jdk.internal.math.FloatingDecimal`) has to be followed step by step.
+Java 19 and later write the fewest digits that identify the number. Earlier versions sometimes write a digit more, or
+another last digit, so this module follows their algorithm (`jdk.internal.math.FloatingDecimal`) step by step.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SHORTEST_SINCE = 19
 
 _POWERS = 27  # of 5 that fit into a long
 _BITS_OF_5 = (0, 3, 5, 7, 10, 12, 14, 17, 19, 21, 24, 26, 28, 31, 33, 35, 38, 40, 42, 45, 47, 49, 52, 54, 56, 59, 61)
-# By the power of two that the last significant bit has: decimal digits that say nothing.
+# Insignificant decimal digits, by the power of two of the last significant bit.
 _INSIGNIFICANT = (
     0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 5, 5, 5, 6, 6, 6, 6, 7, 7, 7, 8, 8, 8, 9, 9, 9, 9, 10, 10, 10,
     11, 11, 11, 12, 12, 12, 12, 13, 13, 13, 14, 14, 14, 15, 15, 15, 15, 16, 16, 16, 17, 17, 17, 18, 18, 18, 19,
@@ -34,7 +34,7 @@ class _Binary:
 
 
 def double_text(value: float, java: int) -> str:
-    """As this major version of Java writes a double; `NaN`, `Infinity` and `-Infinity` as well."""
+    """The text of a double in this major version of Java; also `NaN`, `Infinity` and `-Infinity`."""
     if (odd := _odd(value)) is not None:
         return odd
     if java >= SHORTEST_SINCE:
@@ -44,7 +44,7 @@ def double_text(value: float, java: int) -> str:
 
 
 def float_text(value: float, java: int) -> str:
-    """As this major version of Java writes a float; `value` is one."""
+    """The text of a float in this major version of Java; `value` is one."""
     if (odd := _odd(value)) is not None:
         return odd
     [bits] = struct.unpack(">i", struct.pack(">f", abs(value)))
@@ -72,12 +72,12 @@ def _shortest_float(size: float, bits: int) -> tuple[str, int]:
         return below < found < above or (is_even and found in (below, above))
 
     for places in range(9):
-        # the one next to the number is out of reach at times, and the one after that is not: below a power of two
+        # below a power of two, the candidate next to the number may not fit while the next one does
         contexts = (Context(prec=places + 1, rounding=r) for r in (ROUND_FLOOR, ROUND_CEILING))
         candidates = {f"{context.create_decimal_from_float(size):e}" for context in contexts}
         if fitting := sorted(filter(same, candidates), key=lambda text: abs(Fraction(text) - Fraction(size))):
             return _two_digits(size, fitting[0], same)
-    raise ValueError(f"{size} is no float")
+    raise ValueError(f"{size} is not a float")
 
 
 def _middle(size: float, neighbour: int) -> Fraction:
@@ -88,7 +88,7 @@ def _middle(size: float, neighbour: int) -> Fraction:
 
 
 def _two_digits(size: float, text: str, same: Callable[[str], bool]) -> tuple[str, int]:
-    """Digits and decimal point of a text; of two digits, where one would do, Java takes those next to the number."""
+    """Digits and decimal point of a text. Where one digit would do, Java takes the two digits closest to the number."""
     _, digits, exponent = Decimal(text).normalize().as_tuple()
     if len(digits) == 1 and same(closer := f"{size:.1e}"):
         _, digits, exponent = Decimal(closer).normalize().as_tuple()

@@ -1,4 +1,5 @@
-"""Which parts of a Parquet file hold given sequence numbers, and whether its rows are in their order. pyarrow only."""
+"""Finds the row groups of a Parquet file with given sequence numbers, and checks the order of its rows. pyarrow
+only."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def opened(location: str, store: S3Settings) -> Iterator[pq.ParquetFile]:
 
 
 def row_groups(file: pq.ParquetFile, lo: int, hi: int) -> tuple[list[int], bool]:
-    """The row groups that may hold numbers between these two, and whether they hold no others."""
+    """The row groups that may have numbers between these two, and whether they have no others."""
     bounds = [found or (0, SEQ_MAX) for found in footer_bounds(file.metadata)]
     groups = [g for g, (first, last) in enumerate(bounds) if lo <= last and first <= hi]
     return groups, all(lo <= bounds[g][0] and bounds[g][1] <= hi for g in groups)

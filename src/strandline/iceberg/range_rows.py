@@ -6,8 +6,9 @@ need PyIceberg, which is imported then.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from strandline.core.errors import StorageError, TableUnfit
@@ -24,11 +25,10 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
     from pyiceberg.manifest import DataFile
 
-_FIELD_ID = b"PARQUET:field_id"
 _AS_IN_SPARK = frozenset({
     "boolean", "int", "long", "float", "double", "date", "string", "binary", "timestamp", "timestamptz", "decimal",
 })  # fmt: skip
-_WITH_DEFAULT = frozenset({"boolean", "int", "long", "float", "double", "string"})  # JSON has their values as they are
+_WITH_DEFAULT = frozenset({"boolean", "int", "long", "float", "double", "string"})  # their values are the same in JSON
 BATCH_ROWS = 1 << 15
 
 
@@ -48,8 +48,8 @@ class RowReader:
     """Reads files with these columns. Can be pickled; holds the keys of the warehouse, and no other secret."""
 
     fields: tuple[Mapping[str, Any], ...]  # as in Iceberg's JSON of a schema, the sequence number among them
-    schema: pa.Schema  # of the same columns, as Spark has them
-    columns: tuple[str, ...]  # what a reader gets of them
+    schema: pa.Schema  # of the same columns, in Spark's types
+    columns: tuple[str, ...]  # the names of those to return
     conditions: tuple[pc.Expression, ...] = ()
     store: S3Settings = field(default=S3Settings(None, None), repr=False)
 
@@ -67,7 +67,9 @@ class RowReader:
     def _batches(self, file: pq.ParquetFile, part: RangeOfFile) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        known = {_id_of(f): f for f in file.schema_arrow}
+        from strandline.iceberg.arrow_nested import field_id
+
+        known = {field_id(f): f for f in file.schema_arrow}
         if next(f["id"] for f in self.fields if f["name"] == SEQ_COLUMN) not in known:
             if None in known:
                 raise TableUnfit(f"{part.location} was not written by Iceberg: its columns have no ids")
@@ -76,7 +78,7 @@ class RowReader:
         groups, whole = row_groups(file, part.lo, part.hi)
         few = rows_per_batch(file, groups, BATCH_ROWS)
         deleted = _deleted_positions(part, self.store)
-        starts = _starts(file, groups)
+        starts = [0, *accumulate(file.metadata.row_group(n).num_rows for n in range(file.num_row_groups))]
         for some in [groups] if deleted is None else [[g] for g in groups]:
             at = starts[some[0]] if some else 0
             for batch in file.iter_batches(few, row_groups=some, columns=names, use_threads=False):
@@ -84,8 +86,8 @@ class RowReader:
                 rows = pa.RecordBatch.from_arrays(
                     [self._column(batch, f, known) for f in self.fields], schema=self.schema
                 )
-                kept = rows if deleted is None else rows.filter(_kept(deleted, here, at))
-                yield from self._chosen(kept, part, whole=whole)
+                left = rows if deleted is None else rows.filter(_not_deleted(deleted, here, at))
+                yield from self._selected(left, part, whole=whole)
 
     def _column(
         self, batch: pa.RecordBatch, wanted: Mapping[str, Any], known: Mapping[int | None, pa.Field[Any]]
@@ -103,7 +105,7 @@ class RowReader:
 
         return to_iceberg(from_file(array, there, NestedField.model_validate(dict(wanted))), kind)
 
-    def _chosen(self, rows: pa.RecordBatch, part: RangeOfFile, *, whole: bool) -> Iterator[pa.RecordBatch]:
+    def _selected(self, rows: pa.RecordBatch, part: RangeOfFile, *, whole: bool) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         if not whole or part.owned is not None:
@@ -118,7 +120,7 @@ class RowReader:
 
 
 def _default(wanted: Mapping[str, Any], rows: int, kind: pa.DataType) -> Any:
-    """What a column has in a file that is older than the column."""
+    """The values of a column in a file that is older than the column."""
     import pyarrow as pa
 
     default = wanted.get("initial-default")
@@ -132,20 +134,6 @@ def _default(wanted: Mapping[str, Any], rows: int, kind: pa.DataType) -> Any:
     return pa.array([default] * rows, kind)
 
 
-def _id_of(there: pa.Field[Any]) -> int | None:
-    found = (there.metadata or {}).get(_FIELD_ID)
-    return None if found is None else int(found)
-
-
-def _starts(file: pq.ParquetFile, groups: Sequence[int]) -> dict[int, int]:
-    """The positions of the first rows of these row groups."""
-    starts, at = {}, 0
-    for n in range(file.num_row_groups):
-        starts[n] = at
-        at += file.metadata.row_group(n).num_rows
-    return {n: starts[n] for n in groups}
-
-
 def _deleted_positions(part: RangeOfFile, store: S3Settings) -> npt.NDArray[np.int64] | None:
     """Sorted; None if no row of the file is deleted."""
     if not part.deletes:
@@ -157,27 +145,23 @@ def _deleted_positions(part: RangeOfFile, store: S3Settings) -> npt.NDArray[np.i
     return np.sort(read_positions(part.location, part.deletes, store))
 
 
-def _kept(deleted: npt.NDArray[np.int64], start: int, end: int) -> Any:
-    """Which rows between these positions are left."""
+def _not_deleted(deleted: npt.NDArray[np.int64], start: int, end: int) -> Any:
+    """Which rows between these positions are not deleted."""
     import numpy as np
     import pyarrow as pa
 
-    kept = np.ones(end - start, dtype=bool)
+    left = np.ones(end - start, dtype=bool)
     first, last = np.searchsorted(deleted, (start, end))
-    kept[deleted[first:last] - start] = False
-    return pa.array(kept)
+    left[deleted[first:last] - start] = False
+    return pa.array(left)
 
 
 def _inside(numbers: pa.Array[Any], part: RangeOfFile) -> Any:
-    """Which of these sequence numbers are of the range, and not foreign. One that is null is not."""
-    import numpy as np
+    """Which of these sequence numbers are in the range and not foreign. Null is not."""
     import pyarrow as pa
+
+    from strandline.iceberg.number_ranges import NumberRanges
 
     values = numbers.fill_null(0).to_numpy()
     inside = (values >= max(part.lo, 1)) & (values <= part.hi)
-    if part.owned is not None:
-        los = np.fromiter((r.lo for r in part.owned), np.int64, len(part.owned))
-        his = np.fromiter((r.hi for r in part.owned), np.int64, len(part.owned))
-        at = np.searchsorted(los, values, side="right") - 1
-        inside &= (at >= 0) & (values <= his[np.maximum(at, 0)]) if len(los) else False
-    return pa.array(inside)
+    return pa.array(inside if part.owned is None else inside & NumberRanges(part.owned).contain(values))

@@ -1,7 +1,8 @@
 """Writes Arrow rows as JSON lines, character for character as `iceberg/spark/row_text.py` does in the JVM. `read` and
 `quarantine list` use it.
 
-What only Java can write (a map whose keys are structs, text that is no UTF-8) raises NotSpelled: then Spark has to.
+Raises NotSpelled for values that only Java can write (a map whose keys are structs, text that is not UTF-8): then Spark
+must write the rows.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ pc: Any = compute
 _ODD = re.compile(r'[\x00-\x1f"\\]')
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _DAY = 86_400_000_000
-# The days from the year 0001 to 9999, between which times always have six digits after the second.
+# From the year 0001 to 9999, times always have six digits after the second.
 _FIRST, _LAST = -719_162 * _DAY, 2_932_897 * _DAY - 1
 _NULL = "null"
 
@@ -32,15 +33,15 @@ class NotSpelled(ValueError):
 
 
 def json_lines(rows: pa.RecordBatch, java: int) -> list[str]:
-    """One object for each row; `java` is the major version of the Java whose numbers are followed."""
+    """One object per row; `java` is the major version of the Java whose notation of numbers is used."""
     try:
         return _objects([rows.column(n) for n in range(rows.num_columns)], rows.schema.names, rows.num_rows, java)
     except UnicodeDecodeError as e:
-        raise NotSpelled(f"text that is no UTF-8: {e}") from e
+        raise NotSpelled(f"text that is not UTF-8: {e}") from e
 
 
 def has_floats(kind: pa.DataType) -> bool:
-    """Whether there are floating-point numbers in it, which Java writes in a way of its own."""
+    """Whether the type has floating-point numbers, which Java writes in its own notation."""
     if pa.types.is_floating(kind):
         return True
     nested = pa.types.is_nested(kind)
@@ -117,7 +118,7 @@ def _as_numbers(array: Any) -> Any:
 
 
 def _plain(kind: Any, java: int) -> Callable[[Any], str]:
-    """How a value is written, without quotes."""
+    """A function that writes a value without quotes."""
     if pa.types.is_boolean(kind):
         return lambda v: "true" if v else "false"
     if pa.types.is_integer(kind):
@@ -139,7 +140,7 @@ def _plain(kind: Any, java: int) -> Callable[[Any], str]:
 
 
 def _number(text: str) -> str:
-    """JSON has no number that is infinite or none."""
+    """Quotes infinities and NaN, which JSON does not have."""
     return f'"{text}"' if text[-1] in "yN" else text
 
 
@@ -158,7 +159,7 @@ def _uuid(value: bytes) -> str:
 
 def _date(days: int) -> str:
     """A day after 1970-01-01, in the calendar of ISO 8601. A year beyond four digits has its sign."""
-    # Counted from the first of March of the year 0, so that the leap day is the last of its year.
+    # Days since 1 March of the year 0, so that the leap day is the last day of its year.
     era, day = divmod(days + 719_468, 146_097)
     of_era = (day - day // 1460 + day // 36_524 - day // 146_096) // 365
     day -= 365 * of_era + of_era // 4 - of_era // 100

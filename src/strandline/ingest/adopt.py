@@ -1,7 +1,7 @@
 """Numbers rows that were in a table before it became a dataset, or that foreign writers add without a number.
 
-It works in bounded steps, each under a block of its own that records its input files. Such a block is never abandoned
-by lease alone, because its commit lands in main without passing the ledger. The commit needs the block's branch, and
+It works in bounded steps, each with a block of its own that records its input files. Such a block is not abandoned just
+because its lease has expired: its commit lands in main without the ledger. The commit needs the block's branch, and
 removes it. So a process that takes over a crashed pass removes the branch first, checks whether the pass landed, and
 numbers the same files again. The resync does the same with the sequence numbers that a restored ledger does not know.
 """
@@ -30,7 +30,7 @@ OnStep = Callable[[int, int], None]  # rows that got a sequence number, rows to 
 
 
 def number_rows(work: IngestContext, dataset: Dataset, *, on_step: OnStep | None = None) -> NumberedRows:
-    """Runs until main shows no row without a sequence number."""
+    """Runs until no row in main lacks a sequence number."""
     rows = steps = 0
     for left in _open_passes(work, dataset):
         rows += _take_over(work, dataset, left)
@@ -50,7 +50,7 @@ def number_rows(work: IngestContext, dataset: Dataset, *, on_step: OnStep | None
         except rewrite.FilesGone:
             continue  # compacted meanwhile: list the files again
         if done == 0:
-            skip.update(group.paths)  # without metrics, and every row has its number
+            skip.update(group.paths)  # files without metrics, in which all rows have numbers
             continue
         rows += done
         steps += 1
@@ -64,17 +64,17 @@ def _open_passes(work: IngestContext, dataset: Dataset) -> list[Reserved]:
 
 
 def _take_over(work: IngestContext, dataset: Dataset, left: Reserved) -> int:
-    """Settles a pass whose commit landed, or numbers its files again. Raises RefusedError while its lease holds."""
-    held = blocks.take_over(work.ledger, left, lease_seconds=work.settings.lease_seconds)
-    if held is None:
+    """Settles a pass whose commit landed, or numbers its files again. Raises RefusedError while its lease is valid."""
+    block = blocks.take_over(work.ledger, left, lease_seconds=work.settings.lease_seconds)
+    if block is None:
         raise RefusedError(
             f"another process is numbering {dataset.name} (block {left.head.rows})",
-            hint=f"It counts as dead once it has not renewed its lease for {work.settings.lease_seconds} s.",
+            hint=f"If it has died, its lease ends within {work.settings.lease_seconds} s.",
         )
-    work.tables.remove_branch(dataset.name, held.head.branch)  # from here on a commit that is under way cannot land
-    if settle_if_landed(work, dataset, held):
+    work.tables.remove_branch(dataset.name, block.head.branch)  # from here on, a commit in progress cannot land
+    if settle_if_landed(work, dataset, block):
         return 0
-    paths = work.ledger.query(blocks.input_files, held.head.id)
+    paths = work.ledger.query(blocks.input_files, block.head.id)
     done = 0
     group = rewrite.unnumbered_group(work.tables, dataset.name, rows_max=0, only=paths)
     if group is not None:
@@ -88,35 +88,37 @@ def _take_over(work: IngestContext, dataset: Dataset, left: Reserved) -> int:
                     f"another process has taken over what is left to be numbered in {dataset.name}",
                     hint="Run it again when that has ended.",
                 ) from e
-    if not settle_if_landed(work, dataset, held):
-        with_resync(work, lambda: blocks.abandon(work.ledger, work.witness, held, "its pass was taken over"))
+    if not settle_if_landed(work, dataset, block):
+        with_resync(work, lambda: blocks.abandon(work.ledger, work.witness, block, "its pass was taken over"))
     return done
 
 
-def settle_if_landed(work: IngestContext, dataset: Dataset, held: Reserved) -> bool:
+def settle_if_landed(work: IngestContext, dataset: Dataset, block: Reserved) -> bool:
     view = work.tables.view(dataset.name)
-    landed = view.published_as(work.wap(held.head))
-    # Others can make up sequence numbers, so rows count only if history no longer tells.
-    if landed is None and (view.chain_reaches(None) or work.tables.count(dataset.name, held.head.rows, view.main) == 0):
+    landed = view.published_as(work.wap(block.head))
+    # Others can write any sequence number, so rows are evidence only if history is incomplete.
+    rows = block.head.rows
+    if landed is None and (view.chain_reaches(None) or work.tables.count(dataset.name, rows, view.main) == 0):
         return False
-    count, at = len(held.head.rows), view.settled
-    return blocks.mark_published(work.ledger, held, row_count=count, snapshot=landed, settled=at)
+    count, at = len(rows), view.settled
+    return blocks.mark_published(work.ledger, block, row_count=count, snapshot=landed, settled=at)
 
 
-def _give_up(work: IngestContext, dataset: Dataset, held: Reserved) -> None:
-    """Without its branch the pass cannot land: if it has not landed now, it never will, and need not hold the seal."""
-    work.tables.remove_branch(dataset.name, held.head.branch)
-    if not settle_if_landed(work, dataset, held):
-        with_resync(work, lambda: blocks.abandon(work.ledger, work.witness, held, "it could not be committed"))
+def _give_up(work: IngestContext, dataset: Dataset, block: Reserved) -> None:
+    """Abandons the block unless its pass has landed: without its branch it cannot land later, and the block must not
+    hold the seal."""
+    work.tables.remove_branch(dataset.name, block.head.branch)
+    if not settle_if_landed(work, dataset, block):
+        with_resync(work, lambda: blocks.abandon(work.ledger, work.witness, block, "it could not be committed"))
 
 
-def _recall(work: IngestContext, dataset: Dataset, held: Reserved) -> tuple[int, Memory]:
+def _recall(work: IngestContext, dataset: Dataset, block: Reserved) -> tuple[int, Memory]:
     """The epoch of the ledger that knows the block, and what it knows of the table. Raises BlockLost if the ledger was
     restored from before."""
     with work.ledger.read() as connection:
-        found = blocks.get(connection, held.head.id)
-        if found is None or not blocks.is_same(found.head, held.head):
-            raise BlockLost(f"the ledger no longer knows block {held.head.rows}: it was restored from an older copy")
+        found = blocks.get(connection, block.head.id)
+        if found is None or not blocks.is_same(found.head, block.head):
+            raise BlockLost(f"the ledger no longer knows block {block.head.rows}: it was restored from an older copy")
         return sequence.read(connection).epoch, rollback.recall(connection, dataset)
 
 
@@ -132,18 +134,18 @@ def _number_group(work: IngestContext, dataset: Dataset, group: rewrite.FileGrou
         wanted = blocks.NewBlock(
             dataset.id, counted.rows, f"adopt-{uuid.uuid4().hex}", None, BlockKind.ADOPTED, group.paths
         )
-        held, _ = reserve_above_foreign(work, dataset, wanted)
-        if not isinstance(held, Reserved):
+        block, _ = reserve_above_foreign(work, dataset, wanted)
+        if not isinstance(block, Reserved):
             raise FailedError("a new block is not reserved")
         failpoints.hit("adopt.after_reserve")
-        with work.renewed(held):
+        with work.renewed(block):
             try:
-                epoch, memory = _recall(work, dataset, held)
-                work.tables.create_branch(dataset.name, held.head.branch)
+                epoch, memory = _recall(work, dataset, block)
+                work.tables.create_branch(dataset.name, block.head.branch)
                 by = [df.schema[name] for name in dataset.deliver_by]
-                stamped = stamp.stamp(pinned, columns, held.head.rows, counted, by)
+                stamped = stamp.stamp(pinned, columns, block.head.rows, counted, by)
                 files = rewrite.write(work.tables, group, stamped)
-                stamp.check_staged(new_files(work.tables.java, group.table, files), held.head.rows, counted)
+                stamp.check_staged(new_files(work.tables.java, group.table, files), block.head.rows, counted)
                 kept = df.where(~missing)
                 if not kept.isEmpty():
                     files = [*files, *rewrite.write(work.tables, group, kept)]
@@ -151,13 +153,13 @@ def _number_group(work: IngestContext, dataset: Dataset, group: rewrite.FileGrou
                 work.ledger.write_right.obtain()
                 work.ledger.write_right.check()  # this commit is the commit point of an adopted block
                 rewrite.commit(
-                    work.tables, group, files, work.wap(held.head), held.head.branch, epoch=epoch,
+                    work.tables, group, files, work.wap(block.head), block.head.branch, epoch=epoch,
                     may_move_tag=rollback.may_move_tag(work.ledger, work.tables, dataset, memory),
                 )  # fmt: skip
             except (StrandlineError, rewrite.FilesGone):
-                _give_up(work, dataset, held)
+                _give_up(work, dataset, block)
                 raise
-    if not settle_if_landed(work, dataset, held):
-        raise FailedError(f"numbering {held.head.rows} landed, but the ledger gave the block to another")
+    if not settle_if_landed(work, dataset, block):
+        raise FailedError(f"numbering {block.head.rows} landed, but another process has the block")
     failpoints.hit("adopt.after_mark")
     return counted.rows

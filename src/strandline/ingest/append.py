@@ -45,7 +45,7 @@ from strandline.ledger.engine import utc_now
 from strandline.ledger.ingest import blocks
 from strandline.read.settled_view import check_table
 
-Progress = Callable[[str, int | None], None]  # the present step, and how many rows it is about, if known
+Progress = Callable[[str, int | None], None]  # the current step, and its number of rows, if known
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Appended:
     batch_id: str
     rows: SeqRange | None  # None for an empty batch, which has no block
     row_count: int
-    duplicate: bool  # the batch was in already: this is the outcome of the first one
+    duplicate: bool  # the batch was ingested before: this is the first outcome
     rejected: int
 
 
@@ -67,7 +67,7 @@ class Prepared:
     columns: list[str]
     counted: stamp.CountedRows
     shard: ShardId
-    same_content: bool  # whether a batch that has this id already must have the same rows
+    same_content: bool  # whether a batch with this id in the ledger must have the same rows
 
 
 def prepare(
@@ -81,10 +81,10 @@ def prepare(
     shard: int | None = None,
     count: Callable[[], list[stamp.PartitionCount]] | None = None,
 ) -> Prepared:
-    """A batch id that is used again must come with the same rows, unless `same_content` is False: then the id alone
-    decides. `rejects` names columns that describe rows which do not fit; such rows are counted and never written.
-    Without a `shard` of the dataset, the batch id decides which one it is. `count` counts the partitions of the frame,
-    if its source does that in less time than Spark."""
+    """Checks and counts a batch. A batch id that is used again must come with the same rows, unless `same_content` is
+    False: then the id alone decides. `rejects` names columns that describe rows which do not fit; such rows are counted
+    and never written. Without a `shard` of the dataset, the batch id decides which one it is. `count` counts the
+    partitions of the frame, if its source does that in less time than Spark."""
     _check_shard(dataset, shard)
     check_table(work.ledger, work.tables, work.lake, dataset)
     columns = check_columns(work, dataset, df, rejects)
@@ -95,7 +95,7 @@ def prepare(
     same_content = batch_id is not None and same_content
     known = work.ledger.query(blocks.of_batch, dataset.id, name) if same_content else None
     pinned = stamp.pin(work.tables.spark, df, rejects=rejects)
-    # A batch that is in already is only compared. Any other gets its digest while its rows are written.
+    # A repeat is only compared. For other batches, the digest is taken while the rows are written.
     is_repeat = known is not None and known.head.digest is not None
     if count is None or is_repeat:
         counted = stamp.count(pinned, columns, digest=is_repeat)
@@ -123,23 +123,23 @@ def commit(
     last_check: Callable[[], None] = lambda: None,
     progress: Progress = lambda step, rows: None,
 ) -> Appended:
-    """Appends every row of the batch once, or none. Returns when the rows are published and the ledger says so.
+    """Appends all rows of the batch once, or none. Returns when the rows are published and recorded.
 
-    A batch of `received` bodies gets a block only while the ledger has it as unfinished (`BatchEnded`). `last_check` is
-    called when everything is staged and nothing is committed; if it raises, the batch is abandoned."""
+    A batch of `received` bodies gets a block only while it has not ended in the ledger (`BatchEnded`). `last_check` is
+    called when the rows are staged and nothing is committed; if it raises, the batch is abandoned."""
     name, counted = batch.batch_id, batch.counted
     if counted.rows == 0:
         return Appended(name, None, 0, duplicate=False, rejected=counted.rejected)
     wanted = blocks.NewBlock(batch.dataset.id, counted.rows, name, counted.digest, received=received, shard=batch.shard)
     watch = Stopwatch(ActivityKind.BATCH, batch.dataset.name)
     try:
-        held = _reserve(work, batch.dataset, wanted)
-        if isinstance(held, Published):
-            _check_same_rows(held, batch)
+        block = _reserve(work, batch.dataset, wanted)
+        if isinstance(block, Published):
+            _check_same_rows(block, batch)
             watch.report("duplicate")
-            return Appended(name, held.head.rows, held.row_count or 0, duplicate=True, rejected=counted.rejected)
+            return Appended(name, block.head.rows, block.row_count or 0, duplicate=True, rejected=counted.rejected)
         progress("writing", counted.rows)
-        published = _write(work, held, batch, last_check, progress)
+        published = _write(work, block, batch, last_check, progress)
     except BaseException:
         watch.report("failed")
         raise
@@ -148,7 +148,7 @@ def commit(
 
 
 def _check_same_rows(known: Published, batch: Prepared) -> None:
-    """Raises BatchConflict if the batch came in with other rows, perhaps while these were counted."""
+    """Raises BatchConflict if the batch was ingested with other rows, perhaps while these were counted."""
     if batch.same_content:
         digest = batch.counted.digest
         if digest is None and known.head.digest is not None:
@@ -182,7 +182,7 @@ def check_columns(
 
 
 def _reserve(work: IngestContext, dataset: Dataset, wanted: blocks.NewBlock) -> Reserved | Published:
-    """A block of our own, or the outcome of the block that has this batch already, after waiting for it if need be."""
+    """A new block, or the outcome of the block that already has this batch. Waits for that one if it is in progress."""
     while True:
         block, new = reserve_above_foreign(work, dataset, wanted)
         if new and isinstance(block, Reserved):
@@ -199,7 +199,7 @@ def _settle_other(work: IngestContext, dataset: Dataset, block: Block) -> Publis
             return publish_staged(work, dataset, block)
         case Reserved() if block.lease_until > utc_now():
             check_not_called_off()  # no block is reserved for this call yet
-            time.sleep(0.2)  # its writer is alive: its outcome will be ours
+            time.sleep(0.2)  # its writer is alive: wait for its outcome
         case Reserved():
             with_resync(work, lambda: recover_reserved(work, dataset, block, Recovered()))
         case Abandoned():
@@ -208,36 +208,36 @@ def _settle_other(work: IngestContext, dataset: Dataset, block: Block) -> Publis
 
 
 def _write(
-    work: IngestContext, held: Reserved, batch: Prepared, last_check: Callable[[], None], progress: Progress
+    work: IngestContext, block: Reserved, batch: Prepared, last_check: Callable[[], None], progress: Progress
 ) -> Published:
-    dataset, head = batch.dataset, held.head
-    with work.renewed(held):
+    dataset, head = batch.dataset, block.head
+    with work.renewed(block):
         try:
             work.tables.create_branch(dataset.name, head.branch)
             fields = column_fields(work, dataset)
             by = [fields[name] for name in dataset.deliver_by]
             stamped = stamp.stamp(batch.source, batch.columns, head.rows, batch.counted, by)
-            written, digest = _write_rows(work, held, batch, stamped)
-            snapshot = stage_rows(work, dataset, held, written, digest=digest)
+            written, digest = _write_rows(work, block, batch, stamped)
+            snapshot = stage_rows(work, dataset, block, written, digest=digest)
             last_check()
         except StrandlineError as e:
-            if not _give_up(work, dataset, held, e):
-                return after_failed_commit(work, dataset, head)  # we lost the block, and another process has settled it
+            if not _give_up(work, dataset, block, e):
+                return after_failed_commit(work, dataset, head)  # another process has taken the block and settled it
             if stamp.is_mismatch(e):
                 raise StampMismatch("the batch grew while it was written", hint=stamp.MISMATCH_HINT) from e
             raise
     progress("publishing", batch.counted.rows)
-    return with_resync(work, lambda: commit_staged(work, dataset, held, snapshot, digest=digest))
+    return with_resync(work, lambda: commit_staged(work, dataset, block, snapshot, digest=digest))
 
 
 def _write_rows(
-    work: IngestContext, held: Reserved, batch: Prepared, stamped: DataFrame
+    work: IngestContext, block: Reserved, batch: Prepared, stamped: DataFrame
 ) -> tuple[WrittenRows, str | None]:
-    """The files of the batch, and their digest, if it is needed and the ledger does not have it."""
-    observed = ObservedDigest(stamped) if batch.same_content and held.head.digest is None else None
+    """Writes the files of the batch. Also returns their digest, if it is needed and the ledger does not have it."""
+    observed = ObservedDigest(stamped) if batch.same_content and block.head.digest is None else None
     written = write_rows(work.tables, batch.dataset.name, stamped if observed is None else observed.frame)
     try:
-        stamp.check_staged(written.files, held.head.rows, batch.counted)
+        stamp.check_staged(written.files, block.head.rows, batch.counted)
     except StampMismatch:
         written.discard()
         raise
@@ -246,19 +246,19 @@ def _write_rows(
     return written, observed.read() or stamp.count(batch.source, batch.columns, digest=True).digest
 
 
-def _give_up(work: IngestContext, dataset: Dataset, held: Reserved, why: StrandlineError) -> bool:
-    """The batch failed before its commit point: abandon the block at once rather than let the lease expire. False if
-    the block is no longer ours. If the ledger cannot be reached, recovery does it later."""
+def _give_up(work: IngestContext, dataset: Dataset, block: Reserved, why: StrandlineError) -> bool:
+    """Abandons the block of a batch that failed before its commit point, without waiting for the lease to expire. False
+    if another process has taken the block. If the ledger does not answer, recovery does it later."""
     try:
-        if not with_resync(work, lambda: blocks.abandon(work.ledger, work.witness, held, why.message[:500])):
+        if not with_resync(work, lambda: blocks.abandon(work.ledger, work.witness, block, why.message[:500])):
             return False
-        work.tables.remove_branch(dataset.name, held.head.branch)
+        work.tables.remove_branch(dataset.name, block.head.branch)
     except StrandlineError as e:
-        why.add_note(f"block {held.head.rows} stays reserved until its lease ends: {e.message}")
+        why.add_note(f"block {block.head.rows} stays reserved until its lease ends: {e.message}")
     return True
 
 
 def column_fields(work: IngestContext, dataset: Dataset) -> T.StructType:
-    """The dataset's schema as its users see it."""
+    """The dataset's schema without Strandline's own columns."""
     table = work.tables.spark.table(in_spark(dataset.name)).schema
     return T.StructType([f for f in table.fields if f.name not in INTERNAL_COLUMNS])

@@ -1,4 +1,4 @@
-"""What all steps of ingest share."""
+"""What the steps of ingest share."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from strandline.ledger.witness import Witness
 
 
 class SinkRecords(Protocol):
-    """What sinks say of themselves, for a restored ledger. `deliver/sink_records.SinkInquiry` implements it."""
+    """What sinks report of themselves, for a restored ledger. `deliver/sink_records.SinkInquiry` implements it."""
 
     def highest_delivered(self, connection: Connection, dataset: Dataset) -> Seq | None:
-        """How far any sink of the dataset has come."""
+        """The highest watermark that a sink of the dataset has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class IngestContext:
     shards: dict[DatasetId, tuple[ShardId, int]] = field(default_factory=dict, repr=False)  # by dataset: first, count
 
     def wap(self, head: BlockHead) -> WapId:
-        """A shard that the batch id does not lead to was named by the writer. A resync takes it from there."""
+        """The block's wap id. It names the shard only if the writer chose it: a resync then reads it from there."""
         routed = self._routed(head)
         return WapId(self.lake, head.rows, head.digest, head.batch_id, None if head.shard == routed else head.shard)
 
@@ -52,7 +52,7 @@ class IngestContext:
         known = self.shards.get(head.dataset)
         return head.shard if known is None else route(head.batch_id, *known)
 
-    def renewed(self, held: Reserved) -> AbstractContextManager[Heartbeat]:
+    def renewed(self, block: Reserved) -> AbstractContextManager[Heartbeat]:
         """Renews the block's lease while its writer works."""
         seconds = self.settings.lease_seconds
-        return beating(lambda: blocks.renew(self.ledger, held, lease_seconds=seconds), lease_seconds=seconds)
+        return beating(lambda: blocks.renew(self.ledger, block, lease_seconds=seconds), lease_seconds=seconds)

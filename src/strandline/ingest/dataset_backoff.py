@@ -1,4 +1,4 @@
-"""When recovery tries a dataset again that it could not settle: the longer the failure took, the later."""
+"""Backoff for datasets that recovery could not settle: the longer an attempt took, the later the next one."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from strandline.core.types import DatasetId
 
-WAIT_FACTOR = 20  # so that a dataset that always fails costs a process little of its time
-WAIT_SECONDS_MAX = 600  # the cause may be gone soon: storage was away for a while
+WAIT_FACTOR = 20  # a dataset that always fails then takes at most 5 % of a process's time
+WAIT_SECONDS_MAX = 600  # the cause may end soon: storage was unavailable for a while
 
 
 class DatasetBackoff:
@@ -20,7 +20,7 @@ class DatasetBackoff:
         return self._clock() < self._until.get(id, float("-inf"))
 
     def failed(self, id: DatasetId, started_at: float) -> None:
-        """An attempt that began at `started_at` has failed just now."""
+        """Notes that an attempt which began at `started_at` has failed now."""
         now = self._clock()
         self._until[id] = now + min(WAIT_FACTOR * (now - started_at), WAIT_SECONDS_MAX)
 
@@ -31,5 +31,5 @@ class DatasetBackoff:
         return self._clock()
 
     def forget(self) -> None:
-        """The next attempt takes every dataset."""
+        """Makes the next attempt try all datasets."""
         self._until.clear()

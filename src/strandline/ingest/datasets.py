@@ -37,11 +37,11 @@ class SpooledBodies(Protocol):
     """The bodies in a receiver's spool. `receive/spool.Spool` implements it."""
 
     def bodies(self, table_uuid: str) -> Sequence[tuple[str, datetime]]:
-        """Their names, and when they were written, whether the ledger knows them or not."""
+        """Their names, and when they were written, also of bodies that the ledger does not know."""
 
 
 @dataclass(frozen=True)
-class DatasetCare:
+class DatasetAdmin:
     lake_id: str
     ledger: Ledger
     catalog: PyIcebergCatalog
@@ -56,7 +56,8 @@ class DatasetCare:
         partition_by: str | None,
         shards: int = 1,
     ) -> Dataset:
-        """The table first, then the ledger: a table that names its lake can be found again, a ledger row cannot."""
+        """Creates the table first, then the ledger's row: after a crash in between, the table can be found by its
+        lake."""
         from strandline.iceberg.metadata.dataset_identity import DatasetIdentity
         from strandline.iceberg.metadata.table_metadata import followed_properties
 
@@ -88,7 +89,7 @@ class DatasetCare:
         return made
 
     def _left_over(self, name: str, columns: Sequence[Column], deliver_by: Sequence[str], shards: int) -> Table | None:
-        """The table of a `create` that died before it reached the ledger, if it is the same and empty."""
+        """The table of a `create` that died before it wrote to the ledger, if it is the same and empty."""
         from strandline.iceberg.metadata.dataset_identity import DatasetIdentity
         from strandline.iceberg.metadata.table_metadata import DELIVER_BY_PROPERTY, LAKE_PROPERTY
         from strandline.iceberg.pyiceberg.schema import columns_of
@@ -110,7 +111,7 @@ class DatasetCare:
             audit.record(connection, Event.DATASET_ALTERED, dataset=dataset.name, changes=[str(a) for a in alterations])
 
     def check_drop(self, dataset: Dataset) -> None:
-        """Raises what `drop` raises; changes nothing."""
+        """Makes the checks of `drop`; changes nothing."""
         if self._is_only_here(dataset):
             return
         spooled = [name for name, _ in self.spool.bodies(dataset.table_uuid)]
@@ -119,13 +120,13 @@ class DatasetCare:
             _check_recorded(connection, dataset, spooled)
 
     def drop(self, dataset: Dataset) -> None:
-        """The catalog and the ledger forget the dataset; its files stay where they are, and its sequence numbers stay
-        taken. The dataset is marked first, so that a change after the checks is refused. The table is dropped
-        inside that transaction, so a drop that died is simply repeated."""
+        """Removes the dataset from catalog and ledger; its files stay, and its sequence numbers are not used again.
+        Marks the dataset first, so that a change after the checks is refused. Drops the table inside the transaction,
+        so that a drop that died can be repeated."""
         if self._is_only_here(dataset):
             self._drop_what_is_only_here(dataset)
             return
-        # Before the ledger is locked. A body that comes later is recorded before it is answered, or refused.
+        # Listed before the ledger is locked. A later body is recorded before it is answered, or refused.
         spooled = [name for name, _ in self.spool.bodies(dataset.table_uuid)]
         with self.ledger.write() as connection:
             if not datasets.mark_dropped(connection, dataset.id):
@@ -144,7 +145,8 @@ class DatasetCare:
         return self.ledger.query(sites.is_only_here, dataset.id)
 
     def _drop_what_is_only_here(self, dataset: Dataset) -> None:
-        """Nobody settles its open blocks or delivers to its sinks any more, and `rejoin` copied its bodies to files."""
+        """Drops a dataset that only this site has: its open blocks and sinks do not matter, and `rejoin` has copied its
+        bodies to files."""
         with self.ledger.write() as connection:
             if not sites.is_only_here(connection, dataset.id):
                 raise RefusedError(f"{dataset.name} is replicated from the leader by now")
@@ -157,9 +159,9 @@ class DatasetCare:
 
 
 def unused_identity(connection: Connection, found: DatasetIdentity) -> DatasetIdentity:
-    """The id and shards that a table records, with others in place of those that a dataset of the ledger has, or had
-    before it was dropped: another dataset took them meanwhile, or the table was copied with its properties. A ledger
-    that is made anew keeps those of a leader before, because followers know the dataset by them."""
+    """The id and shards that a table records, except those that another dataset of the ledger has, or had before it was
+    dropped: it took them meanwhile, or the table was copied with its properties. A ledger that is created again keeps
+    those of an earlier leader, because followers know the dataset by them."""
     taken = datasets.is_known_id(connection, found.uuid)
     id = DatasetUuid(str(uuid.uuid4())) if taken else found.uuid
     return replace(found, uuid=id, first_shard=datasets.free_shard(connection, found.first_shard, found.shards))
@@ -182,7 +184,7 @@ def _check_unused(connection: Connection, dataset: Dataset) -> None:
     if waiting is not None and waiting.to_ingest.bodies:
         raise RefusedError(
             f"{dataset.name}: {plural(waiting.to_ingest.rows, 'received row', 'waits')} to be ingested",
-            hint="Let `strandline receive` ingest them first, and revoke the tokens of those who send.",
+            hint="Let `strandline receive` ingest them first, and revoke the senders' tokens.",
         )
     if waiting is not None:
         raise RefusedError(
@@ -192,11 +194,12 @@ def _check_unused(connection: Connection, dataset: Dataset) -> None:
 
 
 def _check_recorded(connection: Connection, dataset: Dataset, spooled: Collection[str]) -> None:
-    """A restored ledger does not know bodies acknowledged since; after a drop no receiver would record them."""
+    """Raises RefusedError if the spool has bodies that the ledger does not know: they were acknowledged after a
+    restored copy was made, and after a drop no receiver would record them."""
     if unknown := set(spooled) - spool_files.spooled(connection, spooled):
         raise RefusedError(
             f"{dataset.name}: {plural(len(unknown), 'body', 'lies')} in the spool that the ledger does not know, "
             "though a sender may have got a 202 for its rows",
-            hint="Run `strandline receive` to record and ingest them. `strandline spool list` names what cannot be "
-            "recorded, and `strandline spool discard --unrecorded` gives that up.",
+            hint="Run `strandline receive` to record and ingest them. `strandline spool list` names bodies that "
+            "cannot be recorded, and `strandline spool discard --unrecorded` gives them up.",
         )

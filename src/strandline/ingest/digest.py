@@ -1,4 +1,4 @@
-"""The digest of a batch: over its original rows, whatever their order. Only expressions of Spark compute it.
+"""The digest of a batch: over its original rows, independent of their order. Computed by Spark expressions only.
 
 It is taken while the rows are written (docs/adr/0082), or in a pass of its own if the batch may be a repeat.
 """
@@ -16,13 +16,13 @@ from pyspark.sql import types as T
 from strandline.core.types import INTERNAL_COLUMNS
 from strandline.iceberg.metadata.identifier import quoted
 
-_OBSERVED_SECONDS_MAX = 60.0  # Spark tells what it observed soon after the job; never, if it lost the news
+_OBSERVED_SECONDS_MAX = 60.0  # Spark reports observed values soon after the job; never, if the event was lost
 
 
 class ObservedDigest:
-    """Takes the digest of a frame's rows while one job writes them. Spark adds up what the tasks observed whose results
-    it took: each partition once, however often its task ran. That holds for the last stage of a job, so no shuffle may
-    follow. Internal columns do not count."""
+    """Takes the digest of a frame's rows while one job writes them. Spark adds up the values of the task attempts that
+    it accepted: each partition once, however often its task ran. That holds for the last stage of a job only, so no
+    shuffle may follow. Ignores internal columns."""
 
     def __init__(self, rows: DataFrame) -> None:
         self._observation = Observation()
@@ -30,7 +30,7 @@ class ObservedDigest:
         self.frame = rows.observe(self._observation, F.count(F.lit(1)).alias("rows"), *digest_measures(fields))
 
     def read(self) -> str | None:
-        """After the job. None if Spark does not tell."""
+        """Call this after the job. None if Spark does not report the values."""
         found: list[Mapping[str, Any]] = []
         asking = threading.Thread(target=lambda: found.append(self._observation.get), daemon=True)
         asking.start()
@@ -55,13 +55,13 @@ def digest_measures(fields: Sequence[T.StructField], fits: Column | None = None)
 
 
 def _named_value(field: T.StructField) -> list[Column]:
-    """What is hashed of a column. A null value does not count: a column that was added to the dataset later does not
-    change the digest. Each value is hashed with its column's name: a 1 in one column is not a 1 in another."""
+    """The values to hash for a column. Nulls are left out, so that a column that was added to the dataset later does
+    not change the digest. Each value is hashed with its column's name: a 1 in one column differs from a 1 in
+    another."""
     value = F.col(quoted(field.name))
     if isinstance(field.dataType, T.StructType | T.ArrayType | T.MapType | T.VariantType):
         return [F.when(value.isNotNull(), F.struct(F.lit(field.name), hashable(value, field.dataType)))]
-    # The same hash as that of the struct, whose fields are hashed one by one. To make structs of all values of a row
-    # takes longer than to hash them.
+    # The same hash as of the struct, whose fields are hashed one by one. Building structs takes longer than hashing.
     is_null = value.isNull()
     nothing = F.lit(None)
     return [
@@ -72,7 +72,7 @@ def _named_value(field: T.StructField) -> list[Column]:
 
 
 def digest_text(halves: Sequence[int], rows: int) -> str:
-    """What the ledger has of a batch."""
+    """The digest as the ledger stores it."""
     return "".join(f"{h % 2**64:016x}" for h in halves) + f"-{rows}"
 
 
@@ -107,7 +107,7 @@ def _plain(value: Column, kind: T.DataType) -> Column:
     """A value of a type without parts."""
     match kind:
         case T.IntegerType() | T.ShortType() | T.ByteType():
-            return value.cast("long")  # a column that was widened since holds the same values
+            return value.cast("long")  # the same after the column was widened
         case T.FloatType():
             return value.cast("double")
         case T.DecimalType():
@@ -117,5 +117,5 @@ def _plain(value: Column, kind: T.DataType) -> Column:
 
 
 def sums_text(found: Sequence[Mapping[str, Any]], rows: int) -> str:
-    """The digest, of the measures of all parts of the batch."""
+    """The digest from the measures of all parts of the batch."""
     return digest_text([sum(part[name] or 0 for part in found) for name in HALVES], rows)

@@ -1,4 +1,4 @@
-"""Ingest as a lake offers it: the ways in, and recovery, on which every other stage relies."""
+"""`lake.ingestion`: append, ingest, adoption, and recovery, which all other stages rely on."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from strandline.ledger.engine import Ledger
     from strandline.ledger.witness import Witness
 
-SETTLE_AGAIN_SECONDS = 60  # after a recovery that could not settle some dataset, the next one waits this long
+SETTLE_AGAIN_SECONDS = 60  # before the next recovery, if the last one could not settle a dataset
 
 
 class Ingestion:
-    """`lake.ingestion`. It starts Spark when needed. Before Spark is used for anything else, the ledger is resynced (if
-    the witness says so), and the blocks of dead writers are settled."""
+    """Starts Spark when needed. Before it is used for anything else, resyncs the ledger (if it is behind its witness),
+    and settles the blocks of dead writers."""
 
     def __init__(
         self, ledger: Ledger, witness: Witness, watches: SealWatches, start: Callable[[], IngestContext]
@@ -46,8 +46,8 @@ class Ingestion:
         self._started: IngestContext | None = None
         self._settling = threading.RLock()
         self._settled = False
-        self._settle_again_at: float | None = None  # the next recovery, after one that could not settle some dataset
-        self._again = threading.Lock()  # held by the one thread that recovers again; no other thread waits for it
+        self._settle_again_at: float | None = None  # if the last recovery left a dataset
+        self._again = threading.Lock()  # only the thread that has it recovers again; no other thread waits for it
         self._recovering: set[int] = set()  # threads inside recovery: they get tables that are not settled yet
 
     @property
@@ -79,8 +79,8 @@ class Ingestion:
         return self._settle_again_at is not None and time.monotonic() >= self._settle_again_at
 
     def _recover_again(self) -> None:
-        """For datasets that could not be settled before. One thread does it; the others continue, and get
-        an error if they use such a dataset."""
+        """Tries datasets that could not be settled before. One thread does it; the others continue, and get an error if
+        they use such a dataset."""
         if self._again.acquire(blocking=False):
             try:
                 self.recover()
@@ -88,7 +88,7 @@ class Ingestion:
                 self._again.release()
 
     def recover(self, *, now: bool = False) -> Recovered:
-        """Settles the blocks of dead writers; the ledger is resynced first if the witness says so. A dataset that
+        """Settles the blocks of dead writers; resyncs the ledger first if it is behind its witness. A dataset that
         failed a short while ago is tried again only if `now` is set. Raises CalledOff."""
         from strandline.ingest.recover import recover
         from strandline.ingest.resync.postponed import resync_postponed
@@ -121,7 +121,7 @@ class Ingestion:
             self._recover_again()
 
     def resync_ledger(self, *, rebuild: bool) -> Resynced | None:
-        """None if witness and counter agree, which they nearly always do."""
+        """None if witness and counter agree, as they nearly always do."""
         from strandline.ingest.resync.run import resync_ledger
 
         with self._recovers(), called_off_by():
@@ -140,15 +140,16 @@ class Ingestion:
             self._recovering.discard(this)
 
     def void_block(self, lo: int, reason: str) -> None:
-        """A person gives up a staged block that cannot be published. One that can be is published instead."""
+        """Gives up a staged block that cannot be published, by a person's decision. If it can be published, publishes
+        it and raises RefusedError."""
         from strandline.ingest.resync.run import with_resync
         from strandline.ingest.settle import void_staged
 
         with self._ledger.read() as connection:
             if any(b.head.rows.lo == lo and b.head.offered for b in blocks.open_blocks(connection)):
                 raise RefusedError(
-                    f"the block that begins at {lo} comes from the leader, and a follower holds none",
-                    hint="What cannot be published is applied again: `strandline follow` does it.",
+                    f"the block that begins at {lo} comes from the leader, and a follower has no blocks to void",
+                    hint="`strandline follow` applies a block again that cannot be published.",
                 )
             own = (b for b in blocks.open_blocks(connection) if b.head.rows.lo == lo and not b.head.offered)
             found = next(own, None)
@@ -184,12 +185,7 @@ class Ingestion:
         """A batch of received bodies: its id alone decides whether it is a repeat."""
         return self.append(dataset, df, batch_id, same_content=False, received=True, last_check=last_check)
 
-    def ingest(
-        self,
-        dataset: str,
-        paths: Sequence[Path],
-        options: Options,
-    ) -> list[FileOutcome]:
+    def ingest(self, dataset: str, paths: Sequence[Path], options: Options) -> list[FileOutcome]:
         """Settles the blocks of dead writers first, if Spark has to start at all."""
         from strandline.ingest.ingest_files import ingest_files
 

@@ -1,8 +1,9 @@
-"""Ingests files: finds the batch of each file, skips those that are in already, and ingests the rest in parallel.
+"""Ingests files: finds the batch of each file, skips batches that were ingested before, and ingests the rest in
+parallel.
 
-Without a batch id, a file is a batch of its own, and the hash of its bytes is the id: ingesting it again changes
-nothing. The ledger is asked before Spark starts, so a repeated ingest costs a hash and one query. This module imports
-Spark only where it is needed, for the same reason.
+Without a batch id, each file is a batch, and the hash of its bytes is the id: ingesting it again changes nothing. The
+ledger is read before Spark starts, so a repeated ingest costs a hash and one query. For the same reason, this module
+imports Spark only where it needs it.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from strandline.ledger.ingest.reject_folders import RejectFolder
 if TYPE_CHECKING:
     from strandline.ingest.context import IngestContext
 
-FileProgress = Callable[[Path, str, int | None], None]  # file, present step, rows if known; called from many threads
-FileBytes = Callable[[Path, int, int], None]  # file, bytes that the present step has read, bytes in all
+FileProgress = Callable[[Path, str, int | None], None]  # file, current step, rows if known; called from many threads
+FileBytes = Callable[[Path, int, int], None]  # file, bytes that the current step has read, bytes in all
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -42,14 +43,14 @@ _R = TypeVar("_R")
 class FileOutcome:
     paths: tuple[Path, ...]  # one file, or all files of a named batch
     batch_id: str | None  # None if the file could not even be read
-    rows: int  # rows of the batch in the dataset, whether they came now or were in already
+    rows: int  # rows of the batch in the dataset, ingested now or before
     range: SeqRange | None
-    rejected: int | None  # None for a duplicate: what was rejected then is not counted again
+    rejected: int | None  # None for a duplicate: rows that were rejected then are not counted again
     rejects_path: Path | None
     duplicate: bool
     seconds: float
     error: StrandlineError | None
-    # Columns that no file of the batch has: null in all of its rows. JSON lines have a column if one has a value there.
+    # Columns that no file of the batch has: null in all rows. JSON lines have a column if a row has a value in it.
     absent: tuple[str, ...] = ()
 
     @property
@@ -85,23 +86,19 @@ class _Batch:
     sources: tuple[SourceFile, ...]
     batch_id: str
     stamps: tuple[tuple[int, int], ...] = ()  # size and time of each file, taken before its bytes were hashed
-    known: bool = False  # in already, by its id; whether it is the same batch shows when its rows are read
+    known: bool = False  # the ledger has its id; whether it has the same rows is known after they are read
 
     @property
     def paths(self) -> tuple[Path, ...]:
         return tuple(s.path for s in self.sources)
 
     def ended(self, since: float) -> FileOutcome:
-        """An outcome without rows; use `replace` to add what came in."""
+        """An outcome without rows; use `replace` to add them."""
         return FileOutcome(self.paths, self.batch_id, 0, None, 0, None, False, time.monotonic() - since, None)
 
 
 def ingest_files(
-    context: Callable[[], IngestContext],
-    ledger: Ledger,
-    dataset: Dataset,
-    paths: Sequence[Path],
-    options: Options,
+    context: Callable[[], IngestContext], ledger: Ledger, dataset: Dataset, paths: Sequence[Path], options: Options
 ) -> list[FileOutcome]:
     """The outcome of each file or batch, in the order given: one that fails does not stop the others.
 
@@ -112,7 +109,7 @@ def ingest_files(
     with ThreadPoolExecutor(
         min(options.files_at_once_max, len(groups)), thread_name_prefix="strandline-ingest"
     ) as pool:
-        planned = _side_by_side(pool, groups, lambda g: _plan(ledger, dataset, g, options))
+        planned = _in_parallel(pool, groups, lambda g: _plan(ledger, dataset, g, options))
         for outcome in planned:
             if isinstance(outcome, FileOutcome):
                 options.on_done(outcome)
@@ -125,7 +122,7 @@ def ingest_files(
             options.on_done(outcome)
             return outcome
 
-        done = iter(_side_by_side(pool, batches, run))
+        done = iter(_in_parallel(pool, batches, run))
     return [p if isinstance(p, FileOutcome) else next(done) for p in planned]
 
 
@@ -137,15 +134,14 @@ def _stamps(paths: Sequence[Path]) -> tuple[tuple[int, int], ...]:
 
 
 def _check_unchanged(batch: _Batch) -> None:
-    """Raises InputError if a file has changed: its rows must be those whose bytes made the batch id."""
+    """Raises InputError if a file has changed: its rows must be those whose bytes were hashed for the batch id."""
     if _stamps(batch.paths) != batch.stamps:
         raise InputError(
-            f"{batch.paths[0]} changed while it was read",
-            hint="Ingest a file when nobody writes to it any more.",
+            f"{batch.paths[0]} changed while it was read", hint="Ingest a file when nobody writes to it any more."
         )
 
 
-def _side_by_side(pool: ThreadPoolExecutor, items: Sequence[_T], run: Callable[[_T], _R]) -> list[_R]:
+def _in_parallel(pool: ThreadPoolExecutor, items: Sequence[_T], run: Callable[[_T], _R]) -> list[_R]:
     futures: list[Future[_R]] = [pool.submit(bind_context(run), item) for item in items]
     try:
         return [f.result() for f in futures]
@@ -170,7 +166,7 @@ def _plan(ledger: Ledger, dataset: Dataset, paths: tuple[Path, ...], options: Op
         known = ledger.query(blocks.of_batch, dataset.id, batch.batch_id)
     except StrandlineError as e:
         return FileOutcome(paths, options.batch_id, 0, None, 0, None, False, time.monotonic() - began, e)
-    # A batch id that a person chose says nothing about the rows: they have to be read and compared.
+    # A batch id that a person chose does not identify the rows: they must be read and compared.
     if not isinstance(known, Published) or options.batch_id is not None:
         options.progress(paths[0], "waiting", None)
         return replace(batch, known=isinstance(known, Published))
@@ -180,20 +176,20 @@ def _plan(ledger: Ledger, dataset: Dataset, paths: tuple[Path, ...], options: Op
 
 
 def _ingest(work: IngestContext, dataset: Dataset, batch: _Batch, options: Options) -> FileOutcome:
-    """Never raises: the outcome says what went wrong."""
+    """Never raises: the outcome has the error."""
     from strandline.iceberg.session.job_watch import counted_tasks
 
     began = time.monotonic()
-    kept: list[Path] = []
+    rejects_files: list[Path] = []
     try:
         with (
             counted_tasks(work.tables.spark) as share,
             watched(*_bytes_of(batch, options.on_bytes, share)) as positions,
         ):
-            outcome = _read_and_append(work, dataset, batch, options, kept, positions)
+            outcome = _read_and_append(work, dataset, batch, options, rejects_files, positions)
     except Exception as e:
         outcome = replace(batch.ended(began), error=_explained(e, batch))
-    return replace(outcome, seconds=time.monotonic() - began, rejects_path=kept[0] if kept else None)
+    return replace(outcome, seconds=time.monotonic() - began, rejects_path=rejects_files[0] if rejects_files else None)
 
 
 def _bytes_of(
@@ -203,11 +199,11 @@ def _bytes_of(
     by_spark = sum(s.size_bytes for s in batch.sources if s.format == "parquet")
     size = sum(s.size_bytes for s in batch.sources)
 
-    def tell(count: int) -> None:
+    def report(count: int) -> None:
         if on_bytes is not None:
             on_bytes(batch.paths[0], min(count, size), size)
 
-    return None if on_bytes is None or not size else tell, lambda: int(by_spark * share()) if by_spark else 0
+    return None if on_bytes is None or not size else report, lambda: int(by_spark * share()) if by_spark else 0
 
 
 def _read_and_append(
@@ -215,7 +211,7 @@ def _read_and_append(
     dataset: Dataset,
     batch: _Batch,
     options: Options,
-    kept: list[Path],
+    rejects_files: list[Path],
     positions: Positions | None,
 ) -> FileOutcome:
     from pyspark.sql import DataFrame
@@ -229,7 +225,7 @@ def _read_and_append(
 
     def progress(step: str, rows: int | None) -> None:
         if positions is not None and step in ("counting", "writing"):
-            positions.clear()  # each step reads the file once more
+            positions.clear()  # each step reads the file again
         options.progress(batch.paths[0], step, rows)
 
     spark, fields, view = work.tables.spark, column_fields(work, dataset), work.tables.view(dataset.name)
@@ -252,7 +248,7 @@ def _read_and_append(
             reject_folders.note(work.ledger, dataset.id, here)
             rejects_file = rejects_path(folder, dataset, batch.batch_id, batch.paths)
             write_reject_file(reads, rejects_file, count)
-            kept.append(rejects_file)
+            rejects_files.append(rejects_file)
     done = commit(work, prepared, last_check=lambda: _check_unchanged(batch), progress=progress)
     empty = prepared.counted.empty if prepared.counted.rows else frozenset[str]()
     outcome = replace(
@@ -268,7 +264,7 @@ def _read_and_append(
         ),
     )
     if done.row_count == 0 and done.rejected:
-        # The rejected rows are kept all the same: they show what this file is.
+        # The reject file stays: it shows what this file has.
         error = InputRefused(
             f"not one row fits {dataset.name} ({done.rejected:,} rejected): {first_reasons(reads)}",
             hint="Is this the right file, and the right --format?",

@@ -1,4 +1,4 @@
-"""Recovery: settles the blocks that dead writers left. It runs on open, before ingest, and in the daemon."""
+"""Recovery: settles the blocks of dead writers. It runs when a lake is opened, before ingest, and in the daemon."""
 
 from __future__ import annotations
 
@@ -12,17 +12,7 @@ from strandline.core.block_branches import parse_branch
 from strandline.core.calling_off import check_not_called_off
 from strandline.core.errors import BlockHeld, BlockLost, ResyncNeeded, StrandlineError, TableRolledBack
 from strandline.core.records.audit_events import Event
-from strandline.core.types import (
-    SEQ_COLUMN,
-    BlockKind,
-    Dataset,
-    Published,
-    Reserved,
-    Seq,
-    SeqRange,
-    SnapshotId,
-    Staged,
-)
+from strandline.core.types import SEQ_COLUMN, BlockKind, Dataset, Published, Reserved, Seq, SeqRange, SnapshotId, Staged
 from strandline.iceberg.metadata.block_plans import Abandon, RollForward, SettlePublished, plan_recovery
 from strandline.iceberg.metadata.table_metadata import TableView, WapId
 from strandline.iceberg.spark.java_errors import explain
@@ -53,8 +43,8 @@ class Recovered:
 
 
 def recover(work: IngestContext) -> Recovered:
-    """Settles every open block, lowest first; a block that must be held does not stop the others. Leaves out datasets
-    that failed a short while ago."""
+    """Settles all open blocks, lowest first; a block that cannot be settled does not stop the others. Leaves out
+    datasets that failed a short while ago."""
     report = Recovered()
     with work.ledger.read() as connection:
         known = datasets.list_datasets(connection)
@@ -64,7 +54,7 @@ def recover(work: IngestContext) -> Recovered:
     for dataset in known:
         check_not_called_off()
         if any(found.head.kind is BlockKind.RECOVERED for found in todo[dataset.id]):
-            report.troubled.append(dataset.name)  # the dataset waits for its resync, and nothing is settled before
+            report.troubled.append(dataset.name)  # the dataset must be resynced first
             continue
         if work.backoff.is_waiting(dataset.id):
             report.troubled.append(dataset.name)
@@ -76,7 +66,7 @@ def recover(work: IngestContext) -> Recovered:
         except (ResyncNeeded, failpoints.FailpointError):
             raise
         except Exception as e:  # a damaged table may raise anything; the other datasets are settled
-            check_not_called_off()  # a cancelled job says nothing about the table
+            check_not_called_off()  # a cancelled job is no failure of the table
             work.backoff.failed(dataset.id, started_at)
             _record_trouble(work, dataset, e, report)
         else:
@@ -93,8 +83,8 @@ def _blocks_at_a_follower(
     if not todo:
         return []
     recorded = [c.at for c in cuts.open_cuts(connection, dataset.id)]
-    kept = [b for b in todo if not any(at.cuts_out(b.head) for at in recorded)]
-    return [b for b in kept if b.head.offered or b.head.kind is BlockKind.RECOVERED]
+    left = [b for b in todo if not any(at.cuts_out(b.head) for at in recorded)]
+    return [b for b in left if b.head.offered or b.head.kind is BlockKind.RECOVERED]
 
 
 def _is_at_rest(work: IngestContext, dataset: Dataset, todo: Sequence[Reserved | Staged]) -> bool:
@@ -112,15 +102,15 @@ def _recover_dataset(
         if _is_for_recovery(found):
             _recover_block(work, dataset, found, report)
     report.branches_removed += remove_strays(work, dataset)
-    # Our tag keeps its snapshot alive, even rows that the owner has deleted and expired since: so it must not stay
-    # behind. A table that was rolled back is refused by the stages, and is no trouble for recovery.
+    # The tag must be moved: it keeps its snapshot alive, even rows that the owner has deleted and expired since. A
+    # rollback is ignored here, because the stages refuse such a table.
     with suppress(TableRolledBack):
         rollback.move_tag(work.ledger, work.tables, dataset)
 
 
 def _is_for_recovery(found: Reserved | Staged) -> bool:
-    """False for an adopted block, which the next pass of adopt takes over, and for an item that a follower has recorded
-    and not staged: the follower applies it, because the leader has its rows."""
+    """False for an adopted block, which the next pass of adopt takes over, and for a follower's item that is not
+    staged: the follower applies it."""
     if found.head.offered:
         return isinstance(found, Staged)
     return found.head.kind is not BlockKind.ADOPTED
@@ -162,11 +152,11 @@ def _recover_block(work: IngestContext, dataset: Dataset, found: Reserved | Stag
 
 
 def recover_reserved(work: IngestContext, dataset: Dataset, found: Reserved, report: Recovered) -> None:
-    held = blocks.take_over(work.ledger, found, lease_seconds=work.settings.lease_seconds)
-    if held is None:
+    block = blocks.take_over(work.ledger, found, lease_seconds=work.settings.lease_seconds)
+    if block is None:
         report.waiting.append(found.head.rows)
         return
-    head, wap = held.head, work.wap(held.head)
+    head, wap = block.head, work.wap(block.head)
     view = work.tables.view(dataset.name)
     passed = work.ledger.query(highest_passed, dataset)
     plan = plan_recovery(
@@ -180,36 +170,37 @@ def recover_reserved(work: IngestContext, dataset: Dataset, found: Reserved, rep
     match plan:
         case RollForward(snapshot):
             digest = _digest_of(view, snapshot, work.lake)
-            if blocks.mark_staged(work.ledger, work.witness, held, snapshot, digest=digest):
-                publish_staged(work, dataset, Staged(replace(head, digest=digest), held.fence, snapshot, utc_now()))
+            if blocks.mark_staged(work.ledger, work.witness, block, snapshot, digest=digest):
+                publish_staged(work, dataset, Staged(replace(head, digest=digest), block.fence, snapshot, utc_now()))
                 report.published.append(head.rows)
         case SettlePublished(snapshot):
             work.tables.remove_branch(dataset.name, head.branch)
             count, at, digest = len(head.rows), view.settled, _digest_of(view, snapshot, work.lake)
-            if blocks.mark_published(work.ledger, held, row_count=count, snapshot=snapshot, settled=at, digest=digest):
+            if blocks.mark_published(work.ledger, block, row_count=count, snapshot=snapshot, settled=at, digest=digest):
                 report.published.append(head.rows)
         case Abandon(why):
-            if blocks.abandon(work.ledger, work.witness, held, why):
+            if blocks.abandon(work.ledger, work.witness, block, why):
                 report.abandoned.append(head.rows)
                 work.tables.remove_branch(dataset.name, head.branch)
                 failpoints.hit("abandon.after_branch")
 
 
 def _digest_of(view: TableView, snapshot: SnapshotId | None, lake: str) -> str | None:
-    """What the snapshot says of its rows: the ledger learns it at the commit point, which the writer did not reach."""
+    """The digest that the snapshot records. The ledger does not have it yet: the writer died before its commit
+    point."""
     found = None if snapshot is None else view.snapshots[snapshot].block_of(lake)
     return None if found is None else found.digest
 
 
 def highest_passed(connection: Connection, dataset: Dataset) -> Seq | None:
-    """The highest sequence number that a sink or a follower has passed: no block at or below it may be published."""
-    marks = (lanes.highest_watermark(connection, dataset.id), followers.highest_applied(connection, dataset.id))
-    return max((m for m in marks if m is not None), default=None)
+    """The highest watermark of a sink or a follower: no block at or below it may be published."""
+    watermarks = (lanes.highest_watermark(connection, dataset.id), followers.highest_applied(connection, dataset.id))
+    return max((w for w in watermarks if w is not None), default=None)
 
 
 def branch_complete(work: IngestContext, name: str, view: TableView, head: SnapshotId | None, wap: WapId) -> bool:
-    """Whether the branch's head is the append of exactly this block. Its writer may have died before it could check
-    what it wrote, so it is checked here."""
+    """Whether the branch's head is the append of exactly this block. Checks the rows, because the writer may have died
+    before its own check."""
     snapshot = None if head is None else view.snapshots.get(head)
     if snapshot is None or not snapshot.brought(wap):
         return False
@@ -221,7 +212,7 @@ def branch_complete(work: IngestContext, name: str, view: TableView, head: Snaps
 
 def remove_strays(work: IngestContext, dataset: Dataset) -> int:
     """Removes branches whose block was abandoned or is not in the ledger: their writers died after they lost the block.
-    None of them was acknowledged: the resync rolled forward every branch that could have been."""
+    Their rows were not acknowledged: the resync has published all branches whose rows could have been."""
     removed = 0
     for branch in work.tables.view(dataset.name).branches:
         own = parse_branch(branch)

@@ -29,21 +29,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AdoptTerms:
-    """What a caller asked for; None means as recorded."""
+    """What the caller requests; None: as recorded."""
 
     history: History | None
     deliver_by: Sequence[str] | None
-    leave_foreign: bool = False  # rows that have a sequence number already are left out for good
+    leave_foreign: bool = False  # rows that already have a sequence number stay foreign
 
 
 def register(
     ledger: Ledger, catalog: PyIcebergCatalog, spark: Callable[[], SparkTables], lake: str, name: str, terms: AdoptTerms
 ) -> Dataset:
-    """The dataset, new or known. Run again, it repairs columns and properties that were removed from the table."""
+    """Makes a dataset of the table, or returns the known one. Restores columns and properties that were removed from
+    the table."""
     with ledger.read() as connection:
         recorded = datasets.find(connection, name)
         epoch = sequence.read(connection).epoch
-    # The name may belong to another table by now: its rows are another dataset's.
+    # The name may belong to another table now, which is another dataset.
     same = recorded is not None and str(catalog.load(name).metadata.table_uuid) == recorded.table_uuid
     known = recorded if same else None
     by, history = as_recorded(known, terms)
@@ -58,7 +59,7 @@ def register(
         if known is not None:
             known = datasets.mark_adopted(connection, known, history)
         else:
-            own = unused_identity(connection, identity)  # first: it locks the counter
+            own = unused_identity(connection, identity)  # before the others: it locks the counter
             if recorded is not None:
                 _mark_replaced(connection, recorded, by=table)
             known = datasets.add(
@@ -90,23 +91,24 @@ def _check_no_numbers(catalog: PyIcebergCatalog, name: str) -> None:
     rows = "Rows" if counted is None else plural(counted.foreign, "row")
     may = "may have" if counted is None else agreeing(counted.foreign, "has")
     raise RefusedError(
-        f"{rows} of {name} {may} a value in {SEQ_COLUMN} that this lake did not give. Adopted like this, they would be "
-        "foreign for good: nobody would read them, and no sink would get them",
+        f"{rows} of {name} {may} a value in {SEQ_COLUMN} that this lake did not assign. They would stay foreign: no "
+        "reader and no sink would get them",
         hint=f"To have them numbered and delivered like all others, empty the column first: UPDATE {in_spark(name)} "
         f"SET {SEQ_COLUMN} = NULL. To leave them out: `strandline dataset adopt {name} --leave-foreign`.",
     )
 
 
 def as_recorded(known: Dataset | None, terms: AdoptTerms) -> tuple[tuple[str, ...], History]:
-    """What a table was adopted with stays: numbered rows were sorted and delivered by it. Raises UsageError."""
+    """The terms of the adoption. Recorded ones cannot change: numbered rows were sorted and delivered by them. Raises
+    UsageError."""
     by = None if terms.deliver_by is None else tuple(terms.deliver_by)
     history = terms.history
     if known is None:
         return by or (), history or History.DELIVER
     if by is not None and by != known.deliver_by:
-        said = ", ".join(known.deliver_by) or "no column"
+        recorded = ", ".join(known.deliver_by) or "no column"
         raise UsageError(
-            f"{known.name} is delivered by {said}, not by {', '.join(by) or 'no column'}",
+            f"{known.name} is delivered by {recorded}, not by {', '.join(by) or 'no column'}",
             hint="That is fixed when a dataset is made; leave --deliver-by out.",
         )
     if not known.adopted:
@@ -120,7 +122,7 @@ def as_recorded(known: Dataset | None, terms: AdoptTerms) -> tuple[tuple[str, ..
 
 
 def _mark_replaced(connection: Connection, old: Dataset, *, by: str) -> None:
-    """The old dataset's open blocks can never be published now: the audit names them."""
+    """Drops the old dataset. Its open blocks can never be published: the audit log names them."""
     given_up = [str(b.head.rows) for b in blocks.open_blocks(connection, old.id)]
     datasets.mark_dropped(connection, old.id)
     audit.record(

@@ -1,4 +1,4 @@
-"""The rows of a batch that do not fit its dataset: how many are allowed, and the file that keeps them."""
+"""Rejected rows of a batch: checks how many are allowed, and writes them to a file."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def check_rejects(dataset: Dataset, reads: Reads, count: int, *, allowed: int, s
     why = "--strict allows none" if strict else f"more than {allowed:,} are not allowed"
     raise InputRefused(
         f"{plural(count, 'row', 'does')} not fit {dataset.name}, and {why}: {first_reasons(reads)}",
-        hint="Mend them; or leave out --strict, and they are kept in a file of their own."
+        hint="Mend them; or leave out --strict, and they are written to a reject file."
         if strict
-        else "Is this the right file? ingest.rejects_max in the settings says how many may be left out.",
+        else "Is this the right file? ingest.rejects_max in the settings limits how many may be rejected.",
     )
 
 
@@ -48,7 +48,7 @@ def first_reasons(reads: Reads) -> str:
 
 
 def rejects_path(folder: Path, dataset: Dataset, batch_id: str, paths: Sequence[Path]) -> Path:
-    """Named after the input, or after the batch id that a person chose; the end of the name tells batches apart."""
+    """Named after the input, or after the batch id that a person chose; the end of the name is unique for the batch."""
     named = paths[0].name if batch_id.startswith("file-") else batch_id
     readable = re.sub(r"[^\w.+=@-]+", "_", named).lstrip(".")[:_NAME_CHARS_MAX] or "batch"
     return folder / dataset.name / f"{readable}-{_ending(batch_id)}"

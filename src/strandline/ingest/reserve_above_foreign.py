@@ -1,7 +1,7 @@
-"""Reserves blocks above every sequence number that the table holds. Others can write numbers that were never reserved,
-and a row of ours with the same number could not be distinguished from theirs.
+"""Reserves blocks above all sequence numbers in the table. Others can write numbers that were never reserved, and a row
+of ours with the same number could not be distinguished from theirs.
 
-Manifests show which numbers there are. They are read only if main has foreign commits since the last check;
+The numbers are read from manifests, and only if main has foreign commits since the last check;
 `tests/model/foreign_model.py` explores what can happen in between.
 """
 
@@ -40,7 +40,7 @@ def _find_place(work: IngestContext, dataset: Dataset, rows: int) -> BlockPlacem
     near = checked is not None and block_placement.is_near(checked, last, rows)
     if view.main is None or (not near and only_ours_since(view, checked, work.lake)):
         return None
-    # Main may move on while its files are read; the next check covers what comes meanwhile.
+    # Main may change while its files are read; the next check covers later commits.
     return block_placement.place(
         last,
         rows,
@@ -52,7 +52,7 @@ def _find_place(work: IngestContext, dataset: Dataset, rows: int) -> BlockPlacem
 
 def only_ours_since(view: TableView, checked: Checked | None, lake: str) -> bool:
     """Whether no foreign commit that could have brought sequence numbers is newer than the last check. Rewritten files
-    hold numbers that were there before."""
+    have only numbers that the table had before."""
     for snapshot in view.ancestors(view.main):
         if checked is not None and snapshot.id == checked.snapshot:
             return True

@@ -1,4 +1,4 @@
-"""From `staged` to `published`, in the writer's process, in recovery, or in another one."""
+"""Takes a block from `staged` to `published`, in the writer's process, in recovery, or in another process."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from strandline.read import rollback
 
 
 def publish_staged(work: IngestContext, dataset: Dataset, staged: Staged) -> Published:
-    """Publishes the block: a staged block is never abandoned. Raises BlockHeld if it is unknown whether it was
-    published, and BlockLost for a follower's block that has to be applied again."""
+    """Publishes the block: a staged block is never abandoned. Raises BlockHeld if it cannot be published, or if it is
+    unknown whether it was, and BlockLost for a follower's block that must be applied again."""
     if staged.head.offered:
         return published_or_lost(publish_offered(work, dataset, staged))
     with work.ledger.read() as connection:
@@ -74,13 +74,13 @@ def after_failed_commit(work: IngestContext, dataset: Dataset, head: BlockHead) 
 def _lost(head: BlockHead) -> BlockLost:
     return BlockLost(
         f"the ledger no longer knows block {head.rows}: it was restored from an older copy",
-        hint="Offer the batch again; the resync has kept what was staged.",
+        hint="Offer the batch again; the resync has published staged rows.",
     )
 
 
 def void_staged(work: IngestContext, dataset: Dataset, staged: Staged, reason: str) -> None:
-    """Only a block that is held can be voided. Its branch is removed first: a publisher that is still running then
-    finds none, and holds the block too."""
+    """Voids a block that cannot be published. Removes its branch first: a publisher that is still running then cannot
+    publish it either."""
     try:
         publish_staged(work, dataset, staged)
     except BlockHeld:

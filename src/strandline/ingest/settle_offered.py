@@ -1,5 +1,5 @@
-"""From `staged` to `published` at a follower. It can get the rows again, so what cannot be published is put back to
-`reserved` and applied again; no block is held for a person, and none can be voided (docs/adr/0070).
+"""Takes a follower's block from `staged` to `published`. A follower can get the rows again, so a block that cannot be
+published becomes `reserved` and is applied again; none waits for a person, and none can be voided (docs/adr/0070).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from strandline.read import rollback
 
 def publish_offered(work: IngestContext, dataset: Dataset, staged: Staged) -> Published | Reserved:
     """Publishes the block. Returns it as `Reserved` if it has to be applied again. Raises BlockLost if another process
-    has it, and Superseded if the ledger was found behind its witness since: the fence tells the epoch."""
+    has it, and Superseded if the ledger was found behind its witness since then: the fence has the epoch."""
     memory = work.ledger.query(rollback.recall, dataset)
     may_move_tag = rollback.may_move_tag(work.ledger, work.tables, dataset, memory)
     outcome = publish.publish_offered(
@@ -42,17 +42,19 @@ def publish_offered(work: IngestContext, dataset: Dataset, staged: Staged) -> Pu
     raise TypeError(f"not an outcome: {outcome}")
 
 
-def commit_offered(work: IngestContext, dataset: Dataset, held: Reserved, snapshot: SnapshotId) -> Published | Reserved:
-    """The commit point; then publishes the block. Raises as `publish_offered`, and `ResyncNeeded`."""
-    if blocks.mark_staged(work.ledger, work.witness, held, snapshot):
-        return publish_offered(work, dataset, Staged(held.head, held.fence, snapshot, utc_now()))
-    found = blocks.find_block(work.ledger, held.head)
-    if isinstance(found, Staged) and found.fence == held.fence:
+def commit_offered(
+    work: IngestContext, dataset: Dataset, block: Reserved, snapshot: SnapshotId
+) -> Published | Reserved:
+    """Commits the block, then publishes it. Raises the same as `publish_offered`, and `ResyncNeeded`."""
+    if blocks.mark_staged(work.ledger, work.witness, block, snapshot):
+        return publish_offered(work, dataset, Staged(block.head, block.fence, snapshot, utc_now()))
+    found = blocks.find_block(work.ledger, block.head)
+    if isinstance(found, Staged) and found.fence == block.fence:
         return publish_offered(work, dataset, found)
-    work.tables.remove_branch(dataset.name, held.branch)  # nobody else stages there
+    work.tables.remove_branch(dataset.name, block.branch)  # nobody else stages there
     if isinstance(found, Published):
         return found
-    raise _lost(held)
+    raise _lost(block)
 
 
 def published_or_lost(outcome: Published | Reserved) -> Published:
@@ -69,7 +71,7 @@ def _lost(block: Reserved | Staged) -> BlockLost:
 
 
 def _count_rows(work: IngestContext, dataset: Dataset, staged: Staged, published: SnapshotId | None) -> int:
-    """The leader may have deleted rows of the block before the follower got them."""
+    """The rows that were published: the leader may have deleted some before the follower got them."""
     view = work.tables.view(dataset.name)
     for snapshot in (staged.snapshot, published):
         known = None if snapshot is None else view.snapshots.get(snapshot)

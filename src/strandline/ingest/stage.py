@@ -14,12 +14,12 @@ from strandline.ledger.ingest import blocks
 
 
 def stage_rows(
-    work: IngestContext, dataset: Dataset, held: Reserved, written: WrittenRows, *, digest: str | None = None
+    work: IngestContext, dataset: Dataset, block: Reserved, written: WrittenRows, *, digest: str | None = None
 ) -> SnapshotId:
     """Appends the rows to the block's branch, which exists. The snapshot names their `digest`, unless the ledger has it
     already. After an error, the branch shows whether the commit landed."""
-    head = held.head if digest is None else replace(held.head, digest=digest)
-    wap, branch = work.wap(head), held.branch
+    head = block.head if digest is None else replace(block.head, digest=digest)
+    wap, branch = work.wap(head), block.branch
     failure: StrandlineError | None = None
     try:
         stage(work.tables, dataset.name, branch, wap, written)
@@ -31,11 +31,11 @@ def stage_rows(
 
 
 def commit_staged(
-    work: IngestContext, dataset: Dataset, held: Reserved, snapshot: SnapshotId, *, digest: str | None = None
+    work: IngestContext, dataset: Dataset, block: Reserved, snapshot: SnapshotId, *, digest: str | None = None
 ) -> Published:
     """The commit point; then publishes the block. Raises `BlockLost` if another
     process has the block and has not settled it, and `ResyncNeeded`."""
-    if not blocks.mark_staged(work.ledger, work.witness, held, snapshot, digest=digest):
-        return after_failed_commit(work, dataset, held.head)
-    head = held.head if digest is None else replace(held.head, digest=digest)
-    return publish_staged(work, dataset, Staged(head, held.fence, snapshot, utc_now()))
+    if not blocks.mark_staged(work.ledger, work.witness, block, snapshot, digest=digest):
+        return after_failed_commit(work, dataset, block.head)
+    head = block.head if digest is None else replace(block.head, digest=digest)
+    return publish_staged(work, dataset, Staged(head, block.fence, snapshot, utc_now()))

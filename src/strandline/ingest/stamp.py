@@ -152,9 +152,9 @@ def partition_of(deliver_by: Sequence[T.StructField], given: Sequence[str]) -> C
     goes into a decimal column, for example, must not look different there."""
     parts = []
     for field in deliver_by:
-        held = F.col(quoted(field.name)).cast(field.dataType) if field.name in given else F.lit(None)
+        value = F.col(quoted(field.name)).cast(field.dataType) if field.name in given else F.lit(None)
         # Bytes are no text: all that is not UTF-8 would look the same.
-        text = F.hex(held) if isinstance(field.dataType, T.BinaryType) else held.cast("string")
+        text = F.hex(value) if isinstance(field.dataType, T.BinaryType) else value.cast("string")
         parts.append(F.concat(F.lit(encode_part(field.name) + "="), F.coalesce(F.url_encode(text), F.lit(NULL_PART))))
     return F.concat_ws("/", *parts)
 

@@ -15,8 +15,8 @@ from strandline.ingest.context import IngestContext
 
 
 def peek(config: LakeConfig, name: str) -> TableView | None:
-    """None if there is no such table, or with a REST catalog, which reads the file itself. Raises StorageError or
-    TableUnfit at once if the file is missing or damaged."""
+    """The table's metadata; None if there is no such table, or with a REST catalog, which reads the file itself. Raises
+    StorageError or TableUnfit at once if the file is missing or damaged."""
     if config.settings.catalog.kind != "sqlite":
         return None
     if is_glanceable(config):
@@ -30,13 +30,13 @@ def peek(config: LakeConfig, name: str) -> TableView | None:
 
 
 def read_view(work: IngestContext, name: str) -> TableView:
-    """The table as Iceberg has it. Raises at once if its metadata is damaged."""
+    """The table as Iceberg loads it. Raises at once if its metadata is damaged."""
     peek(work.config, name)
     return work.tables.view(name)
 
 
 def is_at_rest(view: TableView, anchor: Anchor | None) -> bool:
-    """Whether the table of a dataset without open blocks leaves nothing for recovery to do: no branch of ours, and our
-    tag is on main, as the ledger knows (`anchor`)."""
+    """Whether recovery has nothing to do for a dataset without open blocks: the table has no branch of ours, and our
+    tag is on main, where the ledger has it (`anchor`)."""
     tagged = view.main is None or view.refs.get(SETTLED_TAG) == view.main
     return not view.branches and tagged and view.settled in (None, anchor)

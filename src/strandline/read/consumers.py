@@ -1,7 +1,6 @@
-"""Readers with a name: where they continue, and the rows that nobody can read any more.
+"""Consumers: where they continue, and which of their rows may be gone.
 
-The Spark data source and `strandline read --consumer` share this. What the ledger knows of a consumer is in
-`ledger/read/consumers.py`.
+The Spark data source and `strandline read --consumer` use this. `ledger/read/consumers.py` stores consumers.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from strandline.ledger.replicate import cuts
 def check_rows_remain(
     connection: Connection, dataset: Dataset, after: Seq | None, reader: Consumer | None, table_floor: int = 0
 ) -> None:
-    """Raises RefusedError if retention may have deleted rows above `after`. Rows that it dropped for a consumer,
-    because a person chose so, are on record, and the consumer continues without them.
+    """Raises RefusedError if retention may have deleted rows above `after`. Rows that retention dropped by the
+    consumer's own rule (`on_lag`) are recorded, and the consumer continues without them.
 
     `table_floor` is the floor on the table whose rows are read. The table is loaded before this is called: retention
     raises both floors before it deletes a row. A ledger that was restored from an older copy lacks the newest floors,
@@ -46,7 +45,7 @@ def check_rows_remain(
 
 
 def start_of(connection: Connection, dataset: Dataset, lake: str, token: Continuation) -> Seq | None:
-    """The sequence number behind which a reader with this token continues. Raises TokenError."""
+    """The sequence number after which a reader with this token continues. Raises TokenError."""
     sealed = blocks.sealed(connection, dataset.id)
     after = tokens.check(token, lake=lake, dataset=dataset.uuid, name=dataset.name, sealed=sealed)
     check_leader_known(connection, dataset, after)
@@ -54,7 +53,7 @@ def start_of(connection: Connection, dataset: Dataset, lake: str, token: Continu
 
 
 def check_leader_known(connection: Connection, dataset: Dataset, after: Seq | None) -> None:
-    """Raises TokenError if a leader that this lake knows nothing of gave the sequence number."""
+    """Raises TokenError if the sequence number comes from a leader that this lake does not know."""
     if after is not None:
         tokens.check_left_out(dataset.name, cuts.left_out_term(connection, dataset.id, [after]))
 
@@ -67,9 +66,9 @@ class Consumers:
     def begin(
         self, dataset: Dataset, name: str, since: str | None = None, terms: ConsumerTerms | None = None
     ) -> NamedReading:
-        """Reads under the name from now on: behind the token, or where the consumer is, or from the first row that
-        retention has left. A query that read under it before can no longer say how far it is. Raises TokenError, and
-        RefusedError if rows that it needs may be gone."""
+        """Registers a reader under the name: it begins after the token, or at the consumer's watermark, or with the
+        first row that retention has left. A query that used the name before cannot move the watermark any more. Raises
+        TokenError, and RefusedError if rows that the reader needs may be gone."""
         token = None if since is None else tokens.decode(since)
         with self.ledger.write() as connection:
             known = consumers.find(connection, dataset.id, name)
@@ -82,24 +81,24 @@ class Consumers:
         return NamedReading(self, dataset, found, Continuation(self.lake, dataset.uuid, at).encode())
 
     def remove(self, dataset: Dataset, name: str) -> None:
-        """Retention keeps nothing for it any more."""
+        """From now on, retention keeps nothing for it."""
         self.ledger.change(consumers.remove, dataset, name)
 
 
 @dataclass(frozen=True, slots=True)
 class NamedReading:
-    """The right to say how far a consumer is, until another one begins to read under its name."""
+    """The right to move a consumer's watermark, until another reader begins under its name."""
 
     of: Consumers
     dataset: Dataset
     consumer: Consumer
-    start: str  # the token behind which it begins
+    start: str  # the token after which it begins
 
     def advance(self, continuation: str) -> None:
-        """It has every row up to the token. Raises NoSuchConsumer if it was removed, RefusedError if another reader has
-        its name since."""
+        """Moves the watermark: the consumer has all rows up to the token. Raises NoSuchConsumer if it was removed, and
+        RefusedError if another reader uses its name now."""
         token = tokens.decode(continuation)
         if (token.lake, token.dataset) != (self.of.lake, self.dataset.uuid):
-            raise UsageError(f"the token is not of {self.dataset.name}")
+            raise UsageError(f"the token is not for {self.dataset.name}")
         if token.after is not None:
             self.of.ledger.change(consumers.advance, self.consumer, token.after)

@@ -1,8 +1,7 @@
 """Counts the rows of a dataset's table that no block owns: unnumbered rows and foreign rows.
 
-Counting reads manifests, so the result is stored with its snapshot. It stays valid while every later commit is ours or
-only moves rows about, and no later block can have the sequence number of a foreign row; then nothing has to be read
-again.
+Counting reads manifests, so the result is stored with its snapshot. It stays valid while all later commits are ours or
+only rewrite files, and no later block can have the sequence number of a foreign row.
 """
 
 from __future__ import annotations
@@ -24,20 +23,20 @@ IsTrusted = Callable[[SnapshotId, int], bool]
 def still_right(
     counts: TableCounts | None, view: TableView, lake: str, owned: Sequence[SeqRange]
 ) -> TableCounts | None:
-    """The counts, if nothing that could change them has come into main since. `owned` are the sequence numbers of
-    published and open blocks: a snapshot that only claims to be ours may be of an abandoned block."""
+    """The counts, if no later commit could have changed them. `owned` are the sequence numbers of published and open
+    blocks: a snapshot with our mark may still be of an abandoned block."""
     if counts is None:
         return None
     for snapshot in view.ancestors(view.main):
         if snapshot.id == counts.snapshot:
             return counts
         wap = WapId.parse(snapshot.wap)
-        ours = wap is not None and wap.lake == lake and snapshot.operation == "append" and covers(owned, wap.rows)
+        ours = wap is not None and wap.lake == lake and snapshot.operation == "append" and contains(owned, wap.rows)
         # Numbering adopted rows replaces files, too, and changes the count of unnumbered rows.
         moved = snapshot.operation == "replace" and wap is None
         if not (ours or moved):
             return None
-        # Its writer may have checked for foreign sequence numbers before this one was written, and reserved after the
+        # The block's writer may have checked for foreign numbers before this one was written, and reserved after the
         # count.
         if wap is not None and counts.foreign_from is not None and wap.rows.hi >= counts.foreign_from:
             return None
@@ -46,7 +45,7 @@ def still_right(
     return counts if view.main is None and counts.snapshot is None else None
 
 
-def covers(owned: Sequence[SeqRange], rows: SeqRange) -> bool:
+def contains(owned: Sequence[SeqRange], rows: SeqRange) -> bool:
     """`owned` is sorted and merged."""
     at = bisect_right(owned, rows.lo, key=lambda r: r.lo) - 1
     return at >= 0 and rows.hi <= owned[at].hi
@@ -55,8 +54,8 @@ def covers(owned: Sequence[SeqRange], rows: SeqRange) -> bool:
 def counts_from_history(
     ledger: Ledger, lake: str, tables: Sequence[tuple[Dataset, TableView]]
 ) -> dict[DatasetId, TableCounts]:
-    """The counts of those tables for which history tells them, stored with their present snapshots. The others must be
-    counted. A fixed number of queries, and none if the stored counts are of the present snapshots."""
+    """The counts of tables whose stored counts are still valid, stored again with the current snapshots. Other tables
+    must be counted. Makes a fixed number of queries."""
     if not tables:
         return {}
     with ledger.read_at_once() as connection:
@@ -97,18 +96,19 @@ def count(config: LakeConfig, ledger: Ledger, dataset: Dataset, view: TableView,
     elif view.main is None:
         found = TableCounts(None, 0, 0, utc_now())
     else:
-        counted = _count_anew(config, ledger, dataset, trusted_snapshots(stored, view, lake))
+        counted = _count_again(config, ledger, dataset, trusted_snapshots(stored, view, lake))
         if counted is None:
             return None
         found, unsettled = counted
-    # Rows of open blocks may be in main already, and are ours then. Settling decides, and makes no new snapshot.
+    # Rows of open blocks may be in main already. Whether they are ours is decided when the block is settled, which may
+    # make no new snapshot: so this result is not stored.
     if not unsettled:
         ledger.change(datasets.set_counts, {dataset.id: found})
     return found if found.snapshot == view.main else None
 
 
 def _lowest_since(stored: TableCounts | None, view: TableView) -> Seq | None:
-    """One below the lowest sequence number in main since the last count: no older block has to be read."""
+    """One below the lowest sequence number that came into main since the last count: older blocks need not be read."""
     lows: list[int] = []
     for snapshot in view.ancestors(view.main):
         if stored is not None and snapshot.id == stored.snapshot:
@@ -126,10 +126,10 @@ def _ours(connection: Connection, dataset: Dataset, after: Seq | None) -> tuple[
 
 
 def trusted_snapshots(stored: TableCounts | None, view: TableView, lake: str) -> IsTrusted:
-    """A function of the snapshot that added a file and of the file's highest sequence number: whether the file is known
-    to hold each sequence number once, and none that another file has: files of our own, and those that were there when
-    no number was on two rows. A file written by others since may hold any number. One from before may hold a number
-    that a block has got since."""
+    """Returns a function that gets a file's snapshot and its highest sequence number, and returns whether the file is
+    known to have no sequence number twice or in common with another file. That holds for our own files, and for files
+    that were in the table when the last count found no number on two rows, unless a later block may have got one of
+    their numbers."""
     ours = set()
     base = None if stored is None or stored.twice != 0 else stored.snapshot
     since: set[SnapshotId] = set()
@@ -151,11 +151,10 @@ def trusted_snapshots(stored: TableCounts | None, view: TableView, lake: str) ->
     return is_trusted
 
 
-def _count_anew(
+def _count_again(
     config: LakeConfig, ledger: Ledger, dataset: Dataset, is_trusted: IsTrusted
 ) -> tuple[TableCounts, bool] | None:
-    """Reads the table first, then the ledger: every number of ours in the table was reserved before, so the ledger
-    knows it."""
+    """Reads the table first, then the ledger: then the ledger knows all our numbers that are in the table."""
     from strandline.iceberg.pyiceberg.catalog import open_catalog
     from strandline.iceberg.pyiceberg.foreign_rows import count_foreign_rows
 
@@ -164,6 +163,6 @@ def _count_anew(
         with ledger.read() as connection:
             owned, unsettled = _ours(connection, dataset, None)
             last = sequence.read(connection).last
-        # Snapshots that came in since `is_trusted` was made are not in it, so their files are read.
+        # `is_trusted` does not know snapshots that came later, so their files are read.
         counted = count_foreign_rows(table, owned, is_trusted, last)
     return None if counted is None else (counted, unsettled)

@@ -1,7 +1,7 @@
-"""Reads a few settled rows directly from the data files, without a JVM, where the files alone give them.
+"""Reads a few settled rows directly from the data files, without a JVM.
 
-`why_spark` decides. Where only Spark can read the rows, nothing has been given out yet, and the same request goes to
-Spark: its answer is the same, only later.
+`why_spark` decides whether the files are enough. If not, no row was returned yet, and Spark reads the request: the
+result is the same.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FILES_MAX = 2000  # more entries take PyIceberg longer to plan than Spark
-ROWS_MAX = 10_000  # are held in memory, so that nothing is given out before all is read
-SCANNED_ROWS_MAX = 1_000_000  # of which a partition or foreign rows may leave few
+ROWS_MAX = 10_000  # all are in memory before the first is returned
+SCANNED_ROWS_MAX = 1_000_000  # a partition, or foreign rows, may leave few of them
 BYTES_MAX = 64 << 20
-_FEW_ROWS = 1024  # the least that is decoded at once
+_BATCH_ROWS_MIN = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,28 +57,28 @@ class RowsOfFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
-    """What decides how a request is read."""
+class ReadFacts:
+    """The facts that decide how a request is read."""
 
     limit: int | None
     counts_known: bool  # whether it is known which rows are foreign
     may_repeat_numbers: bool  # whether two rows may share a sequence number
-    rows: int | None  # that the files have between the bounds, at most; None if the files alone do not give them
+    rows: int | None  # at most so many between the bounds; None if delete files or other formats need Spark
     writes_floats: bool
-    java: int | None  # the major version of the Java that Spark would run on, here; None if that is not known
+    java: int | None  # the major version of the Java that Spark would run on; None if unknown
 
 
-def why_spark(found: Situation) -> str | None:
-    """What only Spark can do here; None if the files can be read directly."""
-    if not found.counts_known:
+def why_spark(facts: ReadFacts) -> str | None:
+    """Why Spark must read the request; None if the files can be read directly."""
+    if not facts.counts_known:
         return "foreign rows cannot be counted"
-    if found.may_repeat_numbers:
+    if facts.may_repeat_numbers:
         return "two rows may share a sequence number"
-    if found.rows is None:
+    if facts.rows is None:
         return "the files alone do not give the rows"
-    if min(found.rows, found.limit or found.rows) > ROWS_MAX:
+    if min(facts.rows, facts.limit or facts.rows) > ROWS_MAX:
         return f"there may be more than {ROWS_MAX:,} rows"
-    if found.writes_floats and found.java is None:
+    if facts.writes_floats and facts.java is None:
         return "how Spark writes floating-point numbers depends on its Java"
     return None
 
@@ -91,8 +91,8 @@ def read_from_files(
     dataset: Dataset,
     wanted: ReadRequest,
 ) -> RowsOfFiles | None:
-    """None if Spark has to read it. Raises what the same read through Spark raises for a bad request, or for a table
-    that was rolled back."""
+    """None if Spark must read it. Raises the same errors as Spark's read for a bad request, or for a table that was
+    rolled back."""
     if wanted.limit is not None and wanted.limit > ROWS_MAX:
         return None
     try:
@@ -111,7 +111,7 @@ class _OnlySpark(Exception):
 
 @contextmanager
 def _left_to_spark() -> Iterator[None]:
-    """What PyIceberg or pyarrow cannot read, Spark may, or it has the better message."""
+    """Leaves the read to Spark if PyIceberg or pyarrow cannot do it: Spark may, or has the better message."""
     from strandline.iceberg.row_json import NotSpelled
 
     try:
@@ -130,7 +130,7 @@ class _Reading:
     bounds: ReadBounds
 
     def read(self, catalog: PyIcebergCatalog) -> RowsOfFiles:
-        """The ledger first, the table after, as `settled_view` does it."""
+        """Reads the ledger first, then the table (see `settled_view`)."""
         bounds, wanted = self.bounds, self.wanted
         owned = self.ledger.query(
             published_blocks.owned_ranges, self.dataset.id, after=bounds.after, until=bounds.until
@@ -142,7 +142,7 @@ class _Reading:
         counts = foreign_rows.count(self.config, self.ledger, self.dataset, view, self.lake)
         with _left_to_spark():
             files = self._plan(table)
-        situation = Situation(
+        facts = ReadFacts(
             wanted.limit,
             counts_known=counts is not None,
             may_repeat_numbers=counts is None or counts.twice != 0,
@@ -150,14 +150,14 @@ class _Reading:
             writes_floats=_writes_floats(table, chosen),
             java=_java(self.config),
         )
-        if (why := why_spark(situation)) is not None or files is None:
+        if (why := why_spark(facts)) is not None or files is None:
             raise _OnlySpark(why)
         is_ours = None if counts is None or counts.foreign == 0 else owned
         with _left_to_spark():
-            lines = self._lines(table, files, chosen, partition, is_ours, situation.java or 0)
+            lines = self._lines(table, files, chosen, partition, is_ours, facts.java or 0)
         limited = wanted.limit is not None and len(lines) == wanted.limit
         if not limited:
-            self._check_nothing_is_left()
+            self._check_all_settled()
         return RowsOfFiles(
             Continuation(self.lake, self.dataset.uuid, lines[-1][1] if limited else bounds.end), lines
         )
@@ -188,7 +188,7 @@ class _Reading:
         found: list[tuple[str, Seq]] = []
         scanned = weight = 0
         for batch in read_plain_files(
-            table, files, lo, self.bounds.until, columns=needed, rows_max=max(left, _FEW_ROWS)
+            table, files, lo, self.bounds.until, columns=needed, rows_max=max(left, _BATCH_ROWS_MIN)
         ):
             scanned, weight = scanned + batch.num_rows, weight + batch.nbytes
             rows = _ours(batch, partition, owned).slice(0, left - len(found))
@@ -196,11 +196,12 @@ class _Reading:
             if len(found) == self.wanted.limit:
                 return found
             if scanned > SCANNED_ROWS_MAX or weight > BYTES_MAX:
-                raise _OnlySpark("much would have to be read")
+                raise _OnlySpark("too much would have to be read")
         return found
 
-    def _check_nothing_is_left(self) -> None:
-        """Before Spark reads, it settles what dead writers left, and there may be rows in that."""
+    def _check_all_settled(self) -> None:
+        """Raises _OnlySpark if a block of a dead writer is open: Spark's read settles it first, and then returns its
+        rows."""
         with self.ledger.read() as connection:
             now, opened = utc_now(), blocks.open_blocks(connection, self.dataset.id)
         if self.wanted.until is None and not all(
@@ -215,7 +216,7 @@ def _ours(batch: pa.RecordBatch, partition: str | None, owned: Sequence[SeqRange
 
     pc: Any = compute
     if owned is not None:
-        is_ours = [foreign_rows.covers(owned, SeqRange(n, n)) for n in _numbers(batch)]
+        is_ours = [foreign_rows.contains(owned, SeqRange(n, n)) for n in _numbers(batch)]
         batch = batch.filter(pa.array(is_ours, pa.bool_()))
     return batch if partition is None else batch.filter(pc.equal(batch.column(PARTITION_COLUMN), partition))
 
@@ -235,7 +236,7 @@ def _java(config: LakeConfig) -> int | None:
     from strandline.iceberg.session.launch import is_local
 
     if not is_local(config.settings.spark.master):
-        return None  # executors write the numbers, and may have another one
+        return None  # executors write the numbers, and may have another Java
     try:
         return major_version(find_java().version)
     except RuntimeMissing:

@@ -51,10 +51,10 @@ def read_request(
 
 
 def bounds(ledger: Ledger, lake_id: str, target: Dataset, wanted: ReadRequest) -> ReadBounds:
-    """What to read. Raises UsageError or TokenError for a bad request, without starting a JVM."""
+    """The bounds to read. Raises UsageError or TokenError for a bad request, without starting a JVM."""
     until = wanted.until
     if until is not None and until < 1:
-        raise UsageError(f"`until` is a sequence number, and the first one is 1: {until} is none")
+        raise UsageError(f"`until` is a sequence number, and the first one is 1, not {until}")
     after = None
     with ledger.read() as connection:
         seal = blocks.sealed(connection, target.id)
@@ -65,25 +65,25 @@ def bounds(ledger: Ledger, lake_id: str, target: Dataset, wanted: ReadRequest) -
     return ReadBounds(after, seal if until is None else Seq(until))
 
 
-def partition_of(dataset: Dataset, wanted: ReadRequest, there: Sequence[str]) -> str | None:
-    """The logical partition that is asked for; None: all. `there` are the columns of the table. Raises SchemaError."""
+def partition_of(dataset: Dataset, wanted: ReadRequest, in_table: Sequence[str]) -> str | None:
+    """The requested logical partition; None: all. `in_table` are the columns of the table. Raises SchemaError."""
     partition = wanted.partition
     if isinstance(partition, Mapping):
         partition = choose_partition(dataset.deliver_by, partition)
-    if partition is not None and PARTITION_COLUMN not in there:
+    if partition is not None and PARTITION_COLUMN not in in_table:
         raise SchemaError(f"{dataset.name} has no logical partitions", hint="It was made without --deliver-by.")
     return partition
 
 
-def chosen_columns(wanted: ReadRequest, there: Sequence[str]) -> list[str]:
-    """The columns that are asked for; by default all of the table's but Strandline's own. Raises SchemaError, also for
-    a limit that is none."""
+def chosen_columns(wanted: ReadRequest, in_table: Sequence[str]) -> list[str]:
+    """The requested columns; by default all of the table's but Strandline's own. Raises SchemaError, also for a limit
+    below 1."""
     if wanted.limit is not None and wanted.limit < 1:
         raise SchemaError("a limit is at least 1")
     if wanted.columns is None:
-        return [c for c in there if wanted.internal or c not in INTERNAL_COLUMNS]
+        return [c for c in in_table if wanted.internal or c not in INTERNAL_COLUMNS]
     if len(set(wanted.columns)) != len(wanted.columns):
-        raise SchemaError("a column is asked for twice")
-    if unknown := [c for c in wanted.columns if c not in there]:
-        raise SchemaError(f"there is no column {unknown[0]!r}", hint=f"Columns: {', '.join(there)}.")
+        raise SchemaError("a column is named twice")
+    if unknown := [c for c in wanted.columns if c not in in_table]:
+        raise SchemaError(f"there is no column {unknown[0]!r}", hint=f"Columns: {', '.join(in_table)}.")
     return list(wanted.columns)

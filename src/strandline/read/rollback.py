@@ -1,7 +1,8 @@
-"""Whether a table was rolled back behind what was settled. The settled view checks it for all stages; status does, too.
+"""Checks whether a table was rolled back to before what is settled. `settled_view` does this for all stages; so does
+status.
 
 All stages refuse a table that was rolled back, until it is repaired or a person accepts it. A deletion is no rollback,
-whoever made it. If expired snapshots leave it unknown, the stages continue, and the doubt is recorded and shown
+whoever made it. If snapshots were expired and it is unknown, the stages continue, and the doubt is recorded and shown
 (docs/adr/0027).
 """
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def recall(connection: Connection, dataset: Dataset) -> Memory:
-    """What the ledger knows. Read this first, then the table."""
+    """What the ledger knows of the table. Call this before reading the table."""
     return Memory(
         table_states.get(connection, dataset.id).settled,
         published_blocks.last_settled(connection, dataset.id),
@@ -38,9 +39,9 @@ def recall(connection: Connection, dataset: Dataset) -> Memory:
 def may_move_tag(
     ledger: Ledger | Connection, tables: SparkTables, dataset: Dataset, memory: Memory
 ) -> Callable[[TableView], bool]:
-    """For the commit that publishes a block; it asks about the metadata that it replaces. On a table that was rolled
-    back the block is published and the tag stays, so the rollback is still noticed. A caller that holds the ledger's
-    lock gives its connection: the doubt is recorded when that transaction commits."""
+    """Returns a function for the commit that publishes a block: it gets the metadata that the commit replaces. On a
+    table that was rolled back, the block is published and the tag stays, so that the rollback is still noticed. A
+    caller with the ledger's lock passes its connection: the doubt is recorded when that transaction commits."""
     from strandline.iceberg.spark.settled_tag import judge_table
 
     def may(view: TableView) -> bool:
@@ -51,18 +52,18 @@ def may_move_tag(
     return may
 
 
-def settle_verdict(ledger: Ledger, dataset: Dataset, verdict: Verdict) -> None:
+def check_verdict(ledger: Ledger, dataset: Dataset, verdict: Verdict) -> None:
     if isinstance(verdict, RolledBack):
         raise refusal(dataset, verdict)
     record_doubt(ledger, dataset, verdict)
 
 
 def record_doubt(ledger: Ledger | Connection, dataset: Dataset, verdict: Verdict) -> None:
-    """Called before the next block is published: after that, nothing shows the doubt any more."""
+    """Must be called before the next block is published: after that, the doubt cannot be seen any more."""
     if not isinstance(verdict, NotKnown):
         return
     with ledger.write() if isinstance(ledger, Ledger) else nullcontext(ledger) as connection:
-        if table_states.record_doubt(connection, dataset.id, doubt(dataset, verdict)):
+        if table_states.record_doubt(connection, dataset.id, doubt_text(dataset, verdict)):
             audit.record(connection, Event.ROLLBACK_NOT_KNOWN, dataset=dataset.name, snapshot=verdict.snapshot)
 
 
@@ -74,32 +75,33 @@ def refusal(dataset: Dataset, verdict: RolledBack) -> TableRolledBack:
         else "Restore the newest copy of the catalog"
     )
     return TableRolledBack(
-        f"{name} was rolled back: main does not descend from snapshot {snapshot}, which held everything that was "
+        f"{name} was rolled back: main does not descend from snapshot {snapshot}, which had everything that was "
         "settled",
-        hint=f"{back}; or, if it is meant to be so, take the table as it is: "
+        hint=f"{back}; or, if this is intended, accept the table as it is: "
         f"`strandline dataset accept {name} --reason TEXT`.",
     )
 
 
-def doubt(dataset: Dataset, verdict: NotKnown) -> str:
+def doubt_text(dataset: Dataset, verdict: NotKnown) -> str:
     return (
-        f"the snapshots between {verdict.snapshot}, which held everything settled, and the newest one were expired, "
-        "and rows that were published last are gone: deleted or rolled back, nothing tells which. If it is meant to be "
-        f"so: `strandline dataset accept {dataset.name} --reason TEXT`"
+        f"the snapshots between {verdict.snapshot}, which had everything settled, and the newest one were expired, "
+        "and the last published rows are gone: it is unknown whether they were deleted or rolled back. If this is "
+        f"intended: `strandline dataset accept {dataset.name} --reason TEXT`"
     )
 
 
 def problem(dataset: Dataset, view: TableView, memory: Memory) -> str | None:
-    """For `status`, without a JVM: what is certain without reading rows, from metadata files on this machine."""
+    """For `status`, without a JVM: a rollback that metadata files on this machine show, without reading rows."""
     verdict = judge(view, memory, lambda: earlier_links(view))
     return refusal(dataset, verdict).message if isinstance(verdict, RolledBack) else None
 
 
 def move_tag(ledger: Ledger, tables: SparkTables, dataset: Dataset) -> None:
-    """Moves the tag after our maintenance changed main, or before it expires snapshots. Raises TableRolledBack."""
+    """Moves the tag to main, after maintenance has changed main or before it expires snapshots. Raises
+    TableRolledBack."""
     from strandline.iceberg.spark.settled_tag import move
 
     memory = ledger.query(recall, dataset)
-    at = move(tables, dataset.name, memory, lambda verdict: settle_verdict(ledger, dataset, verdict))
+    at = move(tables, dataset.name, memory, lambda verdict: check_verdict(ledger, dataset, verdict))
     if at is not None and at != memory.anchor:
         ledger.change(table_states.raise_settled, dataset.id, at)

@@ -1,4 +1,4 @@
-"""Bounded reads: our rows between two sequence numbers, none above the seal, no foreign rows."""
+"""Bounded reads through Spark: our rows between two sequence numbers, none above the seal, no foreign rows."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from strandline.read.settled_view import open_settled
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows as a DataFrame, and the token to continue with. Iterating gives them in sequence order, each with the
-    token that continues after it, and with timestamps in UTC: `df.collect()` has them in the zone of the process."""
+    """The rows as a DataFrame, and the token to continue with. Iterating yields them in sequence order, each with the
+    token that continues after it, and with timestamps in UTC: `df.collect()` has them in the process's time zone."""
 
     df: DataFrame
     token: Continuation  # after the last row
@@ -64,8 +64,7 @@ class Rows:
 def read_rows(
     config: LakeConfig, ledger: Ledger, lake: str, tables: SparkTables, dataset: Dataset, wanted: ReadRequest
 ) -> Rows:
-    """Checks now whether two rows share a sequence number, if they may: a DataFrame that was handed out cannot
-    raise."""
+    """If two rows may share a sequence number, checks that here: the DataFrame cannot raise later."""
     settled = open_settled(config, ledger, tables, lake, dataset, bounds(ledger, lake, dataset, wanted))
     df, behind = settled.df, settled.bounds.end
     partition = partition_of(dataset, wanted, df.columns)
@@ -88,7 +87,7 @@ def _check_once(df: DataFrame) -> None:
 
 
 def _last_of(df: DataFrame, limit: int) -> int | None:
-    """The sequence number of the last row within the limit; None if the limit cuts nothing off."""
+    """The sequence number of the last row within the limit; None if there are fewer rows."""
     numbers = df.select(SEQ_COLUMN).orderBy(SEQ_COLUMN).limit(limit)
     with explaining("the rows cannot be read"):
         found = numbers.agg(F.count("*").alias("n"), F.max(SEQ_COLUMN).alias("last")).collect()[0]
@@ -115,7 +114,7 @@ def _without_zone(kind: T.DataType) -> T.DataType:
 
 
 def _zoned(kind: T.DataType) -> Callable[[Any], Any] | None:
-    """A function that gives the timestamps in a value their zone back; None if there are none."""
+    """A function that makes the timestamps in a value zoned again; None if it has none."""
     match kind:
         case T.TimestampType():
             return lambda value: value.replace(tzinfo=UTC)

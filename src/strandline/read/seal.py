@@ -1,7 +1,7 @@
-"""Watches the sealed watermark: how far a dataset is settled, and a way to wait for it.
+"""Watches the sealed watermark of a dataset, and waits for it.
 
-Reading the value takes no lock and no query. It moves when this process publishes, and when a poll of the ledger shows
-that another process did.
+Reading the value takes no lock and no query. It moves when this process publishes, and when a poll of the ledger finds
+that another process has published.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SealedWatermark:
 
     @property
     def value(self) -> Seq | None:
-        """The last known value, without a lock; `refresh` asks the ledger."""
+        """The last known value, without a lock; `refresh` reads the ledger."""
         return self._value
 
     def refresh(self) -> Seq | None:
@@ -62,7 +62,8 @@ class SealedWatermark:
                     self._moved.wait(min(left, self._poll_seconds))
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Calls back with each new value, in order and once, from the thread that found it. Returns an unsubscriber."""
+        """Calls `subscriber` once with each new value, in order, from the thread that found it. Returns a function that
+        unsubscribes."""
         with self._moved:
             self._subscribers.append(subscriber)
             if self._poller is None:
@@ -90,7 +91,7 @@ class SealedWatermark:
         self._notify()
 
     def _notify(self) -> None:
-        """Not under the lock that waiting readers use: a subscriber may be slow, or call this watch."""
+        """Runs outside of the lock that waiting readers use: a subscriber may be slow, or call this watch."""
         with self._notifying:
             with self._moved:
                 value, subscribers = self._value, list(self._subscribers)
@@ -123,7 +124,7 @@ class SealWatches:
         return self._watches.setdefault(dataset.name, SealedWatermark(load, poll_seconds=self._poll_seconds))
 
     def refresh(self, dataset: Dataset) -> None:
-        """Rows are published and acknowledged by now: an error of a watch must not fail the append."""
+        """Ignores errors: the rows are published by now, and a failing watch must not fail the append."""
         if (watch := self._watches.get(dataset.name)) is not None:
             with suppress(StrandlineError):
                 watch.refresh()

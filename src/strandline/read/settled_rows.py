@@ -1,4 +1,4 @@
-"""The frame behind a settled view: our rows between two sequence numbers, read at one snapshot."""
+"""The DataFrame of a settled view: our rows between two sequence numbers, read at one snapshot."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from strandline.core.read_token import ReadBounds
 from strandline.core.types import SEQ_COLUMN, Dataset, SeqRange, SnapshotId
 from strandline.iceberg.metadata.identifier import in_spark
 from strandline.iceberg.metadata.table_metadata import TableView
+from strandline.iceberg.number_ranges import NumberRanges
 from strandline.iceberg.spark.tables import SparkTables
 
 
@@ -31,7 +32,7 @@ def settled_rows(
 def _between(tables: SparkTables, dataset: Dataset, view: TableView, main: SnapshotId, bounds: ReadBounds) -> DataFrame:
     if view.main_has_current_schema:
         df = tables.read(dataset.name, main)
-    else:  # a snapshot is read with the schema it was written with; the current schema came after it
+    else:  # time travel would use the snapshot's own schema, which is older than the current one
         df = tables.spark.table(in_spark(dataset.name))
     if bounds.after is not None:
         df = df.where(F.col(SEQ_COLUMN) > bounds.after)
@@ -40,14 +41,10 @@ def _between(tables: SparkTables, dataset: Dataset, view: TableView, main: Snaps
 
 def _is_owned(owned: Sequence[SeqRange]) -> Any:
     """For tables with foreign sequence numbers: there may be 100,000 ranges, too many for a predicate."""
-    los = np.array([r.lo for r in owned], dtype=np.int64)
-    his = np.array([r.hi for r in owned], dtype=np.int64)
+    ranges = NumberRanges(owned)
 
     @pandas_udf("boolean")  # type: ignore[call-overload, untyped-decorator]
     def is_owned(numbers: pd.Series) -> pd.Series:
-        values = numbers.to_numpy(dtype=np.int64)
-        at = np.searchsorted(los, values, side="right") - 1
-        inside = (at >= 0) & (values <= his[np.maximum(at, 0)]) if len(los) else np.zeros(len(values), dtype=bool)
-        return pd.Series(inside)
+        return pd.Series(ranges.contain(numbers.to_numpy(dtype=np.int64)))
 
     return is_owned

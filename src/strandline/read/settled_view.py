@@ -1,6 +1,6 @@
-"""A dataset's table, checked, and its settled rows: where every stage begins that reads rows or changes a table.
+"""Checks a dataset's table and opens its settled rows. All stages that read rows or change a table begin here.
 
-The ledger is read first, then the table: what the ledger says was published must be in the table. Read, append,
+The ledger is read first, then the table: blocks that the ledger has as published must be in the table. Read, append,
 delivery, verify, maintenance and replication all use this, so they refuse the same tables with the same messages.
 """
 
@@ -37,7 +37,7 @@ class SettledView:
     dataset: Dataset
     view: TableView
     bounds: ReadBounds
-    owned: Sequence[SeqRange]  # which sequence numbers between the bounds are ours
+    owned: Sequence[SeqRange]  # the sequence numbers between the bounds that are ours
     counts: TableCounts | None  # None if foreign rows cannot be counted
     df: DataFrame  # all columns, internal ones too; no foreign row
     # the data files between the bounds, in order, if they were listed and alone give the rows
@@ -60,7 +60,7 @@ class SettledView:
 
     @property
     def all_numbered(self) -> bool:
-        """No row waits for a sequence number."""
+        """No row lacks a sequence number."""
         return self.counts is not None and self.counts.unnumbered == 0
 
     def covers(self, after: Seq | None, until: Seq) -> bool:
@@ -71,8 +71,8 @@ class SettledView:
 def check_table(
     ledger: Ledger, tables: SparkTables, lake: str, dataset: Dataset, *, settled_to: Seq | None = None
 ) -> TableView:
-    """The table now. Raises if it lost what the protocol needs, was rolled back, or its dataset waits for a resync;
-    with `settled_to`, RefusedError if something up to there is not settled."""
+    """The table now. Raises if the table lost columns or properties that Strandline needs, if it was rolled back, or if
+    its dataset waits for a resync; with `settled_to`, RefusedError if something up to there is not settled."""
     from strandline.iceberg.spark.settled_tag import judge_table
 
     memory = ledger.query(_recall, dataset, settled_to)
@@ -91,7 +91,7 @@ def check_loaded(
 def check_loaded_with_view(
     ledger: Ledger, catalog: PyIcebergCatalog, lake: str, dataset: Dataset, *, settled_to: Seq | None = None
 ) -> tuple[Table, TableView]:
-    """The table as `check_loaded` gives it, and its metadata of the same version."""
+    """The table as from `check_loaded`, and its metadata of the same version."""
     from strandline.iceberg.pyiceberg.ordered_rows import has_rows
 
     memory = ledger.query(_recall, dataset, settled_to)
@@ -111,7 +111,7 @@ def _recall(connection: Connection, dataset: Dataset, settled_to: Seq | None) ->
         if sealed is None or sealed < settled_to:
             raise RefusedError(
                 f"{dataset.name}: {settled_to} is not settled (sealed: {'nothing' if sealed is None else sealed})",
-                hint="Ask for what an offer names. If the ledger was restored just now, try again.",
+                hint="Request ranges that an offer names. If the ledger was restored just now, try again.",
             )
     return rollback.recall(connection, dataset)
 
@@ -119,7 +119,7 @@ def _recall(connection: Connection, dataset: Dataset, settled_to: Seq | None) ->
 def _check(ledger: Ledger, lake: str, dataset: Dataset, view: TableView, judged: Callable[[], Verdict]) -> None:
     check_fit(view, dataset, lake)
     ledger.query(blocks.check_resynced, dataset.id)
-    rollback.settle_verdict(ledger, dataset, judged())
+    rollback.check_verdict(ledger, dataset, judged())
 
 
 def open_settled(

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
     from strandline.ledger.receive.batches import BatchBody
 
-ROWS_PER_TASK_MIN = 50_000  # fewer rows are not worth a task, and a file, of their own
+ROWS_PER_TASK_MIN = 50_000  # fewer rows are not worth their own task and file
 _SLICE_ROWS = 20_000  # passed to the JVM at a time
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """A body, as a task needs it."""
+class SpooledRows:
+    """The spool file of a body, and its number of rows."""
 
     spool: str
     rows: int
@@ -45,8 +45,8 @@ def frame_of(spark: SparkSession, fields: T.StructType, bodies: Sequence[BatchBo
     loads = in_order(bodies)
     edges = cut(loads, spark.sparkContext.defaultParallelism)
     runs = tuple(tuple(loads[a:b]) for a, b in pairwise(edges))
-    fitting = SchemaAdapter(to_arrow_schema(nullable(fields)), tuple(f.name for f in fields if not f.nullable))
-    task = _BodiesTask(runs, fitting, reader)
+    adapter = SchemaAdapter(to_arrow_schema(nullable(fields)), tuple(f.name for f in fields if not f.nullable))
+    task = _BodiesTask(runs, adapter, reader)
     return spark.range(0, len(runs), 1, len(runs)).mapInArrow(task.run, fields)
 
 
@@ -61,18 +61,18 @@ def nullable(kind: Any) -> Any:
     return kind
 
 
-def in_order(bodies: Sequence[BatchBody]) -> list[Load]:
+def in_order(bodies: Sequence[BatchBody]) -> list[SpooledRows]:
     """Raises FailedError unless each body begins where the one before it ends: sequence numbers depend on it."""
     loads, place = [], 0
     for body in bodies:
         if body.place != place or body.rows < 1:
-            raise FailedError(f"the record of body {body.id} disagrees with itself: place {body.place}, not {place}")
-        loads.append(Load(body.spool, body.rows))
+            raise FailedError(f"the record of body {body.id} contradicts itself: place {body.place}, not {place}")
+        loads.append(SpooledRows(body.spool, body.rows))
         place += body.rows
     return loads
 
 
-def cut(loads: Sequence[Load], tasks_max: int) -> list[int]:
+def cut(loads: Sequence[SpooledRows], tasks_max: int) -> list[int]:
     """Index of each run's first body, then the end of the last run. Runs are not empty, and about equally large."""
     ends = list(accumulate(load.rows for load in loads))
     tasks = max(1, min(tasks_max, len(loads), ends[-1] // ROWS_PER_TASK_MIN))
@@ -82,8 +82,8 @@ def cut(loads: Sequence[Load], tasks_max: int) -> list[int]:
 
 @dataclass(frozen=True)
 class _BodiesTask:
-    runs: tuple[tuple[Load, ...], ...]
-    fitting: SchemaAdapter
+    runs: tuple[tuple[SpooledRows, ...], ...]
+    adapter: SchemaAdapter
     reader: Spool
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -92,14 +92,14 @@ class _BodiesTask:
                 for load in self.runs[which]:
                     yield from self._body(load)
 
-    def _body(self, load: Load) -> Iterator[pa.RecordBatch]:
+    def _body(self, load: SpooledRows) -> Iterator[pa.RecordBatch]:
         rows = 0
         with self.reader.read(load.spool) as parts:
             for part in parts:
                 rows += part.num_rows
-                fit: Any = self.fitting.fit(part)
+                fit: Any = self.adapter.fit(part)
                 for at in range(0, fit.num_rows, _SLICE_ROWS):
                     yield fit.slice(at, _SLICE_ROWS)
         if rows != load.rows:
             received = plural(load.rows, "row", "was")
-            raise FailedError(f"the spool file {load.spool} holds {plural(rows, 'row')}, and {received} received")
+            raise FailedError(f"the spool file {load.spool} has {plural(rows, 'row')}, and {received} received")

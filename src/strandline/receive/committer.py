@@ -42,12 +42,13 @@ class Committer:
         self._thread.start()
 
     def submit(self, body: UnrecordedBody) -> Future[Decision]:
-        """An error says nothing about the outcome: the client repeats its request, and the ledger knows."""
+        """Queues the body. After an error the outcome is unknown: the client repeats its request, and the ledger
+        decides."""
         waiting = _Waiting(body)
         waiting.decision.set_running_or_notify_cancel()  # a client that disconnects does not cancel it
         with self._closing:
             if self._closed:
-                raise StorageError("the receiver is ending")
+                raise StorageError("the receiver is stopping")
             self._queue.put(waiting)
         return waiting.decision
 
@@ -86,7 +87,7 @@ class Committer:
         try:
             self._spool.sync(body.spool for body in bodies if body.spool is not None)
             failpoints.hit("receive.before_commit")
-            with self._ledger.mine() as ledger:
+            with self._ledger.alone() as ledger:
                 decisions = received.record_each(ledger, bodies)
             failpoints.hit("receive.after_commit")
             if len(decisions) != len(bodies):
@@ -94,7 +95,7 @@ class Committer:
                     f"{plural(len(bodies), 'body', 'was')} recorded with {plural(len(decisions), 'decision')}"
                 )
         except BaseException as e:
-            # The transaction may have landed though its answer was lost, so the files stay.
+            # The transaction may have landed, so the files stay.
             if not isinstance(e, StrandlineError):
                 log.exception("bodies could not be recorded")
             for waiting in group:
@@ -103,8 +104,8 @@ class Committer:
         self._remove_losers(bodies, decisions)
         for waiting, decision in zip(group, decisions, strict=True):
             if isinstance(decision, Exception):
-                if not isinstance(decision, NotLeader | LeaseOver):  # that is nothing about this body
-                    log.error("a body of dataset %d cannot be recorded: %s", waiting.body.dataset, _said(decision))
+                if not isinstance(decision, NotLeader | LeaseOver):  # not because of this body
+                    log.error("a body of dataset %d cannot be recorded: %s", waiting.body.dataset, _reason(decision))
                 waiting.decision.set_exception(decision)
             else:
                 waiting.decision.set_result(decision)
@@ -120,5 +121,5 @@ class Committer:
             log.warning("spool files of repeats are left behind: %s", e.message)
 
 
-def _said(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return error.message if isinstance(error, StrandlineError) else str(error).partition("\n")[0]

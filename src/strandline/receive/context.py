@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 class ReceivedTables(Protocol):
-    """What requests ask about tables. `receive/facade.Receiver` implements it."""
+    """The tables, for requests. `receive/facade.Receiver` implements it."""
 
     def schema_of(self, name: str) -> tuple[Dataset, Sequence[Column]]:
-        """The dataset of a name, with the present columns of its table. Raises NoSuchDataset."""
+        """The dataset of a name, with the current columns of its table. Raises NoSuchDataset."""
 
     def inspect(self, dataset: Dataset, lane: LaneName, lo: Seq, hi: Seq) -> Mapping[str, Any]:
-        """What really exists of a lane's ranges in lo..hi: `ranges`, and `next` if there is more."""
+        """The rows that exist of a lane's ranges in lo..hi: `ranges`, and `next` if there are more."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Counts which rows of a sender's bodies really exist: in the table by their sequence numbers, or in the spool.
+"""Counts the rows of a sender's bodies that exist: in the table by their sequence numbers, or in the spool.
 
 Only aggregates leave the executors: counts per body, and the positions of a few rows that are missing or duplicate.
 """
@@ -58,7 +58,7 @@ class ReceivedInspector:
         bodies, after = self._bodies(dataset, lane, window)
         spooled = {b.rows: self._in_spool(b) for b in bodies if b.first is None}
         if any(found.problem for found in spooled.values()):
-            # A body may have been ingested in between, and its file removed: the ledger says so by now.
+            # A body may have been ingested in between, and its file removed: the ledger is read again.
             again = {b.rows: b for b in self._bodies(dataset, lane, window)[0]}
             bodies = [again.get(b.rows, b) for b in bodies]
         placed = [b for b in bodies if b.first is not None]
@@ -72,7 +72,7 @@ class ReceivedInspector:
 
     def _in_spool(self, body: PlacedBody) -> CountedRange:
         if body.is_discarded:
-            given_up = f"its {plural(body.count, 'row', 'was')} given up here by a person"
+            given_up = f"its {plural(body.count, 'row', 'was')} discarded here by a person"
             return CountedRange(body.rows, 0, body.digest, given_up)
         if body.spool is None:
             problem = f"its {plural(body.count, 'row', 'is')} neither in the table nor in the spool"
@@ -131,8 +131,7 @@ def _tallies(numbers: DataFrame, bodies: Sequence[PlacedBody]) -> list[tuple[Pla
     spans = _spans(numbers, bodies)
     bucket = F.bitmap_bucket_number("_number")
     known = spans.select(
-        "*",
-        F.explode(F.sequence(F.bitmap_bucket_number("_from"), F.bitmap_bucket_number("_to"))).alias("_bucket"),
+        "*", F.explode(F.sequence(F.bitmap_bucket_number("_from"), F.bitmap_bucket_number("_to"))).alias("_bucket")
     )
     inside = _between(numbers, bodies).withColumn("_bucket", bucket).join(F.broadcast(known), "_bucket")
     counted = (
@@ -203,14 +202,14 @@ def _judge(body: PlacedBody, tally: ReceivedCounter | None) -> CountedRange:
 def describe(body: PlacedBody, tally: ReceivedCounter) -> str:
     """What is wrong, row by row (from 1) for the first few; with the sender's sequence number if there are no gaps."""
     dense = body.count == len(body.rows)
-    said = []
+    problems = []
     for number, times in tally.wrong:
         place = number - (body.first or 0)
         name = f" (sequence number {body.rows.lo + place} at the sender)" if dense else ""
         how = {0: "is gone", 2: "is there twice"}.get(times, f"is there {times} times")
-        said.append(f"row {place + 1}{name} {how}")
+        problems.append(f"row {place + 1}{name} {how}")
     gone, extra = body.count - tally.distinct, tally.rows - tally.distinct
-    if gone + extra > len(said):
+    if gone + extra > len(problems):
         more = f"{extra:,} {agreeing(extra, 'is')} there once too often"
-        said.append(f"in all, {part(gone, body.count, 'row', 'is')} gone and {more}")
-    return "; ".join(said)
+        problems.append(f"in all, {part(gone, body.count, 'row', 'is')} gone and {more}")
+    return "; ".join(problems)

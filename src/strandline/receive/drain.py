@@ -12,23 +12,23 @@ from strandline.core.types import Dataset
 from strandline.ledger.receive import batches, ended_batches, receive_holds
 from strandline.receive.intake import Intake, IntakeContext
 
-# for a batch that another receiver has under way, or that waits for its retry
+# for a batch that another receiver is ingesting, or that waits for its retry
 _WITHOUT_PROGRESS = RetryPolicy(0.1, 0.1, seconds_max=60.0)
 
 
 def drain(context: IntakeContext, dataset: Dataset) -> int:
-    """Returns how many bodies waited at the start. It does not wait for bodies that arrive later, so that it ends while
-    senders go on. It removes the files of ingested rows. Raises RefusedError if a body was set aside or cannot be
-    recorded: its rows would be missing."""
+    """Ingests the bodies that wait, and returns how many there were. Does not wait for bodies that arrive later, so
+    that it ends while senders continue. Removes the files of ingested rows. Raises RefusedError if a body was set aside
+    or cannot be recorded: its rows would be missing."""
     context.ingestion.catch_up()
     context.ledger.query(receive_holds.check, dataset.id)
-    found = context.found_bodies.run()  # bodies that a restored ledger has forgotten
+    found = context.found_bodies.run()  # bodies that a restored ledger does not know
     if unrecorded := [f for f in found.left if f.dataset == dataset.name]:
         raise RefusedError(
             f"{plural(len(unrecorded), 'body', 'lies')} in the spool and cannot be recorded; the first: "
             f"{unrecorded[0].reason}",
             hint="Nothing was deleted. Let the senders run once (`strandline tick` in their lakes), and try again. "
-            "`strandline spool list` names what is left.",
+            "`strandline spool list` names the remaining bodies.",
         )
     _check_none_aside(context, dataset)
     waited, last = context.ledger.query(batches.waiting, dataset.id)
@@ -48,8 +48,8 @@ def drain(context: IntakeContext, dataset: Dataset) -> int:
             left, attempt.has_progressed = now_left, True
         elif attempt.is_last:
             raise RefusedError(
-                f"rows that were received for {dataset.name} cannot be ingested: {why or 'another receiver is at it'}",
-                hint="Nothing was deleted. `strandline status` says what they wait for; run it again when they are in.",
+                f"rows that were received for {dataset.name} cannot be ingested: {why or 'another receiver has them'}",
+                hint="Nothing was deleted. `strandline status` shows why; run this again when they are ingested.",
             )
     _check_none_aside(context, dataset)
     intake.tidy()

@@ -1,4 +1,4 @@
-"""`lake.receiver`: tokens, claims, the receiver, and the bodies that it received."""
+"""`lake.receiver`: tokens, claims, the HTTP receiver, and the bodies in its spool."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ class Receiver:
         expires_in: timedelta | None = None,
         replaces: str | None = None,
     ) -> tuple[Token, str]:
-        """Returns the secret, which nobody can read again: only its hash is stored. A token that replaces another owns
-        what that one has claimed and sent. Both are valid until the old one is revoked."""
+        """Also returns the secret, which cannot be read again: only its hash is stored. A token that replaces another
+        takes over its claims and bodies. Both are valid until the old one is revoked."""
         with self.context.ledger.write() as connection:
             named = None if only is None else [datasets.get(connection, full_name(d)).name for d in only]
             made, secret = tokens.create(connection, name, named, role=role, expires_in=expires_in, replaces=replaces)
@@ -115,14 +115,14 @@ class Receiver:
         return self.context.found_bodies.run()
 
     def accept(self, dataset: str, reason: str) -> list[str]:
-        """Lifts the hold of a dataset on a person's word, though nobody knows which bodies its table has. It first sets
-        aside the files that may be in the table already, and returns their names in the spool."""
+        """Lifts the hold of a dataset by a person's decision, though it is unknown which bodies its table has. First
+        sets aside the spool files whose rows may be in the table already, and returns their names."""
         with self.context.ledger.read() as connection:
             target = datasets.get(connection, full_name(dataset))
             hold = receive_holds.list_holds(connection).get(target.id)
             blocks.check_resynced(connection, target.id)
         if hold is None:
-            raise RefusedError(f"the receiver of {target.name} does not hold", hint="There is nothing to accept.")
+            raise RefusedError(f"the receiver of {target.name} is not on hold", hint="There is nothing to accept.")
         aside = find_doubtful(self.context.ledger, self.context.receipts, target).files_in(self.context.spool, target)
         for name in aside:  # before the hold is lifted: after a crash in between, the hold is still there
             self.context.spool.set_aside(name)
@@ -155,7 +155,7 @@ class Receiver:
         return self.context.ledger.query(spool_files.left)
 
     def move_unrecorded_aside(self, dataset: str | None = None) -> list[LeftFile]:
-        """Gives up bodies in the spool that cannot be recorded. Their files stay under a name that nobody ingests."""
+        """Gives up bodies in the spool that cannot be recorded. Renames their files, so that they are not ingested."""
         wanted = None if dataset is None else full_name(dataset)
         self.context.ingestion.catch_up()
         gone = [f for f in self.adopt().left if wanted in (None, f.dataset)]
@@ -193,8 +193,8 @@ class Receiver:
         port: int | None = None,
         ingest: bool = True,
     ) -> None:
-        """Serves until `control.stopping` is set, then answers the requests under way. `control` is told of the
-        intake. While the site does not lead, it answers 503 and says so."""
+        """Serves until `control.stopping` is set, then answers the requests in progress. Runs the intake with
+        `control`. While the site does not lead, answers 503."""
         from strandline.http.server import address, listen, tls_files
 
         settings, stopping = self.context.settings, control.stopping
@@ -205,15 +205,15 @@ class Receiver:
         names = [d.name for d in self.context.ledger.query(datasets.list_datasets)]
         with ThreadPoolExecutor(1, "strandline-intake-loop") as pool:
             intake = self.intake(listener.batch)
-            server = self._server(listening, tls, intake.open_soon)
+            server = self._server(listening, tls, intake.resync_soon)
             try:
                 server.start()
                 listener.listening(url, names)
-                if not ingest:
-                    self._adopt_at_start()
                 if ingest:
                     working = pool.submit(bind_context(intake.run), control)
                     working.add_done_callback(lambda _: stopping.set())
+                else:
+                    self._adopt_at_start()
                 server.wait(stopping)
             finally:
                 stopping.set()
@@ -222,15 +222,15 @@ class Receiver:
             working.result()
 
     def _adopt_at_start(self) -> None:
-        """For receivers without an intake, which does this itself. If the ledger needs a resync, that does it. A site
-        that does not lead records no bodies; the first request after it leads does this."""
+        """Records unknown bodies, for receivers without an intake. If the ledger needs a resync, that does it. At a
+        site that does not lead, the first request after it leads does it."""
         try:
             if not self.context.ledger.query(sites.get).leads:
                 return
             self.context.ledger.change(sequence.check, self.context.witness)
             self.adopt()
         except StrandlineError as e:
-            log.warning("bodies in the spool that the ledger does not know were not looked for: %s", e.message)
+            log.warning("unknown bodies in the spool could not be recorded: %s", e.message)
 
     def _server(self, listening: socket.socket, tls: TlsFiles | None, on_behind: Callable[[], None]) -> Server:
         from strandline.http.limits import HttpLimits

@@ -7,15 +7,15 @@ from typing import Literal
 
 from strandline.core.errors import SchemaError, StrandlineError
 from strandline.ledger.receive.ended_batches import FailedBatchFacts
-from strandline.receive.schema_adapt import MARK
+from strandline.receive.schema_adapt import MARKER
 
-TRIES = 3  # before any conclusion: a failure may be temporary
-# if nothing else was ingested either, the disk, the catalog or the server may be at fault: parts would fail as well
+TRIES = 3  # before a batch is divided: a failure may be temporary
+# If nothing else was ingested either, the disk, the catalog or the server may be the cause: parts would fail as well.
 TRIES_WITHOUT_PROOF = 6
 
 _UNFIT_HINT = (
     "Nothing is lost: the rows are in the spool. Give the table a column of that name and type again (`strandline "
-    "dataset alter`), and they are ingested; those that were set aside meanwhile after `strandline spool replay`."
+    "dataset alter`), and they are ingested; those that were set aside meanwhile, after `strandline spool replay`."
 )
 
 Step = Literal["wait", "divide", "set_aside"]
@@ -30,9 +30,9 @@ class BatchFailure:
 
 
 def next_step(failure: BatchFailure, facts: FailedBatchFacts) -> Step:
-    """If other rows were ingested meanwhile, or the error names the rows, this batch is at fault, and half of it may be
-    good. Without such proof only the smallest batch of the dataset is divided, so that an outage does not produce one
-    batch per body. A single body is set aside only with proof."""
+    """If other rows were ingested meanwhile, or the error names the rows, this batch is the cause, and half of it may
+    be good. Without such proof only the smallest batch of the dataset is divided, so that an outage does not produce
+    one batch per body. A single body is set aside only with proof."""
     if failure.times < TRIES or not failure.while_appending:
         return "wait"
     proven = failure.unfit or facts.others_got_in
@@ -44,6 +44,6 @@ def next_step(failure: BatchFailure, facts: FailedBatchFacts) -> Step:
 
 
 def explained(error: StrandlineError) -> StrandlineError:
-    """Finds, in a Spark error, what a task said of rows that no longer fit the table."""
-    _, found, said = error.message.partition(MARK)
-    return SchemaError(said, hint=_UNFIT_HINT) if found else error
+    """The SchemaError for rows that no longer fit the table, if a task raised one inside of a Spark error."""
+    _, found, reason = error.message.partition(MARKER)
+    return SchemaError(reason, hint=_UNFIT_HINT) if found else error

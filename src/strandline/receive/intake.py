@@ -2,7 +2,7 @@
 
 Any process can repeat every step. A batch keeps its id and its bodies, `append` recognizes the id, and a file is
 removed only when the ledger says that its rows are published. A batch that cannot be ingested is divided until the body
-at fault is alone, and that body is set aside. An idle intake costs one query to the ledger per poll.
+that causes it is alone, and that body is set aside. An idle intake costs one query to the ledger per poll.
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ log = logging.getLogger(__name__)
 POLL_SECONDS = 0.25
 _DATASETS_AT_ONCE_MAX = 4
 _RETRY_SECONDS_MAX = 60.0
-_OPEN_AGAIN_SECONDS = 60.0  # how often datasets whose resync was postponed are tried again
-_TIDY_SECONDS = 600.0  # how often expired keys, old receipts and leftover files are removed
+_RESYNC_AGAIN_SECONDS = 60.0  # between attempts at datasets whose resync was postponed
+_TIDY_SECONDS = 600.0  # between removals of expired keys, old receipts and leftover files
 _ASIDE_HINT = (
-    "It was answered, and nothing is lost: it is in the spool. `strandline spool list` shows it, `strandline spool "
+    "It was acknowledged, and nothing is lost: it is in the spool. `strandline spool list` shows it, `strandline spool "
     "replay` tries it again, `strandline spool discard` gives it up."
 )
 
 
-class Entered(Protocol):
+class Appended(Protocol):
     @property
     def rows(self) -> SeqRange | None: ...
 
@@ -76,10 +76,11 @@ class BatchIngestion(Protocol):
     """Appends a batch to its table. `ingest/facade.Ingestion` implements it."""
 
     def catch_up(self) -> None:
-        """Resyncs a restored ledger, before anybody asks it what is published."""
+        """Resyncs a restored ledger, before it is read."""
 
-    def append_received(self, dataset: str, df: DataFrame, batch_id: str, last_check: Callable[[], None]) -> Entered:
-        """Only the batch id decides what is a repeat. If `last_check` raises before the commit, it is given up."""
+    def append_received(self, dataset: str, df: DataFrame, batch_id: str, last_check: Callable[[], None]) -> Appended:
+        """Only the batch id decides what is a repeat. If `last_check` raises before the commit, the batch is
+        abandoned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ class BatchReport:
 
 
 class Intake:
-    """Many may run at once, in many processes: the lease of a batch keeps them apart."""
+    """Ingests received batches. Many may run at once, in many processes: each batch has a lease."""
 
     def __init__(
         self, context: IntakeContext, *, on_report: Callable[[BatchReport], None] = lambda report: None
@@ -128,14 +129,14 @@ class Intake:
         self._pool: ThreadPoolExecutor | None = None
         self._running: dict[DatasetId, Future[list[BatchReport]]] = {}
         self._tidied_at: float | None = None
-        self._opens = threading.Event()
-        self._opens.set()  # the first step checks whether the ledger was restored
-        self._opened_at = monotonic()
+        self._resync_due = threading.Event()
+        self._resync_due.set()  # the first step checks whether the ledger was restored
+        self._resync_checked_at = monotonic()
         self._stopping = threading.Event()
 
-    def open_soon(self) -> None:
-        """Called when the ledger was found behind the witness."""
-        self._opens.set()
+    def resync_soon(self) -> None:
+        """Makes the next step check whether the ledger must be resynced."""
+        self._resync_due.set()
 
     def run(self, control: LoopControl) -> None:
         """Runs until `control.stopping` is set. That also calls off batches that are not committed yet, and cancels
@@ -144,7 +145,7 @@ class Intake:
 
         def step() -> None:
             self._collect()
-            self._resync_if_asked()
+            self._resync_if_due()
             self._begin()
             self._tidy_now_and_then()
 
@@ -156,14 +157,14 @@ class Intake:
             report(_as_known(e))
 
     def close(self) -> None:
-        """Waits for batches under way; begins no other."""
+        """Waits for batches in progress; begins no other."""
         if self._pool is not None:
             self._pool.shutdown(wait=True)
         self._collect()
 
     def step(self) -> list[BatchReport]:
         """Does everything that is due, in this thread."""
-        self._resync_if_asked()
+        self._resync_if_due()
         self.tidy()
         return [report for id in self._due() for report in self._work(id)]
 
@@ -177,17 +178,17 @@ class Intake:
                 self._pool = self._pool or ThreadPoolExecutor(_DATASETS_AT_ONCE_MAX, "strandline-intake")
                 self._running[id] = self._pool.submit(bind_context(self._work), id)
 
-    def _resync_if_asked(self) -> None:
-        if not self._opens.is_set() and monotonic() - self._opened_at <= _OPEN_AGAIN_SECONDS:
+    def _resync_if_due(self) -> None:
+        if not self._resync_due.is_set() and monotonic() - self._resync_checked_at <= _RESYNC_AGAIN_SECONDS:
             return
         if not self.context.ledger.query(sites.get).leads:
-            return  # it records no bodies; what is asked for now is done as soon as it leads
-        self._opened_at = monotonic()
+            return  # it records no bodies; the check runs as soon as it leads
+        self._resync_checked_at = monotonic()
         self.context.ingestion.catch_up()
-        if self._opens.is_set():
-            # Senders of bodies in the spool were told that they are safe, and may never send anything again.
+        if self._resync_due.is_set():
+            # Bodies in the spool may have been acknowledged, and their senders may never send them again.
             self.context.found_bodies.run()
-            self._opens.clear()
+            self._resync_due.clear()
 
     def _due(self) -> list[DatasetId]:
         """The only query of an idle receiver."""
@@ -196,14 +197,14 @@ class Intake:
             due = batches.due(connection, rows_max=rows_max, older_than=self._older_than())
             held = receive_holds.list_holds(connection) if due else {}
             if due and not sites.get(connection).leads:
-                return []  # bodies from when this site led: a person has their files, and a promotion sets them aside
+                return []  # bodies from when this site led: `rejoin` copied them, and a promotion sets them aside
         return [id for id in due if id not in held]
 
     def _work(self, id: DatasetId) -> list[BatchReport]:
         """Ingests batches of one dataset, one after the other, until none is due; other datasets run in parallel.
         Bodies that arrive meanwhile make the next batch larger."""
         reports: list[BatchReport] = []
-        with suppress(CalledOff), self._heeding():
+        with suppress(CalledOff), self._until_stopped():
             while not self._stopping.is_set():
                 done = self.next_batch(id)
                 if done is None:
@@ -231,23 +232,23 @@ class Intake:
         return utc_now() - timedelta(seconds=self.context.settings.batch_wait_seconds_max)
 
     def _ingest(self, batch: Batch) -> BatchReport | None:
-        """None if another receiver has taken the batch over, which reports it, or if this process stops."""
+        """Ingests the batch. None if another receiver has taken it over, which reports it, or if this process stops."""
         ledger, seconds = self.context.ledger, self.context.lease_seconds
         dataset, while_appending = None, False
         try:
-            with beating(lambda: batches.renew(ledger, batch, seconds), lease_seconds=seconds), self._heeding():
+            with beating(lambda: batches.renew(ledger, batch, seconds), lease_seconds=seconds), self._until_stopped():
                 dataset = self._dataset(batch)
                 self.context.ingestion.catch_up()
                 self._write_receipt(dataset, batch)
                 ledger.query(receive_holds.check, dataset.id)
                 while_appending = True
-                numbers = self._enter(dataset, batch)
+                numbers = self._append_once(dataset, batch)
         except failpoints.FailpointError:
             raise
-        except ReceiverHolds:  # it says nothing about these bodies, so it is no failure of the batch
+        except ReceiverHolds:  # not because of these bodies, so it is no failure of the batch
             batches.release(ledger, batch)
             raise
-        except CalledOff:  # it says nothing about these bodies either
+        except CalledOff:  # no failure of the batch either
             batches.release(ledger, batch)
             return None
         except Exception as e:
@@ -255,7 +256,7 @@ class Intake:
         self._remove_now([(b.id, b.spool) for b in batch.bodies])
         return BatchReport(dataset.name, batch.batch_id, "ingested", len(batch.bodies), batch.rows, numbers)
 
-    def _enter(self, dataset: Dataset, batch: Batch) -> SeqRange:
+    def _append_once(self, dataset: Dataset, batch: Batch) -> SeqRange:
         """Appends the batch unless it is published already: then its files may be gone, and are not needed."""
         block = self.context.ledger.query(blocks.of_batch, dataset.id, batch.batch_id)
         numbers = block.head.rows if isinstance(block, Published) else None
@@ -280,12 +281,13 @@ class Intake:
         frame = self._frame(dataset, batch)
         return self.context.ingestion.append_received(dataset.name, frame, batch.batch_id, last_check).rows
 
-    def _heeding(self) -> AbstractContextManager[None]:
-        """Inside, the work of this thread ends when this process stops: its Spark jobs are cancelled."""
+    def _until_stopped(self) -> AbstractContextManager[None]:
+        """Inside, this thread's work is called off when this process stops: its Spark jobs are cancelled."""
         return called_off_by(self._stopping)
 
     def _write_receipt(self, dataset: Dataset, batch: Batch) -> None:
-        """Durable before the table can have the batch: a restored ledger that forgot the batch finds the receipt."""
+        """Writes the receipt before the table can have the batch: a restored ledger that does not know the batch reads
+        it."""
         receipt = self.context.ledger.query(batch_receipts.read_receipt, batch.id, batch.batch_id)
         taken = [(body.spool, body.rows, body.place) for body in batch.bodies]
         if [(body.spool, body.note.rows, body.place) for body in receipt.bodies] != taken:
@@ -333,7 +335,7 @@ class Intake:
             self.context.ledger, self.context.witness, batch, reported.message
         ):
             did, hint = "set_aside", _ASIDE_HINT
-        else:  # also if a block still has the batch, which must be settled first
+        else:  # also if a block of the batch is open, which must be settled first
             seconds = backoff_seconds(batch.failures, random.random(), longest=_RETRY_SECONDS_MAX)
             retry_at = utc_now() + timedelta(seconds=seconds)
             if not batches.failed(self.context.ledger, batch, reported.message, retry_at):
@@ -342,7 +344,7 @@ class Intake:
         return BatchReport(name, batch.batch_id, did, len(batch.bodies), batch.rows, reason=reported.message, hint=hint)
 
     def _remove_now(self, files: Sequence[tuple[ReceivedId, str]]) -> None:
-        """The rows are published, so a failure to remove their files must not look like a failed batch."""
+        """Removes the files of published rows. A failure is only logged: the batch has not failed."""
         try:
             self._remove(files)
         except StrandlineError as e:
@@ -365,22 +367,22 @@ class Intake:
             self._remove(left)
 
     def _remove_old_receipts(self) -> None:
-        """A dataset goes on hold if its ledger is restored from a copy that is older than the receipts kept. The newest
-        receipt stays: it says that the dataset has received rows."""
+        """Removes old receipts. If the ledger is restored from a copy that is older than the remaining ones, the
+        dataset is put on hold. The newest receipt stays: it shows that the dataset has received rows."""
         before = utc_now() - timedelta(days=self.context.settings.receipts_kept_days)
         tables = self.context.receipts.tables()
         for dataset in self.context.ledger.query(datasets.list_datasets):
             if dataset.table_uuid in tables:
                 listed = sorted(self.context.receipts.listed(dataset.table_uuid), key=lambda found: found[1])
                 self._remove_settled(dataset, [batch_id for batch_id, at in listed[:-1] if at < before])
-        # No ledger can take the batches of dropped datasets back, because their tables are gone.
+        # No resync needs the receipts of dropped datasets.
         for dataset in self.context.ledger.query(datasets.list_dropped):
             if dataset.table_uuid in tables:
                 listed = self.context.receipts.listed(dataset.table_uuid)
                 self._remove_settled(dataset, [batch_id for batch_id, _ in listed])
 
     def _remove_settled(self, dataset: Dataset, batch_ids: Sequence[str]) -> None:
-        """Removes those of the receipts that nothing needs any more."""
+        """Removes the receipts of settled batches."""
         settled = self.context.ledger.query(batch_receipts.settled_batches, dataset.id, batch_ids)
         self.context.receipts.remove(dataset.table_uuid, settled)
 

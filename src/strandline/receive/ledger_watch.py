@@ -1,9 +1,9 @@
-"""Checks whether the site may take rows, and whether the ledger can be trusted: it is not behind the witness, and knows
-every body in the spool.
+"""Checks before a request that the site may accept rows, that the ledger is not behind the witness, and that it knows
+all bodies in the spool.
 
 A ledger that was restored from an older copy does not know which bodies the table has. Until a resync (by an intake, or
-by `strandline ledger resync`), a receiver accepts nothing, and does not say what it holds. After a resync, and when a
-receiver starts, bodies in the spool that the ledger has forgotten are recorded first.
+by `strandline ledger resync`), a receiver accepts nothing, and answers no questions. After a resync, and when a
+receiver starts, unknown bodies in the spool are recorded first.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from strandline.receive.sqlite_lock import LedgerAccess
 
 CHECK_AGAIN_SECONDS = 1.0
 _ADOPT_AGAIN_SECONDS = 600.0
-_IN_HAND_SECONDS = 3_600  # a younger file may be about to be recorded; to record it here does no harm, but is useless
+_YOUNG_SECONDS = 3_600  # a younger file may be about to be recorded; recording it here is harmless, but useless
 
 
 class LedgerWatch:
@@ -65,7 +65,7 @@ class LedgerWatch:
             self._checked_at = monotonic()
 
     def claimed(self) -> None:
-        """Called when a sender has claimed its lanes: bodies of it in the spool may have waited for that."""
+        """Must be called when a sender has claimed its lanes: bodies of it in the spool may wait for that."""
         with self._lock:
             if self._unclaimed:
                 self._adopt(everything=True)
@@ -74,8 +74,8 @@ class LedgerWatch:
         return self._checked_at is not None and monotonic() - self._checked_at < CHECK_AGAIN_SECONDS
 
     def _check_lease(self) -> None:
-        """Usually another loop of this process renews it. Only a lease that is over is asked for here, and not for
-        every request: an arbiter that is away takes its time to say so."""
+        """Another loop of this process usually renews the lease. Renews it here only if it is over, and not for each
+        request: a call to an arbiter that does not answer takes long."""
         right = self._ledger.ledger.write_right
         try:
             right.check()
@@ -90,7 +90,7 @@ class LedgerWatch:
 
     def _compare(self) -> None:
         try:
-            # in a write transaction, so that nobody reserves sequence numbers between the two reads
+            # in a write transaction, so that no sequence numbers are reserved between the two reads
             with self._ledger.write() as connection:
                 sequence.check(connection, self._witness)
         except ResyncNeeded:
@@ -99,7 +99,7 @@ class LedgerWatch:
             raise
 
     def _adopt(self, *, everything: bool) -> None:
-        older_than = None if everything else utc_now() - timedelta(seconds=_IN_HAND_SECONDS)
+        older_than = None if everything else utc_now() - timedelta(seconds=_YOUNG_SECONDS)
         done = self._adoption.run(older_than=older_than)
         self._adopted_at = monotonic()
         if everything:  # otherwise the young files were skipped

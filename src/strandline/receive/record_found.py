@@ -1,14 +1,14 @@
 """Records bodies in the spool that the ledger does not know, by the note in their file.
 
 Either the writer of such a file died before the commit point, or the ledger was restored from a copy that is older than
-the body: then its sender was told that it is safe, and never sends it again. Nobody can tell the two cases apart, and
-nobody needs to: a body that was not answered may be accepted, too.
+the body: then the body was acknowledged, and is never sent again. The two cases need not be distinguished: a body that
+was not acknowledged may be recorded, too.
 
 Another receiver may be about to record the same file. If we record the body first, that receiver finds a repeat, and
-removes its file. So we record a copy under a name of our own.
+removes its file. So we record a copy under a new name.
 
-While a dataset is on hold, nobody knows whether its table has the bodies that receipts name in batches which the ledger
-does not have as published. These doubtful bodies stay where they are. They are matched by identity and not by file
+While a dataset is on hold, it is unknown whether its table has the bodies in receipts of batches that the ledger does
+not have as published. These doubtful bodies stay where they are. They are matched by identity and not by file
 name: another copy of the ledger may have recorded the same body in another file.
 """
 
@@ -42,8 +42,8 @@ log = logging.getLogger(__name__)
 class RecordedBodies:
     bodies: int = 0
     rows: int = 0
-    unclaimed: int = 0  # bodies whose sender has to claim its lanes first: this ledger has forgotten the claim, too
-    left: list[LeftFile] = field(default_factory=list)  # files whose bodies cannot be recorded, unclaimed ones included
+    unclaimed: int = 0  # bodies whose sender must claim its lanes first: this ledger does not know the claim either
+    left: list[LeftFile] = field(default_factory=list)  # files whose bodies cannot be recorded, also unclaimed ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Doubtful:
         try:
             note = spool.note(name)
         except StorageError:
-            return False  # removed meanwhile, or damaged: nobody can ingest it
+            return False  # removed meanwhile, or damaged: it cannot be ingested
         return note is not None and self.has(note)
 
 
@@ -142,7 +142,7 @@ class FoundBodies:
         """Why the file stays unrecorded; None if it was recorded, or need not be."""
         note = self.spool.note(name)
         if note is None:
-            return "it does not say which body it is"
+            return "it has no note of its body"
         if doubtful is not None and (name in doubtful.files or doubtful.has(note)):
             return None  # the hold reports it, and a person decides
         copy, size = self.spool.copy(name)
@@ -185,11 +185,11 @@ class FoundBodies:
 def _why_not(decision: Decision) -> str | None:
     match decision:
         case NotOwner():
-            return "its lanes belong to another token by now"
+            return "its lanes belong to another token now"
         case NotClaimed():
             return "its sender has not claimed its lanes, or has claimed a later generation of them"
         case SenderPassed():
-            return "another site leads its sender's lake by now"
+            return "another site leads its sender's lake now"
         case Overlaps():
             return "the ledger has some of its sequence numbers from another body, and not all of them"
         case OtherBody():

@@ -1,4 +1,4 @@
-"""Adapts received rows to the present schema of their table.
+"""Adapts received rows to the current schema of their table.
 
 A body is checked against the table when it arrives, so usually there is nothing to do. But the table may change before
 the rows are ingested. A column that was added is null; one that was widened is cast. If a column is gone, or has
@@ -18,12 +18,12 @@ class BodyUnfit(Exception):
     """Raised in a task. The driver finds it by its class name in Spark's error message."""
 
 
-MARK = f"{BodyUnfit.__name__}: "
+MARKER = f"{BodyUnfit.__name__}: "
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaAdapter:
-    # the table's columns as Spark has them, nullable at every level: otherwise a cast refuses more than it must
+    # the table's columns in Spark's types, nullable at every level: otherwise a cast refuses more than it must
     schema: pa.Schema
     required: tuple[str, ...] = ()
 
@@ -63,7 +63,7 @@ def _column(part: pa.RecordBatch, field: pa.Field[Any]) -> Any:
 
 
 def may_become(old: pa.DataType, new: pa.DataType) -> bool:
-    """Whether it is the same type in another representation, or one that Iceberg widens to: never lossy or a guess."""
+    """Whether it is the same type in another representation, or one that Iceberg widens to without loss."""
     import pyarrow.types as t
 
     if old.equals(new):

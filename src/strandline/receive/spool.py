@@ -1,8 +1,8 @@
 """The spool: bodies that were received and are not ingested yet, one Arrow file each.
 
-A name is `<table uuid>/<random>.body.arrow`, and is never reused. The file contains a note that says which body it is.
+A name is `<table uuid>/<random>.body.arrow`, and is never reused. The file contains a note that identifies its body.
 There are two reasons why the ledger may not know a file: a receiver died before the commit point, or the ledger was
-restored from an older copy; then the sender was told that its body is safe. So a receiver records the files it finds
+restored from an older copy, in which case the body was acknowledged. So a receiver records the files that it finds
 (`record_found`). A file that the ledger names must not be removed before its rows are published.
 """
 
@@ -37,7 +37,7 @@ def open_spool(config: LakeConfig) -> Spool:
 
 @dataclass(frozen=True, slots=True)
 class Spool:
-    """Can be pickled for tasks, and keeps nothing open. Raises StorageError for a file that is missing or unusable."""
+    """Can be pickled for tasks, and leaves no file open. Raises StorageError for a file that is missing or unusable."""
 
     objects: ObjectStore
 
@@ -68,7 +68,7 @@ class Spool:
         with explained(f"the spool file {name} cannot be read", hint=_NOT_NOW):
             found = self.objects.buffer(_path(name))
         if found is None:
-            raise StorageError(f"the spool file {name} cannot be read: it is not there")
+            raise StorageError(f"the spool file {name} cannot be read: it does not exist")
         try:
             reader = pa.ipc.open_file(pa.BufferReader(pa.py_buffer(found)))
         except pa.ArrowInvalid as e:
@@ -89,7 +89,7 @@ class Spool:
                 return name, file.tell()
 
     def sync(self, names: Iterable[str]) -> None:
-        """One call for many files: their names survive a power cut when it returns."""
+        """Makes the names of many files durable in one call."""
         with explained("the spool cannot be written", hint=_NOT_NOW):
             self.objects.sync(map(_path, names))
 
@@ -116,7 +116,7 @@ class Spool:
         return made, size
 
     def set_aside(self, name: str) -> None:
-        """Renames the file so that nobody ingests it; a person may rename it back."""
+        """Renames the file, so that it is not ingested; a person may rename it back."""
         with explained(f"the spool file {name} cannot be set aside"):
             self.objects.move(_path(name), _path(name) + UNSURE_SUFFIX)
 
@@ -126,7 +126,7 @@ def _new_name(table_uuid: str) -> str:
 
 
 def _path(name: str) -> str:
-    """Raises StorageError for a name that leads out of the spool: names come from a database."""
+    """Raises StorageError for a name outside of the spool: names come from a database."""
     folder, _, file = name.partition("/")
     if (
         not folder
@@ -140,8 +140,7 @@ def _path(name: str) -> str:
 
 
 def _packed(rows: pa.Table, note: Note) -> memoryview:
-    """In memory: Arrow writes in many small pieces, and each call of a file of Python takes the interpreter from other
-    threads."""
+    """Packs in memory: Arrow writes many small pieces, and each call to a Python file blocks other threads."""
     import pyarrow as pa
 
     out = pa.BufferOutputStream()

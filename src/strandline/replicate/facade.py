@@ -1,4 +1,4 @@
-"""What a lake offers about replication."""
+"""`lake.replication`: following a leader, leading with an arbiter, and promotion."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CHECKPOINT_NAME = "replication-checkpoint.json"
 
 
 def is_address(leader: str) -> bool:
-    """Whether the leader is reached over HTTP; otherwise `leader` is the path of its settings file."""
+    """Whether `leader` is a URL; otherwise it is the path of the leader's settings file."""
     return leader.startswith(("http://", "https://"))
 
 
@@ -48,12 +48,11 @@ def open_source(leader: str, token: str | None) -> LeaderSource:
     return SharedSource(Path(leader), token=secret)
 
 
-_Followed = tuple[str | None, str | None, datetime | None, str | None]
+_SourceKey = tuple[str | None, str | None, datetime | None, str | None]
 
 
-def _followed_by(site: Site) -> _Followed:
-    """What changes when the site follows another leader, or the same one again after it has led itself, and when its
-    token is replaced, in the file that has it."""
+def _source_key(site: Site) -> _SourceKey:
+    """Another value when the site follows another leader, follows again after it has led, or gets another token."""
     secret = None if site.leader_token is None else read_secret(site.leader_token)
     return site.leader, site.leader_token, site.changed_at, secret
 
@@ -61,28 +60,21 @@ def _followed_by(site: Site) -> _Followed:
 class Replication:
     """`lake.replication`."""
 
-    def __init__(
-        self,
-        lake_id: str,
-        config: LakeConfig,
-        ledger: Ledger,
-        witness: Witness,
-        parts: SiteParts,
-    ) -> None:
+    def __init__(self, lake_id: str, config: LakeConfig, ledger: Ledger, witness: Witness, parts: SiteParts) -> None:
         self._lake_id = lake_id
         self._config = config
         self._ledger = ledger
         self._witness = witness
         self._parts = parts
         self._notes = PassNotes(ledger)
-        self._followed: _Followed | None = None  # whom `follower` asks
+        self._source_key: _SourceKey | None = None  # of the source that `follower` has
 
     @property
     def site(self) -> Site:
         return self._ledger.query(sites.get)
 
     def check_leads(self) -> None:
-        """Raises NotLeader at a follower: rows and changes come from its leader."""
+        """Raises NotLeader at a follower."""
         self._ledger.query(sites.check_leads)
 
     def check_follows(self) -> Site:
@@ -96,7 +88,7 @@ class Replication:
         from strandline.replicate.follow.follower import Follower
 
         site = self.check_follows()
-        self._followed = _followed_by(site)
+        self._source_key = _source_key(site)
         source = open_source(site.leader or "", site.leader_token)
         context = FollowContext(self._lake_id, self._config, self._ledger, self._witness, source, self._parts)
         return Follower(context, self._config.settings.follow, self._config.home / CHECKPOINT_NAME)
@@ -110,7 +102,7 @@ class Replication:
 
     @cached_property
     def lease(self) -> SiteLease | None:
-        """What a leader needs to take rows. None: without an arbiter, nothing."""
+        """The lease that a leader needs to accept rows. None without an arbiter."""
         from strandline.replicate.lead.lease import SiteLease
 
         arbiter = self.arbiter
@@ -118,7 +110,7 @@ class Replication:
 
     @cached_property
     def arbiter_watch(self) -> ArbiterWatch | None:
-        """For those who show what the arbiter says. None without an arbiter."""
+        """For status and metrics. None without an arbiter."""
         from strandline.replicate.arbiter.watch import ArbiterWatch
 
         seconds = self._config.settings.replication.lease_seconds / 3
@@ -126,37 +118,34 @@ class Replication:
 
     @property
     def promotion(self) -> Promotion:
-        """What makes this site the leader."""
+        """Makes this site the leader."""
+        from strandline.replicate.check_tables import SiteTables
         from strandline.replicate.take_over.promote import Promotion
 
-        def check() -> None:
-            from strandline.replicate.check_tables import check_tables
-
-            check_tables(self._ledger, self._parts.catalog, self._lake_id)
-
-        return Promotion(self._config, self._ledger, self._witness, self._parts, self.arbiter, check_tables=check)
+        tables = SiteTables(self._lake_id, self._ledger, self._parts)
+        return Promotion(self._config, self._ledger, self._witness, self._parts, self.arbiter, tables)
 
     def verify(self) -> list[DatasetVerdict]:
         """Compares every row up to the seal with the leader's."""
         from strandline.replicate.follow.compare_with_leader import verify_leader
 
-        return verify_leader(self._present_follower(self.site).context)
+        return verify_leader(self._current_follower(self.site).context)
 
     def follow_once(self) -> FollowReport:
-        """One pass: everything that the leader offers now."""
+        """Runs one pass: applies everything that the leader offers now."""
         return self._pass(self.site, None)
 
     def _pass(self, site: Site, stopping: threading.Event | None) -> FollowReport:
-        with self._notes.one_pass() as notes:  # it may fail before there is a follower
-            return self._present_follower(site).tick(stopping, notes)
+        with self._notes.one_pass() as notes:  # opening the follower may fail, too
+            return self._current_follower(site).tick(stopping, notes)
 
-    def _present_follower(self, site: Site) -> Follower:
-        """Another process may have pointed this site to another leader meanwhile."""
-        if self._followed != _followed_by(site):
-            self._forget_follower()
+    def _current_follower(self, site: Site) -> Follower:
+        """Opens the follower again if another process has pointed this site to another leader."""
+        if self._source_key != _source_key(site):
+            self._close_follower()
         return self.follower
 
-    def _forget_follower(self) -> None:
+    def _close_follower(self) -> None:
         found: Follower | None = self.__dict__.pop("follower", None)
         if found is not None:
             found.close()
@@ -167,9 +156,9 @@ class Replication:
         on_pass: Callable[[FollowReport], None] = lambda report: None,
         on_role: Callable[[Site], None] = lambda site: None,
     ) -> None:
-        """Keeps up with the leader until it is asked to stop. A site that leads has nothing to do; when it is promoted
-        or rejoins meanwhile, the next pass knows. `on_role` gets the site when its role has changed."""
-        role: SiteRole | None = None  # as the last pass found it
+        """Follows the leader until `control` stops it. Does nothing while this site leads; each pass reads the role
+        again. `on_role` gets the site when its role has changed."""
+        role: SiteRole | None = None  # in the last pass
 
         def work() -> None:
             nonlocal role
@@ -178,15 +167,16 @@ class Replication:
             if before is not None and before is not role:
                 on_role(site)
             if not site.follows:
-                self._forget_follower()
+                self._close_follower()
                 return
-            from strandline.replicate.follow.follower import raise_failures  # which loads Spark's modules
+            from strandline.replicate.follow.follower import first_failure  # loads Spark's modules
 
             report = self._pass(site, control.stopping)
             on_pass(report)
-            raise_failures(report)
+            if report.failed:  # the loop then waits longer before the next pass
+                raise first_failure(report.failed)
 
         control.repeat(work, name="follow", poll_seconds=self._config.settings.follow.poll_seconds)
 
     def close(self) -> None:
-        self._forget_follower()
+        self._close_follower()

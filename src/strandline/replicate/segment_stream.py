@@ -1,10 +1,10 @@
-"""The rows of a segment on the wire: an Arrow IPC stream that proves what it brings.
+"""The wire format of a segment's rows: an Arrow IPC stream with digests, which its reader verifies.
 
-The first batch has no rows and says, in its custom metadata, what was asked for: an answer to another request is not
-taken for this one's. Each further one carries the digest of all bytes before it. The last one has no rows either, and
-also carries the number of rows and the last sequence number. So whoever reads it knows of each batch, as soon as the
-next message is there, that it arrived unchanged, and of the whole that nothing is missing. Rows of a stream that was
-cut off can be kept, and the rest asked for behind them.
+The first batch has no rows. Its custom metadata name the request, so that a reader notices an answer to another one.
+Each further batch carries the digest of all bytes before it. The last batch has no rows either, and also carries the
+number of rows and the last sequence number. So a reader knows that a batch arrived unchanged as soon as it has the next
+message, and at the end that nothing is missing. If the stream breaks off, it keeps the verified rows and requests the
+rest.
 """
 
 from __future__ import annotations
@@ -24,29 +24,40 @@ if TYPE_CHECKING:
 MEDIA_TYPE = "application/vnd.apache.arrow.stream"
 
 _DIGEST, _ROWS, _LAST = b"strandline.digest", b"strandline.rows", b"strandline.last"
-_ASKED = b"strandline.asked"
+_REQUEST = b"strandline.asked"
 
 
 def request_name(dataset: str, lo: int, hi: int, behind: int, only_numbers: bool) -> bytes:
-    """What a stream answers."""
+    """Identifies the request that a stream answers."""
     return f"{dataset} {lo} {hi} {behind} {only_numbers}".encode()
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentEnd:
-    """What the leader says at the end of a stream."""
+    """The totals at the end of a stream."""
 
     rows: int
     last: Seq | None  # None: no rows
     digest: str  # of all bytes before
 
 
-class _Written(io.RawIOBase):
-    """A file whose bytes are taken out as they come."""
+class _Hashed(io.RawIOBase):
+    """Hashes all bytes that pass."""
 
     def __init__(self) -> None:
         super().__init__()
         self.digest = hashlib.sha256()
+
+    @property
+    def hexdigest(self) -> bytes:
+        return self.digest.hexdigest().encode()
+
+
+class _Written(_Hashed):
+    """A buffer that Arrow writes to; `take` returns and removes its bytes."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self._parts: list[bytes] = []
 
     def write(self, part: Any) -> int:
@@ -54,10 +65,6 @@ class _Written(io.RawIOBase):
         self.digest.update(copied)
         self._parts.append(copied)
         return len(copied)
-
-    @property
-    def hexdigest(self) -> bytes:
-        return self.digest.hexdigest().encode()
 
     def writable(self) -> bool:
         return True
@@ -67,16 +74,17 @@ class _Written(io.RawIOBase):
         return taken
 
 
-def encode(schema: pa.Schema, batches: Iterable[pa.RecordBatch], asked: bytes = b"") -> Iterator[bytes]:
-    """The bytes of the stream, one message at a time. The batches must be in the order of sequence numbers. `asked`:
-    its `request_name`."""
+def encode(schema: pa.Schema, batches: Iterable[pa.RecordBatch], request: bytes = b"") -> Iterator[bytes]:
+    """The bytes of the stream, one message at a time. The batches must be in the order of sequence numbers. `request`:
+    as `request_name` returns it."""
     import pyarrow as pa
 
     file, rows, last = _Written(), 0, 0
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     nothing = pa.RecordBatch.from_pylist([], schema)
     with pa.ipc.new_stream(pa.PythonFile(file, mode="w"), schema, options=options) as writer:
-        writer.write_batch(nothing, custom_metadata={_ASKED: asked})  # with the first batch, Arrow writes the schema
+        # With the first batch, Arrow writes the schema.
+        writer.write_batch(nothing, custom_metadata={_REQUEST: request})
         for batch in batches:
             if batch.num_rows:
                 writer.write_batch(batch, custom_metadata={_DIGEST: file.hexdigest})
@@ -88,17 +96,16 @@ def encode(schema: pa.Schema, batches: Iterable[pa.RecordBatch], asked: bytes = 
 
 
 class Readable(Protocol):
-    """A body as it arrives. Returns fewer bytes than asked for at its end only."""
+    """A body as it arrives. Returns fewer than `size` bytes only at its end."""
 
     def read(self, size: int) -> bytes: ...
 
 
-class _Read(io.RawIOBase):
-    """Counts and hashes what is read."""
+class _Read(_Hashed):
+    """A body that Arrow reads from."""
 
     def __init__(self, body: Readable) -> None:
         super().__init__()
-        self.digest = hashlib.sha256()
         self._body = body
 
     def read(self, size: int = -1) -> bytes:
@@ -106,52 +113,48 @@ class _Read(io.RawIOBase):
         self.digest.update(part)
         return part
 
-    @property
-    def hexdigest(self) -> bytes:
-        return self.digest.hexdigest().encode()
-
     def readable(self) -> bool:
         return True
 
 
 class SegmentReader:
-    """Reads a stream. Iterating gives each batch once the message behind it has proven it. Raises SegmentDamaged if
-    something was changed on the way, if the stream ends too early, or if it answers another request; the batches that
-    were given before are good. The schema is proven once the first batch was given, or the end was reached."""
+    """Reads a stream. Yields a batch when the message after it has verified it. Raises SegmentDamaged if bytes were
+    changed on the way, if the stream ends too early, or if it answers another request; batches yielded before that are
+    good. The schema is verified once the first batch was yielded, or the end was read."""
 
-    def __init__(self, body: Readable, *, behind: int = 0, asked: bytes = b"") -> None:
+    def __init__(self, body: Readable, *, behind: int = 0, request: bytes = b"") -> None:
         self._file = _Read(body)
         self._behind = behind
-        self._asked = asked
-        self._reader = self._opened()
+        self._request = request
+        self._reader = self._open()
         self.schema: pa.Schema = self._reader.schema
         self.end: SegmentEnd | None = None
 
-    def _opened(self) -> pa.ipc.RecordBatchStreamReader:
+    def _open(self) -> pa.ipc.RecordBatchStreamReader:
         import pyarrow as pa
 
         try:
             return pa.ipc.open_stream(pa.PythonFile(self._file, mode="r"))
         except (pa.ArrowException, OSError, EOFError) as e:
-            raise _damaged(f"it does not begin as it must ({e})") from e
+            raise _damaged(f"its beginning cannot be read ({e})") from e
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        unproven, said = self._next()
-        if said.get(_ASKED, b"") != self._asked:
+        unverified, metadata = self._next()
+        if metadata.get(_REQUEST, b"") != self._request:
             raise _damaged("it answers another request")
         rows, last = 0, self._behind
         while self.end is None:
             before = self._file.hexdigest
-            batch, said = self._next()
-            if said.get(_DIGEST) != before:
-                raise _damaged("its bytes are not those that were sent")
-            if unproven.num_rows:
-                last = _check_order(unproven, last)
-                rows += unproven.num_rows
-                yield unproven
-            unproven = batch
-            if _ROWS in said:
-                self.end = _end_of(said, before)
+            batch, metadata = self._next()
+            if metadata.get(_DIGEST) != before:
+                raise _damaged("its bytes were changed on the way")
+            if unverified.num_rows:
+                last = _check_order(unverified, last)
+                rows += unverified.num_rows
+                yield unverified
+            unverified = batch
+            if _ROWS in metadata:
+                self.end = _end_of(metadata, before)
         if self.end.rows != rows or (self.end.last or self._behind) != last:
             raise _damaged(f"it has {rows} rows up to {last}, and should have {self.end.rows} up to {self.end.last}")
 
@@ -168,10 +171,10 @@ class SegmentReader:
         return found.batch, dict(found.custom_metadata or {})
 
 
-def _end_of(said: Mapping[bytes, bytes], digest: bytes) -> SegmentEnd:
-    """What the last message says of all rows. No digest covers this message itself."""
+def _end_of(metadata: Mapping[bytes, bytes], digest: bytes) -> SegmentEnd:
+    """The totals in the last message. No digest covers this message itself."""
     try:
-        rows, last = int(said[_ROWS]), int(said[_LAST])
+        rows, last = int(metadata[_ROWS]), int(metadata[_LAST])
     except (KeyError, ValueError) as e:
         raise _damaged("its end cannot be read") from e
     return SegmentEnd(rows, Seq(last) if last else None, digest.decode())
@@ -187,4 +190,4 @@ def _check_order(batch: pa.RecordBatch, last: int) -> int:
 
 
 def _damaged(why: str) -> SegmentDamaged:
-    return SegmentDamaged(f"what the leader sent cannot be used: {why}", hint="It is asked for again.")
+    return SegmentDamaged(f"what the leader sent cannot be used: {why}", hint="The follower requests it again.")

@@ -1,4 +1,4 @@
-"""How far a follower has applied each shard: a cache of its ledger, read by many threads while others move it."""
+"""How far a follower has applied each shard: a thread-safe cache of its ledger."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from strandline.core.types import SEQ_MAX, Seq, ShardId
 
 __all__ = ["SINGLE", "ReplicationState", "ShardId"]
 
-NOTHING = Seq(0)  # the mark of a shard of which nothing is applied
+NOTHING = Seq(0)  # the watermark of a shard of which nothing is applied
 
 
 class ReplicationState:
-    """The mark of each shard of a lake: the highest sequence number up to which all its items are applied.
+    """The watermark of each shard of a lake: the sequence number up to which all its items are applied.
 
-    Marks move forward only. The shards are fixed when the state is made; any other shard is unknown."""
+    Watermarks never move back. The shards are fixed when the state is made; any other shard is unknown."""
 
-    def __init__(self, marks: Mapping[ShardId, Seq]) -> None:
-        # Its keys never change. So a reader needs no lock: it finds the old mark or the new one.
-        self._marks = dict(marks)
+    def __init__(self, watermarks: Mapping[ShardId, Seq]) -> None:
+        # Its keys never change. So a reader needs no lock: it finds the old watermark or the new one.
+        self._watermarks = dict(watermarks)
         self._moving = threading.Lock()
 
     @classmethod
@@ -35,45 +35,46 @@ class ReplicationState:
         return cls.new([SINGLE])
 
     def applied_seqno(self, shard: ShardId) -> Seq | None:
-        """The shard's mark: 0 if nothing is applied, None for an unknown shard."""
-        return self._marks.get(shard)
+        """The shard's watermark: 0 if nothing is applied, None for an unknown shard."""
+        return self._watermarks.get(shard)
 
     def advance(self, shard: ShardId, seqno: Seq) -> None:
-        """Moves the shard's mark up to `seqno`. A lower or equal one changes nothing, nor does an unknown shard."""
+        """Moves the shard's watermark up to `seqno`. A lower or equal one changes nothing, nor does an unknown
+        shard."""
         with self._moving:
-            if seqno > self._marks.get(shard, SEQ_MAX):
-                self._marks[shard] = seqno
+            if seqno > self._watermarks.get(shard, SEQ_MAX):
+                self._watermarks[shard] = seqno
 
     def snapshot(self) -> dict[ShardId, Seq]:
-        """A copy of all marks that nobody else changes."""
-        return dict(self._marks)
+        """A copy of all watermarks."""
+        return dict(self._watermarks)
 
     def to_checkpoint_bytes(self) -> bytes:
-        """A JSON object from shard to mark."""
-        return json.dumps({str(shard): mark for shard, mark in sorted(self.snapshot().items())}).encode()
+        """A JSON object from shard to watermark."""
+        return json.dumps({str(shard): watermark for shard, watermark in sorted(self.snapshot().items())}).encode()
 
     @classmethod
     def from_checkpoint_bytes(cls, checkpoint: bytes, shards: Iterable[ShardId]) -> ReplicationState:
-        """The marks of the given shards, as `to_checkpoint_bytes` wrote them. Shards that are not in the checkpoint
-        begin at 0. Of damaged or foreign bytes nothing is believed: all begin at 0."""
+        """The watermarks of the given shards, as `to_checkpoint_bytes` wrote them. A shard that is not in the
+        checkpoint begins at 0. From damaged bytes nothing is used: all shards begin at 0."""
         found = _decode(checkpoint)
         return cls({shard: found.get(shard, NOTHING) for shard in shards})
 
 
 def _decode(checkpoint: bytes) -> dict[ShardId, Seq]:
-    """Empty unless the bytes are a JSON object from shard to mark, each shard once."""
+    """Empty unless the bytes are a JSON object from shard to watermark, each shard once."""
     try:
         pairs = json.loads(checkpoint.decode(), object_pairs_hook=_Pairs)
         if not isinstance(pairs, _Pairs):
             return {}
-        marks = {_shard(key): _applied_upto(value) for key, value in pairs}
-    except (ValueError, RecursionError):  # the second for brackets within brackets within brackets
+        watermarks = {_shard(key): _applied_upto(value) for key, value in pairs}
+    except (ValueError, RecursionError):  # RecursionError: deeply nested brackets
         return {}
-    return marks if len(marks) == len(pairs) else {}
+    return watermarks if len(watermarks) == len(pairs) else {}
 
 
 class _Pairs(list[tuple[str, object]]):
-    """An object of JSON that still has a key that it names twice."""
+    """A JSON object with all its pairs, also those of a key that occurs twice."""
 
 
 def _shard(key: str) -> ShardId:
@@ -85,5 +86,5 @@ def _shard(key: str) -> ShardId:
 
 def _applied_upto(value: object) -> Seq:
     if type(value) is not int or not 0 <= value <= SEQ_MAX:
-        raise ValueError("not a mark")
+        raise ValueError("not a watermark")
     return Seq(value)

@@ -44,7 +44,7 @@ def promote(
     promotion = call.lake.replication.promotion
     if dry_run:
         found = promotion.forecast(leader_is_stopped=leader_is_stopped, force=force)
-        lacks = render_promotion.lacks(found.standing) if force else ()
+        lacks = render_promotion.lacks(found.state) if force else ()
         call.show(documents.forecast(found), *render_promotion.forecast(found), *map(Text, lacks))
         call.exit(RefusedError.exit_code if documents.is_refused(found) else 0)
         return
@@ -62,7 +62,7 @@ def _ask(call: Call, *, leader_is_stopped: bool, force: bool) -> None:
     if force:
         found = call.lake.replication.promotion.forecast(leader_is_stopped=leader_is_stopped, force=True)
         if not documents.is_refused(found):
-            for line in render_promotion.lacks(found.standing):
+            for line in render_promotion.lacks(found.state):
                 call.note(line, "yellow")
             call.confirm(
                 "Give up what this site lacks, and make it the leader of the lake?",

@@ -26,21 +26,24 @@ def forecast(found: Forecast) -> Iterator[RenderableType]:
         yield Text(found.step.hint, "dim")
     else:
         yield Text("This site can be promoted.")
-    yield from _items(found.standing.given_up, "would be lost")
+    yield from _items(found.state.given_up, "would be lost")
 
 
 def what_it_left(promoted: Promoted) -> Iterator[RenderableType]:
     if promoted.led is None:
         return
     yield from _items(promoted.led.given_up, "were lost")
-    if promoted.led.sinks_left:
-        names = ", ".join(promoted.led.sinks_left)
+    sinks = promoted.led.sinks
+    if sinks.left:
+        names = ", ".join(sinks.left)
         yield Text(f"These sinks were not taken over, because this site lacks their datasets: {names}", "yellow")
-    if promoted.sinks_removed:
-        names = ", ".join(promoted.sinks_removed)
-        said = "These sinks of an earlier term of this site were removed, because the old leader did not have them"
+    if sinks.removed:
+        names = ", ".join(sinks.removed)
+        said = (
+            "These sinks from when this site led before were removed, because the old leader did not have them any more"
+        )
         yield Text(f"{said}: {names}", "yellow")
-    for sink, rows in promoted.quarantined:
+    for sink, rows in sinks.quarantined:
         stays = agreeing(rows, "stays")
         said = f"{plural(rows, 'row')} that sink {sink} refused {stays} in quarantine at the old leader"
         yield Text(f"{said}, and this site does not send {'it' if rows == 1 else 'them'}", "yellow")
@@ -52,9 +55,9 @@ def what_it_left(promoted: Promoted) -> Iterator[RenderableType]:
         yield Text("See `strandline dataset accept-received --help`.", "yellow")
 
 
-def lacks(standing: PromotionState) -> Iterator[str]:
-    """What a promotion by force gives up, as far as this site knows."""
-    for one in standing.lacks:
+def lacks(state: PromotionState) -> Iterator[str]:
+    """What a promotion by force gives up, as far as this site was told."""
+    for one in state.lacks:
         here = "no row yet" if one.sealed is None else f"every row up to {one.sealed}"
         leader = (
             "the leader has not reported its seal"
@@ -64,7 +67,7 @@ def lacks(standing: PromotionState) -> Iterator[str]:
         yield f"{one.dataset}: this site has {here}; {leader}"
         for sink, upto in one.sinks:
             yield f"{one.dataset}: sink {sink} has rows up to {upto}. Those that this site lacks stay in the sink only"
-    at = standing.answered_at
+    at = state.answered_at
     said = "The leader has never answered." if at is None else f"The leader answered last {age(at)} ago."
     yield f"{said} What it accepted after that, and what sinks got of it, is not known here."
     yield "Sites that have recorded a take-over which this site has not cannot follow it: they must be created again."

@@ -1,4 +1,4 @@
-"""The properties that a table needs to become a dataset, and what keeps it from becoming one. Pure."""
+"""The properties that a table needs to become a dataset, and the checks before it becomes one. Pure."""
 
 from __future__ import annotations
 
@@ -18,11 +18,7 @@ from strandline.iceberg.metadata.table_metadata import (
 
 
 def own_properties(lake_id: str, epoch: int, deliver_by: Sequence[str]) -> dict[str, str]:
-    return {
-        LAKE_PROPERTY: lake_id,
-        EPOCH_PROPERTY: str(epoch),
-        DELIVER_BY_PROPERTY: json.dumps(list(deliver_by)),
-    }
+    return {LAKE_PROPERTY: lake_id, EPOCH_PROPERTY: str(epoch), DELIVER_BY_PROPERTY: json.dumps(list(deliver_by))}
 
 
 def adopting_properties(
@@ -59,7 +55,7 @@ def check_adoptable(
         )
     if taken := [c for c in columns if is_reserved(c) and c not in INTERNAL_COLUMNS]:
         raise SchemaError(
-            f"{name} has a column {taken[0]}, a name that Strandline keeps for its own use",
+            f"{name} has a column {taken[0]}, a name that is reserved for Strandline",
             hint=f"Rename it, then adopt the table. Names that begin with {RESERVED_PREFIX} are reserved, as are "
             f"{' and '.join(INTERNAL_COLUMNS)} in any case.",
         )

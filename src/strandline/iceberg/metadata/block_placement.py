@@ -1,7 +1,7 @@
-"""Decides where a new block may begin: above every sequence number in the table, foreign ones too. Pure.
+"""Decides where a new block may begin: above all sequence numbers in the table, also foreign ones. Pure.
 
-Others can write any sequence number into a table. Numbers that are absurdly far ahead are not skipped, because one row
-could then use up the whole sequence. They are remembered, and checked again before the counter comes near them.
+Others can write any sequence number into a table. Numbers that are very far ahead are not skipped, because one row
+could then use up the whole sequence. They are recorded, and checked again before the counter comes near them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SKIP_MAX = 1 << 40  # at most so many numbers are skipped at once: the sequence 
 
 @dataclass(frozen=True, slots=True)
 class NumberSpan:
-    """A file has sequence numbers between these two, both included."""
+    """A file's sequence numbers are between these two, both included."""
 
     lo: int
     hi: int
@@ -35,8 +35,8 @@ def place(
     *,
     skip_max: int = SKIP_MAX,
 ) -> BlockPlacement:
-    """Where a block of so many rows collides with no sequence number in the table. `last` is the counter. `spans` are
-    files with numbers above it. `around` reads rows, and is called only if a file crosses the limit. Raises
+    """A place for a block of so many rows without a sequence number that the table has. `last` is the counter. `spans`
+    are files with numbers above it. `around` reads rows, and is called only if a file crosses the limit. Raises
     RefusedError."""
     limit = last + skip_max
     while True:
@@ -57,5 +57,5 @@ def place(
 
 
 def is_near(checked: Checked, last: int, rows: int, *, skip_max: int = SKIP_MAX) -> bool:
-    """Whether a block could reach the sequence numbers that the last check left out."""
+    """Whether a block could have sequence numbers that the last check left out."""
     return checked.beyond is not None and last + rows + skip_max >= checked.beyond

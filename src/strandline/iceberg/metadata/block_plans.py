@@ -1,4 +1,4 @@
-"""What to do with a block, decided on the metadata that the commit will replace. Pure."""
+"""Plans what to do with a block, from the metadata that the commit will replace. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class CherryPick:
 
 @dataclass(frozen=True, slots=True)
 class RemoveBranch:
-    """Main has the rows already; only the branch is left over."""
+    """Main has the rows already; only the branch is left."""
 
     published: SnapshotId | None
 
@@ -32,7 +32,7 @@ class AlreadyPublished:
 
 @dataclass(frozen=True, slots=True)
 class CountRows:
-    """History does not tell whether main has the rows: count them, and decide again."""
+    """History does not show whether main has the rows: count them, and plan again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def plan_publish(
         return CountRows()
     if 0 < rows_in_main < len(wap.rows):
         rows = plural(len(wap.rows), "sequence number")
-        return PublishHeld(f"main has {rows_in_main:,} of its {rows}, and no history that tells why")
+        return PublishHeld(f"main has {rows_in_main:,} of its {rows}, and no history that shows why")
     if rows_in_main > 0:
         return AlreadyPublished(None, view.settled) if head is None else RemoveBranch(None)
     if head is None:
@@ -74,8 +74,8 @@ def plan_publish(
 
 
 def stages_again(view: TableView, head: SnapshotId, snapshot: SnapshotId, wap: WapId) -> bool:
-    """Whether whatever follows the block's snapshot on its branch is the same block once more: a writer that was taken
-    for dead continued. That snapshot is never published."""
+    """Whether all snapshots after the block's on its branch stage the same block again: its writer had lost its lease
+    and continued. Those snapshots are never published."""
     for found in view.ancestors(head):
         if found.id == snapshot:
             return True
@@ -106,16 +106,10 @@ RecoveryPlan = RollForward | SettlePublished | Abandon
 
 
 def plan_recovery(
-    view: TableView,
-    branch: str,
-    wap: WapId,
-    *,
-    branch_complete: bool,
-    rows_in_main: int,
-    passed: Seq | None = None,
+    view: TableView, branch: str, wap: WapId, *, branch_complete: bool, rows_in_main: int, passed: Seq | None = None
 ) -> RecoveryPlan:
     """Checks the branch first, then main; rows in neither were never acknowledged. `passed` is the highest watermark of
-    any sink: that sink would never get rows that appear at or below it."""
+    the sinks and followers: they would never get rows that appear at or below it."""
     elsewhere = batch_elsewhere(view, wap)
     head = view.refs.get(branch)
     published = view.published_as(wap)
@@ -133,7 +127,7 @@ def plan_recovery(
 
 
 def batch_elsewhere(view: TableView, wap: WapId) -> SeqRange | None:
-    """The range under which main already has the same batch, a part of it, or one that contains it, by history."""
+    """The range under which main's history already has the same batch, a part of it, or one that contains it."""
     for snapshot in view.ancestors(view.main):
         other = snapshot.block_of(wap.lake)
         if other is not None and other.rows != wap.rows and can_share_rows(other.batch_id, wap.batch_id):

@@ -1,4 +1,4 @@
-"""The id and the shards of a dataset as its table records them, for a ledger that is lost. Pure."""
+"""The id and the shards of a dataset as its table records them, in case the ledger is lost. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from strandline.iceberg.metadata.table_metadata import DATASET_ID_PROPERTY, FIRS
 @dataclass(frozen=True, slots=True)
 class DatasetIdentity:
     uuid: DatasetUuid
-    first_shard: ShardId | None  # None: the table does not say
+    first_shard: ShardId | None  # None: not recorded
     shards: int
 
     @classmethod

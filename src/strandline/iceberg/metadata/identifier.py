@@ -23,7 +23,7 @@ def parse_identifier(name: str) -> tuple[str, ...]:
     else:
         parts = tuple(name.split("."))
     if not all(part.strip() for part in parts):
-        raise SchemaError(f"not the name of a table: {name!r}", hint="Say TABLE or NAMESPACE.TABLE.")
+        raise SchemaError(f"not the name of a table: {name!r}", hint="Use TABLE or NAMESPACE.TABLE.")
     return parts if len(parts) > 1 else (DEFAULT_NAMESPACE, *parts)
 
 

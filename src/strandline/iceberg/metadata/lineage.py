@@ -18,11 +18,11 @@ Links = Mapping[SnapshotId, tuple[SnapshotId | None, int]]  # by snapshot: its p
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What the ledger knows of a table. It is read before the table, so that the table is not the older of the two."""
+    """What the ledger knows of a table. Read before the table, so that the table is not the older of the two."""
 
     anchor: Anchor | None = None  # the tag's last position that the ledger knows
     published: Sequence[Published] = ()  # the last published blocks with a known snapshot, newest first
-    purged: Sequence[SeqRange] = ()  # in these ranges rows may be missing, because a person asked for it
+    purged: Sequence[SeqRange] = ()  # in these ranges, rows may be missing because of a purge
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def _ancestors(links: Links, of: SnapshotId) -> set[SnapshotId]:
 
 def _ranges_to_check(view: TableView, memory: Memory, anchor: Anchor) -> list[SeqRange]:
     """The ranges of the anchor's last blocks: if main was rolled back to before the anchor, it lacks one of them
-    completely. Leaves out later blocks, and blocks whose rows may be missing by our own doing."""
+    completely. Leaves out later blocks, and blocks whose rows retention or a purge may have deleted."""
     found = []
     for block in memory.published:
         rows = block.head.rows

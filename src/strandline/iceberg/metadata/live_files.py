@@ -1,4 +1,4 @@
-"""What is known about the files of a snapshot without opening them, and which are rewritten together. Plain values."""
+"""The files of a snapshot as its manifests describe them, and the parts that are rewritten together. Plain values."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class LiveFile:
     bytes: int
     rows: int  # rows deleted since are included
     lo: int | None
-    hi: int | None  # None if it has rows without a sequence number, or does not say
+    hi: int | None  # None if it has rows without a sequence number, or no bounds
     deletes: int  # number of delete files and deletion vectors that apply to it
-    # Whether its rows are known to be in the order of their sequence numbers. Ours are, as far as history tells whose
-    # file it is. For other files nobody knows without opening them.
+    # Whether its rows are known to be in the order of their sequence numbers: those of our files are, if history shows
+    # that a file is ours. For other files it is unknown without opening them.
     ordered: bool
 
 

@@ -24,7 +24,7 @@ from strandline.iceberg.metadata.table_metadata import SnapshotView, TableView, 
 
 _BUSY_TIMEOUT_SECONDS = 60
 _GZIP_MAGIC = b"\x1f\x8b"
-_MOVED_ON = RetryPolicy(0.0, attempts_max=3)
+_REPLACED_MEANWHILE = RetryPolicy(0.0, attempts_max=3)
 # What a damaged file may raise: it does not decompress, decode or parse, or lacks what every table has.
 _DAMAGE = (
     OSError,
@@ -45,7 +45,7 @@ class TableGlance:
     view: TableView
     # live rows of main; None if unknown, because of delete files or a writer that keeps no totals
     row_count: int | None
-    history: tuple[SnapshotView, ...]  # main and its ancestors, newest first, as far back as they are kept
+    history: tuple[SnapshotView, ...]  # main and its ancestors that are not expired, newest first
 
 
 def is_glanceable(config: LakeConfig) -> bool:
@@ -56,17 +56,17 @@ def read_pointer(config: LakeConfig, name: str) -> TableGlance | None:
     """None if there is no such table, or not a local one (REST catalogs and buckets). Raises StorageError."""
     if not is_glanceable(config):
         return None
-    for attempt in _MOVED_ON.attempts():
+    for attempt in _REPLACED_MEANWHILE.attempts():
         location = read_locations(config).get(parse_identifier(name))
         if location is None or (path := local_path(location)) is None:
             return None
         try:
             return glance_at(name, location, path)
         except FileNotFoundError as e:
-            # After another commit in between, the catalog names a newer file now.
+            # If another commit came in between, the catalog names a newer file now.
             if attempt.is_last:
                 raise StorageError(
-                    f"{full_name(name)}: the catalog names a metadata file that is not there: {location}",
+                    f"{full_name(name)}: the catalog names a metadata file that does not exist: {location}",
                     hint="Someone deleted it. Restore the file, or an older copy of the catalog.",
                 ) from e
     raise AssertionError("unreachable")
@@ -112,7 +112,7 @@ def check_catalog_file(config: LakeConfig) -> None:
 
 @contextmanager
 def _catalog_file(path: Path) -> Iterator[sqlite3.Connection]:
-    """For reading. Raises StorageError."""
+    """Opens the catalog for reading. Raises StorageError."""
     try:
         uri = f"file:{quote(str(path))}?mode=ro"
         with closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_TIMEOUT_SECONDS)) as connection:

@@ -1,6 +1,6 @@
-"""What to do with a follower's staged block, decided on the metadata that the commit will replace. Pure.
+"""Plans what to do with a follower's staged block, from the metadata that the commit will replace. Pure.
 
-A follower can get the rows again, so it never holds a block for a person: what cannot be published is applied again
+A follower can get the rows again, so no block waits for a person: one that cannot be published is applied again
 (docs/adr/0070).
 """
 
@@ -25,8 +25,8 @@ def plan_offered(
     view: TableView, branch: str, snapshot: SnapshotId, wap: WapId, *, rows_shared: int | None
 ) -> OfferedPlan:
     """`rows_shared` is how many sequence numbers of the staged snapshot main has; None if not counted yet. Other rows
-    of the range say nothing: a merged or recovered range may be in main in part, and its missing rows must still come.
-    Whatever the plan, the commit removes every branch of the block: another process may have staged it, too."""
+    of the range do not count: a merged or recovered range may be in main in part, and its missing rows must still come.
+    With any plan, the commit removes all branches of the block: another process may have staged it, too."""
     published = view.published_as(wap)
     if published is None and any(s.id == snapshot for s in view.ancestors(view.main)):
         published = snapshot
@@ -45,9 +45,9 @@ def plan_offered(
 
 
 def _nothing_came_since(view: TableView, staged: SnapshotView, wap: WapId) -> bool:
-    """Whether main's history shows that no row of the range came in since the branch began: the applier has subtracted
-    what was there before. A history that is complete to the table's first snapshot shows it for all time: the branch of
-    a table that was empty begins with a snapshot that main never has."""
+    """Whether main's history shows that no row of the range came in since the branch was created: rows that were there
+    before were left out when the block was staged. The branch of an empty table begins with a snapshot that main never
+    has; then a history that is complete to the first snapshot shows it, too."""
     oldest = None
     for found in view.ancestors(view.main):
         if found.id == staged.parent:

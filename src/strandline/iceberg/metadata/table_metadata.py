@@ -37,7 +37,7 @@ HISTORY_PROPERTY = "strandline.history"
 DATASET_ID_PROPERTY = "strandline.dataset-id"  # the same at every site of the lake; without it, the table's own uuid
 FIRST_SHARD_PROPERTY = "strandline.first-shard"
 SHARDS_PROPERTY = "strandline.shards"
-# `true` before the dataset is first offered to a follower; stays for ever
+# `true` from before the dataset is first offered to a follower
 FOLLOWED_PROPERTY = "strandline.followed"
 # followed by the name of a follower: `added` before it is registered, `removed` after it was removed
 FOLLOWER_PREFIX = "strandline.follower."
@@ -46,18 +46,18 @@ NUMBERED_SINCE_PROPERTY = "strandline.numbered-since"
 VOID_PREFIX = "strandline-void-"  # of tags that keep a batch of dropped entries from landing (`drop_entries.py`)
 # our tag on the newest snapshot of main that is known to have everything settled (`lineage.py`)
 SETTLED_TAG = "strandline-settled"
-# followed by the sequence number up to which retention may have deleted rows; set before a row goes; the highest counts
+# followed by the sequence number up to which retention may delete rows; set before it does; the highest counts
 FLOOR_PREFIX = "strandline.floor."
 # followed by the first and last sequence number of a purged range, and the sequence number that the purge took
 PURGED_PREFIX = "strandline.purged."
-# followed by the number of a cut: what a take-over left, set before the new leader offers anything of the table
+# followed by the number of a cut; set before the new leader offers anything of the table
 CUT_PREFIX = "strandline.cut."
 BATCH_SUMMARY = "strandline.reconcile.batch"
 # in the summary of a snapshot that drops entries: its token, and the number of files
 DROPPED_SUMMARY = "strandline.reconcile.dropped"
 # in the summary of a snapshot that numbers adopted rows in main, without a branch: its block, as a wap id
 BLOCK_SUMMARY = "strandline.block"
-# in place of a parent that PyIceberg expired: it removes the name, so that history seems to begin with the child
+# in place of a parent that PyIceberg expired: it removes the parent's id, so that history seems to begin with the child
 EXPIRED_PARENT = SnapshotId(-2)
 MAX_REF_AGE_PROPERTY = "history.expire.max-ref-age-ms"
 METRICS_PROPERTY = f"write.metadata.metrics.column.{SEQ_COLUMN}"
@@ -74,7 +74,7 @@ class RecordedPurge:
     rows: SeqRange
     count: int
     # The sequence number that the newest of them took. A ledger whose counter is below it does not know that purge. It
-    # is part of the name, so that no process that was given up for dead can replace it by a lower one. 0: not recorded.
+    # is part of the name, so that a process that has lost its lease cannot replace it by a lower one. 0: not recorded.
     number: int
 
     @property
@@ -93,13 +93,13 @@ class RecordedPurge:
 
 @dataclass(frozen=True, slots=True)
 class WapId:
-    """Names, in the snapshot itself, the block of its rows, so that a lost ledger can be rebuilt."""
+    """Names the block of a snapshot's rows in the snapshot itself, so that a lost ledger can be rebuilt."""
 
     lake: str
     rows: SeqRange
     digest: str | None
     batch_id: str
-    shard: ShardId | None = None  # that the writer has named; None: the one that the batch id leads to
+    shard: ShardId | None = None  # chosen by the writer; None: by the batch id
 
     def __str__(self) -> str:
         named = "" if self.shard is None else f"@{self.shard}"
@@ -146,8 +146,8 @@ class SnapshotView:
         return wap if wap is not None and wap.lake == lake else None
 
     def brought(self, wap: WapId) -> bool:
-        """Whether it brought this block. The ledger learns the digest of a batch when it is staged, so either side may
-        lack it."""
+        """Whether it brought this block. The digest of a batch is known when it is staged, so either side may lack
+        it."""
         own = self.block_of(wap.lake)
         if own is None or None not in (own.digest, wap.digest):
             return own == wap
@@ -177,7 +177,7 @@ class TableView:
     schema: Mapping[str, Any]
     schema_id: int
     schemas: int = 1  # how many schemas the table has had
-    former_schemas: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)  # those that it knows, this one too
+    former_schemas: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)  # all schemas, including this one
     sequence: int = 0  # the highest sequence number that Iceberg gave to a snapshot of the table
     metadata_log: tuple[str, ...] = ()  # earlier metadata files, oldest first
     ref_rules: tuple[Ref, ...] = ()  # `refs`, with their rules
@@ -213,7 +213,7 @@ class TableView:
 
     @property
     def is_followed(self) -> bool:
-        """Whether a follower may have got something of the table, at whatever time."""
+        """Whether a follower may ever have got rows of the table."""
         return self.properties.get(FOLLOWED_PROPERTY) == "true"
 
     @property
@@ -229,13 +229,13 @@ class TableView:
 
     @property
     def cuts(self) -> dict[Seq, str]:
-        """What take-overs left of the table, by the number of the cut."""
+        """The cuts of take-overs, by their numbers."""
         named = {n.removeprefix(CUT_PREFIX): v for n, v in self.properties.items() if n.startswith(CUT_PREFIX)}
         return {Seq(number): v for text, v in named.items() if (number := whole_number(text)) is not None}
 
     @property
     def branches(self) -> Mapping[str, SnapshotId]:
-        """Only ours."""
+        """Only branches of blocks."""
         return {n: s for n, s in self.refs.items() if parse_branch(n) is not None}
 
     def branches_of(self, lo: int) -> dict[str, BlockBranch]:
@@ -244,15 +244,15 @@ class TableView:
         return {name: branch for name, branch in found.items() if branch is not None and branch.lo == lo}
 
     def ancestors(self, of: SnapshotId | None) -> Iterator[SnapshotView]:
-        """From the newest back to the oldest that is still kept."""
+        """From the newest to the oldest that is not expired."""
         at = of
         while at is not None and (found := self.snapshots.get(at)) is not None:
             yield found
             at = found.parent
 
     def chain_reaches(self, base: SnapshotId | None) -> bool:
-        """Whether main's history is complete back to `base` (or to its beginning): then it shows everything that came
-        into main since, and nothing else did."""
+        """Whether main's history is complete back to `base` (or to its beginning): then it shows all commits to main
+        since."""
         last: SnapshotView | None = None
         for last in self.ancestors(self.main):
             if last.id == base:
@@ -322,7 +322,7 @@ def _snapshot(data: Mapping[str, Any]) -> SnapshotView:
 
 
 def _can_be_first(summary: Mapping[str, str]) -> bool:
-    """Whether a snapshot can be the first of its table: it brought everything that the table had then."""
+    """Whether a snapshot can be the first of its table: it added all rows that the table had then."""
     if summary.get("operation", "append") != "append":
         return False
     totals = ((summary.get(f"added-{of}", "0"), summary.get(f"total-{of}")) for of in ("data-files", "records"))
@@ -330,7 +330,7 @@ def _can_be_first(summary: Mapping[str, str]) -> bool:
 
 
 def followed_properties(followers: Iterable[str]) -> dict[str, str]:
-    """What a table records before one of these followers gets anything of it."""
+    """The properties that a table must have before one of these followers gets rows of it."""
     return {FOLLOWED_PROPERTY: "true", **{f"{FOLLOWER_PREFIX}{name}": "added" for name in followers}}
 
 
@@ -343,7 +343,7 @@ def check_fit(view: TableView, dataset: Dataset, lake: str) -> None:
 
 
 def unfit(view: TableView, dataset: Dataset, lake: str) -> str | None:
-    """What the protocol needs and the table lost; None if nothing."""
+    """What Strandline needs and the table lacks; None if nothing."""
     if view.uuid != dataset.table_uuid:
         return f"the catalog has another table under this name (uuid {view.uuid}, not {dataset.table_uuid})"
     if view.properties.get(LAKE_PROPERTY) != lake:
@@ -359,7 +359,7 @@ def unfit(view: TableView, dataset: Dataset, lake: str) -> str | None:
     if view.properties.get(METRICS_PROPERTY) != "full":
         return f"its property {METRICS_PROPERTY} is no longer `full`"
     if view.properties.get(FORMAT_PROPERTY, "").lower() == "avro":
-        return f"its property {FORMAT_PROPERTY} is avro, and Avro files do not say which sequence numbers they hold"
+        return f"its property {FORMAT_PROPERTY} is avro, and Avro files have no bounds of sequence numbers"
     if MAX_REF_AGE_PROPERTY in view.properties:
         return f"its property {MAX_REF_AGE_PROPERTY} would expire staged branches"
     return None

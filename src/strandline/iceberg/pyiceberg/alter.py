@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 def check_alterations(table: Table, alterations: Sequence[Alteration]) -> None:
-    """Raises SchemaError for everything that can be wrong, before anything is staged."""
+    """Raises SchemaError for alterations that the table cannot have, before anything is staged."""
     if not alterations:
         raise SchemaError("nothing to change was given")
     schema = table.schema()
     touched: set[str] = set()
     for alteration in alterations:
-        _not_ours(alteration)
+        _check_not_internal(alteration)
         if alteration.name in touched:
             raise SchemaError(
                 f"column {alteration.name}: two changes of one column at once", hint="Make them one after the other."
@@ -60,11 +60,11 @@ def stage_alterations(update: UpdateSchema, alterations: Sequence[Alteration]) -
 
 
 def in_effect(schema: Schema, base: Schema, alterations: Sequence[Alteration]) -> bool:
-    """Whether `schema` is `base` with the alterations: decides a commit of unknown outcome."""
+    """Whether `schema` is `base` with the alterations: decides whether a commit of unknown outcome landed."""
     for alteration in alterations:
         match alteration:
             case AddColumn(name, kind) | WidenColumn(name, kind):
-                field = _maybe(schema, name)
+                field = _find_field(schema, name)
                 if field is None or from_pyiceberg(field.field_type) != kind:
                     return False
             case RenameColumn(name, new):
@@ -77,7 +77,7 @@ def in_effect(schema: Schema, base: Schema, alterations: Sequence[Alteration]) -
     return True
 
 
-def _not_ours(alteration: Alteration) -> None:
+def _check_not_internal(alteration: Alteration) -> None:
     outermost = alteration.name.split(".")[0]
     if outermost.lower() in INTERNAL_COLUMNS:
         raise SchemaError(f"column {outermost} is Strandline's own and cannot be changed")
@@ -89,7 +89,7 @@ def _check_add(schema: Schema, alteration: AddColumn, alterations: Sequence[Alte
     parent, _, name = alteration.name.rpartition(".")
     check_name(name, alteration.name)
     check_writable([Column(alteration.name, alteration.type)])
-    _free(_fields_in(schema, parent), alteration.name, name, alterations)
+    _check_free(_fields_in(schema, parent), alteration.name, name, alterations)
 
 
 def _check_widen(table: Table, alteration: WidenColumn) -> None:
@@ -101,7 +101,7 @@ def _check_widen(table: Table, alteration: WidenColumn) -> None:
             hint="Possible without rewriting: int to long, float to double, decimal(P,S) to a larger P. "
             "Otherwise add a column with another name.",
         )
-    _not_delivered_by(table, alteration.name, "widened: its values would name other partitions")
+    _check_not_delivered_by(table, alteration.name, "widened: its values would name other partitions")
 
 
 def _check_rename(table: Table, alteration: RenameColumn, alterations: Sequence[Alteration]) -> None:
@@ -109,39 +109,39 @@ def _check_rename(table: Table, alteration: RenameColumn, alterations: Sequence[
     _field(schema, alteration.name)
     check_name(alteration.new, alteration.new)
     parent = alteration.name.rpartition(".")[0]
-    _free(_fields_in(schema, parent), alteration.name, alteration.new, alterations)
-    _not_delivered_by(table, alteration.name, "renamed")
+    _check_free(_fields_in(schema, parent), alteration.name, alteration.new, alterations)
+    _check_not_delivered_by(table, alteration.name, "renamed")
 
 
 def _check_drop(table: Table, alteration: DropColumn) -> None:
     schema = table.schema()
     field = _field(schema, alteration.name)
-    _not_delivered_by(table, alteration.name, "dropped")
+    _check_not_delivered_by(table, alteration.name, "dropped")
     dropped = {field.field_id, *_ids_inside(field)}
     for spec in table.specs().values():
         if used := next((f for f in spec.fields if f.source_id in dropped), None):
             raise SchemaError(
                 f"column {alteration.name}: the table is, or was, partitioned by it ({used.name})",
-                hint="Files that are there carry its values; the column must stay.",
+                hint="Existing files have its values; the column must stay.",
             )
     if dropped & set(schema.identifier_field_ids):
         raise SchemaError(f"column {alteration.name} identifies the table's rows and must stay")
-    _keeps_something(schema, alteration.name)
+    _check_not_last(schema, alteration.name)
 
 
-def _keeps_something(schema: Schema, path: str) -> None:
+def _check_not_last(schema: Schema, path: str) -> None:
     parent = path.rpartition(".")[0]
     others = [f for f in _fields_in(schema, parent) if f.name.lower() not in INTERNAL_COLUMNS or parent]
     if len(others) == 1:
         raise SchemaError(f"column {path} is the only one of {parent or 'the dataset'} and must stay")
 
 
-def _not_delivered_by(table: Table, path: str, how: str) -> None:
+def _check_not_delivered_by(table: Table, path: str, how: str) -> None:
     if path in json.loads(table.properties.get(DELIVER_BY_PROPERTY, "[]")):
         raise SchemaError(f"column {path}: the dataset is delivered by it, so it cannot be {how}")
 
 
-def _free(siblings: Sequence[NestedField], path: str, name: str, alterations: Sequence[Alteration]) -> None:
+def _check_free(siblings: Sequence[NestedField], path: str, name: str, alterations: Sequence[Alteration]) -> None:
     """Spark ignores case in names, so no struct may have two that differ only in case."""
     parent = path.rpartition(".")[0]
     for field in siblings:
@@ -168,7 +168,7 @@ def _fields_in(schema: Schema, parent: str) -> Sequence[NestedField]:
     elif isinstance(kind, MapType):
         kind = kind.value_type
     if not isinstance(kind, StructType):
-        raise SchemaError(f"column {parent} is no struct: nothing can be inside it", hint=f"Its type is {kind}.")
+        raise SchemaError(f"column {parent} is not a struct: it cannot have fields", hint=f"Its type is {kind}.")
     return kind.fields
 
 
@@ -185,7 +185,7 @@ def _ids_inside(field: NestedField) -> set[int]:
     return {i for inner in inside for i in (inner.field_id, *_ids_inside(inner))}
 
 
-def _maybe(schema: Schema, path: str) -> NestedField | None:
+def _find_field(schema: Schema, path: str) -> NestedField | None:
     try:
         return schema.find_field(path)
     except ValueError:
@@ -193,7 +193,7 @@ def _maybe(schema: Schema, path: str) -> NestedField | None:
 
 
 def _field(schema: Schema, path: str) -> NestedField:
-    if (field := _maybe(schema, path)) is None:
+    if (field := _find_field(schema, path)) is None:
         raise SchemaError(
             f"there is no column {path}", hint=f"There are: {', '.join(f.name for f in schema.fields[:20])}."
         )

@@ -10,7 +10,7 @@ from pyarrow import compute
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.types import ListType, MapType, NestedField, StructType, UUIDType
 
-from strandline.iceberg.arrow_nested import is_uuid, list_parts
+from strandline.iceberg.arrow_nested import field_id, is_uuid, list_parts, uuid_texts
 
 pc: Any = compute
 
@@ -22,8 +22,8 @@ _HYPHENS = (8, 13, 18, 23)
 
 
 def to_iceberg(array: Any, kind: pa.DataType) -> Any:
-    """The values as the type of a column, without losing anything. Raises ValueError or ArrowInvalid for one that does
-    not fit."""
+    """Casts the values to the type of a column without loss. Raises ValueError or ArrowInvalid for one that does not
+    fit."""
     if is_uuid(kind):
         return _uuids(array, kind)
     if pa.types.is_struct(kind):
@@ -49,9 +49,9 @@ def to_iceberg(array: Any, kind: pa.DataType) -> Any:
     return array.cast(kind)
 
 
-def from_file(array: Any, there: pa.Field[Any], field: NestedField) -> Any:
-    """A column of a data file as Spark would hand it over: found by field ids, with the names and types that the table
-    has now. PyIceberg's own projection makes an empty list of a null one whose elements are structs."""
+def from_file(array: Any, in_file: pa.Field[Any], field: NestedField) -> Any:
+    """A column of a data file in Spark's types: found by field ids, with the current names and types of the table.
+    PyIceberg's own projection would make a null list whose elements are structs empty."""
     kind, found = array.type, field.field_type
     if isinstance(found, StructType):
         known = dict(zip(map(field_id, kind), zip(kind, array.flatten(), strict=True), strict=True))
@@ -68,20 +68,14 @@ def from_file(array: Any, there: pa.Field[Any], field: NestedField) -> Any:
         made = from_file(values, kind.value_field, found.element_field)
         return pa.LargeListArray.from_arrays(pa.array(offsets), made, mask=pc.is_null(array))
     if isinstance(found, UUIDType):
-        return _uuid_texts(array.storage if is_uuid(kind) else array)
+        return uuid_texts(array).cast(pa.large_string())
     return array.cast(schema_to_pyarrow(found, include_field_ids=False))
 
 
-def _child(there: tuple[Any, Any] | None, field: NestedField, rows: int) -> Any:
-    if there is not None:
-        return from_file(there[1], there[0], field)
-    return pa.nulls(rows)  # of whatever type: it holds nothing that could differ
-
-
-def field_id(field: pa.Field[Any]) -> int | None:
-    """None in files that Iceberg did not write."""
-    found = (field.metadata or {}).get(b"PARQUET:field_id")
-    return None if found is None else int(found)
+def _child(child: tuple[Any, Any] | None, field: NestedField, rows: int) -> Any:
+    if child is not None:
+        return from_file(child[1], child[0], field)
+    return pa.nulls(rows)  # the type does not matter
 
 
 def _uuids(texts: Any, kind: Any) -> Any:
@@ -99,21 +93,9 @@ def _uuids(texts: Any, kind: Any) -> Any:
 
 
 def _places(array: Any) -> Any:
-    """For each value its place among those that are not null."""
+    """For each value, its index among those that are not null."""
     valid = pc.is_valid(array).to_numpy(zero_copy_only=False)
     return pa.array(np.cumsum(valid) - 1, pa.int64(), mask=~valid)
-
-
-def _uuid_texts(array: Any) -> Any:
-    present = array.drop_null()
-    content = binary_content(present.cast(pa.large_binary())).reshape(-1, 16)
-    digits = np.frombuffer(b"0123456789abcdef", np.uint8)[np.stack([content >> 4, content & 15], 2).reshape(-1, 32)]
-    letters = np.insert(digits, [8, 12, 16, 20], ord("-"), axis=1)
-    offsets = np.arange(len(letters) + 1, dtype=np.int64) * _UUID_TEXT
-    found = pa.LargeStringArray.from_buffers(
-        len(letters), pa.py_buffer(offsets.tobytes()), pa.py_buffer(letters.tobytes())
-    )
-    return found.take(_places(array))
 
 
 def binary_content(array: Any) -> Any:

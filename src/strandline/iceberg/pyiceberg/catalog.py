@@ -1,6 +1,6 @@
 """The catalog and its tables without a JVM, through PyIceberg. Importing this imports PyIceberg: heavy paths only.
 
-It opens the same catalog under the same name, `lake`, as Spark's session, from the same file.
+It opens the same catalog as Spark's session, under the same name, `lake`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,7 @@ from pyiceberg.exceptions import (
 from pyiceberg.io import load_file_io
 from pyiceberg.table import StaticTable
 
-from strandline.core.errors import (
-    CommitUnknown,
-    RefusedError,
-    StorageError,
-)
+from strandline.core.errors import CommitUnknown, RefusedError, StorageError
 from strandline.core.retry import RetryPolicy
 from strandline.core.secrets import resolve_catalog_options
 from strandline.core.settings.lake_config import LakeConfig
@@ -35,10 +31,7 @@ from strandline.core.types import INTERNAL_COLUMNS
 from strandline.iceberg.metadata.adoption import own_properties
 from strandline.iceberg.metadata.identifier import CATALOG, check_new_name, full_name, name_of, parse_identifier
 from strandline.iceberg.metadata.metadata_peek import TableGlance, glance_of, metadata_document, sqlite_uri
-from strandline.iceberg.metadata.table_metadata import (
-    METRICS_PROPERTY,
-    TableView,
-)
+from strandline.iceberg.metadata.table_metadata import METRICS_PROPERTY, TableView
 from strandline.iceberg.pyiceberg.alter import check_alterations, in_effect, stage_alterations
 from strandline.iceberg.pyiceberg.errors import explained, opening
 from strandline.iceberg.pyiceberg.internals import REST_ANSWER_SECONDS_MAX, rest_catalog
@@ -52,15 +45,13 @@ from strandline.storage.s3_settings import S3Settings, send_no_trailers
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
-    from strandline.iceberg.schema.columns import Column
-
 OPEN_ATTEMPTS_MAX = 5
 FORMAT_VERSION = 2
 SNAPSHOT_LOADING_MODE = "snapshot-loading-mode"
 
 NEW_TABLE_PROPERTIES = {
     METRICS_PROPERTY: "full",
-    # Small row groups: to read a few new rows, little of a compacted file has to be opened.
+    # Small row groups: reading a few new rows then reads little of a compacted file.
     "write.parquet.row-group-size-bytes": str(16 << 20),
     # A file is one split: a larger one would cost a task and a read of its footer for each split without new rows.
     "write.target-file-size-bytes": str(96 << 20),
@@ -68,7 +59,7 @@ NEW_TABLE_PROPERTIES = {
     "write.parquet.compression-codec": "zstd",
     # The task that stamped the rows writes them; a shuffle would only cost.
     "write.distribution-mode": "none",
-    # Blocks are published while others commit; to lose a few times in a row is normal.
+    # Blocks are published while others commit; losing a few times in a row is normal.
     "commit.retry.num-retries": "20",
     "commit.retry.min-wait-ms": "50",
     "commit.retry.max-wait-ms": "5000",
@@ -95,7 +86,7 @@ def open_catalog(config: LakeConfig, *, answer_seconds_max: float = REST_ANSWER_
             # Two processes that open a new lake at once both create the catalog's tables; the second then finds them.
             if attempt.is_last or "already exists" not in e.message:
                 raise
-    # With only the heads of branches, other kept snapshots look like garbage. Set last, to override the server.
+    # With only the heads of branches, other live snapshots would look expired. Set last, to override the server.
     catalog.properties[SNAPSHOT_LOADING_MODE] = "all"
     return PyIcebergCatalog(catalog, remote=remote)
 
@@ -140,7 +131,7 @@ class PyIcebergCatalog:
             return self._catalog.load_table(parse_identifier(name))
 
     def load_with_view(self, name: str) -> tuple[Table, TableView]:
-        """The table and its metadata as the checks take it, of one version."""
+        """The table and its view, of the same version."""
         table = self.load(name)
         with opening(full_name(name)):
             return table, _glance(table).view
@@ -150,7 +141,7 @@ class PyIcebergCatalog:
         return columns_of(self.load(name).schema())
 
     def open_metadata(self, location: str) -> Table:
-        """The table of a metadata file, whichever catalog names it."""
+        """The table of a metadata file of any catalog."""
         with opening(location):
             return StaticTable.from_metadata(location, self._catalog.properties)
 
@@ -226,7 +217,7 @@ class PyIcebergCatalog:
         except TableAlreadyExistsError as e:
             raise RefusedError(
                 f"there is a table {full_name(name)} already",
-                hint="`strandline dataset adopt` makes a dataset of a table that is there.",
+                hint="`strandline dataset adopt` makes a dataset of an existing table.",
             ) from e
 
     def set_properties(self, name: str, wanted: Mapping[str, str]) -> None:
@@ -247,12 +238,12 @@ class PyIcebergCatalog:
                 raise
 
     def drop(self, name: str) -> None:
-        """The catalog forgets the table; its files stay."""
+        """Removes the table from the catalog; its files stay."""
         with explained(full_name(name)):
             self._catalog.drop_table(parse_identifier(name))
 
     def would_alter(self, name: str, alterations: Sequence[Alteration]) -> tuple[Column, ...]:
-        """The columns that `alter` would lead to; commits nothing. Raises SchemaError."""
+        """The columns after `alter`; commits nothing. Raises SchemaError."""
         table = self.load(name)
         check_alterations(table, alterations)
         staged = table.transaction()
@@ -275,7 +266,7 @@ class PyIcebergCatalog:
                     raise CommitUnknown(
                         f"{full_name(name)}: the answer to the change was lost, and someone else changed the schema "
                         "since",
-                        hint=f"Look at the columns with `strandline dataset show {full_name(name)}`, "
+                        hint=f"Check the columns with `strandline dataset show {full_name(name)}`, "
                         "then repeat what is missing.",
                     )
             base = table.schema()

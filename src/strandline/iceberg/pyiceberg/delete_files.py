@@ -1,25 +1,56 @@
-"""Reads positional delete files and deletion vectors, in a task. Importing this imports PyIceberg."""
+"""Positional delete files and deletion vectors: which apply to a data file, and which rows they delete. Importing this
+imports PyIceberg."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 from pyiceberg.io import load_file_io
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
-from pyiceberg.table import FileScanTask
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestEntry, ManifestFile
+from pyiceberg.table import FileScanTask, Table
+from pyiceberg.table.delete_file_index import DeleteFileIndex
 from pyiceberg.typedef import Record
 
 from strandline.iceberg.pyiceberg.internals import deleted_positions
 from strandline.storage.s3_settings import S3Settings
 
 
+class EqualityDeletes(Exception):
+    """PyIceberg cannot apply them."""
+
+
+class SnapshotDeletes:
+    """The delete files of a snapshot. They are few compared with the data files, so all of them are kept in memory."""
+
+    def __init__(self, table: Table, manifests: Iterable[ManifestFile]) -> None:
+        """`manifests`: the snapshot's, or none if it is not needed."""
+        self._index = DeleteFileIndex()
+        self._equality_up_to = -1
+        for manifest in manifests:
+            if manifest.content != ManifestContent.DELETES:
+                continue
+            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+                if entry.data_file.content == DataFileContent.EQUALITY_DELETES:
+                    self._equality_up_to = max(self._equality_up_to, entry.sequence_number or 0)
+                else:
+                    self._index.add_delete_file(entry, partition_key=entry.data_file.partition)
+
+    def of(self, entry: ManifestEntry) -> list[DataFile]:
+        """Raises EqualityDeletes if one may apply to the data file."""
+        sequence_number, file = entry.sequence_number or 0, entry.data_file
+        # An equality delete applies to older data only. Its partition is not checked: to raise is always safe.
+        if sequence_number < self._equality_up_to:
+            raise EqualityDeletes
+        found = self._index.for_data_file(sequence_number, file, partition_key=file.partition)
+        return sorted(found, key=lambda f: f.file_path)
+
+
 def read_positions(location: str, deletes: Sequence[DataFile], store: S3Settings) -> npt.NDArray[np.int64]:
-    """Which rows of a data file are deleted: their positions in the file."""
+    """The positions of deleted rows in a data file. Runs in a task."""
     file = DataFile.from_args(
         content=DataFileContent.DATA, file_path=location, file_format=FileFormat.PARQUET, partition=Record()
     )
     io = load_file_io(store.pyiceberg_options(), location)
-    found = deleted_positions(io, FileScanTask(file, delete_files=set(deletes)))
-    return np.concatenate([p.to_numpy() for p in found]) if found else np.empty(0, np.int64)
+    return deleted_positions(io, FileScanTask(file, delete_files=set(deletes)))

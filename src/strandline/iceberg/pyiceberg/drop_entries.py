@@ -24,7 +24,7 @@ from strandline.iceberg.pyiceberg.errors import explained
 from strandline.iceberg.pyiceberg.internals import keep_written_files, removal_from_main
 from strandline.iceberg.pyiceberg.repeat_commit import repeat_commit
 
-VOID_KEPT_MS = 30 * 86_400_000  # longer than any process with a prepared commit can sleep; then expiry removes the tag
+VOID_TAG_MS = 30 * 86_400_000  # longer than any paused process with a prepared commit; then expiry removes the tag
 FORMAT_VERSION_MAX = 2
 
 
@@ -42,8 +42,8 @@ def drop_data_files(
     summary: Mapping[str, str],
     before_commit: Callable[[], None],
 ) -> int:
-    """How many files main no longer has. `before_commit` is the last check: if it raises, nothing is committed. Raises
-    CommitUnknown or StorageError."""
+    """Returns how many files were dropped from main. `before_commit` is the last check: if it raises, nothing is
+    committed. Raises CommitUnknown or StorageError."""
     for now in COMMIT_LOST.attempts():
         table = catalog.load(name)
         if (landed := _landed(table, token)) is not None:
@@ -63,7 +63,7 @@ def drop_data_files(
                 raise CommitUnknown(f"{name}: {dropped}: {e}") from e
             continue
         except (CommitStateUnknownException, StorageError) as e:
-            raise CommitUnknown(f"{name}: whether entries were dropped is not known: {e}") from e
+            raise CommitUnknown(f"{name}: it is unknown whether entries were dropped: {e}") from e
         except ValidationException as e:
             raise StorageError(f"{name}: entries cannot be dropped: {e}") from e
         return count
@@ -102,14 +102,14 @@ def void(catalog: PyIcebergCatalog, name: str, token: str) -> None:
 
 def _until(tagged_ms: int) -> int:
     """A tag's age is that of its snapshot, not its own."""
-    return max(0, int(time.time() * 1000) - tagged_ms) + VOID_KEPT_MS
+    return max(0, int(time.time() * 1000) - tagged_ms) + VOID_TAG_MS
 
 
 def _landed(table: Table, token: str) -> int | None:
     for snapshot in reversed(table.metadata.snapshots):
-        said = snapshot.summary
-        if said is not None and said.additional_properties.get(BATCH_SUMMARY) == token:
-            return int(said.additional_properties.get(DROPPED_SUMMARY, "0"))
+        summary = snapshot.summary
+        if summary is not None and summary.additional_properties.get(BATCH_SUMMARY) == token:
+            return int(summary.additional_properties.get(DROPPED_SUMMARY, "0"))
     return None
 
 
@@ -138,8 +138,8 @@ def _commit(
     table.metadata = table.metadata.model_copy(update={"properties": once})
     transaction = table.transaction()
     not_void = AssertRefSnapshotId.model_validate({"ref": VOID_PREFIX + token, "snapshot-id": None})
-    said = {**summary, BATCH_SUMMARY: token, DROPPED_SUMMARY: str(count)}
-    drop = removal_from_main(table, transaction, said, not_void)
+    own = {**summary, BATCH_SUMMARY: token, DROPPED_SUMMARY: str(count)}
+    drop = removal_from_main(table, transaction, own, not_void)
     for file in files:
         drop.delete_data_file(file)
     drop.commit()

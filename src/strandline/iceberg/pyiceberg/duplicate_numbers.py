@@ -1,4 +1,4 @@
-"""Finds rows that share a sequence number: somebody copied rows with their numbers, or wrote a number that is ours.
+"""Finds rows that share a sequence number: others have copied rows with their numbers, or written a number of ours.
 
 The bounds in the manifests show which files cannot have such a row. Of the other files, only the sequence numbers are
 read. Imports numpy, not PyIceberg.
@@ -25,7 +25,7 @@ ROWS_READ_MAX = 10_000_000  # more sequence numbers than this are not read; then
 class NumberedFile:
     index: int
     lo: int
-    hi: int  # bounds of the sequence numbers; the whole sequence if the file does not tell
+    hi: int  # bounds of the sequence numbers; the whole sequence if the file has none
     numbers: int  # rows with a sequence number, before deletes
     is_suspect: bool  # whether it came by a commit that is not known to bring each sequence number once
 

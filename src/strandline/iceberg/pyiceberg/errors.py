@@ -20,11 +20,11 @@ from pyiceberg.exceptions import ValidationError as InvalidMetadata
 
 from strandline.core.errors import NoSuchDataset, SchemaError, StorageError, StrandlineError, TableUnfit
 
-_PASSED = (StrandlineError, CommitFailedException, CommitStateUnknownException, TableAlreadyExistsError)
-_NOT_OF_THE_TABLE = (*_PASSED, NoSuchTableError, NoSuchNamespaceError, NotImplementedError, OSError, RESTError)
+_OWN_OR_RETRIED = (StrandlineError, CommitFailedException, CommitStateUnknownException, TableAlreadyExistsError)
+_NOT_OF_THE_TABLE = (*_OWN_OR_RETRIED, NoSuchTableError, NoSuchNamespaceError, NotImplementedError, OSError, RESTError)
 
 AWAY_HINT = "Check that the REST catalog at catalog.uri is up and can be reached from here."
-DENIED_HINT = "Check the credentials in catalog.options, and at what the catalog lets them do."
+DENIED_HINT = "Check the credentials in catalog.options, and what the catalog lets them do."
 
 
 @contextmanager
@@ -46,17 +46,16 @@ def opening(what: str) -> Iterator[None]:
 
 @contextmanager
 def explained(what: str) -> Iterator[None]:
-    """Conflicts pass, because the caller retries them."""
+    """Translates errors. Lets conflicts pass, because the caller retries them."""
     try:
         yield
-    except _PASSED:
+    except _OWN_OR_RETRIED:
         raise
     except (NoSuchTableError, NoSuchNamespaceError) as e:
-        raise NoSuchDataset(f"there is no table {what}", hint="`strandline dataset list` shows those there are.") from e
+        raise NoSuchDataset(f"there is no table {what}", hint="`strandline dataset list` shows the datasets.") from e
     except NotImplementedError as e:
         raise TableUnfit(
-            f"{what} has a format version that PyIceberg can read but not change",
-            hint="Change it with Spark SQL.",
+            f"{what} has a format version that PyIceberg can read but not change", hint="Change it with Spark SQL."
         ) from e
     except (UnauthorizedError, ForbiddenError) as e:
         raise StorageError(f"{what}: the catalog refuses it: {_briefly(e)}", hint=DENIED_HINT) from e
@@ -70,7 +69,7 @@ def explained(what: str) -> Iterator[None]:
         raise SchemaError(f"{what}: {e}") from e
     except Exception as e:
         if _is_from("sqlalchemy", e):
-            raise StorageError(f"{what}: the catalog's database: {e}", hint="Another process may hold it.") from e
+            raise StorageError(f"{what}: the catalog's database: {e}", hint="Another process may lock it.") from e
         raise
 
 
@@ -81,7 +80,7 @@ def _is_from(library: str, error: Exception) -> bool:
 
 
 def _briefly(error: Exception) -> str:
-    """A gateway answers with whole pages."""
+    """The first line: a gateway answers with whole pages."""
     return (str(error).splitlines() or [type(error).__name__])[0][:500]
 
 

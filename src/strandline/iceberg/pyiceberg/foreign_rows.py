@@ -1,8 +1,8 @@
 """Counts rows without a sequence number, or with one that no block of ours owns. Imports PyIceberg: heavy paths only.
 
-Manifests answer for most files: the bounds and null counts of `_ingest_seq` show whether a file is wholly inside or
-outside the owned ranges. Only a file that straddles, that lacks those figures, or that would count and has deletes is
-opened, and only that column of it is read.
+For most files, manifests are enough: the bounds and null counts of `_ingest_seq` show whether a file is wholly inside
+or outside of the owned ranges. A file is opened only if it is partly inside, lacks these statistics, or has deletes and
+rows to count, and then only that column is read.
 """
 
 from __future__ import annotations
@@ -17,48 +17,44 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import ArrowScan
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestEntry
+from pyiceberg.manifest import DataFile, FileFormat, ManifestContent, ManifestEntry
 from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask
-from pyiceberg.table.delete_file_index import DeleteFileIndex
 from pyiceberg.types import NestedField
 
 from strandline.core.types import SEQ_COLUMN, SEQ_MAX, Seq, SeqRange, SnapshotId, TableCounts
+from strandline.iceberg.arrow_nested import field_id
 from strandline.iceberg.metadata.table_metadata import NUMBERED_SINCE_PROPERTY
+from strandline.iceberg.number_ranges import NumberRanges
+from strandline.iceberg.pyiceberg.delete_files import EqualityDeletes, SnapshotDeletes
 from strandline.iceberg.pyiceberg.duplicate_numbers import NumberedFile, count_twice
 from strandline.iceberg.pyiceberg.number_bounds import null_numbers, number_bounds
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyiceberg.table import Table
-    from pyiceberg.table.snapshots import Snapshot
 
 _BATCH_ROWS = 1 << 17
-_FIELD_ID_KEY = b"PARQUET:field_id"
 
 
 @dataclass(frozen=True, slots=True)
-class _Tally:
+class _RowCounts:
     unnumbered: int
     foreign: int
     foreign_from: Seq | None = None
 
-    def __add__(self, other: _Tally) -> _Tally:
+    def __add__(self, other: _RowCounts) -> _RowCounts:
         lowest = min((n for n in (self.foreign_from, other.foreign_from) if n is not None), default=None)
-        return _Tally(self.unnumbered + other.unnumbered, self.foreign + other.foreign, lowest)
+        return _RowCounts(self.unnumbered + other.unnumbered, self.foreign + other.foreign, lowest)
 
 
-_NONE = _Tally(0, 0)
-
-
-class _EqualityDeletes(Exception):
-    """PyIceberg cannot apply them."""
+_NONE = _RowCounts(0, 0)
 
 
 def count_foreign_rows(
     table: Table, owned: Sequence[SeqRange], is_trusted: Callable[[SnapshotId, int], bool], last: int
 ) -> TableCounts | None:
-    """At main's current snapshot; None if equality deletes hide what is left of a file that would count. `owned` is
+    """The counts of main's current snapshot; None if equality deletes apply to a file with rows to count. `owned` is
     sorted and disjoint. `is_trusted` says of a file, by its snapshot and highest sequence number, whether it has each
     sequence number once, and none that another file has. `last` is the counter: later blocks are above it."""
     snapshot, now = table.current_snapshot(), datetime.now(UTC)
@@ -66,7 +62,8 @@ def count_foreign_rows(
         return TableCounts(None, 0, 0, now)
     field = next((f for f in table.schema().fields if f.name == SEQ_COLUMN), None)
     field_id = None if field is None else field.field_id
-    counter = _Counter(table, field_id, _Owned(owned), _SnapshotDeletes(table, snapshot), last)
+    deletes = SnapshotDeletes(table, snapshot.manifests(table.io))
+    counter = _Counter(table, field_id, NumberRanges(owned), deletes, last)
     total = _NONE
     entries: list[ManifestEntry] = []
     try:
@@ -77,70 +74,17 @@ def count_foreign_rows(
                     if counter.may_have_numbers(entry):
                         entries.append(entry)
         twice = counter.count_twice(entries, is_trusted)
-    except _EqualityDeletes:
+    except EqualityDeletes:
         return None
     rows, first = twice or (None, None)
     at, foreign = SnapshotId(snapshot.snapshot_id), total.foreign + (rows or 0)
     return TableCounts(at, total.unnumbered, foreign, now, rows, first, total.foreign_from)
 
 
-class _Owned:
-    """Ranges as two sorted arrays. Adjacent ones are joined: a file over two blocks must not seem to straddle."""
-
-    def __init__(self, ranges: Sequence[SeqRange]) -> None:
-        los = np.fromiter((r.lo for r in ranges), dtype=np.int64, count=len(ranges))
-        his = np.fromiter((r.hi for r in ranges), dtype=np.int64, count=len(ranges))
-        if np.any(los[1:] <= his[:-1]):
-            raise ValueError("owned ranges must be sorted and disjoint")
-        gap = los[1:] - 1 > his[:-1]
-        self._los: NDArray[np.int64] = los[np.concatenate(([True], gap))] if len(los) else los
-        self._his: NDArray[np.int64] = his[np.concatenate((gap, [True]))] if len(his) else his
-
-    def holds_all(self, lo: int, hi: int) -> bool:
-        at = int(np.searchsorted(self._los, lo, side="right")) - 1
-        return at >= 0 and hi <= int(self._his[at])
-
-    def holds_none(self, lo: int, hi: int) -> bool:
-        return bool(np.searchsorted(self._his, lo, side="left") == np.searchsorted(self._los, hi, side="right"))
-
-    def holds_each(self, values: NDArray[np.int64]) -> NDArray[np.bool_]:
-        if not len(self._los):
-            return np.zeros(len(values), dtype=bool)
-        at = np.searchsorted(self._los, values, side="right") - 1
-        return (at >= 0) & (values <= self._his[np.maximum(at, 0)])
-
-    def unowned(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        return values[~self.holds_each(values)]
-
-
-class _SnapshotDeletes:
-    """The delete files of a snapshot. They are few compared with the data files, so all are kept in memory."""
-
-    def __init__(self, table: Table, snapshot: Snapshot) -> None:
-        self._index: DeleteFileIndex | None = None
-        self._equality_up_to = -1
-        for manifest in snapshot.manifests(table.io):
-            if manifest.content != ManifestContent.DELETES:
-                continue
-            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
-                if entry.data_file.content == DataFileContent.EQUALITY_DELETES:
-                    self._equality_up_to = max(self._equality_up_to, entry.sequence_number or 0)
-                else:
-                    self._index = self._index or DeleteFileIndex()
-                    self._index.add_delete_file(entry, partition_key=entry.data_file.partition)
-
-    def of(self, entry: ManifestEntry) -> set[DataFile]:
-        sequence_number = entry.sequence_number or 0
-        # An equality delete applies to older data only. Its partition is not checked: "unknown" errs on the safe side.
-        if sequence_number < self._equality_up_to:
-            raise _EqualityDeletes
-        if self._index is None:
-            return set()
-        return self._index.for_data_file(sequence_number, entry.data_file, partition_key=entry.data_file.partition)
-
-
 class _Counter:
-    def __init__(self, table: Table, field_id: int | None, owned: _Owned, deletes: _SnapshotDeletes, last: int) -> None:
+    def __init__(
+        self, table: Table, field_id: int | None, owned: NumberRanges, deletes: SnapshotDeletes, last: int
+    ) -> None:
         self._table = table
         self._last = last
         self._field_id = field_id
@@ -148,7 +92,7 @@ class _Counter:
         self._deletes = deletes
         self._numbered_since = int(table.properties.get(NUMBERED_SINCE_PROPERTY, "-1"))
 
-    def count(self, entry: ManifestEntry) -> _Tally:
+    def count(self, entry: ManifestEntry) -> _RowCounts:
         known = self._from_metrics(entry)
         if known == _NONE:
             return known
@@ -175,7 +119,7 @@ class _Counter:
             for numbers in self._read(entry.data_file, self._deletes.of(entry)):
                 yield numbers.drop_null().cast(pa.int64()).to_numpy()
 
-        return count_twice(files, read, self._owned.holds_each)
+        return count_twice(files, read, self._owned.contain)
 
     def _numbered(
         self, index: int, entry: ManifestEntry, is_trusted: Callable[[SnapshotId, int], bool]
@@ -187,39 +131,39 @@ class _Counter:
         suspect = entry.snapshot_id is None or not is_trusted(SnapshotId(entry.snapshot_id), hi)
         return NumberedFile(index, lo, hi, file.record_count - nulls, suspect)
 
-    def _from_metrics(self, entry: ManifestEntry) -> _Tally | None:
+    def _from_metrics(self, entry: ManifestEntry) -> _RowCounts | None:
         """Before deletes; None if the file must be read."""
         file, field_id = entry.data_file, self._field_id
         if field_id is None or self._lacks_the_column(entry):
-            return _Tally(file.record_count, 0)
+            return _RowCounts(file.record_count, 0)
         if (nulls := null_numbers(file, field_id)) is None:
             return None
         if nulls >= file.record_count:
-            return _Tally(file.record_count, 0)
+            return _RowCounts(file.record_count, 0)
         if (bounds := number_bounds(file, field_id)) is None:
             return None
         lo, hi = bounds
-        if self._owned.holds_all(lo, hi):
-            return _Tally(nulls, 0)
-        # Of a file with numbers on both sides of the counter, only its rows tell the lowest number above the counter.
-        if self._owned.holds_none(lo, hi) and not lo <= self._last < hi:
-            return _Tally(nulls, file.record_count - nulls, Seq(lo) if lo > self._last else None)
+        if self._owned.contain_all(lo, hi):
+            return _RowCounts(nulls, 0)
+        # If the file has numbers on both sides of the counter, the lowest above it must be read from its rows.
+        if self._owned.contain_none(lo, hi) and not lo <= self._last < hi:
+            return _RowCounts(nulls, file.record_count - nulls, Seq(lo) if lo > self._last else None)
         return None
 
     def _lacks_the_column(self, entry: ManifestEntry) -> bool:
         added_at = entry.file_sequence_number
         return added_at is not None and 0 < added_at <= self._numbered_since
 
-    def _read(self, file: DataFile, deletes: set[DataFile]) -> Iterator[pa.Array[Any]]:
+    def _read(self, file: DataFile, deletes: Sequence[DataFile]) -> Iterator[pa.Array[Any]]:
         if self._field_id is not None and not deletes and file.file_format == FileFormat.PARQUET:
             yield from self._read_parquet(file)
             return
-        # Without a column of ours yet, any column of the table serves to count the remaining rows.
+        # Without our column yet, any column of the table serves to count the remaining rows.
         field_id = self._table.schema().fields[0].field_id if self._field_id is None else self._field_id
         field = self._table.schema().find_field(field_id)
         optional = NestedField(field_id, field.name, field.field_type, required=False)
         scan = ArrowScan(self._table.metadata, self._table.io, Schema(optional), AlwaysTrue())
-        for batch in scan.to_record_batches([FileScanTask(file, deletes)]):
+        for batch in scan.to_record_batches([FileScanTask(file, set(deletes))]):
             yield batch.column(0) if self._field_id is not None else pa.nulls(batch.num_rows, pa.int64())
 
     def _read_parquet(self, file: DataFile) -> Iterator[pa.Array[Any]]:
@@ -233,13 +177,13 @@ class _Counter:
                 yield batch.column(0)
 
     def _column_in(self, schema: pa.Schema) -> str | None:
-        """By field id; by name only in files without any ids, which were not written by Iceberg."""
-        metadata = {f.name: f.metadata or {} for f in schema}
-        if ids := {name: int(m[_FIELD_ID_KEY]) for name, m in metadata.items() if _FIELD_ID_KEY in m}:
-            return next((name for name, field_id in ids.items() if field_id == self._field_id), None)
+        """The name of our column in the file: by field id, or by name in files without ids, which Iceberg did not
+        write."""
+        if ids := {id: f.name for f in schema if (id := field_id(f)) is not None}:
+            return None if self._field_id is None else ids.get(self._field_id)
         return SEQ_COLUMN if SEQ_COLUMN in schema.names else None
 
-    def _count_numbers(self, numbers: pa.Array[Any]) -> _Tally:
+    def _count_numbers(self, numbers: pa.Array[Any]) -> _RowCounts:
         present = numbers.drop_null().cast(pa.int64()).to_numpy()
-        unowned = self._owned.unowned(present)
-        return _Tally(numbers.null_count, len(unowned), min(unowned[unowned > self._last].tolist(), default=None))
+        unowned = present[~self._owned.contain(present)]
+        return _RowCounts(numbers.null_count, len(unowned), min(unowned[unowned > self._last].tolist(), default=None))

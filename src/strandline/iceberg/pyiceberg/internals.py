@@ -1,6 +1,6 @@
 """Private interfaces of PyIceberg that we need: the only module that uses them. Importing this imports nothing.
 
-`tests/unit/test_internals.py` says in a sentence what an upgrade has removed.
+`tests/unit/test_internals.py` fails with a plain sentence if an upgrade removes one.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import pyarrow as pa
     from pyiceberg.avro.decoder_fast import CythonBinaryDecoder
     from pyiceberg.catalog import Catalog
@@ -48,7 +50,7 @@ def checked_avro_file() -> Any:
 
         def _read_block(self) -> int:
             if self.block and self.decoder.read(SYNC_SIZE) != self.header.sync:
-                raise ValueError("a block does not end with the mark of this file")
+                raise ValueError("a block does not end with the sync marker of this file")
             count, content = self.decoder.read_int(), self.decoder.read_bytes()
             codec = self.header.compression_codec()
             unpacked = content if codec is None else codec.decompress(content)
@@ -81,23 +83,25 @@ def removal_from_main(
 
 
 def keep_written_files(transaction: Transaction) -> None:
-    """Files that were written for the transaction stay, even if its commit is refused."""
+    """Keeps files that were written for the transaction, even if its commit is refused."""
     transaction._snapshot_producers.clear()
 
 
 def projected(schema: Schema, file_schema: Schema, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows of a data file with the columns of the table: by their ids, whatever they were called when it was written,
-    with the table's types, and with nulls for columns that it does not have."""
+    """The rows of a data file with the columns and types of the table: matched by field ids, with nulls for columns
+    that the file does not have."""
     from pyiceberg.io.pyarrow import _to_requested_schema
 
     return _to_requested_schema(schema, file_schema, batch, downcast_ns_timestamp_to_us=True)
 
 
-def deleted_positions(io: FileIO, task: FileScanTask) -> list[Any]:
-    """Of the rows of a data file, by its delete files and deletion vectors: arrays of positions in the file."""
+def deleted_positions(io: FileIO, task: FileScanTask) -> npt.NDArray[np.int64]:
+    """The positions in a data file whose rows its delete files and deletion vectors delete."""
+    import numpy as np
     from pyiceberg.io.pyarrow import _read_all_delete_files
 
-    return list(_read_all_delete_files(io, [task]).get(task.file.file_path, [])) if task.delete_files else []
+    found = _read_all_delete_files(io, [task]).get(task.file.file_path, []) if task.delete_files else []
+    return np.concatenate([p.to_numpy() for p in found]) if found else np.empty(0, np.int64)
 
 
 def file_may_match(schema: Schema, condition: BooleanExpression, file: DataFile) -> bool:
@@ -114,7 +118,7 @@ REST_ANSWER_SECONDS_MAX = 60
 def rest_catalog(
     name: str, options: Mapping[str, str], *, answer_seconds_max: float = REST_ANSWER_SECONDS_MAX
 ) -> Catalog:
-    """A REST catalog whose requests have a time limit: PyIceberg's own wait for ever."""
+    """A REST catalog whose requests have a time limit: PyIceberg's own would wait forever."""
     from pyiceberg.catalog.rest import RestCatalog
     from requests import PreparedRequest, Response, Session
     from requests.adapters import HTTPAdapter

@@ -102,7 +102,7 @@ class DurableFile(LocalFile):
 
 
 class DurableFiles(LocalFiles):
-    """What is written is durable before a commit names it."""
+    """Files are durable before a commit names them."""
 
     def new_output(self, location: str) -> OutputFile:
         path = local_path(location)

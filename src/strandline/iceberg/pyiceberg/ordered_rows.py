@@ -1,8 +1,8 @@
 """The rows of a table between two sequence numbers, in their order, without a JVM and with bounded memory.
 
-If the files alone give the rows, and each is in order, they are read side by side and merged: at any time one batch of
-each file that is under way is in memory. Otherwise (delete files, other formats, files that are not in order) the rows
-are read and sorted window by window: a window has at most as many rows as numbers.
+If no delete files apply, and each file is Parquet and in order, files are merged: one batch of each file that is being
+read is in memory. Otherwise the rows are read and sorted window by window: a window has at most as many rows as
+numbers.
 
 Importing this imports PyIceberg: heavy paths only.
 """
@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, Any, cast
 
 import numpy as np
@@ -30,21 +31,21 @@ from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructT
 
 from strandline.core.errors import DuplicateNumbers, TableUnfit
 from strandline.core.types import SEQ_COLUMN, SEQ_MAX
+from strandline.iceberg.arrow_nested import field_id as id_of
 from strandline.iceberg.parquet_rows import in_order, row_groups, rows_per_batch
-from strandline.iceberg.pyiceberg.arrow_values import field_id as id_of
 from strandline.iceberg.pyiceberg.arrow_values import from_file, to_iceberg
 from strandline.iceberg.pyiceberg.errors import opening
 from strandline.iceberg.pyiceberg.internals import projected
 from strandline.iceberg.pyiceberg.number_bounds import number_bounds
 
 WINDOW_ROWS = 1 << 16
-_COMPACT = "`strandline compact` writes the files anew, in order and without deleted rows."
+_COMPACT = "`strandline compact` rewrites the files, in order and without deleted rows."
 _BUFFER_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class OrderedRows:
-    """`schema` has the ids of the table's columns; `batches` gives each row once."""
+    """`schema` has the ids of the table's columns; `batches` yields each row once."""
 
     schema: pa.Schema
     batches: Iterator[pa.RecordBatch]
@@ -89,16 +90,17 @@ def plan_tasks(table: Table, lo: int, hi: int) -> list[FileScanTask]:
         if "equality" not in str(e):
             raise
         raise TableUnfit(
-            f"{'.'.join(table.name())} has equality deletes, which only Spark can read",
-            hint=_COMPACT,
+            f"{'.'.join(table.name())} has equality deletes, which only Spark can read", hint=_COMPACT
         ) from e
 
 
-# --- files that alone give the rows -----------------------------------------------------------------------------------
+# --- ordered files without deletes
+# --------------------------------------------------------------------------------------
 
 
 class OrderedFileRows:
-    """A data file, and its rows that are in memory. `read` gives all its rows between the bounds, in order."""
+    """A data file, and those of its rows that are in memory. `read` yields all its rows between the bounds, in
+    order."""
 
     def __init__(self, lo: int, read: Callable[[], Generator[pa.Table]]) -> None:
         self.lo = lo
@@ -107,7 +109,7 @@ class OrderedFileRows:
         self._buffer: pa.Table | None = None
 
     def fill(self) -> bool:
-        """Whether it has rows left; then some are in memory."""
+        """Reads rows into memory if there are none. False if the file has no more rows."""
         self._rows = self._read() if self._rows is None else self._rows
         while self._buffer is None or not self._buffer.num_rows:
             self._buffer = next(self._rows, None)
@@ -120,7 +122,7 @@ class OrderedFileRows:
         return int(self._in_memory[SEQ_COLUMN][-1].as_py())
 
     def take(self, until: int) -> pa.Table:
-        """The rows in memory up to this number; none if it has no more."""
+        """Removes and returns the rows in memory up to this number."""
         if self._buffer is None:
             return _NONE
         end = int(self._buffer[SEQ_COLUMN].to_numpy().searchsorted(until, "right"))
@@ -130,7 +132,7 @@ class OrderedFileRows:
     @property
     def _in_memory(self) -> pa.Table:
         if self._buffer is None:
-            raise ValueError("nothing is in memory")
+            raise ValueError("no rows are in memory")
         return self._buffer
 
     def close(self) -> None:
@@ -142,7 +144,7 @@ _NONE = pa.table({})
 
 
 def merged(files: Sequence[OrderedFileRows]) -> Iterator[pa.Table]:
-    """Sorted. A file is opened when the others have come to its first number."""
+    """Yields the rows in order. Opens a file when the others have reached its first number."""
     waiting = deque(sorted(files, key=lambda f: f.lo))
     begun: list[OrderedFileRows] = []
     try:
@@ -164,7 +166,7 @@ def merged(files: Sequence[OrderedFileRows]) -> Iterator[pa.Table]:
 def _ordered_files(
     table: Table, schema: Schema, tasks: Sequence[FileScanTask], lo: int, hi: int
 ) -> list[OrderedFileRows] | None:
-    """None if the files alone do not give the rows, or one is not in order."""
+    """None if delete files apply, or a file is not Parquet or not in order."""
     field_id = schema.find_field(SEQ_COLUMN).field_id
     if any(task.delete_files or task.file.file_format != FileFormat.PARQUET for task in tasks):
         return None
@@ -174,34 +176,28 @@ def _ordered_files(
             if (file_schema := schema_of(file)) is None or not in_order(file, row_groups(file, lo, hi)[0]):
                 return None
         first, _ = number_bounds(task.file, field_id) or (0, SEQ_MAX)
-        found.append(
-            OrderedFileRows(max(first, lo), _reader(table.io, task.file.file_path, schema, file_schema, lo, hi))
-        )
+        read = partial(_rows_of, table.io, task.file.file_path, schema, file_schema, lo, hi)
+        found.append(OrderedFileRows(max(first, lo), read))
     return found
 
 
 def schema_of(file: pq.ParquetFile) -> Schema | None:
-    """None if the file does not have the ids of its columns."""
+    """None if the file has no field ids."""
     try:
         return pyarrow_to_schema(file.schema_arrow, downcast_ns_timestamp_to_us=True)
     except ValueError:
         return None
 
 
-def _reader(
-    io: FileIO, location: str, schema: Schema, file_schema: Schema, lo: int, hi: int
-) -> Callable[[], Generator[pa.Table]]:
-    def read() -> Generator[pa.Table]:
-        with opened(io, location) as file:
-            yield from rows_between(file, schema, file_schema, lo, hi)
-
-    return read
+def _rows_of(io: FileIO, location: str, schema: Schema, file_schema: Schema, lo: int, hi: int) -> Generator[pa.Table]:
+    with opened(io, location) as file:
+        yield from rows_between(file, schema, file_schema, lo, hi)
 
 
 def rows_between(
     file: pq.ParquetFile, schema: Schema, file_schema: Schema, lo: int, hi: int, rows_max: int = WINDOW_ROWS
 ) -> Generator[pa.Table]:
-    """A file's rows with the columns of the table, as they lie in the file."""
+    """A file's rows with the columns of the table, in the order of the file."""
     wanted = schema.field_ids
     names = [f.name for f in file_schema.fields if f.field_id in wanted]
     groups, whole = row_groups(file, lo, hi)
@@ -234,12 +230,13 @@ def _holds_struct(kind: IcebergType) -> bool:
 
 
 def _keep_nulls(rows: pa.Table, in_file: pa.RecordBatch, schema: Schema) -> pa.Table:
-    """The projected rows, with such columns taken from the file itself."""
+    """The projected rows, with columns that `_loses_nulls` taken from the file itself."""
     known = {id_of(field): n for n, field in enumerate(in_file.schema)}
     for n, field in enumerate(schema.fields):
         if _loses_nulls(field.field_type) and field.field_id in known:
             column = _column(in_file, known[field.field_id], field)
-            # A file that says nothing about Arrow has smaller lists and texts than a table: they are cast together.
+            # Without an Arrow schema in its metadata, a file has smaller list and text types than the table: `checked`
+            # casts them together.
             rows = rows.set_column(n, rows.schema.field(n).with_type(column.type), column)
     return rows
 

@@ -24,7 +24,7 @@ class CatalogAddress:
 
     place: str  # the file, or the server's address
     is_remote: bool
-    name: str  # in a SQLite file, which may hold several catalogs
+    name: str  # in a SQLite file, which may have several catalogs
     options: Mapping[str, str] = field(repr=False)  # further options of PyIceberg, secrets among them
     store: S3Settings | None = None  # of the data files
 

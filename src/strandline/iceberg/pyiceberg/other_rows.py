@@ -1,7 +1,7 @@
 """Writes Arrow rows into data files of a table, and reads rows back by their sequence numbers. Importing this imports
 PyIceberg and Arrow.
 
-Rows come as Spark hands them over: a `uuid` is text, a `fixed` is bytes.
+Rows have Spark's types: a `uuid` is text, a `fixed` is bytes.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from pyiceberg.typedef import Record
 
 from strandline.core.errors import SchemaError, StorageError
 from strandline.core.types import PARTITION_COLUMN, SEQ_COLUMN, SeqRange
-from strandline.iceberg.arrow_nested import list_parts
+from strandline.iceberg.arrow_nested import field_id, list_parts
 from strandline.iceberg.parquet_rows import footer_bounds
-from strandline.iceberg.pyiceberg.arrow_values import field_id, from_file, to_iceberg
+from strandline.iceberg.pyiceberg.arrow_values import from_file, to_iceberg
 from strandline.iceberg.pyiceberg.errors import explained
 from strandline.iceberg.pyiceberg.internals import deleted_positions
 from strandline.iceberg.pyiceberg.number_bounds import number_bounds
@@ -46,7 +46,7 @@ _MICROSECONDS = (_DAYS[0] * 86_400_000_000, (_DAYS[1] + 1) * 86_400_000_000 - 1)
 
 def write_rows(loaded: LoadedTable, rows: pa.Table) -> WrittenFiles:
     """Writes the rows into data files, one for each partition. Columns that the rows do not have are null. Raises
-    ValueError or ArrowInvalid for a value that the table cannot hold, and StorageError."""
+    ValueError or ArrowInvalid for a value that the table cannot store, and StorageError."""
     table = loaded.table
     schema = table.schema()
     arrow = schema_to_pyarrow(schema)  # with field ids, by which readers find the columns of a file
@@ -86,8 +86,8 @@ def write_rows(loaded: LoadedTable, rows: pa.Table) -> WrittenFiles:
 
 
 def _without_far_bounds(metadata: TableMetadata, rows: pa.Table) -> TableMetadata:
-    """PyIceberg reads bounds as Python's dates and times, which have fewer years than Iceberg's. A column with others
-    gets none, so that readers open its files."""
+    """PyIceberg reads bounds as Python's dates and times, which have fewer years than Iceberg's. Columns with other
+    years get no bounds, so that readers open their files."""
     far = [name for name in rows.column_names if _is_far(rows.column(name).combine_chunks())]
     ours = {f"write.metadata.metrics.column.{name}": "counts" for name in far}
     return metadata.model_copy(update={"properties": {**metadata.properties, **ours}}) if far else metadata
@@ -110,7 +110,7 @@ def _is_far(array: Any) -> bool:
 @dataclass(frozen=True, slots=True)
 class _File:
     task: FileScanTask
-    bounds: tuple[int, int] | None  # the lowest and highest sequence number; None if the manifest does not say
+    bounds: tuple[int, int] | None  # the lowest and highest sequence number; None if the manifest has none
 
 
 class OtherTableReader:
@@ -128,7 +128,7 @@ class OtherTableReader:
             yield part.column(0).to_numpy()
 
     def rows(self, rows: SeqRange, lane: str | None) -> pa.Table | None:
-        """The rows of a range in order, as Spark hands them over, all columns but the lane's; None if there are none.
+        """The rows of a range in order, in Spark's types, all columns but the lane's; None if there are none.
         Raises StorageError."""
         names = tuple(f.name for f in self._table.schema().fields if f.name != PARTITION_COLUMN)
         found = list(self._parts(rows, lane, names))
@@ -151,8 +151,7 @@ class OtherTableReader:
             raise StorageError(f"{self._name} has {task.file.file_format} files, which cannot be read back here")
         schema, needed = self._table.schema(), {*columns, SEQ_COLUMN, *([] if lane is None else [PARTITION_COLUMN])}
         fields = [f for f in schema.fields if f.name in needed]
-        positions = deleted_positions(self._table.io, task)
-        deleted = np.concatenate([p.to_numpy() for p in positions]) if positions else np.empty(0, np.int64)
+        deleted = deleted_positions(self._table.io, task)
         with self._table.io.new_input(task.file.file_path).open() as source:
             file = pq.ParquetFile(cast("Any", source))
             there = {field_id(f): f for f in file.schema_arrow}

@@ -1,8 +1,8 @@
-"""A table of a catalog that is not the lake's own: what it says of itself, data files for it, and commits that add rows
-and properties at once. Importing this imports PyIceberg.
+"""A table of a catalog that is not the lake's own: its metadata, and commits that add rows and properties at once.
+Importing this imports PyIceberg.
 
-A commit requires that main is the snapshot that was loaded, so whoever decides on the loaded properties decides on
-those that the commit replaces. Every commit moves main, also one that adds no rows.
+A commit requires that main is the snapshot that was loaded, so the loaded properties are those that the commit
+replaces. Every commit moves main, also one without rows.
 """
 
 from __future__ import annotations
@@ -10,18 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pyiceberg.exceptions import (
-    CommitFailedException,
-    NoSuchNamespaceError,
-    NoSuchTableError,
-    TableAlreadyExistsError,
-)
+from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.schema import Schema
 
 from strandline.core.errors import StorageError, StrandlineError
-from strandline.core.text.whole_number import whole_number
 from strandline.core.types import Anchor, SnapshotId
 from strandline.iceberg.metadata.identifier import name_of
 from strandline.iceberg.metadata.lineage import Links
@@ -31,7 +25,7 @@ from strandline.iceberg.pyiceberg.errors import describe_error, explained, openi
 from strandline.iceberg.pyiceberg.internals import keep_written_files
 from strandline.iceberg.pyiceberg.other_catalog import CatalogAddress
 from strandline.iceberg.pyiceberg.repeat_commit import repeat_commit
-from strandline.iceberg.pyiceberg.schema import columns_of, to_pyiceberg
+from strandline.iceberg.pyiceberg.schema import columns_of, snapshot_total, to_pyiceberg
 from strandline.iceberg.schema.columns import Column, iceberg_schema
 
 if TYPE_CHECKING:
@@ -66,7 +60,7 @@ class LoadedTable:
     data_format: str
     main: SnapshotId | None
     links: Links = field(repr=False)
-    rows: int | None  # in main, as its summary says; None if it does not
+    rows: int | None  # in main, by its summary; None if it has no total
     table: Table = field(repr=False)  # PyIceberg's own, for this room
 
 
@@ -87,7 +81,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class NotCommitted:
-    """Certain: nothing of the commit landed, and nothing of it will."""
+    """The commit has not landed, and never will."""
 
     why: str
 
@@ -142,8 +136,8 @@ class OtherTable:
                 return None
 
     def create(self, columns: Sequence[Column]) -> None:
-        """Every column may be null: the owner may add rows too, and a required column may become optional. Does nothing
-        if somebody else has created the table meanwhile."""
+        """Creates the table with optional columns only: the owner may add rows too, and a required column may become
+        optional. Does nothing if the table exists."""
         catalog = self._open()
         optional = [Column(c.name, c.type, required=False, doc=c.doc) for c in columns]
         schema = Schema.model_validate(iceberg_schema(optional))
@@ -171,7 +165,7 @@ class OtherTable:
         summary: Mapping[str, str],
     ) -> CommitResult:
         """Adds the files to main, if main is as it was loaded, and sets the properties, which may name the snapshot
-        that the commit makes. One attempt. Of a REST catalog every failure is in doubt: a commit that a gateway sends
+        that the commit makes. One attempt. With a REST catalog every failure is in doubt: a commit that a gateway sends
         twice conflicts with itself. Raises StorageError if the commit was not sent."""
         table = loaded.table
         # One attempt: PyIceberg's own retries would repeat properties that were decided on an older version.
@@ -200,7 +194,7 @@ class OtherTable:
         return Committed(head)
 
     def discard(self, loaded: LoadedTable, files: WrittenFiles) -> None:
-        """Removes files that no commit can name any more. What cannot be removed stays, unreferenced."""
+        """Removes files that no commit can name any more. Ignores failures: such a file stays as an orphan."""
         for file in files.files:
             with suppress(Exception):
                 loaded.table.io.delete(file.file_path)
@@ -227,7 +221,7 @@ def _loaded(name: str, table: Table) -> LoadedTable:
             )
             for s in metadata.snapshots
         },
-        _rows(table),
+        snapshot_total(table, "total-records"),
         table,
     )
 
@@ -235,11 +229,3 @@ def _loaded(name: str, table: Table) -> LoadedTable:
 def _partition_by(table: Table) -> tuple[tuple[str, str], ...]:
     schema = table.schema()
     return tuple((schema.find_column_name(f.source_id) or f.name, str(f.transform)) for f in table.spec().fields)
-
-
-def _rows(table: Table) -> int | None:
-    main = table.current_snapshot()
-    if main is None:
-        return 0
-    summary: Mapping[str, Any] = {} if main.summary is None else main.summary.additional_properties
-    return whole_number(summary.get("total-records"))

@@ -1,12 +1,12 @@
-"""The data files that alone give a table's rows between two sequence numbers, and those rows in their order.
+"""Plans and reads a table's rows between two sequence numbers from Parquet files to which no deletes apply.
 
-Planning reads manifests only, reading opens a file when the rows before it have been read: who needs the first few rows
-opens the first file. Importing this imports PyIceberg: heavy paths only.
+Planning reads manifests only. Reading opens a file when the rows before it have been read: for the first few rows, only
+the first file. Importing this imports PyIceberg: heavy paths only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -47,8 +47,8 @@ class PlainFile:
 
 
 def plan_plain_files(table: Table, lo: int, hi: int, *, files_max: int) -> list[PlainFile] | None:
-    """The files that may have rows between these sequence numbers, by their lowest; None if there are too many, or if
-    the files alone do not give the rows: delete files, other formats, columns whose default is not in the files."""
+    """The files that may have rows between these sequence numbers, by their lowest; None if there are too many, or with
+    delete files, other formats, or columns whose default is not in the files."""
     schema = table.schema()
     with opening(".".join(table.name())):
         if any(schema.find_field(n).initial_default is not None for n in schema.field_ids):
@@ -79,26 +79,22 @@ def read_plain_files(
     rows_max: int = WINDOW_ROWS,
 ) -> Iterator[pa.RecordBatch]:
     """The rows in batches of at most about `rows_max`, with the names and types that the table has now. `columns` must
-    have the sequence number; None: all. While iterating, raises TableUnfit if a file is not in order or does not name
-    the ids of its columns, and DuplicateNumbers if two rows share a number."""
+    have the sequence number; None: all. While iterating, raises TableUnfit if a file is not in order or has no field
+    ids, and DuplicateNumbers if two rows share a number."""
     name = ".".join(table.name())
     schema = table.schema() if columns is None else table.schema().select(*columns)
     shape = schema_to_pyarrow(schema, include_field_ids=True)
-    rows = [OrderedFileRows(max(f.lo, lo), _reader(table.io, f.location, schema, lo, hi, rows_max)) for f in files]
+    rows = [
+        OrderedFileRows(max(f.lo, lo), partial(_rows_of, table.io, f.location, schema, lo, hi, rows_max)) for f in files
+    ]
     return checked(merged(rows), shape, name)
-
-
-def _reader(
-    io: FileIO, location: str, schema: Schema, lo: int, hi: int, rows_max: int
-) -> Callable[[], Generator[pa.Table]]:
-    return partial(_rows_of, io, location, schema, lo, hi, rows_max)
 
 
 def _rows_of(io: FileIO, location: str, schema: Schema, lo: int, hi: int, rows_max: int) -> Generator[pa.Table]:
     last = 0
     with opened(io, location) as file:
         if (file_schema := schema_of(file)) is None:
-            raise TableUnfit(f"{location} does not name the ids of its columns")
+            raise TableUnfit(f"{location} has no field ids")
         for rows in rows_between(file, schema, file_schema, lo, hi, rows_max):
             numbers: Any = rows[SEQ_COLUMN].to_numpy()
             if numbers[0] < last or (np.diff(numbers) < 0).any():

@@ -1,7 +1,7 @@
 """Finds the data files of a table that may have rows between two sequence numbers, with the delete files that apply to
 each. Importing this imports PyIceberg: heavy paths only.
 
-Manifests never change, so the lowest and highest sequence number of each one is remembered: a later search opens only
+Manifests never change, so the lowest and highest sequence number of each one is cached: a later search opens only
 manifests that are new or that may have rows of its range.
 """
 
@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestEntry, ManifestFile
+from pyiceberg.manifest import DataFile, FileFormat, ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.table import Table
-from pyiceberg.table.delete_file_index import DeleteFileIndex
 
 from strandline.core.errors import TableUnfit
 from strandline.core.types import SEQ_COLUMN, SEQ_MAX
+from strandline.iceberg.pyiceberg.delete_files import EqualityDeletes, SnapshotDeletes
 from strandline.iceberg.pyiceberg.errors import opening
 from strandline.iceberg.pyiceberg.number_bounds import null_numbers, number_bounds
 
-_COMPACT = "`strandline compact` writes the files anew, without deleted rows."
+_COMPACT = "`strandline compact` rewrites the files, without deleted rows."
 _NO_NUMBERS = (int(SEQ_MAX), 0)
 _ANY = (0, int(SEQ_MAX))
 
@@ -56,8 +56,12 @@ class RangeFiles:
             data = [m for m in manifests if m.content == ManifestContent.DATA]
             self._bounds = {m.manifest_path: b for m in data if (b := self._bounds.get(m.manifest_path))}
             entries = [e for m in data for e in self._entries(table, m, lo, hi) if may_match(e.data_file)]
-            deletes = _FileDeletes(table, name, [m for m in manifests if m.content == ManifestContent.DELETES], entries)
-            return sorted((_found(table, name, e, deletes.of(e)) for e in entries), key=lambda f: (f.lo, f.location))
+            deletes = SnapshotDeletes(table, manifests if entries else ())
+            try:
+                found = [_found(table, name, e, deletes.of(e)) for e in entries]
+            except EqualityDeletes:
+                raise TableUnfit(f"{name} has equality deletes, which only Spark can read", hint=_COMPACT) from None
+            return sorted(found, key=lambda f: (f.lo, f.location))
 
     def _entries(self, table: Table, manifest: ManifestFile, lo: int, hi: int) -> Iterator[ManifestEntry]:
         known = self._bounds.get(manifest.manifest_path)
@@ -94,25 +98,3 @@ def _found(table: Table, name: str, entry: ManifestEntry, deletes: Sequence[Data
         raise TableUnfit(f"{name} has {file.file_format} files, which only Spark can read", hint=_COMPACT)
     lo, hi = _bounds(table, file)
     return RangeFile(file.file_path, lo, hi, file.record_count, file.file_size_in_bytes, tuple(deletes))
-
-
-class _FileDeletes:
-    """Which delete files apply to a data file. They are few, and read only if there are any data files."""
-
-    def __init__(
-        self, table: Table, name: str, manifests: Sequence[ManifestFile], entries: Sequence[ManifestEntry]
-    ) -> None:
-        self._index = DeleteFileIndex()
-        oldest = min((e.sequence_number or 0 for e in entries), default=None)
-        for manifest in manifests if oldest is not None else ():
-            for delete in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
-                file, sequence = delete.data_file, delete.sequence_number or 0
-                if file.content == DataFileContent.POSITION_DELETES:
-                    self._index.add_delete_file(delete, partition_key=file.partition)
-                elif oldest is not None and sequence > oldest:  # an equality delete applies to older data only
-                    raise TableUnfit(f"{name} has equality deletes, which only Spark can read", hint=_COMPACT)
-
-    def of(self, entry: ManifestEntry) -> list[DataFile]:
-        file = entry.data_file
-        found = self._index.for_data_file(entry.sequence_number or 0, file, partition_key=file.partition)
-        return sorted(found, key=lambda f: f.file_path)

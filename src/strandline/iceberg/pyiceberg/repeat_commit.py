@@ -16,8 +16,8 @@ T = TypeVar("T")
 
 
 def repeat_commit(name: str, attempt: Callable[[], T], what: str = "the change could not be committed") -> T:
-    """Each attempt begins by loading the table. So it sees what an attempt with an unknown outcome has committed, and
-    does not do it again. Raises CommitUnknown."""
+    """Repeats the attempt. Each one must begin by loading the table: it then sees what an attempt with an unknown
+    outcome has committed, and does not do it again. Raises CommitUnknown."""
     for now in COMMIT_LOST.attempts():
         try:
             with explained(name):
@@ -26,6 +26,6 @@ def repeat_commit(name: str, attempt: Callable[[], T], what: str = "the change c
             if now.is_last:
                 raise CommitUnknown(
                     f"{name}: {what} in {plural(now.number, 'attempt')}: {e}",
-                    hint="Others commit to the table all the time, or the catalog does not answer. Try again.",
+                    hint="Others keep committing to the table, or the catalog does not answer. Try again.",
                 ) from e
     raise AssertionError("unreachable")

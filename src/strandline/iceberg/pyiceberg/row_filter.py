@@ -62,7 +62,7 @@ class RowFilter:
 
     @property
     def columns(self) -> frozenset[str]:
-        """The top-level columns that it asks for."""
+        """The top-level columns that it uses."""
         return frozenset(f.name for f in self.schema.fields if f.field_id in extract_field_ids(self._bound))
 
     @property
@@ -79,9 +79,9 @@ class RowFilter:
 
 
 def _as_in_sql(condition: BooleanExpression) -> BooleanExpression:
-    """No comparison holds for null, as in SQL. In Arrow null is not in a list, and so it is outside of it; and a
-    comparison with a value that a column cannot have is replaced by true or false, also for null. The condition has no
-    NOT left but in its comparisons."""
+    """Makes comparisons false for null, as in SQL. In Arrow, null is outside of any list, and a comparison with a value
+    that a column cannot have is replaced by true or false, also for null. The condition must have NOT only in its
+    comparisons."""
     match condition:
         case And(left=left, right=right):
             return And(_as_in_sql(left), _as_in_sql(right))
@@ -95,15 +95,15 @@ def _as_in_sql(condition: BooleanExpression) -> BooleanExpression:
 
 
 def parse_where(schema: Schema, text: str) -> RowFilter:
-    """Raises UsageError if it does not parse, or names a column that is not there."""
-    hint = "Comparisons with values, IN (…), IS NULL, LIKE 'abc%', AND, OR and NOT can."
+    """Raises UsageError if it does not parse, or names an unknown column."""
+    hint = "Use comparisons with values, IN (…), IS NULL, LIKE 'abc%', AND, OR and NOT."
     try:
         condition = parse(text)
         found = extract_field_ids(bind(schema, rewrite_not(condition), case_sensitive=True))
     except Exception as e:  # the parser and the binder raise whatever their libraries raise
         raise UsageError(f"the condition {text!r} cannot be used: {' '.join(str(e).split())}", hint=hint) from e
     if not found <= {f.field_id for f in schema.fields if _is_plain(f)}:
-        raise UsageError(f"the condition {text!r} asks for a nested column, a uuid or a fixed", hint=hint)
+        raise UsageError(f"the condition {text!r} uses a nested column, a uuid or a fixed", hint=hint)
     return RowFilter(schema, condition)
 
 
@@ -117,25 +117,25 @@ def equals(schema: Schema, column: str, text: str) -> RowFilter:
     return RowFilter(schema, _expression(ColumnComparison(column, "=", text)))
 
 
-def of_comparison(schema: Schema, asked: ColumnComparison) -> RowFilter | None:
-    """None if it means something else in Iceberg than in Spark, or cannot be said: NaN, for example, is above every
-    other number in Spark only."""
-    field = next((f for f in schema.fields if f.name == asked.column), None)
+def of_comparison(schema: Schema, comparison: ColumnComparison) -> RowFilter | None:
+    """None if it means something else in Iceberg than in Spark, or cannot be expressed: NaN, for example, is above all
+    other numbers in Spark only."""
+    field = next((f for f in schema.fields if f.name == comparison.column), None)
     if field is None or not _is_plain(field) or isinstance(field.field_type, FloatType | DoubleType):
         return None
     try:
-        found = RowFilter(schema, _expression(asked))
+        found = RowFilter(schema, _expression(comparison))
         _ = found.in_arrow, found.columns
-    except Exception:  # a value that does not fit the column: Spark judges the rows itself
+    except Exception:  # a value that does not fit the column: Spark filters the rows itself
         return None
     return found
 
 
-def _expression(asked: ColumnComparison) -> BooleanExpression:
-    operation = _OPERATIONS[asked.operation]
-    values = () if asked.operation in _WITHOUT_VALUE else (asked.value,)
-    found: BooleanExpression = operation(asked.column, *values)
-    return Not(found) if asked.negated else found
+def _expression(comparison: ColumnComparison) -> BooleanExpression:
+    operation = _OPERATIONS[comparison.operation]
+    values = () if comparison.operation in _WITHOUT_VALUE else (comparison.value,)
+    found: BooleanExpression = operation(comparison.column, *values)
+    return Not(found) if comparison.negated else found
 
 
 def all_of(filters: Sequence[RowFilter]) -> RowFilter | None:

@@ -129,7 +129,7 @@ class TableDescription:
 
 
 def describe(table: Table) -> TableDescription:
-    files, size = _total(table, "total-data-files"), _total(table, "total-files-size")
+    files, size = snapshot_total(table, "total-data-files"), snapshot_total(table, "total-files-size")
     return TableDescription(
         str(table.metadata.table_uuid),
         table.location(),
@@ -143,12 +143,12 @@ def describe(table: Table) -> TableDescription:
 
 
 def surplus_files(files: int, size: int, target: int) -> int:
-    """An estimate from totals: partitions, each of which needs a file of its own, are not known here."""
+    """An estimate from totals. It ignores partitions, each of which needs its own file."""
     return max(0, files - max(1, -(-size // target)))
 
 
-def _total(table: Table, name: str) -> int | None:
-    """Zero for a table without a snapshot, which has no files."""
+def snapshot_total(table: Table, name: str) -> int | None:
+    """A total from the summary of main's newest snapshot; None if its writer kept none. 0 if there is no snapshot."""
     newest = table.current_snapshot()
     if newest is None:
         return 0
@@ -164,9 +164,7 @@ def _partition_by(table: Table) -> tuple[str, ...]:
     found = []
     for field in table.spec().fields:
         column = table.schema().find_column_name(field.source_id) or field.name
-        kind, _, number = str(field.transform).rstrip("]").partition("[")
-        if kind == "void":
-            continue  # the placeholder of a removed partition field, in tables of format 1
-        inner = f"{number}, {column}" if number else column
-        found.append(column if kind == "identity" else f"{kind}({inner})")
+        transform = str(field.transform)
+        if transform != "void":  # the placeholder of a removed partition field, in tables of format 1
+            found.append(PartitionBy(column, transform).spelled)
     return tuple(found)

@@ -60,14 +60,14 @@ _METADATA_COLUMNS = frozenset({
 })  # fmt: skip
 
 _NO_NANOSECONDS = "Spark cannot read or write nanosecond timestamps of Iceberg"
-_NO_GEOSPATIAL = ("Spark's geospatial types are switched off", "Use binary, and keep WKB in it.")
+_NO_GEOSPATIAL = ("Spark's geospatial types are switched off", "Use binary, and store WKB in it.")
 _NOT_WRITABLE = {  # why not, and what to use instead
     "time": ("Spark has no time fields for Iceberg", "Use string (`12:30:00`) or long (microseconds of the day)."),
     "timestamp_ns": (_NO_NANOSECONDS, "Use timestamp (microseconds), or long for the nanoseconds."),
     "timestamptz_ns": (_NO_NANOSECONDS, "Use timestamptz (microseconds), or long for the nanoseconds."),
-    "variant": ("PyIceberg cannot open a table that has one", "Use string, and keep the JSON text in it."),
+    "variant": ("PyIceberg cannot open a table that has one", "Use string, and store the JSON text in it."),
     "unknown": (
-        "a column of it can only hold null",
+        "a column of it can only be null",
         "Leave the column out and add it when its type is known: `dataset alter`.",
     ),
     "geometry": _NO_GEOSPATIAL,
@@ -82,7 +82,7 @@ def check_names(fields: Sequence[Column], where: str) -> tuple[Column, ...]:
         check_name(field.name, path)
         if (other := seen.get(field.name.lower())) is not None:
             raise SchemaError(
-                f"column {path}: the name is there twice ({other} and {field.name})",
+                f"column {path}: the name occurs twice ({other} and {field.name})",
                 hint="Spark does not tell names apart by upper and lower case.",
             )
         seen[field.name.lower()] = field.name
@@ -111,12 +111,12 @@ def check_columns(columns: Sequence[Column]) -> None:
 
 
 def check_free(name: str) -> None:
-    """Refuses names that the user's columns cannot have, or that no query could reach. Raises SchemaError."""
+    """Raises SchemaError for names that the user's columns cannot have, or that no query could use."""
     if is_reserved(name):
         raise SchemaError(f"column {name}: the name is Strandline's own", hint="Rename the column, or leave it out.")
     if name.lower() in _METADATA_COLUMNS:
         raise SchemaError(
-            f"column {name}: the name is Iceberg's own, for what it knows of each row", hint="Rename the column."
+            f"column {name}: the name is Iceberg's own, for a metadata column", hint="Rename the column."
         )
 
 
@@ -139,7 +139,7 @@ def _walk_type(path: str, kind: ColumnType) -> Iterator[tuple[str, ColumnType]]:
 
 
 def check_writable(columns: Iterable[Column]) -> None:
-    """Refuses Iceberg types that rows could never be written to: better now than at the first batch."""
+    """Raises SchemaError for Iceberg types that rows could never be written to."""
     for path, kind in walk(columns):
         name = kind.name.partition("(")[0] if isinstance(kind, Primitive) else ""
         if name in _NOT_WRITABLE:

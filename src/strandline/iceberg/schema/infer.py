@@ -59,7 +59,7 @@ class Guess:
     likely: str  # the type of most of its values
     values: int
     misfits: int  # how many values do not have that type
-    examples: tuple[tuple[int, str], ...]  # the first of those: line and text
+    examples: tuple[tuple[int, str], ...]  # the first misfits: line and text
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def _kind(path: Path) -> str:
     kind, packed = format_of(path)
     if kind is None or (kind == "parquet" and packed):
         raise SchemaError(
-            f"{path}: from the name it is not clear what kind of file it is",
+            f"{path}: its name does not show what kind of file it is",
             hint="Use .jsonl or .csv (also with .gz or .zst), or .parquet.",
         )
     return kind
@@ -119,16 +119,16 @@ def _open_text(path: Path) -> Iterator[IO[str]]:
         yield io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
 
 
-# ---- what a column has shown so far --------------------------------------------------------------------------------
+# ---- the values of a column so far ---------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
-class _Seen:
+class _Sampled:
     """The kind of a column's values, adjusted as more values are seen. `kind` is None while there were only nulls."""
 
     kind: str | None = None
-    fields: dict[str, _Seen] = field(default_factory=dict)
-    element: _Seen | None = None
+    fields: dict[str, _Sampled] = field(default_factory=dict)
+    element: _Sampled | None = None
     counts: Counter[str] = field(default_factory=Counter)
     # the first values of each kind, with their lines
     examples: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
@@ -153,7 +153,7 @@ class _Seen:
             shown.append((line, text if len(text) <= _EXAMPLE_CHARS_MAX else text[:_EXAMPLE_CHARS_MAX] + "…"))
 
     def guess(self, column: str) -> Guess | None:
-        """What to report about a column that became text though most of its values are something else."""
+        """A guess to report if the column became text though most of its values have another type."""
         if self.kind != "string":
             return None
         groups: dict[str, int] = {}
@@ -172,8 +172,8 @@ class _Seen:
         examples = sorted(e for k, shown in self.examples.items() if k not in kinds for e in shown)
         return Guess(column, likely, values, values - groups[best], tuple(examples[:_EXAMPLES_MAX]))
 
-    def inside(self, name: str) -> Iterator[tuple[str, _Seen]]:
-        """This one, and everything inside it, by path."""
+    def inside(self, name: str) -> Iterator[tuple[str, _Sampled]]:
+        """This column and its nested fields, by path."""
         yield name, self
         for field_name, seen in self.fields.items():
             yield from seen.inside(f"{name}.{field_name}")
@@ -183,8 +183,8 @@ class _Seen:
     def take(self, kind: str, where: str) -> None:
         if (merged := _merge(self.kind, kind)) is None:
             raise SchemaError(
-                f"{where} holds {_WORDS.get(kind, 'text')}, and rows before it {_WORDS.get(self.kind or '', 'text')}",
-                hint="A mixed column needs your choice: --types NAME:TYPE, and rows that do not fit are rejected; or "
+                f"{where} has {_WORDS.get(kind, 'text')}, and rows before it {_WORDS.get(self.kind or '', 'text')}",
+                hint="Choose a type for a mixed column: --types NAME:TYPE, and rows that do not fit are rejected; or "
                 "--schema FILE.",
             )
         self.kind = merged
@@ -199,7 +199,7 @@ _NUMBERS = ("long", "decimal(38,0)", "double")
 
 
 def _merge(old: str | None, new: str) -> str | None:
-    """The kind that holds both, or None if there is none."""
+    """The kind that can store both, or None if there is none."""
     if old is None or old == new:
         return new
     if {old, new} & {"special"} and {old, new} & set(_NUMBERS):
@@ -235,7 +235,7 @@ def _integer_kind(value: int) -> str:
 
 
 def _from_jsonl(path: Path, lines: IO[str], types: Mapping[str, ColumnType]) -> Inferred:
-    columns: dict[str, _Seen] = {}
+    columns: dict[str, _Sampled] = {}
     taken = 0
     for number, line in _rows(path, lines):
         taken += 1
@@ -248,7 +248,7 @@ def _from_jsonl(path: Path, lines: IO[str], types: Mapping[str, ColumnType]) -> 
                 f"{path}, line {number}: not an object", hint="JSON lines are one object a line, not one large array."
             )
         for name, value in row.items():
-            seen = columns.setdefault(name, _Seen())
+            seen = columns.setdefault(name, _Sampled())
             if name not in types:
                 _see(seen, value, f"{path}, line {number}: column {name}", number)
     if not columns:
@@ -256,7 +256,7 @@ def _from_jsonl(path: Path, lines: IO[str], types: Mapping[str, ColumnType]) -> 
     return _inferred(columns, types, taken if lines.read(1) else None)
 
 
-def _inferred(columns: Mapping[str, _Seen], types: Mapping[str, ColumnType], sampled_rows: int | None) -> Inferred:
+def _inferred(columns: Mapping[str, _Sampled], types: Mapping[str, ColumnType], sampled_rows: int | None) -> Inferred:
     guessed = [found for name, seen in columns.items() if name not in types for found in seen.inside(name)]
     return Inferred(
         tuple(Column(name, seen.type()) for name, seen in columns.items()),
@@ -282,7 +282,7 @@ def _no_number(text: str) -> None:
     raise ValueError(f"{text} is no number of JSON; write it in quotes")
 
 
-def _see(seen: _Seen, value: Any, where: str, line: int) -> None:
+def _see(seen: _Sampled, value: Any, where: str, line: int) -> None:
     match value:
         case None:
             return
@@ -298,13 +298,13 @@ def _see(seen: _Seen, value: Any, where: str, line: int) -> None:
             seen.note(kind, line, value)
         case list():
             seen.take("list", where)
-            seen.element = seen.element or _Seen()
+            seen.element = seen.element or _Sampled()
             for item in value:
                 _see(seen.element, item, f"{where}.element", line)
         case dict():
             seen.take("struct", where)
             for name, item in value.items():
-                _see(seen.fields.setdefault(name, _Seen()), item, f"{where}.{name}", line)
+                _see(seen.fields.setdefault(name, _Sampled()), item, f"{where}.{name}", line)
 
 
 # ---- CSV -----------------------------------------------------------------------------------------------------------
@@ -318,7 +318,7 @@ def _from_csv(path: Path, lines: IO[str], types: Mapping[str, ColumnType]) -> In
             raise InputError(f"{path} has no header to learn columns from")
         if len(header) == 1 and (other := other_delimiter(header[0])):
             raise InputError(f"{path}: its columns are not separated by commas", hint=wrong_delimiter(path, other))
-        columns = [_Seen() for _ in header]
+        columns = [_Sampled() for _ in header]
         taken = 0
         for row in islice(reader, SAMPLE_ROWS_MAX):
             taken += 1

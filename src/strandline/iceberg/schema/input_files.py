@@ -29,7 +29,7 @@ FORMATS: dict[str, Format] = {
 
 
 def format_of(path: Path) -> tuple[Format | None, str]:
-    """The format that a file's name says, if it says one; and the suffix of its compression, which may be empty."""
+    """The format in a file's name, if it has one, and the suffix of its compression, which may be empty."""
     suffixes = [s.lower() for s in path.suffixes]
     packed = suffixes.pop() if suffixes and suffixes[-1] in _PACKED else ""
     return FORMATS.get(suffixes[-1] if suffixes else ""), packed
@@ -47,7 +47,7 @@ def is_folder(path: Path) -> InputError:
     if known:
         hint = f"Name the files in it: {shlex.quote(str(path))}/*{known[0]}"
     elif found:
-        hint = f"Name the files in it and say what they are: {shlex.quote(str(path))}/* --format csv"
+        hint = f"Name the files in it and their format: {shlex.quote(str(path))}/* --format csv"
     return InputError(f"{path} is a folder, not a file", hint=hint)
 
 
@@ -101,7 +101,7 @@ def how_to_convert(path: Path, command: str, to: str) -> str:
 
 
 def other_delimiter(header: str) -> str | None:
-    """What separates the cells of a line without commas, if something seems to."""
+    """The likely delimiter of a line without commas."""
     found = [(header.count(c), c) for c in ";\t|" if c in header]
     return max(found)[1] if found and "," not in header else None
 

@@ -12,7 +12,7 @@ from strandline.iceberg.schema.schema_file import split_at_commas
 _PLAIN = ("identity", "year", "month", "day", "hour")
 _WITH_NUMBER = ("bucket", "truncate")
 _CALL = re.compile(r"(\w+)\s*\((.*)\)")
-_HINT = "Say col, year(col), month(col), day(col), hour(col), bucket(16, col) or truncate(4, col)."
+_HINT = "Use col, year(col), month(col), day(col), hour(col), bucket(16, col) or truncate(4, col)."
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,7 @@ def _parse_primitive(text: str, where: str) -> Primitive:
     if match := _FIXED.fullmatch(text):
         length = whole_number(match[1])
         if length is None or not 1 <= length < 2**31:
-            raise SchemaError(f"column {where}: {text} holds {'nothing' if length == 0 else 'too much'}")
+            raise SchemaError(f"column {where}: {text} is too {'short' if length == 0 else 'long'}")
         return Primitive(f"fixed[{length}]")
     if _GEO.fullmatch(text):
         return Primitive(text)
@@ -197,7 +197,7 @@ def _parse_field(value: object, number: int, where: str, depth: int) -> Column:
 
 def _no_more_keys(value: dict[Any, Any], known: set[str], where: str) -> None:
     if unknown := [str(key) for key in value if key not in known]:
-        raise SchemaError(f"column {where}: nothing is known of {', '.join(sorted(unknown))}")
+        raise SchemaError(f"column {where}: unknown keys: {', '.join(sorted(unknown))}")
 
 
 def _flag(value: object, where: str) -> bool:

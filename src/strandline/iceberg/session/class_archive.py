@@ -1,7 +1,7 @@
-"""The class archive: the classes of Spark and Iceberg that the JVM loaded in one start, kept for all later starts.
+"""The class archive: the classes of Spark and Iceberg that the JVM loaded in one start, stored for all later starts.
 
-To load and verify some 20,000 classes is most of a start. The JVM can write what it loaded to a file when it ends
-(AppCDS) and map that file the next time. An archive fits one Java, one Spark and one set of jars. The JVM ignores an
+Loading and verifying some 20,000 classes is most of a start. The JVM can write them to a file when it ends (AppCDS) and
+map that file the next time. An archive fits one Java, one Spark and one set of jars. The JVM ignores an
 archive that does not fit, so nothing here is ever fatal.
 """
 
@@ -23,11 +23,11 @@ from strandline.storage.durable import finish_file
 
 _TRAINING_TIMEOUT_SECONDS = 300
 _DAY_SECONDS = 24 * 3600
-_KEPT = 4
+_ARCHIVES_MAX = 4
 
 
 def archive_path(folder: Path, java: JavaFound, jars: tuple[Path, ...]) -> Path:
-    """Named after everything that the JVM compares before it uses an archive."""
+    """The name has a hash of everything that the JVM compares before it uses an archive."""
     parts = [java.version, str(java.home), version("pyspark")]
     for jar in (*jars, *sorted((spark_home() / "jars").iterdir())):
         stat = jar.stat()
@@ -114,11 +114,11 @@ def _train(path: Path, java: JavaFound, jars: tuple[Path, ...]) -> bool:
 
 
 def _prune(folder: Path, keep: Path) -> None:
-    """An archive has some 200 MB, and every change of Java or Spark leaves one behind. One that was used within a day
-    stays: several environments of one user would otherwise delete each other's, and make them again at every start."""
+    """Removes old archives: each has some 200 MB, and every change of Java or Spark leaves one. Archives that were used
+    within a day stay: several environments of one user would otherwise delete each other's at every start."""
     long_ago = time.time() - _DAY_SECONDS
     used = sorted(((p.stat().st_mtime, p) for p in folder.glob("classes-*.jsa") if p != keep), reverse=True)
     died = [(p.stat().st_mtime, p) for p in folder.glob("classes-*.tmp")]
-    for at, old in (*used[_KEPT - 1 :], *died):
+    for at, old in (*used[_ARCHIVES_MAX - 1 :], *died):
         if at < long_ago:
             old.unlink(missing_ok=True)

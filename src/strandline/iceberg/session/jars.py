@@ -1,4 +1,4 @@
-"""The Iceberg jars: fetched once, checked against pinned checksums, kept in the cache.
+"""The Iceberg jars: fetched once, checked against pinned checksums, stored in the cache.
 
 Spark's own resolver fetches them, because it knows the default repository, and the proxies and mirrors that a site has
 configured for Spark. A jar is used only if its SHA-256 is the pinned one.
@@ -51,10 +51,7 @@ ICEBERG = Jar(
     "3123c3798af642dd537230923548e013ef41cc28b6626e5225808cf5670a0f82",
 )
 SQLITE = Jar(
-    "org.xerial",
-    "sqlite-jdbc",
-    "3.53.4.0",
-    "bcb1f51e36f940867e83342f9efbf5968ac44a6bef4d397bb4af7b17b45cd2fb",
+    "org.xerial", "sqlite-jdbc", "3.53.4.0", "bcb1f51e36f940867e83342f9efbf5968ac44a6bef4d397bb4af7b17b45cd2fb"
 )
 AWS = Jar(
     "org.apache.iceberg",
@@ -65,7 +62,7 @@ AWS = Jar(
 
 
 def needed_jars(*, s3: bool) -> tuple[Jar, ...]:
-    """The AWS bundle is larger than everything else together, so only lakes with a bucket fetch it."""
+    """Only lakes with a bucket need the AWS bundle, which is larger than everything else together."""
     return (ICEBERG, SQLITE, AWS) if s3 else (ICEBERG, SQLITE)
 
 
@@ -164,7 +161,7 @@ def _fetch(folder: Path, jars: list[Jar], java: JavaFound) -> None:
             found = sha256_of(fetched)
             if found != jar.sha256:
                 raise RuntimeMissing(
-                    f"{jar.coordinates} was fetched, but it is not the file it should be (SHA-256 {found})",
+                    f"{jar.coordinates} was fetched, but its checksum is wrong (SHA-256 {found})",
                     hint="A mirror, a proxy or a local Maven folder serves a changed or damaged file. Expected: "
                     f"{jar.sha256}.",
                 )
@@ -215,7 +212,7 @@ def _run_resolver(scratch: Path, jars: list[Jar], java: JavaFound) -> str:
 
 
 def _reason(output: str) -> str:
-    """What the resolver said, in a few words; its own report is pages long."""
+    """The cause in the resolver's report, in a few words."""
     lowered = output.lower()
     return next((f": {reason}" for signs, reason in _REASONS if any(sign in lowered for sign in signs)), "")
 
@@ -229,7 +226,7 @@ _REASONS = (
     (("connection refused",), "the connection to the package repository was refused"),
     (("no space left",), "the disk is full"),
     (("pkix", "sslhandshake"), "Java does not trust the certificate of the package repository"),
-    # The resolver says no more than this if it cannot even resolve the repository's name.
+    # The resolver reports only this if it cannot even resolve the repository's name.
     (
         ("unresolved dependency", "not found"),
         "there is no network, or the package repository cannot be reached from here",

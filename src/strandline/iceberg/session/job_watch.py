@@ -19,8 +19,8 @@ _INTERRUPTS = "spark.job.interruptOnCancel"
 
 
 def cancel_when_called_off(spark: SparkSession) -> None:
-    """From here to the end of this thread's work, its Spark jobs are cancelled when it is called off. Every way to
-    Spark goes through here. Does nothing if the work cannot be called off."""
+    """From here to the end of this thread's work, cancels its Spark jobs when the work is called off. All code that
+    uses Spark calls this. Does nothing if the work cannot be called off."""
     enter_once(spark.sparkContext, lambda: _cancelling(spark, check_for_other_threads()))
 
 
@@ -32,7 +32,7 @@ def watched(spark: SparkSession, check: Callable[[], None]) -> Iterator[None]:
         try:
             yield
         except Exception as e:
-            if not ending:  # a watch around this one may have been faster to cancel the jobs
+            if not ending:  # an outer watch may have cancelled the jobs first
                 _note(check, ending)
             if ending:
                 raise ending[0] from e
@@ -41,8 +41,8 @@ def watched(spark: SparkSession, check: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def _cancelling(spark: SparkSession, check: Callable[[], None]) -> Iterator[list[Exception]]:
-    """Yields what `check` has raised. Uses tags of the context: tags of a session are known only to the thread that set
-    them."""
+    """Yields the errors that `check` has raised. Uses tags of the context: tags of a session exist only in the thread
+    that set them."""
     context = spark.sparkContext
     tag = f"strandline-{uuid.uuid4().hex}"
     ending: list[Exception] = []

@@ -28,7 +28,7 @@ from strandline.storage.s3_settings import S3Settings
 
 _BUSY_TIMEOUT_MILLISECONDS = 60_000
 
-_LOGS_KEPT = 20
+_LOGS_MAX = 20
 _lock = threading.Lock()
 
 
@@ -58,7 +58,7 @@ def open_session(
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         # Otherwise a union of single-partition frames is one partition: a single task.
         "spark.sql.unionOutputPartitioning": "false",
-        # A user's own Spark was not started with our pattern, but the session can have it.
+        # A Spark that the user has started lacks our pattern, but the session can have it.
         "spark.sql.redaction.options.regex": f"{REDACTED}|url",
     }
     for key, value in (options | spark_options(config)).items():
@@ -89,7 +89,7 @@ def catalog_options(config: LakeConfig) -> dict[str, str]:
         "": "org.apache.iceberg.spark.SparkCatalog",
         # With the cache, a session would not see what another one has just committed.
         ".cache-enabled": "false",
-        # Manifests never change: cached ones make planning cost only what is new.
+        # Manifests never change: with a cache, planning reads only new ones.
         ".io.manifest.cache-enabled": "true",
         ".warehouse": config.warehouse_url,
     }
@@ -138,7 +138,7 @@ def _start(config: LakeConfig, *, s3: bool, progress: Callable[[str], None] | No
 
 def _log_file(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    for old in sorted(folder.glob("spark-*.log"), key=_modified, reverse=True)[_LOGS_KEPT - 1 :]:
+    for old in sorted(folder.glob("spark-*.log"), key=_modified, reverse=True)[_LOGS_MAX - 1 :]:
         old.unlink(missing_ok=True)
     return folder / f"spark-{os.getpid()}.log"
 

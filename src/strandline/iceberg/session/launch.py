@@ -1,7 +1,7 @@
 """Starts the process's one Spark, quietly and quickly.
 
-The JVM's standard output and error go to a log file as long as it lives: Spark, Ivy, log4j and the JVM itself each have
-their own way of printing to a terminal, and this stops all of them at once.
+The JVM's standard output and error go to a log file: Spark, Ivy, log4j and the JVM itself each print to a terminal in
+their own way, and this stops all of them at once.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ def context_options(
         "spark.master": master,
         "spark.app.name": "strandline",
         "spark.driver.memory": driver_memory,
-        "spark.log.level": "ERROR",  # otherwise the gateway takes itself for a shell, and raises it to WARN
+        "spark.log.level": "ERROR",  # otherwise the gateway sets WARN, as for a shell
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # Every query describes its plan to the UI that is not there: in full, a fifteenth of what a small query costs.
+        # Spark describes each plan for the UI, even without one: in full, this is a fifteenth of a small query's time.
         "spark.sql.ui.explainMode": "simple",
         # The status store keeps these even without a UI; a daemon should not keep a thousand old jobs.
         "spark.ui.retainedJobs": "100",
@@ -91,7 +91,7 @@ def context_options(
         "spark.sql.warehouse.dir": (scratch / "spark-warehouse").as_uri(),
         "spark.sql.session.timeZone": "UTC",
         "spark.redaction.regex": REDACTED,
-        # Sinks are delivered to in parallel: a large job of one must not hold up the small jobs of others.
+        # Sinks are delivered to in parallel: a large job of one must not delay the small jobs of others.
         "spark.scheduler.mode": "FAIR",
         "spark.python.daemon.module": "strandline.iceberg.session.worker_daemon",
     }
@@ -115,12 +115,12 @@ _SECRET_FLAG = re.compile(rf"-D(\S*?(?:{REDACTED.removeprefix('(?i)')})[^\s=]*)=
 
 
 def _refuse_secret_flags(options: Mapping[str, str]) -> None:
-    """A JVM's flags are arguments of its process, which everybody can see. Raises ConfigError."""
+    """Raises ConfigError for secrets in the JVM's flags, which all users can see as arguments of its process."""
     for name in _FLAG_SETTINGS:
         if (found := _SECRET_FLAG.search(options.get(name, ""))) is not None:
             raise ConfigError(
-                f"spark.options: {name} holds {found[1]}, and everybody on the machine sees the flags of a JVM",
-                hint="Put it into a file and name that, with @FILE in JDK_JAVA_OPTIONS, or use a setting of Spark's.",
+                f"spark.options: {name} has {found[1]}, and all users of the machine can see the flags of a JVM",
+                hint="Put it into a file, and name the file with @FILE in JDK_JAVA_OPTIONS, or use a Spark setting.",
             )
 
 
@@ -134,12 +134,12 @@ def start_context(options: Mapping[str, str], java: JavaFound, log: Path) -> Spa
     for key, value in options.items():
         conf.set(key, value)
     with (
-        _handed_over(options) as file,
+        _settings_file(options) as file,
         log.open("wb") as sink,
         spark_internals.launch_environment(_launch_environment(options, java, file)),
     ):
         try:
-            # Without the settings: pyspark would pass them as arguments, which everybody on the machine can see.
+            # Without the settings: pyspark would pass them as arguments, which all users of the machine can see.
             gateway = launch_gateway(popen_kwargs={"stdout": sink, "stderr": sink})  # type: ignore[no-untyped-call]
         except PySparkRuntimeError as e:
             raise RuntimeMissing(
@@ -202,10 +202,10 @@ def last_useful_line(text: str) -> str | None:
     if causes := [line for line in lines if line.startswith("Caused by: ")]:
         return causes[-1].removeprefix("Caused by: ")
     frame = re.compile(r"^(at |\.\.\. \d+ more|WARNING: Using incubator|Picked up )")
-    said = [line for line in lines if line and not frame.match(line)]
+    other = [line for line in lines if line and not frame.match(line)]
     complaint = re.compile(r"exception|error|could not|invalid|unrecognized", re.IGNORECASE)
-    complaints = [line for line in said if complaint.search(line)]
-    return next(reversed(complaints or said), None)
+    complaints = [line for line in other if complaint.search(line)]
+    return next(reversed(complaints or other), None)
 
 
 def _read(log: Path) -> str:
@@ -216,8 +216,8 @@ def _read(log: Path) -> str:
 
 
 @contextmanager
-def _handed_over(options: Mapping[str, str]) -> Iterator[Path]:
-    """The settings in a file that only we can read, until Spark's JVM has read it."""
+def _settings_file(options: Mapping[str, str]) -> Iterator[Path]:
+    """Writes the settings to a file that only this user can read, until Spark's JVM has read it."""
     with tempfile.TemporaryDirectory(prefix="strandline-spark-") as folder:  # its mode is 0700
         file = Path(folder) / "spark.conf"
         with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as handle:

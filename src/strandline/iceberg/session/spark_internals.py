@@ -1,6 +1,6 @@
 """Private interfaces of Spark and Py4J that we need: the only module that uses them.
 
-`tests/unit/test_internals.py` and `tests/spark/test_internals.py` say in a sentence what an upgrade has removed.
+`tests/unit/test_internals.py` and `tests/spark/test_internals.py` fail with a plain sentence if an upgrade removes one.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def has_class(context: SparkContext, name: str) -> bool:
 
 
 def print_no_query_errors() -> None:
-    """PySpark prints every query that fails to standard error, with values of its rows. The error is raised, too, and
-    its handler decides what is shown."""
+    """Stops PySpark from printing failed queries to standard error, with values of their rows. The error is also
+    raised, and its handler decides what is shown."""
     from pyspark.logger import PySparkLogger
 
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
@@ -99,8 +99,8 @@ def frame_over(spark: SparkSession, rdd: Any, like: DataFrame) -> DataFrame:
 
 
 def frame_in(spark: SparkSession, frame: DataFrame) -> DataFrame:
-    """The frame as one of another session: the tables that it reads are those of its own session, and what is written
-    from it goes to the other's catalog. Planned as a whole, so that no row is copied between the two."""
+    """The frame in another session: it still reads the tables of its own session, and writes go to the other's catalog.
+    Spark plans it as a whole, so no row is copied in between."""
     from pyspark.sql import DataFrame
 
     dataset = jvm_of(spark).org.apache.spark.sql.classic.Dataset
@@ -185,13 +185,13 @@ class _Os:
 
 @contextmanager
 def launch_environment(changes: Mapping[str, str | None]) -> Iterator[None]:
-    """Replaces the environment that pyspark sees while it starts the JVM, and passes on to it; there is no other way.
-    The environment of the process itself stays as it is: other threads read it, and start programs with it."""
+    """Replaces the environment that pyspark reads and passes to the JVM; there is no other way. Does not change the
+    environment of the process: other threads read it, and start programs with it."""
     from pyspark import find_spark_home, java_gateway
 
-    seen = _Os(changes)
+    replaced = _Os(changes)
     for module in (find_spark_home, java_gateway):
-        vars(module)["os"] = seen
+        vars(module)["os"] = replaced
     try:
         yield
     finally:

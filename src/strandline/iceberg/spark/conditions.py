@@ -27,17 +27,17 @@ _SPECIAL_LITERAL = re.compile(r"(?i)\b(?:date|timestamp(?:_ntz|_ltz)?)\s*r?['\"]
 
 
 def find_other_tables(df: DataFrame, where: str) -> str | None:
-    """What is wrong with a condition that asks other tables; None if it asks none. Spark has not read those tables
-    then. Its errors would show their columns to a user who may add a sink to this dataset only.
-    Raises what Spark's parser raises."""
+    """The problem of a condition that reads other tables; None if it reads none. Does not let Spark read those tables:
+    its errors would show their columns to a user who may add a sink to this dataset only. Raises what Spark's parser
+    raises."""
     asks = catalyst_of(df.sparkSession).trees.TreePattern.PLAN_EXPRESSION()
     found = parsed_expression(df.sparkSession, where).containsPattern(asks)
-    return "it asks other tables, whose rows change" if found else None
+    return "it reads other tables, whose rows change" if found else None
 
 
 def find_instability(df: DataFrame, where: str) -> str | None:
-    """What in the condition depends on more than the row; None if nothing does. Raises what Spark's parser and analyser
-    raise for a condition that does not fit the rows."""
+    """The part of the condition that depends on more than the row; None if there is none. Raises what Spark's parser
+    and analyser raise for a condition that does not fit the rows."""
     if (unstable := find_other_tables(df, where)) is not None:
         return unstable
     plan: Any = query_execution(df.where(where)).analyzed()
@@ -56,7 +56,7 @@ def find_instability(df: DataFrame, where: str) -> str | None:
         if kind.startswith(_USER_FUNCTIONS):
             return f"{part.sql()} is a user-defined function, and it is unknown what it depends on"
         if kind == "AttributeReference" and part.name() not in columns:
-            return f"{part.name()} says where the row is stored, which compaction changes"
+            return f"{part.name()} is where the row is stored, which compaction changes"
         if part.children().isEmpty() and kind not in _LEAVES:
             return f"{part.sql()} is not a value of the row"
     if not catalyst.optimizer.SpecialDatetimeValues.apply(plan).equals(plan):

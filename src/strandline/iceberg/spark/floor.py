@@ -1,4 +1,4 @@
-"""What retention and purge commit to a table: first what is about to be missing, then the delete."""
+"""The commits of retention and purge: first they record on the table which rows will be missing, then they delete."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PURGES_RECORDED_MAX = 64  # beyond this, neighbours are combined: properties are
 
 
 def write_floor(tables: SparkTables, name: str, floor: Seq) -> None:
-    """Each floor is a property of its own, and the highest counts: a process that was given up for dead and sets its
+    """Each floor is a property of its own, and the highest counts: a process that has lost its lease and writes its
     floor late lowers nothing."""
 
     def attempt() -> None:
@@ -33,7 +33,7 @@ def write_floor(tables: SparkTables, name: str, floor: Seq) -> None:
 
 
 def write_purge(tables: SparkTables, name: str, purge: RecordedPurge) -> None:
-    """So that a ledger that is restored from an earlier copy knows in which range rows are missing."""
+    """Records the purge on the table, for a ledger that is restored from an earlier copy."""
 
     def attempt() -> None:
         table = tables.load(name)

@@ -1,6 +1,6 @@
 """Iceberg's Java classes, through Spark's JVM: the only module that names them.
 
-`tests/spark/test_internals.py` says in a sentence what an upgrade of Iceberg has removed.
+`tests/spark/test_internals.py` fails with a plain sentence if an upgrade of Iceberg removes one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LOST_OR_UNKNOWN = frozenset(
         COMMIT_FAILED,
         COMMIT_UNKNOWN,
         "org.apache.iceberg.jdbc.UncheckedSQLException",
-        f"{_EXCEPTIONS}.RESTException",  # no answer, or one that says nothing
+        f"{_EXCEPTIONS}.RESTException",  # no answer, or one without information
         f"{_EXCEPTIONS}.DuplicateWAPCommitException",
         f"{_EXCEPTIONS}.CherrypickAncestorCommitException",
     }
@@ -33,7 +33,7 @@ REST_AWAY = frozenset(
     f"{_EXCEPTIONS}.{name}" for name in ("RESTException", "ServiceFailureException", "ServiceUnavailableException")
 )
 REST_DENIED = frozenset({f"{_EXCEPTIONS}.NotAuthorizedException", f"{_EXCEPTIONS}.ForbiddenException"})
-_PIECE_CHARS = 4000  # half of what the JVM's side buffers before it writes to the socket
+_PIECE_CHARS = 4000  # half of the buffer of the JVM's socket
 _PIECES_MAX = 40  # beyond this, the pieces cost more than the wait
 
 

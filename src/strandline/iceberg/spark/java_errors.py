@@ -38,7 +38,7 @@ def root_cause(error: Exception) -> str:
 
 @contextmanager
 def explaining(what: str, errors: tuple[type[Exception], ...] = (Exception,)) -> Iterator[None]:
-    """Raises what `explain` makes of an error."""
+    """Raises errors as `explain` translates them."""
     try:
         yield
     except errors as e:
@@ -52,8 +52,8 @@ def explain(error: Exception, what: str) -> StrandlineError:
     text = root_cause(error)
     lines = [line for line in text.splitlines() if line.strip()] or [type(error).__name__]
     # For a Python failure on an executor, the exception is below its traceback.
-    said = [line for line in lines if not line[0].isspace()] if "Traceback (most recent call last)" in text else []
-    first = (said[-1] if said else lines[0]).strip()
+    python = [line for line in lines if not line[0].isspace()] if "Traceback (most recent call last)" in text else []
+    first = (python[-1] if python else lines[0]).strip()
     if "No space left" in text:
         return StorageError(
             f"{what}: the disk is full", hint="Free some space and run it again; nothing is visible yet."
@@ -62,12 +62,12 @@ def explain(error: Exception, what: str) -> StrandlineError:
     if kind in java.REST_DENIED:
         return StorageError(
             f"{what}: the catalog refuses it: {first[:500]}",
-            hint="Check the credentials in catalog.options, and at what the catalog lets them do.",
+            hint="Check the credentials in catalog.options, and what the catalog lets them do.",
         )
     if kind in java.REST_AWAY:
         return StorageError(
             f"{what}: the catalog does not answer: {first[:500]}",
-            hint="Check that the REST catalog at catalog.uri is up and can be reached from here. What was under way "
-            "is settled by the next run.",
+            hint="Check that the REST catalog at catalog.uri is up and can be reached from here. The next run settles "
+            "what was in progress.",
         )
     return FailedError(f"{what}: {first[:500]}")

@@ -28,7 +28,7 @@ from strandline.iceberg.spark.number_bounds import NewFile, NumberBounds, new_fi
 from strandline.iceberg.spark.rewrite import discard, replace_files, staged, write_files
 from strandline.iceberg.spark.tables import SparkTables, iterate, planned_files
 
-# in the summary of a snapshot that replaced files: identifies the commit, so that one whose answer was lost is found
+# in the summary of a snapshot that replaced files: identifies the commit, if its answer was lost
 COMPACTION_SUMMARY = "strandline.compaction"
 TARGET_PROPERTY = "write.target-file-size-bytes"
 ROW_GROUP_PROPERTY = "write.parquet.row-group-size-bytes"
@@ -55,8 +55,7 @@ class Main:
 
 
 class CommitLost(Exception):
-    """Another commit replaced one of the files, or deleted rows from it: the files that were written from it are
-    useless."""
+    """Another commit replaced one of the files, or deleted rows from it: the rewritten files are useless."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,7 @@ def list_main(tables: SparkTables, name: str) -> Main | None:
 
 
 class _Facts:
-    """Reads what is known about a file. Every call to the JVM costs, so what does not change is read once."""
+    """Reads the metadata of files. Each call to the JVM takes time, so values that do not change are read once."""
 
     def __init__(self, tables: SparkTables, table: Any) -> None:
         self._numbers = NumberBounds(tables.java, table)
@@ -114,7 +113,7 @@ class _Facts:
         )
 
     def _is_ordered(self, file: Any) -> bool:
-        """A table may have a sort order of its own, which our writes follow, too: such a file says so."""
+        """Only files of ours without a sort order: a table may have its own, which our writes follow, too."""
         added = file.fileSequenceNumber()
         return added is not None and int(added) > 0 and int(added) in self._ours and not file.sortOrderId()
 
@@ -134,7 +133,7 @@ class Rewrite:
         self._written: list[Any] = []
 
     def write(self) -> list[NewFile]:
-        """No table references them yet."""
+        """Writes the new files. No snapshot references them yet."""
         options = {
             "output-spec-id": str(self._pieces[0].files[0].spec),
             "target-file-size-bytes": str(int(self._target * _ROLL_OVER_SHARE)),
@@ -172,9 +171,9 @@ class Rewrite:
     def _staged(self, id: str, files: Sequence[LiveFile]) -> AbstractContextManager[None]:
         return staged(self._tables, self._main.table, id, (self._main.tasks[f.location] for f in files))
 
-    def commit(self, last_word: Callable[[], None] = lambda: None) -> None:
-        """Raises `CommitLost` if the files are no longer as they were read; then removes what was written, if certainly
-        no attempt landed. `last_word` is called before each attempt; an exception from it ends the commit in the same
+    def commit(self, last_check: Callable[[], None] = lambda: None) -> None:
+        """Raises `CommitLost` if the files have changed since they were read; then removes the new files, if no attempt
+        can have landed. `last_check` is called before each attempt; an exception from it ends the commit in the same
         way."""
         unknown = False
 
@@ -183,7 +182,7 @@ class Rewrite:
             table = self._tables.load(self._main.name)
             if unknown and self._landed(table):
                 return
-            last_word()
+            last_check()
             try:
                 self._replace_as_read(table)
             except JAVA_ERRORS as e:
@@ -208,7 +207,7 @@ class Rewrite:
         except JAVA_ERRORS as e:
             if "Cannot determine history" not in root_cause(e) or not self._is_as_read(table):
                 raise
-            # Somebody expired the snapshots since; a check shows that the files are as they were.
+            # Others expired the snapshots since, and the files are unchanged.
             self._replace(table, SnapshotId(table.currentSnapshot().snapshotId()))
 
     def discard(self) -> None:
@@ -238,7 +237,8 @@ class Rewrite:
         return (file for piece in self._pieces for file in piece.files)
 
     def _landed(self, table: Any) -> bool:
-        """After a lost answer. If snapshots were expired meanwhile, the files themselves tell."""
+        """Whether a commit landed whose answer was lost. If snapshots were expired meanwhile, checks for the new
+        files."""
         view = self._tables.view_of(table)
         if any(s.summary.get(COMPACTION_SUMMARY) == self.id for s in view.ancestors(view.main)):
             return True
@@ -291,8 +291,8 @@ def expire_snapshots(tables: SparkTables, name: str, *, cutoff_ms: int, keep_min
         if gone := sorted(kept - tables.view(name).refs.keys()):
             raise FailedError(
                 f"snapshots of {name} were expired, and {', '.join(gone)} went with them: set back or removed since",
-                hint="No file was deleted: set it to a snapshot that the table still has. What nothing reaches then is "
-                "found by `strandline reconcile`.",
+                hint="No file was deleted: set it to a snapshot that the table still has. `strandline reconcile` finds "
+                "files that nothing references then.",
             )
     result = _done(tables, action.execute, what)
     return FilesDeleted(
@@ -324,11 +324,11 @@ def _done(tables: SparkTables, execute: Any, what: str) -> Any:
         # Over a network, a request that arrives twice is refused the second time.
         if tables.is_remote and java_class(e) in {*java.NOT_LANDED, java.COMMIT_UNKNOWN}:
             raise CommitUnknown(
-                f"{what}, or were: {root_cause(e)}", hint="Run it again; what was done is found."
+                f"{what}, or were: {root_cause(e)}", hint="Run it again; it finds what was done."
             ) from e
         if java_class(e) in java.NOT_LANDED:
             raise RefusedError(
-                f"{what}: others commit to the table all the time ({root_cause(e)})",
+                f"{what}: others keep committing to the table ({root_cause(e)})",
                 hint="Run it again; nothing was changed.",
             ) from e
         raise explain(e, what) from e

@@ -22,14 +22,14 @@ class NewFile:
 
 
 class NumberBounds:
-    """For the files of one table. Every call to the JVM costs, so what does not change is read once."""
+    """For the files of one table. Each call to the JVM takes time, so values that do not change are read once."""
 
     def __init__(self, java: IcebergJava, table: Any) -> None:
         self._field = table.schema().findField(SEQ_COLUMN).fieldId()
         self._number = java.long_reader()
 
     def of(self, file: Any) -> tuple[int, int] | None:
-        """The lowest and the highest; None if the manifest does not say."""
+        """The lowest and the highest; None if the manifest has no bounds."""
         lower, upper = file.lowerBounds(), file.upperBounds()
         lo = None if lower is None else lower.get(self._field)
         hi = None if upper is None else upper.get(self._field)
@@ -42,7 +42,7 @@ class NumberBounds:
 
 
 def new_files(java: IcebergJava, table: Any, files: Iterable[Any]) -> list[NewFile]:
-    """Raises FailedError if a file does not say which sequence numbers it has."""
+    """Reads the bounds of new files. Raises FailedError if a file has none."""
     bounds, found = NumberBounds(java, table), []
     for file in files:
         if (numbers := bounds.of_all_rows(file)) is None:

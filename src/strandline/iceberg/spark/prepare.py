@@ -21,7 +21,7 @@ def add_sequence_column(
     deliver_by: Sequence[str] = (),
     properties: Mapping[str, str] | None = None,
 ) -> TableView:
-    """In one commit; what the table has already stays as it is. The columns are optional, because existing rows have no
+    """Adds missing columns and properties in one commit. The columns are optional, because existing rows have no
     sequence numbers yet."""
 
     def attempt() -> TableView:

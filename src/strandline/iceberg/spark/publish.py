@@ -1,6 +1,6 @@
 """Publishes a staged block: main gets its rows and the branch goes, in one commit on the metadata that was planned on.
 
-Whoever publishes, and however often, the rows are in main once.
+Any process may publish, and repeat it: the rows are in main once.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def publish(
     epoch: int,
     may_move_tag: Callable[[TableView], bool],
 ) -> PublishPlan:
-    """Returns the present state: `AlreadyPublished` or `PublishHeld`. `may_move_tag` gets the metadata that is
-    replaced, and says whether our tag may follow main."""
+    """Returns the final state: `AlreadyPublished` or `PublishHeld`. `may_move_tag` gets the metadata that is replaced,
+    and returns whether our tag may follow main."""
 
     def attempt() -> PublishPlan:
         change = tables.change(name)
@@ -58,7 +58,7 @@ def publish_offered(
     epoch: int,
     may_move_tag: Callable[[TableView], bool],
 ) -> OfferedPlan:
-    """As `publish`, for a follower's block: the commit removes all of its branches. Returns the present state:
+    """Like `publish`, for a follower's block: the commit removes all its branches. Returns the final state:
     `AlreadyPublished` or `ApplyAgain`."""
 
     def attempt() -> OfferedPlan:
@@ -77,7 +77,7 @@ def publish_offered(
 
 
 def _commit(change: TableChange, plan: CherryPick | RemoveBranch, branches: Sequence[str], *, settle: bool) -> NoReturn:
-    """Always raises: what landed is read back, not assumed. The next attempt ends in `AlreadyPublished`."""
+    """Always raises `ReadAgain`, so that the next attempt reads back what landed, and ends in `AlreadyPublished`."""
     failpoints.hit("publish.before_commit")
     change.commit(pick=plan.snapshot if isinstance(plan, CherryPick) else None, remove=branches, settle=settle)
     failpoints.hit("publish.after_commit")
@@ -85,7 +85,7 @@ def _commit(change: TableChange, plan: CherryPick | RemoveBranch, branches: Sequ
 
 
 def _count_shared(tables: SparkTables, name: str, rows: SeqRange, staged: SnapshotId, main: SnapshotId | None) -> int:
-    """How many sequence numbers that a staged snapshot brings main has."""
+    """How many sequence numbers of a staged snapshot main has."""
     if main is None:
         return 0
     table = tables.load(name)

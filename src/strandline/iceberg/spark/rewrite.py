@@ -102,14 +102,24 @@ def group_of(name: str, table: Any, snapshot: SnapshotId, tasks: Sequence[Any]) 
 @contextmanager
 def staged(tables: SparkTables, table: Any, id: str, tasks: Iterable[Any]) -> Iterator[None]:
     """Lets Spark read the live rows of exactly these files under this id, deletes applied, and write new files."""
+    manager = tables.java.scan_tasks
+    with writable(tables, table, id):
+        manager.stageTasks(table, id, tables.java.listed(tasks))
+        try:
+            yield
+        finally:
+            manager.removeTasks(table, id)
+
+
+@contextmanager
+def writable(tables: SparkTables, table: Any, id: str) -> Iterator[None]:
+    """Lets Spark write new files for the table under this id, without a commit."""
     set_active(tables.spark)
-    cache, manager = tables.java.table_cache, tables.java.scan_tasks
+    cache = tables.java.table_cache
     cache.add(id, table)
-    manager.stageTasks(table, id, tables.java.listed(tasks))
     try:
         yield
     finally:
-        manager.removeTasks(table, id)
         tables.java.rewrites.clearRewrite(table, id)
         cache.remove(id)
 
@@ -129,7 +139,7 @@ def write_files(
     tables: SparkTables, name: str, table: Any, id: str, df: DataFrame, options: Mapping[str, str]
 ) -> list[Any]:
     """The files of this one write, under the id of the staged files; no table references them yet."""
-    with explaining(f"files of {name} cannot be rewritten"):
+    with explaining(f"files of {name} cannot be written"):
         df.write.format("iceberg").mode("append").options(**options).option("fanout-enabled", "true").save(id)
         return list(tables.java.rewrites.fetchNewFiles(table, id))
 
@@ -149,7 +159,7 @@ def check_rows(group: FileGroup, new_files: Sequence[Any], *, read: int, deleted
 
 
 def discard(table: Any, new_files: Sequence[Any]) -> None:
-    """For files that no commit has named."""
+    """Deletes files that no commit has referenced."""
     for file in new_files:
         table.io().deleteFile(file.location())
 
@@ -165,16 +175,16 @@ def commit(
     may_move_tag: Callable[[TableView], bool],
 ) -> None:
     """Replaces the group's files and removes the block's branch, in one commit. Raises `FilesGone` if a file or the
-    branch is gone: whoever gives a block up removes its branch first, so that this pass can never land. A pass of a
-    superseded ledger cannot land either: its sequence numbers belong to the other ledger."""
+    branch is gone: a process that abandons a block removes its branch first, so that this pass can never land. A pass
+    of a superseded ledger cannot land either: its sequence numbers belong to the other ledger."""
 
     def attempt() -> None:
         change = tables.change(group.name)
         view = tables.view_of(change.table)  # the metadata that the commit replaces, or fails
         if view.published_as(wap) is not None:
-            return  # it had landed, and only its answer was lost
+            return  # it has landed, and its answer was lost
         if branch not in view.refs:
-            raise FilesGone(f"branch {branch} was removed: the block was given up")
+            raise FilesGone(f"branch {branch} was removed: the block was abandoned")
         check_epoch(view, epoch)
         settle = may_move_tag(view)
         try:

@@ -25,7 +25,7 @@ from strandline.iceberg.spark.tables import ReadAgain, SparkTables, planned_file
 
 
 @dataclass(frozen=True, slots=True)
-class _Fitting:
+class _Matches:
     """The matching rows, counted by file, and the bounds of their sequence numbers."""
 
     by_file: Mapping[str, int]
@@ -45,17 +45,17 @@ def _attempt(tables: SparkTables, name: str, condition: str, epoch: int | None) 
     if (current := table.currentSnapshot()) is None:
         return
     snapshot = SnapshotId(current.snapshotId())
-    fitting = _count(tables, name, table, snapshot, condition)
-    if not fitting.by_file:
+    matches = _count(tables, name, table, snapshot, condition)
+    if not matches.by_file:
         return
-    whole, partial = _tasks(tables, name, table, snapshot, fitting)
+    whole, partial = _tasks(tables, name, table, snapshot, matches)
     added: list[Any] = []
     if partial:
         group = group_of(name, table, snapshot, partial)
         with reading(tables, group) as df:
             live = df.count() if group.has_deletes else group.records
             added = write(tables, group, df.where(~_fits(condition)))
-            gone = sum(fitting.by_file[path] for path in group.paths)
+            gone = sum(matches.by_file[path] for path in group.paths)
             check_rows(group, added, read=live, deleted=gone)
     _commit(tables, name, table, _Replaced(snapshot, [*whole, *partial], added), epoch)
 
@@ -64,11 +64,11 @@ def _fits(condition: str) -> Any:
     return F.coalesce(F.expr(condition), F.lit(False))
 
 
-def _count(tables: SparkTables, name: str, table: Any, snapshot: SnapshotId, condition: str) -> _Fitting:
+def _count(tables: SparkTables, name: str, table: Any, snapshot: SnapshotId, condition: str) -> _Matches:
     view = tables.view_of(table)
     if view.main_has_current_schema:
         df: DataFrame = tables.read(name, snapshot)
-    else:  # a snapshot is read with the schema it was written with, and the condition may be about a newer column
+    else:  # time travel would use the snapshot's own schema, and the condition may use a newer column
         df = tables.spark.table(in_spark(name))
     number = F.col(SEQ_COLUMN)
     counts = (
@@ -80,7 +80,7 @@ def _count(tables: SparkTables, name: str, table: Any, snapshot: SnapshotId, con
     if tables.view(name).main != snapshot and not view.main_has_current_schema:
         raise ReadAgain("the table was changed while its rows were counted")
     has_unnumbered = any(r[4] < r["rows"] for r in found)
-    return _Fitting(
+    return _Matches(
         {r["file"]: r["rows"] for r in found},
         None if has_unnumbered else min((r["first"] for r in found), default=None),
         None if has_unnumbered else max((r["last"] for r in found), default=None),
@@ -88,19 +88,19 @@ def _count(tables: SparkTables, name: str, table: Any, snapshot: SnapshotId, con
 
 
 def _tasks(
-    tables: SparkTables, name: str, table: Any, snapshot: SnapshotId, fitting: _Fitting
+    tables: SparkTables, name: str, table: Any, snapshot: SnapshotId, matches: _Matches
 ) -> tuple[list[Any], list[Any]]:
-    """The files whose rows all go, and those of which some stay. A file with deletes is among the latter."""
+    """Files to remove, and files to rewrite because some rows stay. Files with deletes are rewritten."""
     scan = table.newScan().useSnapshot(snapshot).ignoreResiduals()
-    if fitting.first is not None and fitting.last is not None:
-        scan = scan.filter(tables.java.between(SEQ_COLUMN, fitting.first, fitting.last))
+    if matches.first is not None and matches.last is not None:
+        scan = scan.filter(tables.java.between(SEQ_COLUMN, matches.first, matches.last))
     whole: list[Any] = []
     partial: list[Any] = []
     for task in planned_files(scan):
-        if (count := fitting.by_file.get(str(task.file().location()))) is not None:
+        if (count := matches.by_file.get(str(task.file().location()))) is not None:
             is_whole = task.deletes().isEmpty() and count == task.file().recordCount()
             (whole if is_whole else partial).append(task)
-    if len(whole) + len(partial) != len(fitting.by_file):
+    if len(whole) + len(partial) != len(matches.by_file):
         raise ReadAgain(f"{name} has other files than were counted")
     return whole, partial
 
@@ -125,7 +125,7 @@ class _Replaced:
 
 
 def _commit(tables: SparkTables, name: str, table: Any, replaced: _Replaced, epoch: int | None) -> None:
-    """With a REST catalog nothing is cleaned up after it."""
+    """Commits the change. After a refusal, removes the new files, but not with a REST catalog."""
     try:
         if epoch is None:
             with tables.changing(table) as change:

@@ -16,7 +16,7 @@ from strandline.iceberg.spark.tables import SparkTables
 
 
 def judge_table(tables: SparkTables, name: str, view: TableView, memory: Memory) -> Verdict:
-    """Reads earlier metadata files, and rows, only if nothing else tells."""
+    """Reads earlier metadata files, and rows, only if the current metadata do not decide."""
 
     def all_have_rows(blocks: Sequence[SeqRange]) -> bool:
         if view.main is None:
@@ -41,10 +41,7 @@ def _earlier(tables: SparkTables, name: str, view: TableView) -> Iterator[Links]
 
 
 def move(
-    tables: SparkTables,
-    name: str,
-    memory: Memory,
-    on_verdict: Callable[[Verdict], None] = lambda verdict: None,
+    tables: SparkTables, name: str, memory: Memory, on_verdict: Callable[[Verdict], None] = lambda verdict: None
 ) -> Anchor | None:
     """Puts the tag on main, unless main was rolled back; returns the tag's position. `on_verdict` is called before the
     commit, and may raise to prevent it."""
@@ -67,7 +64,7 @@ def move(
 
 
 def accept(tables: SparkTables, name: str) -> Anchor | None:
-    """Puts the tag on main because a person wants it, wherever it was. None for a table without rows."""
+    """Puts the tag on main by a person's decision, wherever it was. None for a table without rows."""
 
     def attempt() -> Anchor | None:
         change = tables.change(name)
@@ -77,7 +74,7 @@ def accept(tables: SparkTables, name: str) -> Anchor | None:
             return None
         if view.refs.get(SETTLED_TAG) != main.id:
             change.commit(settle=True)
-        # Above all sequence numbers of the table: a process that reports late what it published lowers nothing.
+        # Above all of Iceberg's sequence numbers of the table: a process that reports a publish late lowers nothing.
         return Anchor(main.id, max(main.sequence, view.sequence))
 
     return tables.repeat(attempt, f"tag {SETTLED_TAG} of {name} cannot be moved")

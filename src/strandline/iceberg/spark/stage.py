@@ -1,7 +1,7 @@
-"""Data files first, then the commit that puts them on a block's own branch.
+"""Writes data files first, then commits them to a block's own branch.
 
-Spark would do both at once. But what is known only when all rows are written, the digest of a batch, is to stand in the
-snapshot from its first moment.
+Spark would do both at once. But the digest of a batch is known only when all rows are written, and must be in the
+snapshot when it is committed.
 """
 
 from __future__ import annotations
@@ -15,41 +15,30 @@ from pyspark.sql import DataFrame
 from strandline.core import failpoints
 from strandline.core.errors import FailedError
 from strandline.iceberg.metadata.table_metadata import WapId
-from strandline.iceberg.session.spark_internals import set_active
-from strandline.iceberg.spark.java_errors import explaining
 from strandline.iceberg.spark.number_bounds import NewFile, new_files
+from strandline.iceberg.spark.rewrite import discard, writable, write_files
 from strandline.iceberg.spark.tables import SparkTables
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenRows:
-    """Data files that no snapshot names yet."""
+    """Data files that no snapshot references yet."""
 
     files: tuple[NewFile, ...]
     _table: Any = field(repr=False)
     _java_files: tuple[Any, ...] = field(repr=False)
 
     def discard(self) -> None:
-        """Only before they are staged."""
-        for file in self._java_files:
-            self._table.io().deleteFile(file.location())
+        """Deletes the files. Only before they are staged."""
+        discard(self._table, self._java_files)
 
 
 def write_rows(tables: SparkTables, name: str, stamped: DataFrame) -> WrittenRows:
-    """Each task of the write commits once, and no shuffle follows the stamp, so a task that runs again numbers its rows
-    again completely or not at all."""
+    """Writes the rows. Each task commits once, and no shuffle follows the stamp: a task that runs again writes its rows
+    completely or not at all."""
     table, id = tables.load(name), f"strandline-{uuid.uuid4().hex}"
-    set_active(tables.spark)
-    cache, rewrites = tables.java.table_cache, tables.java.rewrites
-    cache.add(id, table)
-    options = {"distribution-mode": "none", "fanout-enabled": "true"}
-    try:
-        with explaining(f"rows cannot be staged in {name}"):
-            stamped.write.format("iceberg").mode("append").options(**options).save(id)
-            found = tuple(rewrites.fetchNewFiles(table, id))
-    finally:
-        rewrites.clearRewrite(table, id)
-        cache.remove(id)
+    with writable(tables, table, id):
+        found = tuple(write_files(tables, name, table, id, stamped, {"distribution-mode": "none"}))
     return WrittenRows(tuple(new_files(tables.java, table, found)), table, found)
 
 
@@ -61,7 +50,7 @@ def stage(tables: SparkTables, name: str, branch: str, wap: WapId, written: Writ
         change = tables.change(name)
         view = tables.view_of(change.table)
         if branch not in view.refs:
-            raise FailedError(f"branch {branch} of {name} was removed: the block was given up")
+            raise FailedError(f"branch {branch} of {name} was removed: the block was abandoned")
         if not view.snapshots[view.refs[branch]].brought(wap):
             change.append(branch, written._java_files, ("wap.id", str(wap)))
 

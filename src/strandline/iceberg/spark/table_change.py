@@ -1,4 +1,4 @@
-"""A commit that we prepare on the present metadata of a table, and send ourselves if the catalog is remote."""
+"""A commit that is prepared on the current metadata of a table, and that we send ourselves if the catalog is remote."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _TOUCHED_MS = 3_650 * 86_400_000  # ten years: our branches do not expire
 
 
 class TableChange:
-    """A change on the present metadata of a table, which Iceberg computes and writes files for. What we send ourselves
-    is sent once. Whatever the outcome, its files stay; after a refusal the reconciler finds them."""
+    """A change on the current metadata of a table. Iceberg computes it and writes its files. A commit that we send
+    ourselves is sent once. Its files stay with any outcome; after a refusal the reconciler finds them."""
 
     def __init__(self, table: Any, *, is_remote: bool) -> None:
         self.table = table
@@ -41,7 +41,7 @@ class TableChange:
         remove: Sequence[str] = (),
         settle: bool = False,
     ) -> None:
-        """Also changes branches and main. `settle` puts our tag on main, as this very commit leaves it."""
+        """Commits, with changes of branches and main. `settle` puts our tag on main as it is after this commit."""
         for branch in remove if self._is_remote else ():
             self._require(branch)
         manage = self.transaction.manageSnapshots()
@@ -68,7 +68,7 @@ class TableChange:
         if self._is_remote:
             self.send()
         else:
-            self.transaction.commitTransaction()  # Iceberg cleans up what it wrote for a commit that was refused
+            self.transaction.commitTransaction()  # Iceberg removes the files of a refused commit
 
     def _tag_main(self) -> None:
         table = self.transaction.table()
@@ -81,7 +81,7 @@ class TableChange:
 
 
 def check_epoch(
-    view: TableView, epoch: int, outcome: str = "the rows that it staged were rolled forward or dropped"
+    view: TableView, epoch: int, outcome: str = "the rows that it staged were published or dropped"
 ) -> None:
     if view.epoch > epoch:
         raise Superseded(

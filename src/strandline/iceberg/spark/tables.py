@@ -1,7 +1,7 @@
-"""Iceberg through Spark's JVM: load, branch, stage, publish. Thin: it reads metadata, calls a pure function, commits.
+"""Tables through Spark's JVM: load, read, branches, properties. Reads metadata, calls a pure function, commits.
 
-A commit that removes a branch succeeds only on the very metadata it was planned on; otherwise Iceberg refuses it with
-"refresh is required". So what was decided on `view` holds when the commit lands.
+A commit that removes a branch succeeds only on the metadata it was planned on; otherwise Iceberg refuses it with
+"refresh is required". So a decision on `view` is still valid when the commit lands.
 
 Over a network, "conflict" is not a certain answer: a commit that the HTTP client or a gateway sent twice conflicts with
 itself. Iceberg then deletes the files that it wrote for the refused commit, which are live metadata (shown by
@@ -67,7 +67,7 @@ class SparkTables:
         self._spark = spark
         self.attempts_max = attempts_max
         self._views: dict[str, TableView] = {}
-        self._turns: dict[str, threading.Lock] = {}
+        self._locks: dict[str, threading.Lock] = {}
         self._java = IcebergJava(spark)
         self.is_remote = spark.conf.get(f"spark.sql.catalog.{CATALOG}.type", "") == "rest"
         # The JVM loads a catalog with the settings of the active session: make it this one, once.
@@ -133,7 +133,7 @@ class SparkTables:
         if (location := metadata.metadataFileLocation()) is None:
             return parse_view(self.java.metadata_json(metadata))
         if (view := self._views.get(location)) is None:
-            while len(self._views) >= _VIEWS_KEPT:
+            while len(self._views) >= _VIEWS_MAX:
                 self._views.pop(next(iter(self._views)), None)
             view = self._views[location] = parse_view(self.java.metadata_json(metadata))
         return view
@@ -149,15 +149,15 @@ class SparkTables:
         return self.spark.read.option("versionAsOf", str(snapshot)).table(in_spark(name))
 
     def staged_files(self, name: str, snapshot: SnapshotId) -> list[NewFile]:
-        """What one snapshot added, from its manifests: one entry per file, never per row."""
+        """The files that one snapshot added, from its manifests."""
         table = self.load(name)
         return new_files(self.java, table, iterate(table.snapshot(snapshot).addedDataFiles(table.io())))
 
     def data_files(
         self, name: str, snapshot: SnapshotId, after: int, until: int, *, files_max: int
     ) -> list[DataFile] | None:
-        """The files of one snapshot that may have rows in this range; None if there are too many to list, or if one of
-        them does not say what it holds."""
+        """The files of one snapshot that may have rows in this range; None if there are too many to list, or if one has
+        no bounds."""
         table = self.load(name)
         bounds = self.java.between(SEQ_COLUMN, after + 1, until)
         scan = table.newScan().useSnapshot(snapshot).filter(bounds).includeColumnStats()
@@ -168,10 +168,10 @@ class SparkTables:
                 if len(found) == files_max:
                     return None
                 file = task.file()
-                if (held := numbers.of(file)) is None:
+                if (span := numbers.of(file)) is None:
                     return None
                 is_parquet, has_deletes = file.format().toString() == "PARQUET", not task.deletes().isEmpty()
-                found.append(DataFile(str(file.location()), file.recordCount(), *held, is_parquet, has_deletes))
+                found.append(DataFile(str(file.location()), file.recordCount(), *span, is_parquet, has_deletes))
         return found
 
     def spans_above(self, name: str, number: int) -> list[NumberSpan]:
@@ -182,7 +182,7 @@ class SparkTables:
         return [NumberSpan(number + 1, SEQ_MAX) if r["hi"] is None else NumberSpan(r["lo"], r["hi"]) for r in rows]
 
     def highest_number(self, name: str, limit: int) -> int:
-        """The highest sequence number that main may hold, by manifests, but at most the limit; 0 for none."""
+        """The highest sequence number that main may have, by manifests, but at most the limit; 0 for none."""
         highest = F.max(F.coalesce(F.least(F.col("hi"), F.lit(limit)), F.lit(limit)))
         with explaining(f"the files of {name} cannot be listed"):
             return int(self._numbered_files(name).agg(highest).collect()[0][0] or 0)
@@ -229,7 +229,7 @@ class SparkTables:
 
     @contextmanager
     def changing(self, table: Any) -> Iterator[Any]:
-        """What to change in place of the table. With a REST catalog we send the commit ourselves."""
+        """Yields what to change in place of the table. With a REST catalog, sends the commit itself."""
         if not self.is_remote:
             yield table
             return
@@ -238,7 +238,7 @@ class SparkTables:
         change.send()
 
     def create_branch(self, name: str, branch: str) -> None:
-        """From main as it is now; does nothing if the branch exists."""
+        """Creates the branch from main; does nothing if it exists."""
         failpoints.hit("stage.before_branch")
 
         def attempt() -> None:
@@ -253,7 +253,7 @@ class SparkTables:
         self.remove_branches(name, lambda view: [branch])
 
     def remove_branches(self, name: str, which: Callable[[TableView], Iterable[str]]) -> None:
-        """`which` gets the metadata that is replaced, and returns names; those that do not exist are ignored."""
+        """Removes branches. `which` gets the metadata that is replaced, and returns names; unknown ones are ignored."""
 
         def attempt() -> None:
             change = self.change(name)
@@ -273,9 +273,9 @@ class SparkTables:
         self.repeat(attempt, f"properties of {name} cannot be set")
 
     def raise_epoch(self, name: str, epoch: int, properties: Mapping[str, str] | None = None) -> None:
-        """From now on, a commit that was decided on before cannot publish. A REST catalog does not compare properties:
-        there main moves, too, by a snapshot without files. If two ledgers resync at once, neither lowers the other's
-        epoch. `properties` are set in the same commit."""
+        """After this, no commit that was planned before can publish. A REST catalog does not compare properties: there
+        main moves, too, by a snapshot without files. If two ledgers resync at once, neither lowers the other's epoch.
+        `properties` are set in the same commit."""
 
         def attempt() -> None:
             change = self.change(name)
@@ -297,13 +297,13 @@ class SparkTables:
     ) -> T:
         """Repeats the attempt until it returns, within bounds. After a commit that lost, or whose outcome is unknown,
         the next attempt begins by reading, so it finds what landed and does not repeat it. With `alone_on`, threads of
-        this process take turns on that table: of several that commit at once, only one would land. Raises
+        this process commit to that table one after the other: of several at once, only one would land. Raises
         CommitUnknown."""
-        turn = nullcontext() if alone_on is None else self._turns.setdefault(alone_on, threading.Lock())
+        lock = nullcontext() if alone_on is None else self._locks.setdefault(alone_on, threading.Lock())
         last: Exception | None = None
         for now in replace(COMMIT_LOST, attempts_max=self.attempts_max).attempts():
             try:
-                with turn:
+                with lock:
                     return attempt()
             except ReadAgain as e:
                 last = e
@@ -317,7 +317,7 @@ class SparkTables:
             except StorageError as e:
                 if last is None:
                     raise
-                last = e  # a commit was sent: that the catalog is away now says nothing about its outcome
+                last = e  # a commit was sent, and its outcome is unknown while the catalog does not answer
         raise CommitUnknown(
             f"{what}: {plural(self.attempts_max, 'attempt')}, the last one: {'' if last is None else root_cause(last)}",
             hint=hint,
@@ -340,7 +340,7 @@ def iterate(iterable: Any) -> Iterator[Any]:
         yield found.next()
 
 
-_VIEWS_KEPT = 4
+_VIEWS_MAX = 4
 _STALE = (  # Iceberg has no classes for these
     "Branch does not exist",
     "already exists",

@@ -1,1 +1,1 @@
-"""What a ledger does when it finds that it was restored: it learns from the tables what happened since."""
+"""The resync of a restored ledger: it learns from the tables what happened since its copy was made."""

@@ -1,5 +1,4 @@
-"""Blocks in a resync: it rolls staged branches forward or drops them, and records the batches that the table's history
-shows."""
+"""Blocks in a resync: publishes or drops staged branches, and records the batches in the table's history."""
 
 from __future__ import annotations
 
@@ -22,12 +21,12 @@ from strandline.read import rollback
 def roll_forward(
     work: IngestContext, connection: Connection, name: str, gap: SeqRange | None, epoch: int
 ) -> list[SeqRange]:
-    """Publishes complete branches in the gap: they were staged, perhaps past their commit point. Of one batch only the
-    branch with the highest number: a lower one was abandoned before the higher one was reserved.
+    """Publishes complete branches in the gap: their blocks may have been committed. Of one batch, publishes only the
+    branch with the highest number: lower ones were abandoned before the higher one was reserved.
 
-    Of a table that is, or was, followed nothing is rolled forward, and what was reserved is abandoned unless main has
-    it. A block that was abandoned after the copy was made may lie below a follower's bound, which this ledger does not
-    know, and the follower would never get it. Nothing of it was acknowledged (docs/adr/0070)."""
+    On a table that is or was followed, publishes nothing, and abandons reserved blocks unless main has their rows. A
+    block that was abandoned after the copy was made may lie below a follower's bound, which this ledger does not know,
+    and the follower would never get it. Its rows were not acknowledged (docs/adr/0070)."""
     view = work.tables.view(name)
     dataset = datasets.get(connection, name)
     if view.is_followed:
@@ -43,7 +42,7 @@ def roll_forward(
         lo = wap.rows.lo
         if wap.batch_id not in newest or newest[wap.batch_id][0].rows.lo < lo:
             newest[wap.batch_id] = (wap, head)
-    for name_of_part in list(newest):  # a part has a branch, so the batch that it is a part of was abandoned before
+    for name_of_part in list(newest):  # a part has a branch, so the whole batch was abandoned before
         for whole in enclosing_batches(name_of_part):
             newest.pop(whole, None)
     rolled = []
@@ -55,7 +54,7 @@ def roll_forward(
         if isinstance(known, Published) or batch_elsewhere(view, wap) is not None:
             continue
         if passed is not None and wap.rows.lo <= passed:
-            continue  # it was abandoned before a sink passed it, and would never be delivered there
+            continue  # a sink is past it: the block was abandoned, and would never be delivered there
         if not branch_complete(work, name, view, head, wap):
             continue
         outcome = publish(
@@ -63,7 +62,7 @@ def roll_forward(
         )
         if isinstance(outcome, AlreadyPublished):
             rolled.append(wap.rows)
-    # The remaining branches must never be committed: the seal is about to pass their numbers.
+    # The remaining branches must never be committed: the seal will rise above their numbers.
     work.tables.remove_branches(name, lambda view: _inside(view, gap))
     return rolled
 
@@ -86,7 +85,7 @@ def _inside(view: TableView, gap: SeqRange | None) -> list[str]:
 
 
 def take_back_batches(connection: Connection, dataset: Dataset, view: TableView, gap: SeqRange, lake: str) -> int:
-    """Records the batches in the retained history, so that offering one of them again is still a repeat."""
+    """Records the batches in the table's history, so that a repeat of one is still recognized."""
     taken, recorded = 0, cuts_on(view)
     for snapshot in view.ancestors(view.main):
         wap = snapshot.block_of(lake)

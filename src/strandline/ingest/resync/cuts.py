@@ -1,4 +1,4 @@
-"""What a resync takes from a table of a lake that was taken over: the cuts, and which numbers rows can have."""
+"""Reads cuts of take-overs from a table, for a resync, and which sequence numbers they leave."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from strandline.ledger.replicate import cuts, item_ranges
 
 
 def take_cuts(work: IngestContext, connection: Connection, dataset: Dataset, gap: SeqRange) -> list[NumberedCut]:
-    """Stores the cuts in the gap again, and returns them, lowest first. Without them a follower that has not recorded
-    them yet could not tell which of its rows the leader has given up. Raises FailedError for one that cannot be
-    read."""
+    """Records the cuts in the gap again, and returns them, lowest first: a follower that has not recorded them needs
+    them to know which of its rows the leader has given up. Raises FailedError for one that cannot be read."""
     found = []
     for number, text in sorted(work.tables.view(dataset.name).cuts.items()):
         if number not in gap:
@@ -28,19 +27,19 @@ def take_cuts(work: IngestContext, connection: Connection, dataset: Dataset, gap
             cut = None
         if cut is None:
             raise FailedError(
-                f"{dataset.name}: its table's property {CUT_PREFIX}{number} does not say what a take-over left",
+                f"{dataset.name}: its table's property {CUT_PREFIX}{number}, a cut of a take-over, cannot be read",
                 hint="Set it to what it was; `strandline recover` then finishes the resync.",
             )
         found.append(NumberedCut(number, cut))
-    known = {at.number for at in cuts.settled_cuts(connection).get(dataset.id, ())}
-    for at in found:
-        if at.number not in known:
-            cuts.insert(connection, dataset.id, at.number, at.cut)
+    known = {one.number for one in cuts.settled_cuts(connection).get(dataset.id, ())}
+    for one in found:
+        if one.number not in known:
+            cuts.insert(connection, dataset.id, one.number, one.cut)
     return found
 
 
 def cuts_on(view: TableView) -> list[NumberedCut]:
-    """Those that the table records and that can be read, lowest first."""
+    """The cuts that the table records and that can be read, lowest first."""
     found = []
     for number, text in sorted(view.cuts.items()):
         with suppress(LedgerUnreadable):  # `take_cuts` raises for it
@@ -51,15 +50,15 @@ def cuts_on(view: TableView) -> list[NumberedCut]:
 
 
 def is_cut_out(rows: SeqRange, recorded: Sequence[NumberedCut]) -> bool:
-    """Whether a cut has removed these rows from the table. Its history still names their batch. Pure."""
-    return any(at.numbers_out([rows]) == [rows] for at in recorded)
+    """Whether a cut has removed these rows from the table, whose history still has their batch. Pure."""
+    return any(one.numbers_out([rows]) == [rows] for one in recorded)
 
 
 def numbers_left(gap: SeqRange, taken_back: Sequence[NumberedCut]) -> list[SeqRange]:
-    """The parts of the gap in which rows can be: no cut has cut them out, and none has their number. Between two terms
-    lie unused numbers, more than a follower can ask for part by part. Pure."""
+    """The parts of the gap in which rows can be: without numbers that are cut out, and without the cuts' own numbers.
+    Between two terms lie more unused numbers than a follower could request part by part. Pure."""
     left = [gap]
-    for at in taken_back:
-        left = subtract(left, [SeqRange(at.number, at.number)])
-        left = subtract(left, at.numbers_out(left))
+    for one in taken_back:
+        left = subtract(left, [SeqRange(one.number, one.number)])
+        left = subtract(left, one.numbers_out(left))
     return left

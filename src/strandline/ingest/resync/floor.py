@@ -1,4 +1,4 @@
-"""What a resync takes from a table: its floor, and purges that the ledger has forgotten."""
+"""Reads the floor and purges from a table that the restored ledger does not know."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from strandline.ledger.maintain import floors
 
 
 def take_floor(work: IngestContext, connection: Connection, dataset: Dataset) -> list[str]:
-    """Takes the floor from the table; returns the sinks that are below it by this ledger: they may have got those rows,
-    or were passed over. The table is read after its epoch was raised: a retention that writes its floor later checks
-    the epoch again, and deletes nothing."""
+    """Takes the floor from the table. Returns the sinks whose watermark in this ledger is below it: they may have got
+    those rows or not. The table's epoch was raised before: a retention that writes its floor later checks the epoch
+    again, and deletes nothing."""
     floor = Seq(work.tables.view(dataset.name).floor)
     if floor <= (floors.get(connection, dataset.id) or 0):
         return []
-    floors.lock(connection, dataset.id)  # a sink that is being added is seen here, or begins above the floor
+    floors.lock(connection, dataset.id)  # a sink that is being added is either seen here, or begins above the floor
     floors.raise_to(connection, dataset.id, floor)
     return _forget_below(connection, dataset, floor)
 
@@ -28,8 +28,8 @@ def take_floor(work: IngestContext, connection: Connection, dataset: Dataset) ->
 def take_purges(
     work: IngestContext, connection: Connection, dataset: Dataset, last: int
 ) -> tuple[list[str], list[SeqRange]]:
-    """As with the floor: takes purges that this ledger has forgotten. Returns sinks that may have lost rows by them,
-    and the purged ranges. `last` is the ledger's counter."""
+    """Takes purges that this ledger does not know. Returns the sinks that may lack rows because of them, and the purged
+    ranges. `last` is the ledger's counter."""
     recorded = work.tables.view(dataset.name).purged
     new = forgotten_purges(recorded, losses.purged(connection, dataset.id), last)
     for purge in new:
@@ -46,7 +46,7 @@ def _forget_below(connection: Connection, dataset: Dataset, number: Seq) -> list
 
 
 def forgotten_purges(recorded: Sequence[RecordedPurge], known: Sequence[SeqRange], last: int) -> list[RecordedPurge]:
-    """A ledger whose counter is at `last` knew of all purges with lower numbers. For purges without a number both ends
-    must match: among many purges, one between others does not change the ends."""
+    """The recorded purges that the ledger does not know. A ledger whose counter is `last` knows all purges with lower
+    numbers. A purge without a number is known if both ends match."""
     first, end = {r.lo for r in known}, {r.hi for r in known}
     return [p for p in recorded if p.number > last or not (p.rows.lo in first and p.rows.hi in end)]

@@ -1,19 +1,19 @@
 """The resync of a follower, whose ledger is behind its witness.
 
-It forgets nothing and takes nothing back: the leader has all of it, and offers it again. Until then it is unknown how
-far the follower had come, so its datasets have no seal. Their epoch is raised, so that no other copy of the ledger can
-publish.
+It does not read batches from the tables: the leader offers them again. Until then it is unknown how far the follower
+was, so its datasets have no seal. Their epoch is raised, so that no other copy of the ledger can publish.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from strandline.core import failpoints
 from strandline.core.records.audit_events import Event
-from strandline.core.types import Dataset, Seq
+from strandline.core.types import Seq
 from strandline.iceberg.metadata.table_metadata import TableView
 from strandline.ingest.context import IngestContext
+from strandline.ingest.resync.floor import take_floor, take_purges
 from strandline.ledger import audit
 from strandline.ledger.engine import Connection
 from strandline.ledger.ingest import datasets, restored_blocks, sequence, table_states
@@ -27,11 +27,10 @@ def fall_behind(
     highest: int,
     epoch: int,
     views: Mapping[str, TableView],
-    take_back: Callable[[Dataset], object],
 ) -> None:
-    """Raises the epoch of ledger and tables. In the caller's transaction, under the counter's lock; can be repeated.
-    `views` are our tables that can be read; `take_back` takes a dataset's floor and purges from its table."""
-    # One number more: another copy of this ledger with the same counter must notice, too.
+    """Raises the epoch of ledger and tables, and takes floors and purges from the tables. Runs in the caller's
+    transaction, under the counter's lock; can be repeated. `views` are our tables that can be read."""
+    # One number more, so that another copy of this ledger with the same counter notices, too.
     last = max(highest, counter.last) + 1
     failpoints.hit("behind.before_epoch")
     for name in views:
@@ -42,12 +41,13 @@ def fall_behind(
         if dataset.name in views:
             if (settled := work.tables.view(dataset.name).settled) is not None:
                 table_states.raise_settled(connection, dataset.id, settled)
-            take_back(dataset)
+            take_floor(work, connection, dataset)
+            take_purges(work, connection, dataset, counter.last)
         if highest:
             following.fall_behind(connection, dataset.id, Seq(highest))
             behind.append(dataset.name)
     datasets.forget_counts(connection)
-    fenced = restored_blocks.fence_open_blocks(connection)  # those of its own, of a site that led before
+    fenced = restored_blocks.fence_open_blocks(connection)  # from when this site led
     opened = following.open_again(connection, epoch)
     failpoints.hit("behind.before_commit")
     work.witness.raise_to(last, expected=highest)

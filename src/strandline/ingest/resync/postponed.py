@@ -32,8 +32,8 @@ def resync_postponed(work: IngestContext) -> list[str]:
             continue
         started_at = work.backoff.now()
         try:
-            read_view(work, dataset.name)  # not under the lock: Iceberg may try for a minute and a half
-            _open_later(work, dataset)
+            read_view(work, dataset.name)  # outside of the lock: Iceberg may try for a minute and a half
+            _resync_later(work, dataset)
             work.backoff.succeeded(dataset.id)
         except (ResyncNeeded, failpoints.FailpointError):
             raise
@@ -46,15 +46,15 @@ def resync_postponed(work: IngestContext) -> list[str]:
     return left
 
 
-def _open_later(work: IngestContext, dataset: Dataset) -> None:
+def _resync_later(work: IngestContext, dataset: Dataset) -> None:
     """Resyncs one dataset over its postponed ranges: one transaction under the counter's lock; can be repeated."""
     with work.ledger.write() as connection:
         counter = sequence.check(connection, work.witness)
         if not (waiting := restored_blocks.postponed(connection, dataset.id)):
-            return  # another process was faster
+            return  # another process has done it
         view = work.tables.view(dataset.name)
         check_fit(view, dataset, work.lake)
-        # A higher epoch was raised by a ledger of which this one is an older copy.
+        # A higher epoch is from a ledger of which this one is an older copy.
         epoch = counter.epoch if view.epoch <= counter.epoch else view.epoch + 1
         work.tables.raise_epoch(dataset.name, epoch)
         failpoints.hit("postponed.after_epoch")

@@ -1,8 +1,8 @@
-"""Received batches that a restored ledger has forgotten: their receipts say which bodies they contained.
+"""Received batches that a restored ledger does not know: their receipts list the bodies in them.
 
-The table's history names the batches. If history does not reach back to what the ledger knows, or a receipt is gone,
+The table's history names the batches. If history is not complete back to what the ledger knows, or a receipt is gone,
 it is unknown which bodies the table has: a sender that repeats one would add its rows a second time. Then the
-dataset's receiver holds until a person has decided.
+dataset's receiver is on hold until a person has decided.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _NOT_OPENED = (
 
 
 def hold_until_resynced(connection: Connection, dataset: Dataset) -> None:
-    """The table cannot be read, so it is unknown which bodies it has. The later resync of the dataset ends this
-    hold."""
+    """Puts the receiver on hold: the table cannot be read, so it is unknown which bodies it has. The dataset's later
+    resync ends this hold."""
     receive_holds.put(connection, dataset.id, _NOT_OPENED, replaces_leader_hold=False)
 
 
@@ -35,8 +35,8 @@ def end_hold_until_resynced(connection: Connection, dataset: Dataset) -> None:
 def take_back_received(
     work: IngestContext, connection: Connection, dataset: Dataset, gap: SeqRange, *, complete: bool
 ) -> str | None:
-    """Records the bodies of every received batch that the table has in the gap. If that fails, or the table's history
-    is not complete (`is_after_the_copy`), it stores a hold for the dataset's receiver and returns the reason."""
+    """Records the bodies of all received batches that the table has in the gap. If that fails, or the table's history
+    is not complete (`is_after_the_copy`), puts the dataset's receiver on hold and returns the reason."""
     view = work.tables.view(dataset.name)
     problems = [p for wap in _received(view, gap, work.lake) if (p := _take_back(work, connection, dataset, wap))]
     if not complete and _may_receive(work, connection, dataset):
@@ -71,8 +71,8 @@ def _take_back(work: IngestContext, connection: Connection, dataset: Dataset, wa
 
 
 def is_after_the_copy(connection: Connection, dataset: Dataset, view: TableView) -> bool:
-    """Whether the table's history has everything that was published since the copy. What the copy knows as published
-    was published before it, and so was everything before that. Call this before the ledger learns from the table."""
+    """Whether the table's history shows everything that was published after the copy was made: it reaches a snapshot
+    that the copy knows. Call this before the ledger learns from the table."""
     known = {block.snapshot for block in published_blocks.last_settled(connection, dataset.id)}
     if (settled := table_states.get(connection, dataset.id).settled) is not None:
         known.add(settled.snapshot)
@@ -80,7 +80,7 @@ def is_after_the_copy(connection: Connection, dataset: Dataset, view: TableView)
 
 
 def _may_receive(work: IngestContext, connection: Connection, dataset: Dataset) -> bool:
-    """A dataset without a receipt, and without a token that is or was for it, has received nothing."""
+    """False if the dataset has no receipt, and never had a token: then it has received nothing."""
     if any(token.datasets is None or dataset.name in token.datasets for token in tokens.list_tokens(connection)):
         return True
     return bool(work.receipts.listed(dataset.table_uuid))

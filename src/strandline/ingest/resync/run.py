@@ -1,9 +1,9 @@
 """The resync: a ledger that is behind its witness learns from the tables what happened since its copy was made.
 
-It first reads all tables without a lock, to find those that cannot be read: that may take long. The rest is done under
-the counter's lock, so no process reserves a sequence number meanwhile. Every step can be repeated: a crash in the
-middle leaves witness and counter apart, and the next resync begins again. Raising the epoch in the tables comes first,
-because from then on another live copy of the ledger can no longer publish.
+It first reads all tables without a lock, to find those that cannot be read: that may take long. The rest runs under the
+counter's lock, so no process reserves a sequence number meanwhile. Each step can be repeated: after a crash, witness
+and counter still differ, and the next resync begins again. It raises the epoch of the tables first, so that another
+live copy of the ledger can no longer publish.
 
 A dataset whose table cannot be read is postponed: an open block over the sequence numbers in question holds its seal,
 and nothing is ingested, read or delivered there until `resync_postponed.py` has done the rest (docs/adr/0041).
@@ -21,14 +21,7 @@ from strandline.core.calling_off import check_not_called_off
 from strandline.core.errors import NoSuchDataset, ResyncNeeded
 from strandline.core.records.audit_events import Event
 from strandline.core.retry import RetryPolicy
-from strandline.core.types import (
-    BlockKind,
-    Dataset,
-    History,
-    Reserved,
-    Seq,
-    SeqRange,
-)
+from strandline.core.types import BlockKind, Dataset, History, Reserved, Seq, SeqRange
 from strandline.iceberg.metadata.dataset_identity import DatasetIdentity
 from strandline.iceberg.metadata.table_metadata import (
     ADOPTED_PROPERTY,
@@ -65,7 +58,8 @@ class Resynced:
     rolled_forward: tuple[SeqRange, ...]
     batches: int
     datasets_found: tuple[str, ...]
-    followers_forgotten: tuple[str, ...] = ()  # known from the tables only; all is kept for them until they are added
+    # known from the tables only; retention keeps all rows for them until they are added again
+    followers_forgotten: tuple[str, ...] = ()
 
 
 def with_resync(work: IngestContext, step: Callable[[], T]) -> T:
@@ -74,28 +68,28 @@ def with_resync(work: IngestContext, step: Callable[[], T]) -> T:
 
 
 def resync_ledger(work: IngestContext, *, rebuild: bool = False) -> Resynced | None:
-    """None if witness and counter agree, which they nearly always do. Raises LedgerUnreadable if the witness says that
-    this site follows and the ledger that it leads, or the other way round."""
+    """None if witness and counter agree, as they nearly always do. Raises LedgerUnreadable if the site follows by its
+    witness and leads by its ledger, or the other way round."""
     unreadable: Mapping[str, Exception] | None = None
     while True:
         with work.ledger.write() as connection:
             counter = sequence.lock(connection)
-            mark = work.witness.read()
-            mark.check_lake(counter.lake)
-            if mark.highest == counter.last and not rebuild:
+            witnessed = work.witness.read()
+            witnessed.check_lake(counter.lake)
+            if witnessed.highest == counter.last and not rebuild:
                 return None
-            promotions.check_none_under_way(connection, mark)
+            promotions.check_none_under_way(connection, witnessed)
             site = sites.get(connection)
-            # The ledger may have been restored, since it was opened, from before its site followed, or led.
-            mark.check_follows(site.follows)
-            mark.check_leads(site.follows, site.claimed_term)
+            # Since it was opened, the ledger may have been restored from before the site followed, or led.
+            witnessed.check_follows(site.follows)
+            witnessed.check_leads(site.follows, site.claimed_term)
             if not site.follows:
-                sites.raise_term(connection, mark.term)  # a copy from before a take-over, or a new ledger
+                sites.raise_term(connection, witnessed.term)  # a copy from before a take-over, or a new ledger
             if unreadable is not None:
-                resynced = _resync_locked(work, connection, counter, mark.highest, unreadable, rebuild=rebuild)
+                resynced = _resync_locked(work, connection, counter, witnessed.highest, unreadable, rebuild=rebuild)
                 follows = sites.get(connection).follows
                 break
-        # Not under the lock: Iceberg may try for a minute and a half. Datasets among them are postponed, even if they
+        # Outside of the lock: Iceberg may try for a minute and a half. Unreadable datasets are postponed, even if they
         # can be read a moment later. The resync reads the tables again under the lock.
         _, unreadable = _read_tables(work, {})
     if follows:
@@ -123,7 +117,7 @@ def _read_tables(
         except failpoints.FailpointError:
             raise
         except Exception as e:  # a damaged table may raise anything
-            check_not_called_off()  # a cancelled job says nothing about the table
+            check_not_called_off()  # a cancelled job is no failure of the table
             unreadable[name] = e
     return views, unreadable
 
@@ -138,18 +132,13 @@ def _resync_locked(
     rebuild: bool,
 ) -> Resynced:
     gap = SeqRange(Seq(counter.last + 1), Seq(highest)) if highest > counter.last else None
-    # One number more: another copy of this ledger with the same counter must notice, too.
+    # One number more, so that another copy of this ledger with the same counter notices, too.
     last = max(highest, counter.last) + 1
     known, postponed = datasets.list_datasets(connection), restored_blocks.postponed(connection)
     views, unreadable = _own_tables(work, known, postponed, known_unreadable)
     epoch = max([counter.epoch, *(v.epoch for v in views.values())]) + 1
     if sites.get(connection).follows:
-
-        def take_back(dataset: Dataset) -> None:
-            take_floor(work, connection, dataset)
-            take_purges(work, connection, dataset, counter.last)
-
-        fall_behind(work, connection, counter, highest, epoch, views, take_back)
+        fall_behind(work, connection, counter, highest, epoch, views)
         return Resynced(gap, epoch, (), 0, ())
     found = _register(connection, views)
     named = sorted({name for view in views.values() for name in view.followers})
@@ -200,9 +189,9 @@ def _take_back(
     last: Seq,
     epoch: int,
 ) -> tuple[int, dict[str, str]]:
-    """Stores the batches, cuts and received bodies in the gap that the tables show. Returns how many batches are known
-    again, and the datasets whose receivers are on hold, with the reason. `last` is the sequence number that the resync
-    takes."""
+    """Records the batches, cuts and received bodies that the tables have in the gap. Returns how many batches it
+    recorded, and the datasets whose receivers are on hold, with the reason. `last` is the sequence number that the
+    resync takes."""
     batches = 0
     holding: dict[str, str] = {}
     for dataset in datasets.list_datasets(connection):
@@ -212,14 +201,14 @@ def _take_back(
             batches += take_back_batches(connection, dataset, view, gap, work.lake)
             if (why := take_back_received(work, connection, dataset, gap, complete=complete)) is not None:
                 holding[dataset.name] = why
-            # It ends with the number that the resync takes, above every follower's bound: each gets an item of it, else
-            # a follower that stood at the witness would stay behind our seal.
+            # The range ends with the number that the resync takes, above all followers' bounds: so each follower gets
+            # an item of it, and none that was at the witness stays behind our seal.
             taken_back = take_cuts(work, connection, dataset, gap)
             for rows in numbers_left(SeqRange(gap.lo, last), taken_back):
                 name = f"recovered-{epoch}-{rows.lo}-{rows.hi}"
                 restored_blocks.insert_published(connection, dataset.id, rows, kind=BlockKind.RECOVERED, batch_id=name)
         if dataset.name in views and (settled := work.tables.view(dataset.name).settled) is not None:
-            table_states.raise_settled(connection, dataset.id, settled)  # the table knows better than an old copy
+            table_states.raise_settled(connection, dataset.id, settled)  # the table is newer than the ledger's copy
     return batches, holding
 
 
@@ -230,10 +219,10 @@ def _own_tables(
     known_unreadable: Mapping[str, Exception],
 ) -> tuple[dict[str, TableView], dict[str, str]]:
     """All tables of the catalog that name this lake, whether the ledger knows them or not; and those that cannot be
-    read, or were postponed before, with the reason. Raises if no dataset can be read: then storage is unavailable."""
+    read, or were postponed before, with the reason. Raises if no dataset can be read: storage is unavailable then."""
     ours = {d.name for d in known}
     waiting = {d.name for d in known if d.id in {b.head.dataset for b in postponed}}
-    # A table of no known dataset cannot be postponed: it may be a new one.
+    # Only tables of known datasets can be postponed.
     found, failed = _read_tables(work, {name: e for name, e in known_unreadable.items() if name in ours})
     own = {name: view for name, view in found.items() if view.properties.get(LAKE_PROPERTY) == work.lake}
     unreadable = {name: explain(e, "it cannot be read").message for name, e in failed.items()}
@@ -247,7 +236,8 @@ def _own_tables(
 
 
 def _register(connection: Connection, views: dict[str, TableView]) -> list[str]:
-    """Adds datasets that were created after the copy was made; one whose table was created anew replaces the old."""
+    """Adds datasets that were created after the copy was made; one whose table was created again replaces the old
+    one."""
     added = []
     for name, view in views.items():
         known = datasets.find(connection, name)

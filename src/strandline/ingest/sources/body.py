@@ -13,7 +13,8 @@ import pyarrow as pa
 from pyspark.sql import types as t
 
 from strandline.core.errors import BadRow
-from strandline.iceberg.schema.columns import Column, ColumnType, ListOf, MapOf, Primitive, Struct
+from strandline.iceberg.schema.columns import Column
+from strandline.iceberg.spark.spark_types import spark_schema
 from strandline.ingest.sources.blocks import JUDGED_ROWS_MAX
 from strandline.ingest.sources.columns import Unfit, arrow_type, required_columns
 from strandline.ingest.sources.jsonl import carrier_schema, read_columns
@@ -25,20 +26,6 @@ _BOM = b"\xef\xbb\xbf"
 
 _JUDGED_BYTES_MAX = 1 << 20  # text of rows that are read one by one, together; one larger row is read alone
 _JUDGED_VALUES_MAX = 200_000  # lists, objects and fields in one such row: some 200 bytes each
-
-_PLAIN: dict[str, t.DataType] = {
-    "boolean": t.BooleanType(),
-    "int": t.IntegerType(),
-    "long": t.LongType(),
-    "float": t.FloatType(),
-    "double": t.DoubleType(),
-    "date": t.DateType(),
-    "timestamp": t.TimestampNTZType(),
-    "timestamptz": t.TimestampType(),
-    "string": t.StringType(),
-    "uuid": t.StringType(),
-    "binary": t.BinaryType(),
-}
 
 
 def read_json_lines(data: bytes, columns: Sequence[Column]) -> tuple[pa.Table, npt.NDArray[np.int64]]:
@@ -54,7 +41,7 @@ def read_json_lines(data: bytes, columns: Sequence[Column]) -> tuple[pa.Table, n
 
 @lru_cache(maxsize=256)
 def _reading(columns: tuple[Column, ...]) -> tuple[t.StructType, pa.Schema, list[str], pa.Schema]:
-    fields = struct_of(columns)
+    fields = spark_schema(columns)
     maps = [f.name for f in fields if isinstance(f.dataType, t.MapType)]
     return fields, carrier_schema(fields), maps, pa.schema([pa.field(f.name, arrow_type(f.dataType)) for f in fields])
 
@@ -91,25 +78,3 @@ def _judged(block: Block, fields: t.StructType, schema: pa.Schema) -> pa.RecordB
     return pa.RecordBatch.from_arrays(
         [pa.array([row[f.name] for row in rows], schema.field(f.name).type) for f in fields], schema=schema
     )
-
-
-def struct_of(columns: Sequence[Column]) -> t.StructType:
-    """As Spark has them."""
-    return t.StructType([t.StructField(c.name, _spark_type(c.type), not c.required) for c in columns])
-
-
-def _spark_type(kind: ColumnType) -> t.DataType:
-    match kind:
-        case Primitive(name) if name.startswith("decimal("):
-            precision, scale = name.removeprefix("decimal(").removesuffix(")").split(",")
-            return t.DecimalType(int(precision), int(scale))
-        case Primitive(name) if name.startswith("fixed["):
-            return t.BinaryType()
-        case Primitive(name):
-            return _PLAIN[name]
-        case ListOf(element, required):
-            return t.ArrayType(_spark_type(element), not required)
-        case MapOf(key, value, required):
-            return t.MapType(_spark_type(key), _spark_type(value), not required)
-        case Struct(fields):
-            return struct_of(fields)

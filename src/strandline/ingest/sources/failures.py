@@ -14,7 +14,7 @@ from strandline.core.errors import InputError, StrandlineError
 from strandline.iceberg.session.spark_internals import java_cause, java_origin
 from strandline.ingest.sources.identify import SourceFile
 
-_MARK = re.compile(r"strandline-input-failure (\{.*?\}) \.")
+_MARKER = re.compile(r"strandline-input-failure (\{.*?\}) \.")
 
 _UNREADABLE = (
     "FAILED_READ_FILE",
@@ -35,9 +35,9 @@ class TaskFailure(Exception):
 
 
 def translate(error: Exception, source: SourceFile) -> StrandlineError | None:
-    """What the failure of a Spark action says about the file; None if it is about something else."""
+    """The error for a failed Spark action that the file has caused; None for another cause."""
     for text in _texts(error):
-        if marked := _MARK.search(text):
+        if marked := _MARKER.search(text):
             return InputError(json.loads(marked[1])["message"])
         if any(sign in text for sign in _UNREADABLE):
             return InputError(f"{source.path} cannot be read as {source.format}: it is damaged, or changed meanwhile")

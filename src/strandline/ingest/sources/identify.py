@@ -23,11 +23,7 @@ Compression = Literal["none", "gz", "zst"]
 COMPRESSIONS: dict[str, Compression] = {"": "none", ".gz": "gz", ".zst": "zst"}
 _FORMAT_NAMES = ("jsonl", "csv", "parquet")
 
-_MAGIC = {
-    "gzip": b"\x1f\x8b",
-    "zstd": b"\x28\xb5\x2f\xfd",
-    "Parquet": b"PAR1",
-}
+_MAGIC = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd", "Parquet": b"PAR1"}
 
 
 @dataclass(frozen=True)
@@ -40,18 +36,18 @@ class SourceFile:
 
 
 def identify(path: Path, format: str | None = None) -> SourceFile:
-    """By its name; `format` overrides the name. Raises if the first bytes contradict."""
+    """The file's format, by its name; `format` overrides the name. Raises if the first bytes contradict."""
     if path.is_dir():
         raise is_folder(path)
-    said, packed = format_of(path)
+    by_name, packed = format_of(path)
     compression = COMPRESSIONS[packed]
-    found = _format(path, said, format)
+    found = _format(path, by_name, format)
     if found == "parquet" and compression != "none":
         raise UsageError(
             f"{path}: Parquet compresses inside the file",
             hint="Unpack it first, or name it .parquet if it is not packed.",
         )
-    size_bytes, head = _look(path)
+    size_bytes, head = _read_head(path)
     if size_bytes:
         _check_magic(path, found, compression, head)
         if found != "parquet":
@@ -60,7 +56,7 @@ def identify(path: Path, format: str | None = None) -> SourceFile:
 
 
 def file_batch_id(path: Path) -> str:
-    """The same bytes are the same batch, whatever the file is called."""
+    """The batch id of the file's bytes, independent of its name."""
     try:
         with path.open("rb") as f:
             return "file-" + hashlib.file_digest(f, "sha256").hexdigest()
@@ -78,20 +74,20 @@ def unreadable(path: Path, error: OSError) -> InputError:
     return InputError(f"{path} cannot be read: {error.strerror or error}")
 
 
-def _format(path: Path, said: Format | None, named: str | None) -> Format:
+def _format(path: Path, by_name: Format | None, named: str | None) -> Format:
     if named is not None:
         if named not in _FORMAT_NAMES:
             raise UsageError(f"unknown format {named}", hint=f"It is one of {', '.join(_FORMAT_NAMES)}.")
         return cast(Format, named)
-    if said is None:
+    if by_name is None:
         raise UsageError(
-            f"{path}: the name does not say which format this is",
-            hint=f"Known are {' '.join(FORMATS)}, the text formats also with .gz or .zst; or say --format.",
+            f"{path}: the format is not clear from the name",
+            hint=f"Known are {' '.join(FORMATS)}, the text formats also with .gz or .zst; or use --format.",
         )
-    return said
+    return by_name
 
 
-def _look(path: Path) -> tuple[int, bytes]:
+def _read_head(path: Path) -> tuple[int, bytes]:
     try:
         with path.open("rb") as f:
             head = f.read(HEAD_BYTES)
@@ -107,16 +103,16 @@ def _check_magic(path: Path, format: Format, compression: Compression, head: byt
         return  # a zstd stream may begin with a skippable frame
     if content != claimed:
         is_what = f"the content is {content}" if content else f"the content is not {claimed}"
-        raise InputError(f"{path} is not what its name says: {is_what}", hint=_right_name(path, content, claimed))
+        raise InputError(f"{path} is not what its name suggests: {is_what}", hint=_right_name(path, content, claimed))
 
 
 def _right_name(path: Path, content: str | None, claimed: str | None) -> str:
-    """`--format` says what a file holds, not how it is compressed."""
+    """Suggests a name that fits the content: `--format` does not cover compression."""
     packed = {"gzip": ".gz", "zstd": ".zst"}
     if content in packed:
         return f"Rename it to {path.name}{packed[content]}."
     if claimed in packed.values() or claimed in packed:
         return f"It is not packed: rename it to {path.stem}."
     if content == "Parquet":
-        return f"Rename it to {path.stem}.parquet, or say --format parquet."
-    return "Rename it to what it is, or say --format csv or --format jsonl."
+        return f"Rename it to {path.stem}.parquet, or use --format parquet."
+    return "Rename it to what it is, or use --format csv or --format jsonl."

@@ -1,8 +1,8 @@
-"""Finds the JSON lines whose values have the kinds that the schema asks for: a quick filter that may hold lines back,
-and lets no bad one pass. Arrow's parser reads the lines that pass, the judge reads those that are held back.
+"""Finds the JSON lines whose values have the kinds that the schema requires. This quick filter may reject good lines,
+but passes no bad one. Arrow's parser reads the lines that pass, the judge reads the others.
 
-Lines of a file mostly have the same keys in the same order. Each order that was seen has a pattern, and one pass over a
-block finds the lines that match; the others are parsed to see what they hold.
+Lines of a file mostly have the same keys in the same order. There is a pattern for each such order, and one pass over a
+block finds the lines that match; other lines are parsed one by one.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _types(dt: t.DataType) -> frozenset[type]:
 
 
 def _check(dt: t.DataType) -> Check | None:
-    """What the Python type does not say about a value; None if there is nothing more to check."""
+    """A check of what the Python type leaves open; None if there is nothing more to check."""
     match dt:
         case t.ArrayType():
             element = _deep(dt.elementType)

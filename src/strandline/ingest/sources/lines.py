@@ -1,7 +1,7 @@
 """Splits bytes into blocks of numbered lines, with bounded memory and no Python per line.
 
 An uncompressed file of JSON lines is cut into ranges that begin and end at line boundaries, one Spark task each. A
-compressed file is one task, and so is CSV, where only everything before a newline tells whether it is inside quotes.
+compressed file is one task, and so is CSV, where it depends on all text before a newline whether it is inside quotes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from strandline.ingest.sources.failures import TaskFailure
 from strandline.ingest.sources.identify import SourceFile
-from strandline.ingest.sources.positions import tell
+from strandline.ingest.sources.positions import report
 
 CHUNK_BYTES = 2 * 1024 * 1024  # about as many lines as Spark's own Arrow batches have, and little memory for a worker
 LINE_BYTES_MAX = 64 * 1024 * 1024  # Spark and Parquet handle a row as a whole, in several copies at a time
@@ -218,7 +218,7 @@ def _chunks(source: SourceFile, span: ByteRange) -> Iterator[bytes]:
             stream = file if codec is None else pa.CompressedInputStream(file, codec)
             while chunk := stream.read(min(CHUNK_BYTES, left)):
                 left -= len(chunk)
-                tell(file.tell() - span.start)
+                report(file.tell() - span.start)
                 if first:
                     chunk = chunk.removeprefix(_BOM)
                     first = False

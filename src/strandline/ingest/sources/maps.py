@@ -86,12 +86,7 @@ def _is_closed(depth: npt.NDArray[np.int32], marks: Offsets, quotes: Offsets, en
 
 
 def _map_objects(
-    text: Bytes,
-    marks: Offsets,
-    depth: npt.NDArray[np.int32],
-    quotes: Offsets,
-    escapes: Offsets,
-    columns: Sequence[str],
+    text: Bytes, marks: Offsets, depth: npt.NDArray[np.int32], quotes: Offsets, escapes: Offsets, columns: Sequence[str]
 ) -> Offsets:
     """Indexes into `marks` of the braces that open a map."""
     colons = np.flatnonzero((depth == 1) & (text[marks] == _COLON))

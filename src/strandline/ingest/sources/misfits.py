@@ -39,10 +39,7 @@ _BASE64 = r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
 
 
 def convert_fitting(
-    arrays: Sequence[Array],
-    fields: Sequence[t.StructField],
-    converts: Sequence[Convert],
-    unfit: Mask | None = None,
+    arrays: Sequence[Array], fields: Sequence[t.StructField], converts: Sequence[Convert], unfit: Mask | None = None
 ) -> tuple[list[Array], Mask | None]:
     """The converted columns of those rows in which every value fits, and which rows these are (None: all). Rows that
     are known to be `unfit` are left out.
@@ -78,7 +75,7 @@ def _convert(array: Array, dt: t.DataType, convert: Convert) -> tuple[Array, Mas
 
 def may_have_become_zero(block: Block, arrays: Sequence[Array], fields: t.StructType) -> Mask | None:
     """Which JSON lines have a zero in a float column and a number that is small enough to become one; None if there is
-    no such line. Arrow's parser does not say how a zero was written."""
+    no such line. With Arrow's parser, it is unknown how a zero was written."""
     zero = np.zeros(len(block), bool)
     for array, field in zip(arrays, fields, strict=True):
         if _holds_floats(field.dataType):

@@ -59,14 +59,14 @@ def watched(on_bytes: OnBytes | None, also: Callable[[], int] = lambda: 0) -> It
         return
     positions = Positions()
 
-    def report() -> None:
+    def report_sum() -> None:
         on_bytes(positions.read_bytes() + also())
 
     try:
-        with polled(report, seconds=_POLL_SECONDS, name="strandline-progress"):
+        with polled(report_sum, seconds=_POLL_SECONDS, name="strandline-progress"):
             yield positions
     finally:
-        report()
+        report_sum()
         positions.close()
 
 
@@ -76,8 +76,8 @@ _open_slots: list[tuple[int, int]] = []  # descriptor and slot of the present ra
 
 
 @contextmanager
-def telling(path: str | None, slot: int) -> Iterator[None]:
-    """Lets `tell` write to this slot; nowhere, if the file does not exist on this machine."""
+def report_to(path: str | None, slot: int) -> Iterator[None]:
+    """Lets `report` write to this slot; nowhere, if the file does not exist on this machine."""
     try:
         file = None if path is None else os.open(path, os.O_WRONLY)
     except OSError:
@@ -93,7 +93,7 @@ def telling(path: str | None, slot: int) -> Iterator[None]:
         os.close(file)
 
 
-def tell(count: int) -> None:
+def report(count: int) -> None:
     """Reports that so many bytes of the present range were read."""
     for file, slot in _open_slots[-1:]:
         os.pwrite(file, _SLOT.pack(count), _SLOT.size * slot)

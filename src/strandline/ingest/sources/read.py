@@ -15,20 +15,12 @@ from strandline.iceberg.metadata.identifier import quoted
 from strandline.iceberg.metadata.table_metadata import TableView
 from strandline.iceberg.spark.row_text import line
 from strandline.ingest.sources import delimited, jsonl, parquet
-from strandline.ingest.sources.blocks import (
-    COUNT_SCHEMA,
-    LINE,
-    RAW,
-    RAW_CHARS_MAX,
-    REJECT,
-    count_rows,
-    result_schema,
-)
+from strandline.ingest.sources.blocks import COUNT_SCHEMA, LINE, RAW, RAW_CHARS_MAX, REJECT, count_rows, result_schema
 from strandline.ingest.sources.columns import arrow_type
 from strandline.ingest.sources.failures import TaskFailure, translate
 from strandline.ingest.sources.identify import SourceFile, unreadable
 from strandline.ingest.sources.lines import ByteRange, plan_ranges
-from strandline.ingest.sources.positions import Positions, telling
+from strandline.ingest.sources.positions import Positions, report_to
 from strandline.ingest.stamp import PartitionCount
 
 RangeReader = Callable[[ByteRange], Iterator[pa.RecordBatch]]
@@ -93,7 +85,7 @@ def _in_tasks(
         for batch in batches:
             for index in batch.column(0):
                 at = int(index.as_py())
-                with telling(reported_to, first + at):
+                with report_to(reported_to, first + at):
                     yield at, read(spans[at])
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -4,7 +4,7 @@ the leader. The rules are those of docs/adr/0071.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -46,6 +46,7 @@ from strandline.ledger.replicate import (
 )
 from strandline.ledger.replicate.cuts import OpenCut, PreparedCut
 from strandline.ledger.replicate.following import Followed
+from strandline.ledger.replicate.sink_definitions import SinksTakenOver, take_over_sinks
 from strandline.ledger.replicate.sites import Site
 from strandline.ledger.schema.core import block
 from strandline.ledger.schema.replicate import followed_dataset, site
@@ -187,7 +188,7 @@ class Led:
     term: int
     cuts: tuple[tuple[str, NumberedCut], ...]  # by dataset
     given_up: tuple[GivenUp, ...]
-    sinks_left: tuple[str, ...] = ()  # sinks of the old leader whose datasets are not here: nobody continues them
+    sinks: SinksTakenOver = field(default_factory=SinksTakenOver)
     bodies_aside: tuple[tuple[str, int], ...] = ()  # by dataset: bodies from when this site led before
     receivers_on_hold: Mapping[str, str] = field(default_factory=dict)  # by dataset, with the reason
     lacks: tuple[Lack, ...] | None = None  # of a promotion by force; None: it was not by force
@@ -201,15 +202,14 @@ def lead(
     prepared: Sequence[PreparedCut],
     lost: Collection[BlockId],
     fenced: Mapping[DatasetId, int],
-    take_over_sinks: Callable[[sa.Connection], Collection[str]],
 ) -> Led:
     """One transaction: role and term, recorded cuts settled, what is `reserved` given up, counter and witness at the
-    term's first numbers, a cut for each dataset, and a purge of what this site had begun to purge.
+    term's first numbers, a cut for each dataset, a purge of what this site had begun to purge, and the old leader's
+    sinks made this site's.
 
     `prepared` are the recorded cuts whose rows are set aside and removed; `lost` are staged blocks that nobody can
-    publish; `fenced` are the epochs of tables with purges that are given up, raised before; `take_over_sinks` makes the
-    old leader's sinks ours, and returns the names of those that it left. Raises `WatermarkMoved` if something was
-    staged or recorded meanwhile, and `ResyncNeeded`."""
+    publish; `fenced` are the epochs of tables with purges that are given up, raised before. Raises
+    `WatermarkMoved` if something was staged or recorded meanwhile, and `ResyncNeeded`."""
     with ledger.write() as connection:
         counter = sequence.lock(connection)
         here = sites.get(connection)
@@ -255,10 +255,10 @@ def lead(
         failpoints.hit("promote.after_witness")
         sequence.move(connection, last=last, epoch=epoch)
         _become_leader(connection, here, term)
-        left = tuple(take_over_sinks(connection))
-        holds = receive_holds.list_holds(connection)
-        on_hold = {d.name: holds[d.id] for d in known if d.id in holds}
-        led = Led(term, tuple(made), tuple(given_up), left, tuple(aside), on_hold, lacks if by_force else None)
+        sinks = take_over_sinks(connection)
+        held = receive_holds.list_holds(connection)
+        holding = {d.name: held[d.id] for d in known if d.id in held}
+        led = Led(term, tuple(made), tuple(given_up), sinks, tuple(aside), holding, lacks if by_force else None)
         _audit(connection, here, led)
     failpoints.hit("promote.after_commit")
     return led
@@ -348,7 +348,7 @@ def _audit(connection: sa.Connection, here: Site, led: Led) -> None:
         connection, Event.SITE_PROMOTED, term=led.term, led_before=here.leader, replaces=here.promoting_term,
         cuts={name: int(cut.number) for name, cut in led.cuts}, given_up=len(led.given_up),
         batches=[f"{g.dataset} {g.numbers} {g.batch_id}" for g in led.given_up[:_NAMED_MAX]],
-        sinks_left=list(led.sinks_left), bodies_aside=dict(led.bodies_aside),
+        sinks_left=list(led.sinks.left), bodies_aside=dict(led.bodies_aside),
         receivers_on_hold=dict(led.receivers_on_hold), by_force=led.lacks is not None,
         lacks=None if led.lacks is None else [
             {"dataset": x.dataset, "sealed": x.sealed, "leader_sealed": x.leader_sealed, "sinks": dict(x.sinks)}

@@ -1,8 +1,7 @@
-"""The columns of a table as Spark has them."""
+"""The columns that the Spark source reads and returns."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,8 @@ from pyspark.sql import types as T
 
 from strandline.core.errors import SchemaError, TableUnfit
 from strandline.core.types import INTERNAL_COLUMNS, SEQ_COLUMN
+from strandline.iceberg.schema.columns import from_iceberg, type_from_iceberg
+from strandline.iceberg.spark.spark_types import spark_schema, spark_type
 from strandline.read.source.options import SourceOptions
 
 if TYPE_CHECKING:
@@ -18,50 +19,21 @@ if TYPE_CHECKING:
 
 Field = Mapping[str, Any]  # of Iceberg's JSON of a schema, with its id
 
-_DECIMAL = re.compile(r"decimal\((\d+), ?(\d+)\)")
-_PRIMITIVES: dict[str, T.DataType] = {
-    "boolean": T.BooleanType(), "int": T.IntegerType(), "long": T.LongType(), "float": T.FloatType(),
-    "double": T.DoubleType(), "date": T.DateType(), "string": T.StringType(), "uuid": T.StringType(),
-    "binary": T.BinaryType(), "timestamp": T.TimestampNTZType(), "timestamptz": T.TimestampType(),
-}  # fmt: skip
 
-
-def spark_schema(fields: Sequence[Field]) -> T.StructType:
-    return T.StructType([_spark_field(f) for f in fields])
-
-
-def _spark_field(field: Field) -> T.StructField:
-    comment = {} if field.get("doc") is None else {"comment": field["doc"]}
-    return T.StructField(field["name"], _spark_type(field["type"], field["name"]), not field["required"], comment)
-
-
-def _spark_type(kind: str | Mapping[str, Any], name: str) -> T.DataType:
-    if isinstance(kind, str):
-        if decimal := _DECIMAL.fullmatch(kind):
-            return T.DecimalType(int(decimal[1]), int(decimal[2]))
-        if kind.startswith("fixed["):
-            return T.BinaryType()
-        if (known := _PRIMITIVES.get(kind)) is None:
-            raise TableUnfit(f"column {name} is of type {kind}, which Spark cannot read")
-        return known
-    match kind["type"]:
-        case "list":
-            return T.ArrayType(_spark_type(kind["element"], name), not kind["element-required"])
-        case "map":
-            key, value = _spark_type(kind["key"], name), _spark_type(kind["value"], name)
-            return T.MapType(key, value, not kind["value-required"])
-    return spark_schema(kind["fields"])
+def frame_schema(fields: Sequence[Field]) -> T.StructType:
+    return spark_schema(from_iceberg(fields))
 
 
 def arrow_schema(fields: Sequence[Field]) -> pa.Schema:
-    """As Spark's JVM takes it from a Python worker."""
+    """The Arrow schema in which Spark's JVM takes rows from a Python worker."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    return to_arrow_schema(spark_schema(fields))
+    return to_arrow_schema(frame_schema(fields))
 
 
 def choose(fields: Sequence[Field], options: SourceOptions) -> list[Field]:
-    """What a reader gets: the user's columns or those of the option, after the sequence number if it is wanted."""
+    """The columns that the source returns: the user's, or those of the option; the sequence number first if
+    requested."""
     names = [f["name"] for f in fields if f["name"] not in INTERNAL_COLUMNS]
     if (wanted := options.columns) is not None:
         if len(set(wanted)) != len(wanted):
@@ -76,7 +48,7 @@ def choose(fields: Sequence[Field], options: SourceOptions) -> list[Field]:
 
 
 def types_by_id(fields: Sequence[Field]) -> dict[int, str]:
-    """The type of every column and nested field by its id: what decides how a file is read, whatever names are now."""
+    """The types of all columns and nested fields by their ids: files are read by id, whatever the names are now."""
     found: dict[int, str] = {}
     for field in fields:
         _add_types(field["id"], field["type"], found)
@@ -100,24 +72,25 @@ def _add_types(id: int, kind: str | Mapping[str, Any], found: dict[int, str]) ->
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What is read from files, and what of it a reader gets."""
+    """The columns to read from files, and the names of those to return."""
 
     read: tuple[Field, ...]
     names: tuple[str, ...]
 
 
 def to_read(fields: Sequence[Field], schema: T.StructType, conditions: frozenset[str]) -> Columns:
-    """For a frame with this schema, which a user may have given. Raises SchemaError if the table has no such column."""
+    """The columns for a frame with this schema, which may come from the user. Raises SchemaError if the table lacks a
+    column."""
     by_name = {f["name"]: f for f in fields}
     for field in schema.fields:
         if field.name not in by_name:
             raise SchemaError(f"there is no column {field.name!r}", hint=f"Columns: {', '.join(by_name)}.")
-        kind = _spark_type(by_name[field.name]["type"], field.name)
+        kind = spark_type(type_from_iceberg(by_name[field.name]["type"]), field.name)
         if kind.simpleString() != field.dataType.simpleString():
             raise SchemaError(
-                f"column {field.name} is {kind.simpleString()}, and the schema says {field.dataType.simpleString()}",
-                hint="Leave the schema out, or say the table's types. A query that was started before the column was "
-                "changed has to be started again.",
+                f"column {field.name} is {kind.simpleString()}, and the schema has {field.dataType.simpleString()}",
+                hint="Leave the schema out, or use the table's types. Start a query again that began before the column "
+                "was changed.",
             )
     names = schema.fieldNames()
     needed = {*names, *conditions, SEQ_COLUMN}

@@ -1,7 +1,6 @@
-"""Offsets of a stream: the sequence number up to which a query has all rows, and whose number it is.
+"""Offsets of a stream: the sequence number up to which a query has all rows, with lake and dataset.
 
-A checkpoint stores them. They name no file and no snapshot, so a checkpoint stays valid however the table is compacted
-and expired.
+A checkpoint stores them. They name no file and no snapshot, so a checkpoint stays valid through compaction and expiry.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ VERSION = 1
 class Offset:
     lake: str
     dataset: DatasetUuid
-    # Where the query began. Spark stores the end of the first batch and not its start: if that batch is repeated, it
-    # asks for the start again, and by then `earliest` or `latest` may be somewhere else.
+    # Where the query began. Spark stores the end of the first batch but not its start. If that batch is repeated, Spark
+    # asks for the start again, and by then `earliest` or `latest` may have moved.
     begin: Seq | None
     after: Seq | None  # None: the query has no row yet
 
@@ -33,7 +32,7 @@ class Offset:
         return replace(self, after=end)
 
     def to_json(self) -> dict[str, Any]:
-        """Always in one order: Spark compares the text."""
+        """The keys are always in this order: Spark compares the text."""
         return {
             "version": VERSION, "lake": self.lake, "dataset": self.dataset, "begin": self.begin or 0,
             "after": self.after or 0,
@@ -44,9 +43,7 @@ def from_json(found: Mapping[str, Any], *, lake: str, dataset: DatasetUuid, name
     """Raises TokenError for an offset of another dataset, or of a newer program."""
     version, begin, after = found.get("version"), found.get("begin"), found.get("after")
     if not isinstance(version, int) or not _is_number(begin) or not _is_number(after):
-        raise TokenError(
-            "the checkpoint holds offsets of another source", hint="Each query has a checkpoint of its own."
-        )
+        raise TokenError("the checkpoint has offsets of another source", hint="Each query has a checkpoint of its own.")
     if version > VERSION:
         raise TokenError(
             f"the checkpoint has offsets of version {version}, this program knows up to {VERSION}",

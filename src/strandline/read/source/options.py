@@ -1,4 +1,4 @@
-"""The options of the data source, as Spark hands them over: text."""
+"""Parses the options of the data source, which Spark passes as text."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _lag(options: Mapping[str, str]) -> tuple[OnLag | None, timedelta | None]:
 
 
 def check_bounded(options: SourceOptions) -> None:
-    """Raises UsageError for an option that means something for a stream only."""
+    """Raises UsageError for an option that only streams have."""
     given = {"consumer": options.consumer, "max_rows_per_trigger": options.rows_max}
     if wrong := [name for name, value in given.items() if value is not None]:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Which files one task reads. Pure."""
+"""Groups files into the parts that one task reads. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AnyFile = TypeVar("AnyFile", bound=Sized)
 
 
 def pack(files: Sequence[AnyFile], *, part_bytes: int = PART_BYTES) -> list[list[AnyFile]]:
-    """Neighbours, up to this size together; one larger file stands alone."""
+    """Neighbouring files, up to this size together; a larger file is a part of its own."""
     parts: list[list[AnyFile]] = []
     left = 0
     for file in files:

@@ -1,4 +1,4 @@
-"""Makes the data source known to a Spark session."""
+"""Registers the data source with a Spark session."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 def register(spark: SparkSession) -> None:
-    """From now on the session knows `format("strandline")`. Filters of a query reach the files, for which Spark needs
-    a setting: it is switched on for the session."""
+    """After this, the session has `format("strandline")`. Also sets the option that Spark needs to push filters
+    down."""
     from strandline.read.source.spark_source import PushingSource
 
     spark.conf.set(PUSHDOWN, "true")

@@ -1,6 +1,6 @@
-"""A dataset as the data source sees it on the driver's machine: how far it is settled, and which files hold a range.
+"""The driver's side of the data source: how far a dataset is settled, and which files have the rows of a range.
 
-The ledger is asked first, and then the table, as everywhere. Questions about the seal need the ledger alone.
+It reads the ledger first, then the table. For the seal, the ledger is enough.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class SettledSource:
-    """Opens the lake's ledger at once, and its catalog when it is first needed."""
+    """Opens the lake's ledger at once, and its catalog when first needed."""
 
     def __init__(self, options: SourceOptions) -> None:
         failpoints.arm_from(os.environ)
@@ -57,7 +57,7 @@ class SettledSource:
         with self.ledger.read() as connection:
             self.lake = sequence.read(connection).lake
             self.dataset = datasets.get(connection, full_name(options.dataset))
-        self._consumer: Consumer | None = None  # once the query has begun under its name
+        self._consumer: Consumer | None = None  # set when the query has begun under its name
 
     def close(self) -> None:
         if "catalog" in self.__dict__:
@@ -80,11 +80,11 @@ class SettledSource:
 
         return list(fields_of(self.catalog.load(self.dataset.name)))
 
-    # --- how far ---
+    # --- offsets ---
 
     def first(self) -> Offset:
-        """Where a query begins that has no checkpoint: as the options say, else where its consumer is, else with the
-        first row that retention has left."""
+        """Where a query without a checkpoint begins: by its options, or at its consumer's watermark, or with the first
+        row that retention has left."""
         name = self.options.consumer
         if self.options.since is None and name is not None:
             known = self.ledger.query(consumers.find, self.dataset.id, name)
@@ -103,7 +103,7 @@ class SettledSource:
         return from_json(found, lake=self.lake, dataset=self.dataset.uuid, name=self.dataset.name)
 
     def latest(self, at: Offset) -> Offset:
-        """Where the next batch of a query ends that has everything up to `at`: never below it, nor above the seal."""
+        """The end of the next batch of a query that has everything up to `at`: not below `at`, not above the seal."""
         with self.ledger.read() as connection:
             self._check_still_there(connection)
             sealed = blocks.sealed(connection, self.dataset.id)
@@ -123,7 +123,7 @@ class SettledSource:
         return sealed if sealed is None or until is None else Seq(min(sealed, until))
 
     def _check_still_there(self, connection: Connection) -> None:
-        """A query may run for longer than its dataset is there."""
+        """Raises RefusedError if the dataset was dropped while the query runs."""
         now = datasets.find(connection, self.dataset.name)
         if now is None or now.uuid != self.dataset.uuid:
             again = "" if now is None else " and made again"
@@ -135,14 +135,14 @@ class SettledSource:
     def _check_not_ahead(self, at: Seq | None, sealed: Seq | None) -> None:
         if at is not None and (sealed is None or at > sealed):
             raise RefusedError(
-                f"the query has rows up to {at} of {self.dataset.name}, and nothing is settled beyond "
-                f"{sealed or 'the beginning'}",
-                hint="The ledger was restored from an older copy: `strandline recover` resyncs it. Else the checkpoint "
-                "is not of this lake's past.",
+                f"the query has rows up to {at} of {self.dataset.name}, but the dataset is settled only up "
+                f"to {sealed or 'its beginning'}",
+                hint="The ledger was restored from an older copy: `strandline recover` resyncs it. Otherwise "
+                "the checkpoint belongs to another history of this lake.",
             )
 
     def bounds(self) -> ReadBounds:
-        """Of a read that is no stream."""
+        """The bounds of a read that is no stream."""
         after = None if self.options.since in (None, "earliest") else self.first().after
         with self.ledger.read() as connection:
             sealed = blocks.sealed(connection, self.dataset.id)
@@ -154,8 +154,8 @@ class SettledSource:
     # --- the consumer ---
 
     def begin(self, at: Offset) -> None:
-        """A query begins behind `at`. If it has a name, the lake keeps from now on what it lacks. Raises RefusedError
-        if some of that may be gone."""
+        """Begins a query after `at`. If it has a name, retention keeps the rows that it lacks from now on. Raises
+        RefusedError if some of them may be gone."""
         if self.options.consumer is None or self._consumer is not None:
             return
         name, on_lag = self.options.consumer, self.options.on_lag
@@ -165,20 +165,20 @@ class SettledSource:
             check_rows_remain(connection, self.dataset, at.after, self._consumer)
 
     def done(self, at: Offset) -> None:
-        """The query has everything up to `at`, and its checkpoint says so. Raises RefusedError if another query reads
-        under its name since."""
+        """Moves the consumer's watermark to `at`, which the query's checkpoint has. Raises RefusedError if another
+        query uses its name now."""
         self.begin(at)
         if self._consumer is not None and at.after is not None and at.after > (self._consumer.watermark or 0):
             self._consumer = self.ledger.change(consumers.advance, self._consumer, at.after)
 
-    # --- which files ---
+    # --- files ---
 
     def plan(
         self, after: Seq | None, until: Seq, where: RowFilter | None, read: Sequence[Field], *, whole: bool = False
     ) -> list[list[RangeOfFile]]:
-        """The files with rows of `after < _ingest_seq <= until`, as tasks take them that read these columns. `whole`:
-        all rows that are left, even if retention has deleted some. Raises RefusedError, SchemaError, TableRolledBack or
-        DuplicateNumbers."""
+        """The files with rows of `after < _ingest_seq <= until`, grouped by task; the tasks read these columns.
+        `whole`: reads the rows that are left, even if retention has deleted some. Raises RefusedError, SchemaError,
+        TableRolledBack or DuplicateNumbers."""
         with self.ledger.read() as connection:
             sealed = blocks.sealed(connection, self.dataset.id)
             owned = published_blocks.owned_ranges(connection, self.dataset.id, after=after, until=until)
@@ -200,7 +200,8 @@ class SettledSource:
         ]
 
     def _check_columns(self, table: Table, read: Sequence[Field]) -> None:
-        """Tasks got their columns when the query began. Raises SchemaError if they would read one of them wrongly."""
+        """Raises SchemaError if a column was dropped or has another type now: tasks got the columns when the query
+        began."""
         from strandline.iceberg.pyiceberg.range_files import fields_of
 
         now = types_by_id(fields_of(table))
@@ -208,7 +209,7 @@ class SettledSource:
             if any(now.get(id) != kind for id, kind in types_by_id([field]).items()):
                 raise SchemaError(
                     f"{self.dataset.name}: column {field['name']} was dropped or changed its type while the query ran",
-                    hint="Start the query again: it continues from its checkpoint with the table's columns of now.",
+                    hint="Start the query again: it continues from its checkpoint with the table's current columns.",
                 )
 
     def _may_have_foreign(self, table: Table, view: TableView, lo: int, hi: int) -> bool:
@@ -230,7 +231,7 @@ class SettledSource:
     # --- conditions ---
 
     def conditions(self, comparisons: Sequence[ColumnComparison] = ()) -> list[RowFilter]:
-        """Of the options, and those that Spark has pushed down, as far as they mean the same here."""
+        """The conditions of the options, and those that Spark has pushed down, if they mean the same in Iceberg."""
         from strandline.iceberg.pyiceberg.row_filter import equals, of_comparison, parse_where
 
         if self.options.where is None and self.options.partition is None and not comparisons:

@@ -1,7 +1,7 @@
-"""The Python data source `strandline` of Spark 4.1: what Spark calls, and in which process.
+"""The Python data source `strandline` of Spark 4.1.
 
-`StrandlineSource` is made in a process of its own on the driver's machine, and so are the readers. A stream's reader
-lives as long as its query. What is pickled for the tasks is `_TaskReader`: columns, conditions, and the keys of the
+Spark creates `StrandlineSource` and the readers in processes of their own on the driver's machine. A stream's reader
+lives as long as its query. Spark pickles `_TaskReader` for the tasks: columns, conditions, and the keys of the
 warehouse. Addresses and secrets of the ledger and of the catalog stay on the driver's machine.
 
 Spark 4.1 does not tell a Python stream where it begins when it asks for the latest offset. But it names the last offset
@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 from strandline.core.errors import StrandlineError
 from strandline.core.types import Seq
 from strandline.iceberg.range_rows import RangeOfFile, RowReader
-from strandline.read.source.columns import arrow_schema, choose, spark_schema, to_read
+from strandline.read.source.columns import arrow_schema, choose, frame_schema, to_read
 from strandline.read.source.options import SourceOptions, check_bounded, parse
 from strandline.read.source.settled_source import SettledSource
 
@@ -38,7 +38,7 @@ NAME = "strandline"
 
 @contextmanager
 def _with_hints() -> Iterator[None]:
-    """Spark shows the text of an error and nothing else of it."""
+    """Adds the hint to the message: Spark shows only the text of an error."""
     try:
         yield
     except StrandlineError as e:
@@ -60,8 +60,8 @@ class StrandlineSource(DataSource):
 
     def schema(self) -> StructType:
         with _with_hints(), closing(SettledSource(self.parsed)) as source:
-            source.conditions()  # says what is wrong with them before a query starts
-            return spark_schema(choose(source.fields(), source.options))
+            source.conditions()  # raises for bad ones before a query starts
+            return frame_schema(choose(source.fields(), source.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         with _with_hints():
@@ -89,7 +89,7 @@ class _FilesPart(InputPartition):
 
 
 class _TaskReader:
-    """What tasks get of a reader."""
+    """The part of a reader that is sent to tasks."""
 
     def __init__(self, rows: RowReader) -> None:
         self._rows = rows
@@ -103,7 +103,7 @@ class _TaskReader:
 
 
 class _SourceReader:
-    """What both readers do."""
+    """Common to both readers."""
 
     def __init__(self, source: SettledSource, schema: StructType) -> None:
         self.source = source
@@ -150,7 +150,7 @@ class _BoundedReader(_SourceReader, DataSourceReader):
 
 class _PushingReader(_BoundedReader):
     def pushFilters(self, filters: list[spark.Filter]) -> Iterable[spark.Filter]:
-        """Spark checks every row again: what is pushed down only spares it rows."""
+        """Returns all filters: Spark checks each row again, and pushed filters only reduce the rows that it gets."""
         self._pushed = [c for f in filters if (c := _comparison(f)) is not None]
         return filters
 
@@ -192,7 +192,7 @@ class _StreamReader(_SourceReader, DataSourceStreamReader):
             return self.source.latest(self._where()).to_json()
 
     def _where(self) -> Offset:
-        """Of a new query, Spark asks for the latest offset first, then for the initial one."""
+        """For a new query, Spark asks for the latest offset first, then for the initial one."""
         if self._at is None:
             self._at = self.source.first()
         return self._at

@@ -2,8 +2,8 @@
 streams that would take too much memory.
 
 A few bytes of Arrow can expand to very many: compressed buffers, dictionaries, run-end encoding, views, null columns,
-structs without fields. The metadata of a batch tells how much memory it will take (`arrow_layout`, `arrow_cost`). The
-reader adds that up before it reads the batch.
+structs without fields. The reader computes from a batch's metadata how much memory it will take (`arrow_layout`,
+`arrow_cost`), before it reads the batch.
 
 Strandline's senders use none of these. Clients compress with Content-Encoding, which is bounded.
 """
@@ -22,6 +22,7 @@ import pyarrow.types as t
 from strandline.core.errors import BadRow
 from strandline.core.text.wording import plural
 from strandline.core.types import INTERNAL_COLUMNS
+from strandline.iceberg.arrow_nested import uuid_texts
 from strandline.iceberg.schema.columns import Column, ColumnType, ListOf, MapOf, Primitive, Struct
 from strandline.receive.body.arrow_cost import Cost, cost_of, fields_in
 from strandline.receive.body.arrow_layout import RECORD_BATCH, SCHEMA, Frame, Message, frames
@@ -30,12 +31,7 @@ from strandline.receive.body.decompress import TooLarge
 
 pc: Any = pyarrow.compute
 
-_HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
-_UUID_CHARS = 36
-_UUID_HIGH = [n for n in range(_UUID_CHARS) if n not in (8, 13, 18, 23)][::2]
-_UUID_LOW = [n for n in range(_UUID_CHARS) if n not in (8, 13, 18, 23)][1::2]
-
-_NO_ROOM = "Use plain types, and Content-Encoding to compress."
+_PLAIN_HINT = "Use plain types, and Content-Encoding to compress."
 _SCHEMA_TEXT_BYTES_MAX = 1 << 20
 _FIELDS_TOO_MANY = 64  # so many fields beyond the limit are still read, so that the error can name them
 _SLICE_ROWS = 65_536  # converted at a time, where the conversion takes more memory than its result
@@ -66,16 +62,16 @@ def _batches(
     for frame in found:
         message = Message(frame.metadata)
         if message.kind != RECORD_BATCH:
-            raise BadRow(None, f"an Arrow {message.kind_name} is not taken. {_NO_ROOM}")
+            raise BadRow(None, f"an Arrow {message.kind_name} is not accepted. {_PLAIN_HINT}")
         if message.is_compressed:
-            raise BadRow(None, f"compressed Arrow buffers are not taken. {_NO_ROOM}")
+            raise BadRow(None, f"compressed Arrow buffers are not accepted. {_PLAIN_HINT}")
         cost += cost_of(message, schema, columns)
         if cost.size > bytes_max or cost.made > made_bytes_max:
             raise TooLarge(bytes_max, f"{plural(rows + message.rows, 'row', 'takes')} more bytes than that")
         if message.rows == 0:
             continue
         batch = pa.ipc.read_record_batch(_message(data, frame), schema)
-        batch.validate(full=True)  # offsets and texts come from clients, and nothing else checks them
+        batch.validate(full=True)  # offsets and texts come from clients, and are checked only here
         yield _fit_batch(batch, columns, fits, rows)
         rows += batch.num_rows
 
@@ -96,7 +92,7 @@ def _fit_schema(given: pa.Schema, columns: Sequence[Column]) -> dict[str, bool]:
                 None, f'column "{field.name}" is Strandline\'s own' if own else f'unknown column "{field.name}"'
             )
         if given.names.count(field.name) > 1:
-            raise BadRow(None, f'column "{field.name}" is there twice')
+            raise BadRow(None, f'column "{field.name}" occurs twice')
         if (why := _unfit(field.type, column.type, field.name)) is not None:
             raise BadRow(None, why)
     for column in columns:
@@ -120,7 +116,7 @@ def _unfit(given: Any, kind: ColumnType, path: str) -> str | None:
             if t.is_struct(given):
                 return _unfit_struct(given, fields, path)
         case Primitive(name):
-            if _TAKES[name.partition("(")[0].partition("[")[0]](given):
+            if _ACCEPTS[name.partition("(")[0].partition("[")[0]](given):
                 return None
     return f'column "{path}": {given} cannot become {arrow_type(kind)}'
 
@@ -145,7 +141,7 @@ def _is_bytes(kind: Any) -> bool:
     return t.is_binary(kind) or t.is_large_binary(kind) or (t.is_fixed_size_binary(kind) and kind.byte_width > 0)
 
 
-_TAKES: dict[str, Callable[[Any], bool]] = {
+_ACCEPTS: dict[str, Callable[[Any], bool]] = {
     "boolean": t.is_boolean,
     "int": t.is_integer,
     "long": t.is_integer,
@@ -165,11 +161,11 @@ _TAKES: dict[str, Callable[[Any], bool]] = {
 
 
 def _fit_batch(
-    batch: pa.RecordBatch, columns: tuple[Column, ...], there: dict[str, bool], before: int
+    batch: pa.RecordBatch, columns: tuple[Column, ...], is_given: dict[str, bool], before: int
 ) -> pa.RecordBatch:
     arrays: list[Array] = []
     for column in columns:
-        if not there[column.name]:
+        if not is_given[column.name]:
             arrays.append(pa.nulls(batch.num_rows, arrow_type(column.type)))
             continue
         try:
@@ -214,7 +210,7 @@ def _cast(array: Array, kind: ColumnType) -> Array:
             ]
             return pa.StructArray.from_arrays(children, fields=list(wanted), mask=array.is_null())
         case Primitive("uuid") if not _is_text(array.type):
-            return _uuid_texts(array)
+            return uuid_texts(array)
         case Primitive("float") if t.is_float64(array.type):
             return _narrowed(array, wanted)
         case _:
@@ -231,24 +227,8 @@ def _narrowed(array: Array, wanted: Any) -> Array:
     for part, given in zip(_slices(narrow), _slices(array), strict=True):
         same = pc.or_(pc.equal(part.cast(pa.float64()), given), pc.is_nan(given))
         if pc.all(same).as_py() is False:
-            raise pa.ArrowInvalid("a double that a float cannot hold")
+            raise pa.ArrowInvalid("a double that a float cannot store")
     return narrow
-
-
-def _uuid_texts(array: Array) -> Array:
-    """Writes the text bytes directly: one Python object per uuid would take ten times the memory."""
-    raw = array.storage if isinstance(array, pa.ExtensionArray) else array
-    count = len(raw)
-    texts = np.empty((count, _UUID_CHARS), np.uint8)
-    texts[:, [8, 13, 18, 23]] = ord("-")
-    given = np.frombuffer(raw.buffers()[1] or b"", np.uint8)[16 * raw.offset : 16 * (raw.offset + count)]
-    for at in range(0, count, _SLICE_ROWS):
-        some = given[16 * at : 16 * min(at + _SLICE_ROWS, count)].reshape(-1, 16)
-        texts[at : at + _SLICE_ROWS, _UUID_HIGH] = _HEX[some >> 4]
-        texts[at : at + _SLICE_ROWS, _UUID_LOW] = _HEX[some & 15]
-    offsets = pa.py_buffer(np.arange(0, (count + 1) * _UUID_CHARS, _UUID_CHARS, dtype=np.int32).data)
-    valid = None if not raw.null_count else raw.is_valid().buffers()[1]
-    return pa.Array.from_buffers(pa.string(), count, [valid, offsets, pa.py_buffer(texts.data)])
 
 
 def _slices(array: Array) -> list[Array]:

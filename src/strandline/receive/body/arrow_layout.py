@@ -48,12 +48,12 @@ def frames(data: memoryview) -> Iterator[Frame]:
         if length > METADATA_BYTES_MAX:
             raise BadRow(None, f"the metadata of an Arrow message has {length:,} bytes, at most {METADATA_BYTES_MAX:,}")
         if at + length > len(data):
-            raise Damaged("a message is cut")
+            raise Damaged("a message is truncated")
         metadata = data[at : at + length]
         body = Message(metadata).body_length
         at += length
         if not 0 <= body <= len(data) - at:
-            raise Damaged("the body of a message is cut")
+            raise Damaged("the body of a message is truncated")
         at += body
         yield Frame(start, at, metadata)
 
@@ -99,13 +99,13 @@ class _FlatTable:
     def pairs(self, field: int) -> list[tuple[int, int]]:
         count, at = self.vector(field)
         if at + 16 * count > len(self.data):
-            raise Damaged("a vector is cut")
+            raise Damaged("a vector is truncated")
         return list(struct.iter_unpack("<qq", self.data[at : at + 16 * count]))
 
 
 def _read(form: str, data: memoryview, at: int) -> int:
     if at < 0:  # `struct` would count from the end
-        raise Damaged("an offset leads before the beginning")
+        raise Damaged("an offset points before the beginning")
     found: int = struct.unpack_from(form, data, at)[0]
     return found
 
@@ -144,7 +144,7 @@ class Message:
         room = _Room(fields_max, text_bytes_max)
         schema = self._header
         if schema.number(0, "<h") != 0:
-            raise BadRow(None, "big-endian Arrow is not taken")  # Arrow would copy every buffer
+            raise BadRow(None, "big-endian Arrow is not accepted")  # Arrow would copy every buffer
         room.take_texts(schema, 2)
         for field in schema.tables(1):
             room.take_field(field, depth=1)

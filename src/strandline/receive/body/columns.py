@@ -36,7 +36,7 @@ _ARROW: dict[str, Any] = {
 
 
 class BodyMisfit(Exception):
-    """A value that its column cannot hold: the row's index in the array, and why."""
+    """A value that its column cannot store: the row's index in the array, and why."""
 
     def __init__(self, row: int, why: str) -> None:
         super().__init__(why)
@@ -86,7 +86,7 @@ def _width(kind: Any) -> int:
 
 
 def check(rows: pa.Table, columns: Sequence[Column]) -> None:
-    """Raises BodyMisfit for the first column that has a value which the table cannot hold."""
+    """Raises BodyMisfit for the first column with a value that the table cannot store."""
     for column in columns:
         if not _is_narrow(column):
             continue

@@ -49,4 +49,4 @@ def decompress_chunks(body: bytes, encoding: str, bytes_max: int) -> Iterator[by
                     raise TooLarge(bytes_max, "the body has more bytes after decompression")
                 yield piece
     except OSError as e:
-        raise BadRow(None, f"the body cannot be decompressed as {encoding}: it is damaged or cut") from e
+        raise BadRow(None, f"the body cannot be decompressed as {encoding}: it is damaged or truncated") from e

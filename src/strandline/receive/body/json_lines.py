@@ -1,8 +1,8 @@
 """Parses JSON lines into rows, a slice at a time, and bounds what a slice can become before it parses it.
 
 A few bytes of JSON can expand to very many. `{}` is a row of nulls in every column, and a `null` in a list of structs
-is a struct of nulls. So the reader takes slices that are small enough whatever they hold. It counts a line that is too
-long for a slice value by value.
+is a struct of nulls. So the reader takes slices that are small enough with any content. A line that is too long
+for a slice is counted value by value.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from strandline.receive.body.columns import type_width, width_bytes
 from strandline.receive.body.decompress import TooLarge
 
 # Parses JSON lines into rows, with the line number of each; raises BadRow. It is ingest's own parser, so that the same
-# rules decide whether a row fits, whichever way it comes in.
+# rules decide whether a row fits.
 ReadLines = Callable[[bytes, Sequence[Column]], tuple[pa.Table, Any]]
 
 _SLICE_BYTES = 1 << 20
@@ -126,7 +126,7 @@ class _LineReader:
         """Raises TooLarge before the rows are built."""
         if self._made + may_become > self._bytes_max or self._made + self._text + may_become > self._room:
             raise TooLarge(
-                self._bytes_max, f"{plural(self._rows, 'row')} and those behind them take more bytes than that"
+                self._bytes_max, f"{plural(self._rows, 'row')} and those after them take more bytes than that"
             )
 
     def _read_here(self, data: bytes, ends: int) -> tuple[pa.Table, Any]:

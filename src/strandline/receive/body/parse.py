@@ -77,7 +77,7 @@ def _parts(
 
 def check_numbers(column: Any, within: SeqRange, lines: Any | None, after: int | None) -> None:
     """Raises BadRow unless the sequence numbers strictly increase, within the range and above `after`. The range is the
-    identity of its rows. If it held other rows, the right rows would count as a repeat: answered, and thrown away."""
+    identity of its rows. With other rows under it, the right rows would be taken for a repeat, and thrown away."""
     numbers = column.fill_null(0).to_numpy()  # 0 is in no range
     bad = (numbers < within.lo) | (numbers > within.hi)
     bad[1:] |= numbers[1:] <= numbers[:-1]

@@ -42,9 +42,9 @@ class AdmissionGate:
 
     @contextmanager
     def inspecting(self) -> Iterator[None]:
-        """An inspection of the table needs Spark, so few run at once, and few wait."""
+        """Limits inspections of the table: they need Spark. Raises EarlyReply."""
         if self._inspecting >= INSPECTIONS_AT_ONCE_MAX:
-            raise EarlyReply(busy("too many ask what is in the table", self._settings.retry_after_seconds))
+            raise EarlyReply(busy("too many inspections of the table are running", self._settings.retry_after_seconds))
         self._inspecting += 1
         try:
             yield
@@ -53,10 +53,11 @@ class AdmissionGate:
 
     @contextmanager
     def entered(self, bringing_to: DatasetId | None = None) -> Iterator[None]:
-        """For a body of a dataset, or for a question (None), which waiting rows do not hold up. Raises EarlyReply."""
+        """Admits a body of a dataset, or a question (None), to which the limit of waiting rows does not apply. Raises
+        EarlyReply."""
         retry = self._settings.retry_after_seconds
         if self._inside >= self._settings.requests_at_once_max:
-            raise EarlyReply(busy("too many requests are being taken in", retry))
+            raise EarlyReply(busy("too many requests are being handled", retry))
         if bringing_to is not None and not self._has_room(bringing_to):
             raise EarlyReply(busy("too many rows wait for ingest", retry))
         self._inside += 1
@@ -66,7 +67,7 @@ class AdmissionGate:
             self._inside -= 1
 
     def _has_room(self, dataset: DatasetId) -> bool:
-        """A dataset that cannot be ingested must not shut out others: it has its own limit, and each has a reserve."""
+        """Each dataset has its own limit and a reserve, so that one that cannot be ingested does not block others."""
         own, limits = self._waiting_bytes.get(dataset, 0), self._settings
         if own >= limits.spool_dataset_bytes_max:
             return False
@@ -74,8 +75,8 @@ class AdmissionGate:
 
     @contextmanager
     def alone(self, key: Hashable | None) -> Iterator[None]:
-        """Spares a client that sends one key twice at once the wasted work; across processes the ledger decides. None:
-        no key to protect. Raises EarlyReply."""
+        """Refuses a second body with the same key while the first is handled; across processes the ledger decides.
+        None: the body has no key. Raises EarlyReply."""
         if key is None:
             yield
             return

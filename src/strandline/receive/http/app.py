@@ -63,7 +63,7 @@ def create_app(parts: ReceiverContext) -> FastAPI:
         redoc_url=None,
     )
     app.router.route_class = _PlainRoute
-    app.add_middleware(_Marked, retry_after_seconds=parts.config.settings.receive.retry_after_seconds)
+    app.add_middleware(_ProtocolHeader, retry_after_seconds=parts.config.settings.receive.retry_after_seconds)
     _handle_failures(app)
     _add_rows(app, state)
     _add_questions(app, state)
@@ -87,7 +87,7 @@ def _add_rows(app: FastAPI, state: Mapping[str, RequestHandler]) -> None:
         openapi_extra={"requestBody": _BODY, "parameters": _PARAMETERS, "security": _SECURITY},
     )
     async def send_rows(request: Request, dataset: str) -> JSONResponse:
-        return _response(await state["handler"].take(request, dataset))
+        return _response(await state["handler"].handle(request, dataset))
 
 
 _QUESTIONS = (
@@ -130,7 +130,7 @@ def _response(reply: Reply) -> JSONResponse:
 
 def _handle_failures(app: FastAPI) -> None:
     @app.exception_handler(EarlyReply)
-    async def turned(_request: Request, error: EarlyReply) -> JSONResponse:
+    async def early_reply(_request: Request, error: EarlyReply) -> JSONResponse:
         return _response(error.reply)
 
     @app.exception_handler(HTTPException)
@@ -138,7 +138,7 @@ def _handle_failures(app: FastAPI) -> None:
         return _response(answers.bad_request("there is nothing at this path and method", status=error.status_code))
 
 
-class _Marked:
+class _ProtocolHeader:
     """Sets the protocol header on every answer, the framework's included. Answers unexpected failures."""
 
     def __init__(self, app: ASGIApp, retry_after_seconds: int) -> None:
@@ -152,7 +152,7 @@ class _Marked:
 
         started = False
 
-        async def marked(message: Message) -> None:
+        async def with_header(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
@@ -160,12 +160,12 @@ class _Marked:
             await send(message)
 
         try:
-            await self._app(scope, receive, marked)
+            await self._app(scope, receive, with_header)
         except Exception:
             log.exception("a request failed with an unexpected error")
             if not started:
                 failed = answers.busy("the receiver failed; its log says why", self._retry_after_seconds, status=503)
-                await _response(failed)(scope, receive, marked)
+                await _response(failed)(scope, receive, with_header)
 
 
 _SEND = """
@@ -240,8 +240,8 @@ class AnswerBody(BaseModel):
 
 def _outcomes(only: tuple[int, ...] | None = None) -> dict[int | str, dict[str, Any]]:
     return {
-        status: {"description": said, "model": AnswerBody}
-        for status, said in _OUTCOMES.items()
+        status: {"description": text, "model": AnswerBody}
+        for status, text in _OUTCOMES.items()
         if only is None or status in only
     }
 

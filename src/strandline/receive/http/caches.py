@@ -1,8 +1,8 @@
-"""What a receiver remembers for a moment: callers that were authorized, and the columns of datasets that receive rows.
+"""Short-lived caches of a receiver: authorized callers, and the columns of datasets that receive rows.
 
 SQLite blocks readers during a commit. A client that sends one body after another need not wait for that each time,
-because the commit point checks its token and its dataset again. The table's metadata are read only now and then. A body
-that does not fit the cached columns is tried again with fresh ones.
+because the commit point checks its token and its dataset again. The table's metadata are read only every few seconds. A
+body that does not fit the cached columns is parsed again with fresh ones.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ READ_AGAIN_SECONDS = 5.0
 class ReceiverCaller:
     token: Token
     dataset: Dataset
-    mark: TokenFingerprint  # of the token's owner, for the note in the spool
+    fingerprint: TokenFingerprint  # of the token's owner, for the note in the spool
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Handles a request from its first header to its answer.
 
 The event loop only reads bodies. A bounded number of threads does what blocks (ledger, disk, Spark), so that one
-request does not hold up others.
+request does not delay others.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _T = TypeVar("_T")
 
 _ASKING_THREADS = 4
 _WORKING_THREADS_MIN = 8
-_INSPECTING_THREADS = 2  # these threads mostly wait for Spark, and must not take threads from bodies
+_INSPECTING_THREADS = 2  # they mostly wait for Spark, and must not use the threads for bodies
 
 _UNAVAILABLE = "the receiver cannot do this right now; nothing is lost, and the same request can be sent again"
 
@@ -142,14 +142,14 @@ class RequestHandler:
         try:
             self.watch.check()
         except NotLeader as e:
-            # Before the token is looked at: a site that follows does not know the tokens of its leader.
+            # Before the token is checked: a site that follows does not know its leader's tokens.
             raise self._not_leading(e, secret) from e
         except ResyncNeeded as e:
             log.warning("a request is answered with Retry-After: %s", e.message)
             raise EarlyReply(answers.behind(self.settings.retry_after_seconds)) from e
 
     def _not_leading(self, error: NotLeader, secret: str | None = None) -> EarlyReply:
-        """Who leads is told to those whose token this site knows."""
+        """The reply of a site that does not lead. Names the leader only to callers with a token of this site."""
         log.warning("a request is answered with Retry-After: %s", error.message)
         with self.ledger.read() as connection:
             named = secret is None or tokens.find(connection, secret) is not None
@@ -188,7 +188,7 @@ class RequestHandler:
             return EarlyReply(answers.lease_over(self.settings.retry_after_seconds))
         return EarlyReply(answers.busy(_UNAVAILABLE, self.settings.retry_after_seconds, status=503))
 
-    async def take(self, request: Request, name: str) -> Reply:
+    async def handle(self, request: Request, name: str) -> Reply:
         caller = await self.caller(request, name, recently=True)
         headers = _headers(request)
         try:
@@ -208,10 +208,10 @@ class RequestHandler:
             numbers = identity.rows if isinstance(identity, forward_protocol.RangeIdentity) else None
             packed = Packed(data, form, encoding, numbers)
             arrival = Arrival(caller, identity, packed, headers.get(forward_protocol.DIGEST.lower()))
-            made = await self._in(self._working, lambda: self._spooled(arrival))
+            made = await self._in(self._working, lambda: self._spool(arrival))
             if isinstance(made, Reply):
                 return made
-            return await self._recorded(made, caller)
+            return await self._record(made, caller)
 
     async def read(self, request: Request, limit: int) -> bytes:
         """The whole body. Raises EarlyReply if it has more than `limit` bytes, or if its Content-Length says so."""
@@ -231,11 +231,11 @@ class RequestHandler:
             slow = answers.busy("the body takes too long", self.settings.retry_after_seconds, status=408)
             raise EarlyReply(slow) from e
         except ClientDisconnect as e:
-            raise EarlyReply(answers.bad_request("the body was cut")) from e
+            raise EarlyReply(answers.bad_request("the body was truncated")) from e
         return b"".join(pieces)
 
-    def _spooled(self, arrival: Arrival) -> UnrecordedBody | Reply:
-        """Runs in a thread. Does everything before the commit point; returns a Reply if nothing is to be committed."""
+    def _spool(self, arrival: Arrival) -> UnrecordedBody | Reply:
+        """Runs in a thread. Parses and spools the body; returns a Reply if there is nothing to commit."""
         data, caller = arrival.packed.data, arrival.caller
         if arrival.digest_header is not None and not forward_protocol.digest_fits(arrival.digest_header, data):
             return answers.BAD_DIGEST
@@ -249,7 +249,7 @@ class RequestHandler:
         failpoints.hit("receive.before_spool")
         name, size = None, 0
         if rows.num_rows:
-            note = Note(arrival.identity, caller.mark, rows.num_rows, digest, len(data))
+            note = Note(arrival.identity, caller.fingerprint, rows.num_rows, digest, len(data))
             name, size = self.parts.spool.write(dataset.table_uuid, rows, note)
         failpoints.hit("receive.after_spool")
         return UnrecordedBody(
@@ -257,7 +257,7 @@ class RequestHandler:
         )
 
     def _known(self, arrival: Arrival, digest: str) -> Reply | None:
-        """The stored answer, for a body that fitted when it first came and would not fit now."""
+        """The stored answer to a repeat of a body that no longer fits the table."""
         caller = arrival.caller
         with self.ledger.read() as connection:
             found = received.known(connection, caller.dataset.id, arrival.identity, caller.token.id, digest)
@@ -281,11 +281,11 @@ class RequestHandler:
     def _read(self, packed: Packed, target: DatasetSchema) -> pa.Table:
         return read_body(packed, target.columns, self.settings.rows_bytes_max, self.parts.read_lines)
 
-    async def _recorded(self, body: UnrecordedBody, caller: ReceiverCaller) -> Reply:
+    async def _record(self, body: UnrecordedBody, caller: ReceiverCaller) -> Reply:
         try:
             decision = await asyncio.wrap_future(self.committer.submit(body))
         except (NotLeader, LeaseOver) as e:  # since the request began
-            self._callers.forget(caller)  # the next one is checked from the start, which may renew the lease
+            self._callers.forget(caller)  # the next request is checked again, which may renew the lease
             if isinstance(e, LeaseOver):
                 raise self.unavailable(e) from e
             raise await self.in_thread(partial(self._not_leading, e)) from e

@@ -1,4 +1,4 @@
-"""Reads and puts the arbiter's record. Every call has a time limit, and a put whose outcome is unknown is read back."""
+"""Reads and puts the arbiter's record. Each call has a time limit. A put whose outcome is unknown is read back."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from strandline.core.errors import StorageError, WrongLake
 from strandline.core.sites.arbiter import Cell, CellMoved, CellUnclear, LeaderRecord, StoredRecord, decode, encode
 
 _T = TypeVar("_T")
-_UNANSWERED_MAX = 8  # calls that nobody waits for any more; after so many, further ones fail at once
+_UNANSWERED_MAX = 8  # calls that timed out and still run; with so many, further calls fail at once
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """The record as it was read, and what a put over it must name."""
+class VersionedRecord:
+    """The record, and the version that a put must name to replace it."""
 
     record: LeaderRecord
     version: str
@@ -26,19 +26,20 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class PutLanded:
-    now: Seen
+    now: VersionedRecord
 
 
 @dataclass(frozen=True, slots=True)
 class PutRefused:
-    """The record was changed meanwhile. Nothing was written."""
+    """Somebody else changed the record first. Nothing was written."""
 
-    now: Seen | None
+    now: VersionedRecord | None
 
 
 @dataclass(frozen=True, slots=True)
 class PutUnknown:
-    """The put was not answered, and could not be read back: it may have landed, or land later."""
+    """The arbiter did not answer the put, and reading it back failed or decided nothing: it may land, or have
+    landed."""
 
     error: StorageError
 
@@ -56,13 +57,14 @@ class Arbiter:
     def place(self) -> str:
         return self._cell.place
 
-    def read(self) -> Seen | None:
-        """None: nobody has ever led with this arbiter. Raises StorageError if it does not answer, and WrongLake."""
+    def read(self) -> VersionedRecord | None:
+        """Returns None if no leader has ever used this arbiter. Raises StorageError if it does not answer, and
+        WrongLake."""
         stored = self._limit.run(self._cell.read)
-        return None if stored is None else self._seen(stored)[0]
+        return None if stored is None else self._parse(stored)[0]
 
-    def put(self, record: LeaderRecord, *, over: Seen | None) -> Outcome:
-        """Replaces the record that was seen; None: there must be none. Raises StorageError if it was not sent."""
+    def put(self, record: LeaderRecord, *, over: VersionedRecord | None) -> Outcome:
+        """Replaces the record `over`; None: there must be none yet. Raises StorageError if the put was not sent."""
         nonce = uuid.uuid4().hex
         sent = replace(record, beat=0 if over is None else over.record.beat + 1)
         body, version = encode(sent, nonce), None if over is None else over.version
@@ -74,35 +76,34 @@ class Arbiter:
         except CellMoved:
             return self._read_back(nonce, over, None)
         failpoints.hit("arbiter.after_put")
-        return PutLanded(Seen(sent, new))
+        return PutLanded(VersionedRecord(sent, new))
 
-    def _read_back(self, nonce: str, over: Seen | None, unclear: CellUnclear | None) -> Outcome:
+    def _read_back(self, nonce: str, over: VersionedRecord | None, unclear: CellUnclear | None) -> Outcome:
         try:
             stored = self._limit.run(self._cell.read)
         except StorageError as e:
             return PutUnknown(e)
         if stored is None:
             return PutRefused(None) if unclear is None else PutUnknown(unclear)
-        now, found = self._seen(stored)
+        now, found = self._parse(stored)
         if found == nonce:
             return PutLanded(now)
         if unclear is not None and over is not None and now.version == over.version:
             return PutUnknown(unclear)  # it may still be on its way
         return PutRefused(now)
 
-    def _seen(self, stored: StoredRecord) -> tuple[Seen, str]:
+    def _parse(self, stored: StoredRecord) -> tuple[VersionedRecord, str]:
         record, nonce = decode(stored.body)
         if record.lake != self._lake:
             raise WrongLake(
-                f"the arbiter at {self.place} is that of lake {record.lake}, and this is lake {self._lake}",
+                f"the arbiter at {self.place} belongs to lake {record.lake}, and this is lake {self._lake}",
                 hint="Check replication.arbiter: each lake needs one of its own.",
             )
-        return Seen(record, stored.version), nonce
+        return VersionedRecord(record, stored.version), nonce
 
 
 class _TimeLimit:
-    """Whatever a file system or a server does, a call ends. One that is given up may still be carried out: as any put
-    that was not answered, it can land later."""
+    """Ends each call in time, whatever a file system or a server does. A put that timed out can still land later."""
 
     def __init__(self, seconds: float, place: str) -> None:
         self._seconds = seconds
@@ -136,5 +137,5 @@ class _TimeLimit:
         kind = CellUnclear if sending else StorageError
         raise kind(
             f"the arbiter at {self._place} did not answer within {self._seconds:g} seconds",
-            hint="Check that it is reachable from here. It is asked again.",
+            hint="Check that it is reachable from here. Strandline tries again.",
         )

@@ -7,7 +7,7 @@ from strandline.core.sites.arbiter import CellMoved, CellUnclear, StoredRecord
 from strandline.storage.s3_client import RequestFailed, RequestFailure, S3Client
 from strandline.storage.s3_settings import S3Settings, arbiter_limits, split_url
 
-# Answers after which nothing was written. Any other failure of a put may come after the store has it.
+# Failures of a put after which nothing was written. After any other, the store may have the object.
 _NOTHING_DONE = (RequestFailure.NOT_SENT, RequestFailure.NO_BUCKET, RequestFailure.DENIED, RequestFailure.OTHER)
 _MOVED = (RequestFailure.CONDITION, RequestFailure.NOT_FOUND)
 
@@ -32,12 +32,12 @@ class BucketCell:
     def write(self, body: bytes, *, over: str | None) -> str:
         condition = {"IfNoneMatch": "*"} if over is None else {"IfMatch": over}
         try:
-            # Once: a second attempt would not know whether its own first one is in its way.
+            # No retry: a second attempt could not tell its own first put from another writer's.
             answer = self._client.call("put_object", Bucket=self._bucket, Key=self._key, Body=body, **condition)
         except RequestFailed as e:
             if e.failure in _MOVED:
                 raise CellMoved from None
             if e.failure in _NOTHING_DONE:
                 raise StorageError(f"the arbiter at {self.place} cannot be written: {e.message}") from e
-            raise CellUnclear(f"the arbiter at {self.place} did not say whether it was written: {e.message}") from e
+            raise CellUnclear(f"the arbiter at {self.place} did not confirm the write: {e.message}") from e
         return str(answer["ETag"])

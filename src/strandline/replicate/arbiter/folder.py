@@ -1,7 +1,7 @@
-"""The arbiter's record in a folder that all sites reach.
+"""The arbiter's record in a folder that all sites can mount.
 
-Each version is a file of its own, and a put gives the next number to a file that must not be there yet. There is no
-lock: a process that is stopped in the middle of a put keeps nobody else from putting.
+Each version is a file with the next number, and a put creates that file only if it does not exist yet. There is no
+lock, so a process that stops in the middle of a put blocks nobody.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from strandline.core.errors import StorageError
 from strandline.core.sites.arbiter import CellMoved, CellUnclear, StoredRecord, count_and_digest, version_of
 from strandline.storage.durable import describe, link_new, new_file, sync_folder
 
-# Whoever read an old listing should find the next name taken.
-_KEPT = 64
+# A process with an old listing must find the next number taken.
+_VERSIONS_KEPT = 64
 
 
 class FolderCell:
@@ -33,11 +33,11 @@ class FolderCell:
         try:
             while versions := self._versions():
                 newest = versions[-1]
-                with contextlib.suppress(FileNotFoundError):  # removed since: there are many newer ones
+                with contextlib.suppress(FileNotFoundError):  # another put removed it: there are many newer ones
                     body = self._file(newest).read_bytes()
                     return StoredRecord(body, version_of(newest, body))
         except OSError as e:
-            raise self._away(e) from e
+            raise self._unusable(e) from e
         return None
 
     def write(self, body: bytes, *, over: str | None) -> str:
@@ -47,13 +47,13 @@ class FolderCell:
             with new_file(temporary) as file:
                 file.write(body)
         except OSError as e:
-            raise self._away(e) from e
+            raise self._unusable(e) from e
         try:
             link_new(temporary, self._file(number))
         except FileExistsError:
             raise CellMoved from None
         except OSError as e:
-            raise self._away(e) from e
+            raise self._unusable(e) from e
         finally:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
@@ -61,23 +61,23 @@ class FolderCell:
             sync_folder(self._folder)
             versions = self._versions()
             if versions[-1] != number:
-                # Others were faster, by so much that this number had been removed again; or they have replaced ours.
+                # Other puts landed meanwhile: they replaced ours, or had already removed this number again.
                 raise CellMoved
-            for old in versions[:-_KEPT]:
+            for old in versions[:-_VERSIONS_KEPT]:
                 self._file(old).unlink(missing_ok=True)
         except OSError as e:
             raise CellUnclear(f"the arbiter's folder failed: {describe(e, self._folder)}") from e
         return version_of(number, body)
 
     def _replaced(self, over: str) -> int:
-        """The number of the version that a put names. Raises CellMoved if it is not there, or another one now."""
+        """The number of the version that the put replaces. Raises CellMoved if it is gone, or has other content."""
         number, _ = count_and_digest(over)
         try:
             body = self._file(number).read_bytes()
         except FileNotFoundError:
             raise CellMoved from None
         except OSError as e:
-            raise self._away(e) from e
+            raise self._unusable(e) from e
         if version_of(number, body) != over:
             raise CellMoved
         return number
@@ -89,8 +89,8 @@ class FolderCell:
     def _file(self, number: int) -> Path:
         return self._folder / f"{self._lake}.{number}.json"
 
-    def _away(self, error: OSError) -> StorageError:
+    def _unusable(self, error: OSError) -> StorageError:
         return StorageError(
             f"the arbiter's folder cannot be used: {describe(error, self._folder)}",
-            hint="Check replication.arbiter: the folder must be there, and mounted.",
+            hint="Check replication.arbiter: the folder must exist and be mounted.",
         )

@@ -18,7 +18,7 @@ _POSTGRES = ("postgresql://", "postgres://")
 
 
 def open_arbiter(config: LakeConfig, lake: str) -> Arbiter | None:
-    """None if the settings name none. Nothing is asked yet."""
+    """Returns None if the settings name no arbiter. Sends nothing yet."""
     settings = config.settings.replication
     address = resolve_secret(settings.arbiter)
     if not address:

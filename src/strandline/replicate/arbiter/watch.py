@@ -1,4 +1,4 @@
-"""What the arbiter said last, for whoever wants to see it. Nobody decides anything by this."""
+"""The arbiter's latest answer, for status and metrics only: no decision depends on it."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ class ArbiterAnswer:
 def ask(arbiter: Arbiter) -> ArbiterAnswer:
     """One call, which may take replication.arbiter_seconds_max."""
     try:
-        seen = arbiter.read()
+        read = arbiter.read()
     except StrandlineError as e:
         return ArbiterAnswer(arbiter.place, None, e.message)
-    return ArbiterAnswer(arbiter.place, None if seen is None else seen.record, None)
+    return ArbiterAnswer(arbiter.place, None if read is None else read.record, None)
 
 
 class ArbiterWatch:
-    """One call at a time, and at most one in `every_seconds`, however many ask. While it is under way, others get what
-    the one before found. Thread-safe."""
+    """Calls the arbiter at most once in `every_seconds`, however many threads ask. While a call runs, the others get
+    the answer before it. Thread-safe."""
 
     def __init__(self, arbiter: Arbiter, *, every_seconds: float, clock: Callable[[], float] = elapsed_seconds) -> None:
         self._arbiter, self._every_seconds, self._clock = arbiter, every_seconds, clock
-        self._asking = threading.Lock()
-        self._last: tuple[float, ArbiterAnswer] | None = None  # when it was asked, and what it said
+        self._calling = threading.Lock()
+        self._last: tuple[float, ArbiterAnswer] | None = None  # when the call ended, and its answer
 
     def newest(self) -> ArbiterAnswer:
-        if (found := self._young()) is not None:
+        if (found := self._recent()) is not None:
             return found
-        if not self._asking.acquire(blocking=self._last is None):
+        if not self._calling.acquire(blocking=self._last is None):
             assert self._last is not None
             return self._last[1]
         try:
-            if (found := self._young()) is not None:  # somebody else has asked while this one waited
+            if (found := self._recent()) is not None:  # another thread has called while this one waited
                 return found
             answer = ask(self._arbiter)
             self._last = self._clock(), answer
             return answer
         finally:
-            self._asking.release()
+            self._calling.release()
 
-    def _young(self) -> ArbiterAnswer | None:
+    def _recent(self) -> ArbiterAnswer | None:
         if self._last is None or self._clock() - self._last[0] >= self._every_seconds:
             return None
         return self._last[1]

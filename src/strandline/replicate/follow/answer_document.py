@@ -1,4 +1,4 @@
-"""The leader's answer as it comes over HTTP, back into values. Pure. What came over a network is checked here."""
+"""Parses and checks the leader's answer, which comes over HTTP as JSON. Pure."""
 
 from __future__ import annotations
 
@@ -6,23 +6,26 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from strandline.core.errors import FailedError
-from strandline.core.sites.replication import DatasetTerms, Item, LaneDefinition, Offer, SinkDefinition, TakeoverCut
+from strandline.core.sites.replication import DatasetTerms, Item, Offer, TakeoverCut
+from strandline.core.sites.sink_document import number_or_none, sink_definition, text_or_none
 from strandline.core.types import BlockKind, DatasetUuid, History, ItemKind, Seq, SeqRange, ShardId
-from strandline.replicate.source import LeaderSite, Polled
+from strandline.replicate.source import LeaderAnswer
 
 
-def parse_answer(document: Mapping[str, Any]) -> Polled:
-    """Raises FailedError for anything that a leader of this version does not say."""
+def parse_answer(document: Mapping[str, Any]) -> LeaderAnswer:
+    """Raises FailedError for a document that a leader of this version does not send."""
     try:
-        return Polled(
-            LeaderSite(str(document["lake"]), int(document["term"]), _site_number(document)),
-            tuple(_offer(o) for o in document["offers"]),
-            tuple(_terms(t) for t in document["made"]),
+        return LeaderAnswer(
+            str(document["lake"]),
+            int(document["term"]),
+            tuple(map(_offer, document["offers"])),
+            tuple(map(_terms, document["made"])),
             tuple(DatasetUuid(str(id)) for id in document["dropped"]),
+            {DatasetUuid(id): number_or_none(seal) for id, seal in document["seals"].items()},
             None if document["sinks"] is None else tuple(map(sink_definition, document["sinks"])),
-            {DatasetUuid(id): None if seal is None else Seq(int(seal)) for id, seal in document["seals"].items()},
             tuple(DatasetUuid(str(id)) for id in document["datasets"]),
-            _text(document["sinks_version"]),
+            number_or_none(document["site_number"]),
+            text_or_none(document["sinks_version"]),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as e:
         raise FailedError(
@@ -31,22 +34,16 @@ def parse_answer(document: Mapping[str, Any]) -> Polled:
         ) from e
 
 
-def _site_number(document: Mapping[str, Any]) -> int | None:
-    value = document["site_number"]
-    return None if value is None else int(value)
-
-
 def _offer(document: Mapping[str, Any]) -> Offer:
-    seal = document.get("seal")
     return Offer(
         str(document["lake"]),
         int(document["term"]),
         _terms(document["dataset"]),
         Seq(int(document["after"])),
         Seq(int(document["upto"])),
-        tuple(_item(i) for i in document["items"]),
-        None if seal is None else Seq(int(seal)),
-        _text(document.get("receiver_hold")),
+        tuple(map(_item, document["items"])),
+        number_or_none(document.get("seal")),
+        text_or_none(document.get("receiver_hold")),
     )
 
 
@@ -58,8 +55,8 @@ def _item(document: Mapping[str, Any]) -> Item:
         Seq(int(document["hi"])),
         None if shard is None else ShardId(int(shard)),
         None if rows is None else int(rows),
-        _text(document["batch_id"]),
-        _text(document["digest"]),
+        text_or_none(document["batch_id"]),
+        text_or_none(document["digest"]),
         BlockKind(document["source"]),
         _ranges(document["ranges"]),
         _cut(document["cut"]),
@@ -69,7 +66,7 @@ def _item(document: Mapping[str, Any]) -> Item:
 def _cut(document: Mapping[str, Any] | None) -> TakeoverCut | None:
     if document is None:
         return None
-    replaces = _number(document.get("replaces"))
+    replaces = number_or_none(document.get("replaces"))
     return TakeoverCut(int(document["term"]), Seq(int(document["above"])), _ranges(document["keeps"]), replaces)
 
 
@@ -83,44 +80,10 @@ def _terms(document: Mapping[str, Any]) -> DatasetTerms:
         str(document["name"]),
         tuple(dict(c) for c in document["columns"]),
         tuple(str(c) for c in document["deliver_by"]),
-        _text(document["partition_by"]),
+        text_or_none(document["partition_by"]),
         ShardId(int(document["first_shard"])),
         int(document["shards"]),
         bool(document["adopted"]),
         History(document["history"]),
         int(document["first_term"]),
     )
-
-
-def sink_definition(document: Mapping[str, Any]) -> SinkDefinition:
-    from_now = document["from_now"]
-    return SinkDefinition(
-        DatasetUuid(str(document["dataset"])),
-        str(document["name"]),
-        str(document["kind"]),
-        str(document["instance"]),
-        int(document["generation"]),
-        tuple((str(name), str(value)) for name, value in document["options"]),
-        str(document["destination"]),
-        _number(document["start"]),
-        _number(document["planned"]),
-        _text(document["peer"]),
-        None if from_now is None else bool(from_now),
-        bool(document["paused"]),
-        tuple(
-            LaneDefinition(str(lane["partition"]), _number(lane["mark"]), _number(lane["builds_on"]))
-            for lane in document["lanes"]
-        ),
-        _number(document["lowest"]),
-        int(document["quarantined"]),
-    )
-
-
-def _number(value: Any) -> Seq | None:
-    return None if value is None else Seq(int(value))
-
-
-def _text(value: object) -> str | None:
-    if value is not None and not isinstance(value, str):
-        raise TypeError(f"{value!r} is not a text")
-    return value

@@ -1,11 +1,11 @@
 """Applies one item of the leader: takes its block, stages the leader's rows with their numbers on the block's branch,
 and publishes them as ingest does.
 
-Durable steps: the block taken (fence), the bodies of a received batch recorded (docs/adr/0075), the branch of this
-fence, the rows staged, marked `staged` (the commit point), published, marked `published`. Whoever dies before the
-commit point leaves a block that anyone takes after its lease; what was staged is removed with its branch. A process
-that was taken for dead can stage once more, on a branch of its own, and commit nothing: its fence is lower. The rules
-are in docs/adr/0070.
+Durable steps: take the block (fence), record the bodies of a received batch (docs/adr/0075), create the branch of this
+fence, stage the rows, mark the block `staged` (the commit point), publish, mark it `published`. If a process dies
+before the commit point, another one takes the block when its lease has expired, and removes the branch with the staged
+rows. A process that lost its lease and does not know it can stage again, on a branch of its own, but not commit: its
+fence is lower. The rules are in docs/adr/0070.
 """
 
 from __future__ import annotations
@@ -20,16 +20,7 @@ from strandline.core import failpoints
 from strandline.core.block_branches import BlockBranch
 from strandline.core.errors import BlockLost, FailedError, StrandlineError
 from strandline.core.text.wording import plural
-from strandline.core.types import (
-    SEQ_COLUMN,
-    Dataset,
-    ItemKind,
-    Published,
-    Reserved,
-    SeqRange,
-    SnapshotId,
-    Staged,
-)
+from strandline.core.types import SEQ_COLUMN, Dataset, ItemKind, Published, Reserved, SeqRange, SnapshotId, Staged
 from strandline.iceberg.metadata.identifier import in_spark
 from strandline.iceberg.metadata.table_metadata import TableView
 from strandline.iceberg.spark.number_bounds import NewFile
@@ -40,7 +31,7 @@ from strandline.ingest.stage import stage_rows
 from strandline.ledger.replicate import following
 from strandline.ledger.replicate.following import Followed, OpenItem
 from strandline.read.settled_view import check_table
-from strandline.replicate.follow.apply_plan import above_floor, what_to_take
+from strandline.replicate.follow.apply_plan import above_floor, plan_fetch
 from strandline.replicate.follow.carry_out_purge import carry_out_purge
 from strandline.replicate.follow.check_digest import check_staged_rows
 from strandline.replicate.follow.context import FollowContext
@@ -52,130 +43,132 @@ from strandline.replicate.take_over.carry_out_cut import carry_out_cut
 _ATTEMPTS_MAX = 3  # of an item in one pass
 
 
-def apply_item(context: FollowContext, of: Followed, item: OpenItem) -> bool:
+def apply_item(context: FollowContext, followed: Followed, item: OpenItem) -> bool:
     """False if another process has the item, or if it is a cut that has to wait."""
-    dataset = of.dataset
+    dataset = followed.dataset
     work, outcome = context.work, item.block
     try:
         for _ in range(_ATTEMPTS_MAX):
             published: bool | Published | Reserved
             if isinstance(outcome, Staged):
                 published = publish_offered(work, dataset, outcome)
-            elif (held := following.take(work.ledger, outcome, lease_seconds=work.settings.lease_seconds)) is not None:
-                published = _apply_reserved(context, of, held, item)
+            elif (block := following.take(work.ledger, outcome, lease_seconds=work.settings.lease_seconds)) is not None:
+                published = _apply_reserved(context, followed, block, item)
             else:
                 return False
             if not isinstance(published, Reserved):
                 return bool(published)
-            outcome = published  # it cannot be published, and is applied again
+            outcome = published  # it cannot be published: apply it again
     except BlockLost:
-        pass  # another process took it over, and settles it
+        pass  # another process has taken the block over, and settles it
     return False
 
 
 def _apply_reserved(
-    context: FollowContext, of: Followed, held: Reserved, item: OpenItem
+    context: FollowContext, followed: Followed, block: Reserved, item: OpenItem
 ) -> bool | Published | Reserved:
     """False if another process has the item; `Reserved` if it has to be applied again."""
-    dataset = of.dataset
+    dataset = followed.dataset
     work = context.work
     failpoints.hit("follow.after_take")
     try:
-        with work.renewed(held):
-            if held.head.item is ItemKind.PURGE:
-                carry_out_purge(context, dataset, held, item.ranges)
-                return following.settle_without_rows(work.ledger, work.witness, held, row_count=0)
+        with work.renewed(block):
+            if block.head.item is ItemKind.PURGE:
+                carry_out_purge(context, dataset, block, item.ranges)
+                return following.settle_without_rows(work.ledger, work.witness, block, row_count=0)
             if (cut := item.numbered_cut) is not None:
-                done = carry_out_cut(work, dataset, held, cut, behind_upto=of.witnessed)
+                done = carry_out_cut(work, dataset, block, cut, behind_upto=followed.witnessed)
                 if not done:
-                    following.release_item(work.ledger, held)
+                    following.release_item(work.ledger, block)
                 return done
-            take_bodies(work.ledger, work.receipts, context.source, dataset, held)
-            return _apply_segment(context, of, held, item)
+            take_bodies(work.ledger, work.receipts, context.source, dataset, block)
+            return _apply_segment(context, followed, block, item)
     except BlockLost:
         raise
     except StrandlineError:
-        if following.release_item(work.ledger, held):
+        if following.release_item(work.ledger, block):
             raise
-        return False  # we were taken for dead, so whatever failed is not ours any more
+        return False  # our lease is over: the failure is of no interest
 
 
-def _apply_segment(context: FollowContext, of: Followed, held: Reserved, item: OpenItem) -> bool | Published | Reserved:
-    dataset, work, tables = of.dataset, context.work, context.work.tables
+def _apply_segment(
+    context: FollowContext, followed: Followed, block: Reserved, item: OpenItem
+) -> bool | Published | Reserved:
+    dataset, work, tables = followed.dataset, context.work, context.work.tables
     view = check_table(work.ledger, tables, work.lake, dataset)
-    _raise_epoch(context, dataset, view, held)
-    if (wanted := above_floor(held.head.rows, view.floor)) is None:
-        return _settle_without_rows(context, dataset, held)
+    _raise_epoch(context, dataset, view, block)
+    if (wanted := above_floor(block.head.rows, view.floor)) is None:
+        return _settle_without_rows(context, dataset, block)
     with context.source.content(tables, dataset.uuid, wanted) as content:
         former = KnownFields.parse(content.former_fields)
-        schema_id = follow_schema(context, dataset, content.fields, of.term, former)
+        schema_id = follow_schema(context, dataset, content.fields, followed.term, former)
         found = content.frame(tables.spark.table(in_spark(dataset.name)).schema)
         try:
-            began = _begin_branch(context, dataset, held)
-            snapshot = _stage(context, dataset, held, item, found, began)
+            began = _begin_branch(context, dataset, block)
+            snapshot = _stage(context, dataset, block, item, found, began)
             _check_columns(context, dataset, snapshot, schema_id)
         except StrandlineError:
             with suppress(StrandlineError):  # else the next applier removes it
-                tables.remove_branch(dataset.name, held.branch)
+                tables.remove_branch(dataset.name, block.branch)
             raise
     if snapshot is None:
-        return _settle_without_rows(context, dataset, held)
-    return commit_offered(work, dataset, held, snapshot)
+        return _settle_without_rows(context, dataset, block)
+    return commit_offered(work, dataset, block, snapshot)
 
 
-def _raise_epoch(context: FollowContext, dataset: Dataset, view: TableView, held: Reserved) -> None:
-    """On a table that could not be read when the ledger was found behind its witness."""
-    if view.epoch < (epoch := following.epoch_of(held.fence)):
+def _raise_epoch(context: FollowContext, dataset: Dataset, view: TableView, block: Reserved) -> None:
+    """Raises the table's epoch if it could not be read when the ledger was found behind its witness."""
+    if view.epoch < (epoch := following.epoch_of(block.fence)):
         context.work.tables.raise_epoch(dataset.name, epoch)
 
 
-def _begin_branch(context: FollowContext, dataset: Dataset, held: Reserved) -> TableView:
-    """Makes the applier's own branch from main, and removes those of appliers that it has fenced off. Returns the
-    table as it is then: the branch's head is the main that what is staged is compared with."""
+def _begin_branch(context: FollowContext, dataset: Dataset, block: Reserved) -> TableView:
+    """Creates this process's branch from main, and removes branches with lower fences. Returns the table's view after
+    that: the branch's head is the snapshot of main that staged rows are compared with."""
     tables = context.work.tables
 
     def is_older(branch: BlockBranch) -> bool:
-        return branch.fence is None or branch.fence <= held.fence
+        return branch.fence is None or branch.fence <= block.fence
 
     def older(view: TableView) -> list[str]:
-        return [name for name, branch in view.branches_of(held.head.rows.lo).items() if is_older(branch)]
+        return [name for name, branch in view.branches_of(block.head.rows.lo).items() if is_older(branch)]
 
     tables.remove_branches(dataset.name, older)
-    tables.create_branch(dataset.name, held.branch)
+    tables.create_branch(dataset.name, block.branch)
     return tables.view(dataset.name)
 
 
 def _stage(
-    context: FollowContext, dataset: Dataset, held: Reserved, item: OpenItem, rows: DataFrame, began: TableView
+    context: FollowContext, dataset: Dataset, block: Reserved, item: OpenItem, rows: DataFrame, began: TableView
 ) -> SnapshotId | None:
-    """None if there is nothing to stage: the leader has deleted the rows since, or the table has them. Whatever comes
-    into main after the branch began is noticed when it is published."""
-    tables, base = context.work.tables, began.refs[held.branch]
+    """Stages the rows. None if there are none: the leader has deleted them since, or the table has them. Commits to
+    main after the branch was created are noticed when the block is published."""
+    tables, base = context.work.tables, began.refs[block.branch]
 
-    def may_hold(above: SeqRange) -> bool:
+    def may_have(above: SeqRange) -> bool:
         return tables.data_files(dataset.name, base, above.lo - 1, above.hi, files_max=0) is None
 
-    if (take := what_to_take(held.head.rows, began.floor, may_hold=may_hold)) is None:
+    if (fetch := plan_fetch(block.head.rows, began.floor, may_have=may_have)) is None:
         return None
-    inside = F.col(SEQ_COLUMN).between(int(take.rows.lo), int(take.rows.hi))
+    inside = F.col(SEQ_COLUMN).between(int(fetch.rows.lo), int(fetch.rows.hi))
     wanted = rows.where(inside)
-    if take.subtract:
+    if fetch.subtract:
         own = tables.read(dataset.name, base).where(inside).select(SEQ_COLUMN)
         wanted = wanted.join(own, SEQ_COLUMN, "left_anti")
-    digest, is_whole = held.head.digest, not take.subtract and take.rows == held.head.rows
+    digest, is_whole = block.head.digest, not fetch.subtract and fetch.rows == block.head.rows
     observed = ObservedDigest(wanted) if digest is not None and is_whole else None
     written = write_rows(tables, dataset.name, wanted if observed is None else observed.frame)
-    snapshot = stage_rows(context.work, dataset, held, written)
+    snapshot = stage_rows(context.work, dataset, block, written)
     staged = tables.staged_files(dataset.name, snapshot)
-    check_applied(staged, held.head.rows, item.offered_rows)
+    check_applied(staged, block.head.rows, item.offered_rows)
     if observed is not None and observed.read() != digest:
-        check_staged_rows(context, dataset, take.rows, snapshot)
+        check_staged_rows(context, dataset, fetch.rows, snapshot)
     return snapshot if staged else None
 
 
 def _check_columns(context: FollowContext, dataset: Dataset, snapshot: SnapshotId | None, schema_id: int) -> None:
-    """Raises FailedError if rows were staged while another applier followed a change of the columns: they were written
-    by name, and a name may have become another column's."""
+    """Raises FailedError if the columns were changed while the rows were staged: rows are written by column name, and a
+    name may belong to another column by now."""
     if snapshot is None:
         return
     staged = context.work.tables.view(dataset.name).snapshots.get(snapshot)
@@ -186,17 +179,17 @@ def _check_columns(context: FollowContext, dataset: Dataset, snapshot: SnapshotI
         )
 
 
-def _settle_without_rows(context: FollowContext, dataset: Dataset, held: Reserved) -> bool:
-    """Every branch goes first: a restored ledger may have forgotten that it let another applier pass its commit point,
-    and that one would publish later, after a purge or after retention."""
-    work, head = context.work, held.head
+def _settle_without_rows(context: FollowContext, dataset: Dataset, block: Reserved) -> bool:
+    """Removes all branches of the block first: a restored ledger may have lost a commit of another process, which would
+    publish its branch later, after a purge or after retention."""
+    work, head = context.work, block.head
     work.tables.remove_branches(dataset.name, lambda view: view.branches_of(head.rows.lo))
     count = work.tables.count(dataset.name, head.rows, work.tables.view(dataset.name).main)
-    return following.settle_without_rows(work.ledger, work.witness, held, row_count=count)
+    return following.settle_without_rows(work.ledger, work.witness, block, row_count=count)
 
 
 def check_applied(files: Sequence[NewFile], rows: SeqRange, offered_rows: int | None) -> None:
-    """Raises FailedError if the files hold other numbers than the item has, or more rows than the leader counted."""
+    """Raises FailedError if the files have numbers outside of the item's, or more rows than the leader counted."""
     count = sum(file.rows for file in files)
     if any(not rows.lo <= file.lo <= file.hi <= rows.hi for file in files):
         raise FailedError(f"the leader sent rows with other sequence numbers than {rows}", hint=_AGAIN)
@@ -206,4 +199,4 @@ def check_applied(files: Sequence[NewFile], rows: SeqRange, offered_rows: int | 
         raise FailedError(why, hint=_AGAIN)
 
 
-_AGAIN = "Nothing of it was committed, and the follower fetches it again. `strandline verify` at the leader tells more."
+_AGAIN = "Nothing of it was committed, and the follower fetches it again. Run `strandline verify` at the leader."

@@ -1,4 +1,4 @@
-"""What a follower does next, as pure functions over what it has recorded."""
+"""Plans what a follower applies next, and checks offers. Pure."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from strandline.replicate.take_over.cut_plan import is_cut_out
 
 
 def check_offer(offer: Offer) -> None:
-    """Raises FailedError unless the items lie in `(after, upto]`, apart from each other and in order, in shards of the
-    dataset. What came over a network is checked before it is recorded."""
+    """Raises FailedError unless the items lie in `(after, upto]`, in order and without overlaps, in shards of the
+    dataset."""
     last = offer.after
     for item in offer.items:
         if item.cut is not None and not (item.cut.term <= offer.term and item.lo in numbers_of(item.cut.term)):
@@ -33,16 +33,17 @@ def check_offer(offer: Offer) -> None:
 
 
 def check_leaves_nothing_out(followed: Followed, offer: Offer) -> None:
-    """Raises FailedError if the leader was promoted by force, and knows nothing of a leader whose cut this site has
-    recorded: that one gave up rows which the leader has, and readers here have gone past them (docs/adr/0076)."""
+    """Raises FailedError if the leader was promoted by force, and does not know a leader whose cut this site has
+    recorded: that one gave up rows which the leader has, and readers of this site have read beyond them
+    (docs/adr/0076)."""
     term = followed.reached_term
     for item in offer.items:
         if item.cut is None:
             continue
         if item.cut.leaves_out(term):
             raise FailedError(
-                f"{offer.dataset.name}: the leader of term {item.cut.term} was promoted by force, and knows nothing of "
-                f"the leader of term {term}, whose cut this site has recorded. Rows that were given up then are there, "
+                f"{offer.dataset.name}: the leader of term {item.cut.term} was promoted by force, and does not know "
+                f"the leader of term {term}, whose cut this site has recorded. It has rows that were given up then, "
                 "below the seal of this site",
                 hint="Nothing was recorded. Create this site again, in another folder and another warehouse: "
                 "`strandline follow init LEADER`. Its own rows stay readable here.",
@@ -58,9 +59,9 @@ def _malformed(offer: Offer, what: str) -> FailedError:
 
 
 def check_restored(followed: Followed, sealed: Seq | None, term: int) -> None:
-    """Raises FailedError if the leader lacks what this site recorded of it, or needs: its ledger was made anew without
-    its cuts, or it was restored as a whole. `sealed` is the leader's seal, told in an answer that offers nothing more
-    of the dataset."""
+    """Raises FailedError if the leader lacks what this site has recorded of it, or needs: its ledger was created again
+    without its cuts, or the whole leader was restored. `sealed`: the leader's seal, from an answer that offers nothing
+    more of the dataset."""
     name, bound, seal = followed.dataset.name, followed.bound, sealed or Seq(0)
     if followed.term < term and seal <= bound:
         raise FailedError(
@@ -81,11 +82,13 @@ def check_restored(followed: Followed, sealed: Seq | None, term: int) -> None:
 def next_items(
     opened: Sequence[OpenItem], busy: Collection[BlockId], *, items_max: int, given_up: Collection[BlockId] = ()
 ) -> list[OpenItem]:
-    """Which items to apply now: the lowest of each shard, then the second of each, and so on. So a shard whose items
-    fail or are large does not hold up the others. A purge waits until nothing below it is open, also not what is
-    `given_up` in this pass: another process may have read its rows before the purge. What is above it may go on,
-    because the leader no longer has what was purged. A cut waits, too, and what it cuts out is not applied. What is
-    above it waits for it: a cut raises the table's epoch, and would end whoever publishes meanwhile."""
+    """The items to apply now: the lowest of each shard, then the second of each, and so on. So a shard with large or
+    failing items does not delay the others.
+
+    A purge waits until no lower item is open, including those `given_up` in this pass: another process may have read
+    their rows before the purge. Items above a purge need not wait, because the leader no longer has the purged rows. A
+    cut waits for lower items that it does not cut out. Items above it wait for the cut: it raises the table's epoch,
+    and a concurrent publish would fail."""
     by_dataset: dict[DatasetId, list[OpenItem]] = defaultdict(list)
     for item in opened:
         by_dataset[item.head.dataset].append(item)
@@ -104,7 +107,7 @@ def next_items(
 
 
 def _applicable(items: Sequence[OpenItem]) -> list[OpenItem]:
-    """Of one dataset."""
+    """The items of one dataset that need not wait for lower ones."""
     cuts = [i.numbered_cut for i in items if i.numbered_cut is not None]
     left = [i for i in items if not is_cut_out(i.head, cuts)]
     lowest = min((i.head.rows.lo for i in left), default=0)
@@ -117,29 +120,29 @@ def _is_segment_before(head: BlockHead, number: Seq) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Take:
-    """What to take of an item: the rows in this range, and of those only what the table lacks, if it may hold any."""
+class Fetch:
+    """What to fetch of an item: the rows in this range; with `subtract`, only those that the table lacks."""
 
     rows: SeqRange
     subtract: bool
 
 
-def what_to_take(rows: SeqRange, floor: int, *, may_hold: Callable[[SeqRange], bool]) -> Take | None:
-    """None: nothing, because all of it is at or below the floor of the follower's own table. `may_hold` says whether
-    the table may have rows of a range. It is always asked: a ledger that was restored, and is not behind its witness,
-    does not know that it has settled an item before."""
+def plan_fetch(rows: SeqRange, floor: int, *, may_have: Callable[[SeqRange], bool]) -> Fetch | None:
+    """None if the whole range is at or below the floor of the follower's own table. `may_have` returns whether the
+    table may have rows of a range. It is always called: a restored ledger that is not behind its witness does not know
+    that it has settled an item before."""
     above = above_floor(rows, floor)
-    return None if above is None else Take(above, subtract=may_hold(above))
+    return None if above is None else Fetch(above, subtract=may_have(above))
 
 
 def above_floor(rows: SeqRange, floor: int) -> SeqRange | None:
-    """What the follower's own retention has not deleted."""
+    """The part of the range above the follower's own floor."""
     return SeqRange(Seq(max(int(rows.lo), floor + 1)), rows.hi) if floor < rows.hi else None
 
 
-def had_at_most(witnessed: Seq, sealed: Seq | None, held: int) -> Seq:
-    """Up to where a site whose ledger was behind can have had its seal. Its witness alone does not tell, because all
-    datasets share it; nor does the highest sequence number that its table holds, because a seal may end with a purge or
-    with rows that are gone. `sealed` is how far the leader has sealed the dataset now: the site never had more, unless
-    the leader was restored itself."""
-    return Seq(min(int(witnessed), max(int(sealed or 0), held)))
+def seal_max(witnessed: Seq, sealed: Seq | None, in_table: int) -> Seq:
+    """The highest seal that a site whose ledger was behind can have had. The witness alone is too high, because all
+    datasets share it. `in_table`, the highest sequence number in the table, alone may be too low, because a seal may
+    end with a purge or with deleted rows. `sealed` is the leader's seal now: the site never had more, unless the leader
+    was restored itself."""
+    return Seq(min(int(witnessed), max(int(sealed or 0), in_table)))

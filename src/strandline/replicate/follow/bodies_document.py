@@ -1,5 +1,5 @@
-"""The bodies in a batch as they go over HTTP, and back into values. Pure. The receipt in it is the one of the
-warehouse."""
+"""The JSON document of the bodies in a batch, for HTTP: writes and parses it. Pure. Its receipt is the one that the
+warehouse has."""
 
 from __future__ import annotations
 
@@ -13,35 +13,30 @@ from strandline.core.types import Seq, SeqRange
 from strandline.ledger.receive.announced_bodies import AnnouncedBatch, AnnouncedClaim
 from strandline.ledger.receive.receipts import Receipt, TokenFingerprint, parse_receipt
 
+_CLAIM = ("lake", "dataset", "instance", "table_uuid", "generation", "term")
 
-def to_document(told: AnnouncedBatch | None) -> dict[str, Any]:
-    if told is None:
+
+def to_document(announced: AnnouncedBatch | None) -> dict[str, Any]:
+    if announced is None:
         return {"batch": None}
     claims = [
-        {
-            "lake": c.lake,
-            "dataset": c.dataset,
-            "instance": c.instance,
-            "table_uuid": c.table_uuid,
-            "generation": c.generation,
-            "term": c.term,
-            "token": None if c.owner is None else [c.owner.name, c.owner.fingerprint],
-        }
-        for c in told.claims
+        {name: getattr(c, name) for name in _CLAIM}
+        | {"token": None if c.owner is None else [c.owner.name, c.owner.fingerprint]}
+        for c in announced.claims
     ]
-    receipt = json.loads(told.receipt.to_bytes())
-    return {"batch": {"lo": told.numbers.lo, "hi": told.numbers.hi, "receipt": receipt, "claims": claims}}
+    receipt = json.loads(announced.receipt.to_bytes())
+    return {"batch": {"lo": announced.numbers.lo, "hi": announced.numbers.hi, "receipt": receipt, "claims": claims}}
 
 
 def parse_bodies(document: Mapping[str, Any]) -> AnnouncedBatch | None:
-    """Raises FailedError for anything that a leader of this version does not say."""
+    """Raises FailedError for a document that a leader of this version does not send."""
     try:
         batch = document["batch"]
         if batch is None:
             return None
         receipt = parse_receipt(json.dumps(batch["receipt"]).encode())
         if receipt is None:
-            raise ValueError("its receipt is of another version")
+            raise ValueError("its receipt has another version")
         _check_types(receipt)
         numbers = SeqRange(Seq(int(batch["lo"])), Seq(int(batch["hi"])))
         return AnnouncedBatch(numbers, receipt, tuple(map(_claim, batch["claims"])))
@@ -67,9 +62,9 @@ def _check_types(receipt: Receipt) -> None:
             texts += [lane.lake, lane.instance, lane.dataset, lane.partition]
             numbers += [lane.generation, rows.lo, rows.hi]
         if body.received_at.tzinfo is None:
-            raise ValueError("a time without its zone")
+            raise ValueError("a time without a time zone")
     if not all(isinstance(t, str) for t in texts) or not all(type(n) is int and abs(n) < 2**63 for n in numbers):
-        raise ValueError("something in its receipt is of another type")
+        raise ValueError("a value in its receipt has the wrong type")
 
 
 def _claim(document: Mapping[str, Any]) -> AnnouncedClaim:

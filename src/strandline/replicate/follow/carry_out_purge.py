@@ -1,7 +1,7 @@
-"""Carries a purge over: of its ranges, the follower deletes what the leader no longer has.
+"""Carries out a purge of the leader: in its ranges, deletes the follower's rows that the leader no longer has.
 
-Every lower block is settled by then, and whatever is fetched later does not have the rows. Every step can be repeated:
-the range is recorded in the ledger and on the table before rows are deleted, then snapshots that show them are expired.
+All lower blocks are settled by then, and rows that are fetched later are already purged at the leader. Each step can be
+repeated: record the range in the ledger and on the table, delete the rows, expire the snapshots that still have them.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from strandline.replicate.follow.term_spans import term_spans
 _VIEW = "strandline_purged_numbers"
 
 
-def carry_out_purge(context: FollowContext, dataset: Dataset, held: Reserved, ranges: Sequence[SeqRange]) -> None:
-    """`held` is the block of the purge, taken. Raises BlockLost if another process has it by now, WatermarkMoved if
-    this site is about to lead, Superseded if it leads by now: then nothing is deleted."""
+def carry_out_purge(context: FollowContext, dataset: Dataset, block: Reserved, ranges: Sequence[SeqRange]) -> None:
+    """`block` is the purge's, which this process has taken. Raises BlockLost if another process has it by now,
+    WatermarkMoved if this site is about to lead, and Superseded if it leads: then nothing is deleted."""
     owned = context.ledger.query(published_blocks.owned_ranges, dataset.id)
     for rows in (span for r in ranges for span in term_spans(owned, r)):
-        with context.source.numbers(context.work.tables, dataset.uuid, rows) as kept:
-            _delete(context, dataset, held, rows, kept)
+        with context.source.numbers(context.work.tables, dataset.uuid, rows) as at_leader:
+            _delete(context, dataset, block, rows, at_leader)
     failpoints.hit("follow.after_purge")
     expire(context.parts.maintenance.context, dataset, ExpireOptions(timedelta(0), 1))
 
 
-def _delete(context: FollowContext, dataset: Dataset, held: Reserved, rows: SeqRange, kept: DataFrame) -> None:
+def _delete(context: FollowContext, dataset: Dataset, block: Reserved, rows: SeqRange, at_leader: DataFrame) -> None:
     tables = context.work.tables
-    here = tables.spark.table(in_spark(dataset.name)).select(SEQ_COLUMN)
+    own = tables.spark.table(in_spark(dataset.name)).select(SEQ_COLUMN)
     inside = f"{SEQ_COLUMN} BETWEEN {rows.lo} AND {rows.hi}"
-    gone = here.where(inside).join(kept, SEQ_COLUMN, "left_anti").persist()
+    gone = own.where(inside).join(at_leader, SEQ_COLUMN, "left_anti").persist()
     try:
         measures = (F.count("*").alias("rows"), F.min(SEQ_COLUMN).alias("lo"), F.max(SEQ_COLUMN).alias("hi"))
         with explaining(f"the purged rows of {dataset.name} cannot be found"):
@@ -56,13 +56,14 @@ def _delete(context: FollowContext, dataset: Dataset, held: Reserved, rows: SeqR
         if not found["rows"]:
             return
         within = SeqRange(Seq(found["lo"]), Seq(found["hi"]))
-        epoch = _record(context, dataset, held, within, found["rows"])
+        epoch = _record(context, dataset, block, within, found["rows"])
         failpoints.hit("follow.after_purge_record")
-        table_floor.write_purge(tables, dataset.name, RecordedPurge(within, found["rows"], int(held.head.rows.lo)))
+        table_floor.write_purge(tables, dataset.name, RecordedPurge(within, found["rows"], int(block.head.rows.lo)))
         view = f"{_VIEW}_{dataset.id}"
         gone.createOrReplaceTempView(view)
         condition = f"{inside} AND {SEQ_COLUMN} IN (SELECT {SEQ_COLUMN} FROM {view})"
-        # A promotion gives this purge up and raises the epoch: the rows would go without an item for other followers.
+        # A promotion that gives this purge up raises the epoch, so that this delete fails: there would be no purge item
+        # for the other followers.
         table_floor.delete(tables, dataset.name, condition, epoch=epoch)
         tables.spark.catalog.dropTempView(view)
         rollback.move_tag(context.ledger, tables, dataset)
@@ -70,13 +71,13 @@ def _delete(context: FollowContext, dataset: Dataset, held: Reserved, rows: SeqR
         gone.unpersist()
 
 
-def _record(context: FollowContext, dataset: Dataset, held: Reserved, within: SeqRange, count: int) -> int:
+def _record(context: FollowContext, dataset: Dataset, block: Reserved, within: SeqRange, count: int) -> int:
     with context.ledger.write() as connection:
         counter = sequence.check(connection, context.witness)
         sites.check_may_commit(connection, offered=True)
-        current = blocks.get(connection, held.head.id)
-        if not isinstance(current, Reserved) or current.fence != held.fence:
-            raise BlockLost(f"{dataset.name}: another process has purge {held.head.rows.lo}, or it was given up")
+        current = blocks.get(connection, block.head.id)
+        if not isinstance(current, Reserved) or current.fence != block.fence:
+            raise BlockLost(f"{dataset.name}: another process has purge {block.head.rows.lo}, or it was given up")
         losses.add_purge(connection, dataset.id, within, count)
         audit.record(
             connection, Event.PURGE_CARRIED_OVER, dataset=dataset.name, rows=count, first=within.lo, last=within.hi

@@ -1,8 +1,8 @@
 """Compares the digest of what a follower stages with the digest that the leader has of the batch.
 
-The digest is taken by the executors in the job that writes the rows; the driver sees four sums. If it is the batch's,
-the rows are those that were ingested, whatever they came through. If not, the leader may have changed or deleted rows
-since, or its table has other types than the batch had. Then what was staged is compared with what the leader has now.
+Executors take the digest in the job that writes the rows; the driver gets four sums. If the digests are equal, the rows
+are those that were ingested. If not, the leader may have changed or deleted rows since, or its table has other types
+than the batch had. Then the staged rows are compared with the rows that the leader has now.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from strandline.replicate.follow.context import FollowContext
 
 
 def check_staged_rows(context: FollowContext, dataset: Dataset, rows: SeqRange, snapshot: SnapshotId) -> None:
-    """For rows that are not those of the batch: raises FailedError unless what was staged is what the leader has now,
-    each row with its sequence number."""
+    """Raises FailedError unless the staged rows are those that the leader has now, each with its sequence number."""
     tables = context.work.tables
     inside = f"{SEQ_COLUMN} BETWEEN {rows.lo} AND {rows.hi}"
     with context.source.content(tables, dataset.uuid, rows) as content:

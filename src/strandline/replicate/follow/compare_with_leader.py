@@ -36,10 +36,10 @@ class DatasetVerdict:
     sealed: Seq | None
     rows: int  # at both sites, and the same
     missing: int  # only at the leader, above this site's floor
-    extra: int  # only here: the leader has deleted them since, by retention or by hand
+    extra: int  # only at this site: retention or a person has deleted them at the leader since
     different: int  # at both sites, with other values
-    first: Seq | None  # the first that is missing, different or doubled
-    doubled: int = 0  # more rows here that have the sequence number of another one
+    first: Seq | None  # the first row that is missing, different or doubled
+    doubled: int = 0  # rows of this site with the sequence number of another row
 
     @property
     def ok(self) -> bool:
@@ -51,7 +51,7 @@ def verify_leader(context: FollowContext) -> list[DatasetVerdict]:
     with context.ledger.read() as connection:
         followed = sorted(following.list_followed(connection), key=lambda f: f.dataset.name)
         settled = [_read_settled(connection, f.dataset) for f in followed]
-    return [_verify(context, f, _from_leaders_first(context, f, of)) for f, of in zip(followed, settled, strict=True)]
+    return [_verify(context, f, _with_unrecorded(context, f, of)) for f, of in zip(followed, settled, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +68,19 @@ def _read_settled(connection: Connection, dataset: Dataset) -> _Settled:
     return _Settled(sealed, floors.get(connection, dataset.id), spans)
 
 
-def _from_leaders_first(context: FollowContext, followed: Followed, settled: _Settled) -> _Settled:
-    """Also what the leader has below everything that this site knows of: what was never recorded here is missing."""
+def _with_unrecorded(context: FollowContext, followed: Followed, settled: _Settled) -> _Settled:
+    """Adds what the leader has below the first number that this site has recorded: those rows are missing here."""
     if not settled.spans:
         return settled
     others = {f.dataset.uuid: Seq(SEQ_MAX) for f in context.ledger.query(following.list_followed)}
-    polled = context.source.poll(others | {followed.dataset.uuid: Seq(0)}, items_max=1)
-    items = [i for o in polled.offers if o.dataset.id == followed.dataset.uuid for i in o.items]
+    answer = context.source.poll(others | {followed.dataset.uuid: Seq(0)}, items_max=1)
+    items = [i for o in answer.offers if o.dataset.id == followed.dataset.uuid for i in o.items]
     return replace(settled, spans=widened(settled.spans, items[0].numbers)) if items else settled
 
 
 def widened(spans: tuple[SeqRange, ...], first: SeqRange) -> tuple[SeqRange, ...]:
-    """The spans, each of one term, and what lies between the first number and them in its term. Pure."""
+    """The spans, extended down to `first` if it lies in the term of the lowest one; otherwise with `first` as a span of
+    its own. Pure."""
     lowest, *others = spans
     if first.lo >= lowest.lo:
         return spans
@@ -99,9 +100,9 @@ def _verify(context: FollowContext, followed: Followed, settled: _Settled) -> Da
     with ExitStack() as stack:
         contents = [stack.enter_context(context.source.content(tables, dataset.uuid, span)) for span in settled.spans]
         fields = contents[-1].fields
-        # A site that has applied nothing of this leader yet knows its columns by their names.
+        # A site that has applied nothing of this leader yet matches columns by name.
         known = known_fields(view, followed.term) or match_fields(fields, view.schema["fields"])
-        # A column that was renamed at the leader since is the same column; one that was added has no values here yet.
+        # A column that the leader has renamed since is the same column; one that it has added has no values here yet.
         pairs = [(f["name"], names[known[f["id"]]]) for f in fields if known.get(f["id"]) in names]
         own = {f.name: f for f in here.schema.fields}
         asked = [own[SEQ_COLUMN], *(T.StructField(name, own[mine].dataType, True) for name, mine in pairs)]
@@ -131,8 +132,7 @@ def _hashed(df: DataFrame, columns: Sequence[tuple[str, str]], name: str) -> Dat
     fields: dict[str, T.StructField] = {f.name: f for f in df.schema.fields}
     values: list[Column] = [
         F.when(
-            F.col(quoted(own)).isNotNull(),
-            F.struct(F.lit(shared), hashable(F.col(quoted(own)), fields[own].dataType)),
+            F.col(quoted(own)).isNotNull(), F.struct(F.lit(shared), hashable(F.col(quoted(own)), fields[own].dataType))
         )
         for own, shared in sorted(columns, key=lambda c: c[1])
     ]

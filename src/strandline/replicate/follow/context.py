@@ -19,13 +19,14 @@ if TYPE_CHECKING:  # a pass that applies nothing loads no Spark
 
 
 class SiteParts(Protocol):
-    """What following needs of the other stages. Each is made when it is first used. `lake_parts.LakeParts` has them."""
+    """The other stages that following uses. Each is made when it is first used. Implemented by
+    `lake_parts.LakeParts`."""
 
     @property
     def ingestion(self) -> Recovery: ...
     @property
     def work(self) -> IngestContext:
-        """The first use starts Spark, and settles what dead processes left."""
+        """The first use starts Spark, and settles the blocks of dead processes."""
 
     @property
     def catalog(self) -> PyIcebergCatalog: ...
@@ -41,7 +42,7 @@ class FollowContext:
     witness: Witness
     source: LeaderSource
     parts: SiteParts
-    altering: threading.Lock = field(default_factory=threading.Lock)  # items of one dataset are applied side by side
+    altering: threading.Lock = field(default_factory=threading.Lock)  # items of one dataset are applied concurrently
 
     @property
     def work(self) -> IngestContext:

@@ -1,8 +1,8 @@
-"""Fetches the bodies of received batches from the leader: before a batch is applied, and once for those that were
-applied before a leader told them.
+"""Fetches the list of bodies in a received batch from the leader: before the batch is applied, or later if the leader
+did not know it then.
 
-The follower writes a receipt of its own to its warehouse first, as a receiver does: if its ledger is restored after it
-has taken over, the resync goes by that.
+The follower first writes a receipt to its own warehouse, as a receiver does: if its ledger is restored after it has
+taken over, the resync reads that.
 """
 
 from __future__ import annotations
@@ -26,17 +26,16 @@ log = logging.getLogger(__name__)
 
 BATCHES_AT_ONCE_MAX = 200  # in one pass: rows of new batches come first
 FAILED_IN_A_ROW_MAX = 3  # then a pass stops: each failure may have taken the time that a request may take
-ASK_AGAIN_SECONDS = 600.0  # for batches whose bodies the leader does not know, or does not tell
+ASK_AGAIN_SECONDS = 600.0  # for batches whose bodies the leader does not know or cannot send
 
 
-def check_bodies(told: AnnouncedBatch, head: BlockHead) -> None:
-    """Raises FailedError unless these can be the bodies of the block's batch. What came over a network is checked
-    before it is recorded. Pure."""
-    bodies = told.receipt.bodies
+def check_bodies(announced: AnnouncedBatch, head: BlockHead) -> None:
+    """Raises FailedError unless these can be the bodies of the block's batch. Pure."""
+    bodies = announced.receipt.bodies
     ends = [body.place + body.note.rows for body in bodies]
     apart = all(end <= after.place for end, (_, after) in zip(ends, pairwise(bodies), strict=False))
-    if (told.receipt.batch_id, told.numbers) != (head.batch_id, head.rows):
-        raise _malformed(head, f"it describes batch {told.receipt.batch_id} with the numbers {told.numbers}")
+    if (announced.receipt.batch_id, announced.numbers) != (head.batch_id, head.rows):
+        raise _malformed(head, f"it describes batch {announced.receipt.batch_id} with the numbers {announced.numbers}")
     if bodies and (not apart or bodies[0].place < 0 or ends[-1] > len(head.rows)):
         raise _malformed(head, "their places are not in order, or not inside of the batch")
     for body in bodies:
@@ -51,17 +50,17 @@ def _malformed(head: BlockHead, what: str) -> FailedError:
     )
 
 
-def take_bodies(ledger: Ledger, receipts: Receipts, source: LeaderSource, dataset: Dataset, held: Reserved) -> None:
-    """Records the bodies of a received batch before its rows are staged, so that nobody can publish rows whose bodies
-    are unknown. If the leader does not know them, a promotion of this site makes the receiver hold. Raises BlockLost if
-    the block is no longer ours."""
-    head = held.head
-    if not batch_names.is_received(head.batch_id) or (told := source.bodies(dataset.uuid, head.batch_id)) is None:
+def take_bodies(ledger: Ledger, receipts: Receipts, source: LeaderSource, dataset: Dataset, block: Reserved) -> None:
+    """Records the bodies of a received batch before its rows are staged, so that no process can publish rows whose
+    bodies are unknown. If the leader does not know them, a promotion of this site puts the receiver on hold. Raises
+    BlockLost if another process has taken the block."""
+    head = block.head
+    if not batch_names.is_received(head.batch_id) or (announced := source.bodies(dataset.uuid, head.batch_id)) is None:
         return
-    check_bodies(told, head)
-    receipts.write(dataset.table_uuid, told.receipt)
+    check_bodies(announced, head)
+    receipts.write(dataset.table_uuid, announced.receipt)
     failpoints.hit("announced_bodies.after_receipt")
-    if not announced_bodies.record_bodies(ledger, held, told):
+    if not announced_bodies.record_bodies(ledger, block, announced):
         raise BlockLost(
             f"block {head.rows} of the leader was taken over by another process, or given up",
             hint="The follower settles it with its next pass.",
@@ -78,21 +77,21 @@ def _log_failed(dataset: Dataset, head: BlockHead, e: Exception) -> None:
 
 
 class MissingBodies:
-    """Received batches in this site's tables whose bodies the leader has not told: it was of an older version, or did
-    not know them. An idle follower does not look for them again and again."""
+    """Fetches the bodies of received batches in this site's tables that the leader did not send when they were applied:
+    it had an older version, or did not know them. Does so only now and then."""
 
     def __init__(self, ledger: Ledger, receipts: Receipts) -> None:
         self._ledger = ledger
         self._receipts = receipts
-        self._looked_at: float | None = None
-        self._done: dict[DatasetId, int] = {}  # up to which number they were asked for since
+        self._round_ended_at: float | None = None
+        self._done: dict[DatasetId, int] = {}  # up to which number this round has asked
 
     def is_due(self) -> bool:
-        return self._looked_at is None or time.monotonic() - self._looked_at >= ASK_AGAIN_SECONDS
+        return self._round_ended_at is None or time.monotonic() - self._round_ended_at >= ASK_AGAIN_SECONDS
 
     def take(self, source: LeaderSource, followed: Iterable[Dataset], term: int) -> int:
-        """Asks for the bodies of some batches; `term` is the leader's. Returns how many batches were recorded. A batch
-        that fails is asked for again with the others that are unknown, and does not keep the next ones waiting."""
+        """Fetches the bodies of some batches; `term` is the leader's. Returns how many batches were recorded. A batch
+        that fails is fetched again in the next round, and does not delay the others."""
         recorded, left, failed = 0, BATCHES_AT_ONCE_MAX, 0
         for dataset in followed:
             above = self._done.get(dataset.id, 0)
@@ -109,18 +108,18 @@ class MissingBodies:
                     _log_failed(dataset, head, e)
                     failed += 1
                     if failed == FAILED_IN_A_ROW_MAX:
-                        return recorded  # the leader, or the warehouse, may be away: the next pass goes on
+                        return recorded  # leader or warehouse may not answer: the next pass continues
             left -= len(found)
             if not left:
-                return recorded  # the next pass goes on
-        self._looked_at, self._done = time.monotonic(), {}
+                return recorded  # the next pass continues
+        self._round_ended_at, self._done = time.monotonic(), {}
         return recorded
 
     def _take(self, source: LeaderSource, dataset: Dataset, head: BlockHead, term: int) -> bool:
-        told = source.bodies(dataset.uuid, head.batch_id)
-        if told is None:
-            log.info("%s: the leader does not say which bodies are in batch %s", dataset.name, head.batch_id)
+        announced = source.bodies(dataset.uuid, head.batch_id)
+        if announced is None:
+            log.info("%s: the leader did not send the bodies in batch %s", dataset.name, head.batch_id)
             return False
-        check_bodies(told, head)
-        self._receipts.write(dataset.table_uuid, told.receipt)
-        return announced_bodies.record_bodies_later(self._ledger, head, told, term)
+        check_bodies(announced, head)
+        self._receipts.write(dataset.table_uuid, announced.receipt)
+        return announced_bodies.record_bodies_later(self._ledger, head, announced, term)

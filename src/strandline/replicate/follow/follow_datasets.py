@@ -1,7 +1,8 @@
-"""Makes and drops datasets as the leader does: a table in the catalog and its row in the ledger.
+"""Creates and drops datasets as the leader does: a table in the catalog and its row in the ledger.
 
-The table comes first, with the dataset's id in its properties: whoever dies after it, or lost its ledger, finds it
-again. What such a table holds is not known until the leader has offered it again: until then the dataset has no seal.
+The table comes first, with the dataset's id in its properties, so that a process that died after it, or a new ledger,
+finds it again. Which rows such a table has is unknown until the leader has offered them again: until then the dataset
+has no seal.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from strandline.ledger.ingest import blocks, datasets, sequence, table_states
 from strandline.ledger.maintain import floors
 from strandline.ledger.replicate import following, sites
 from strandline.replicate.follow.context import FollowContext
-from strandline.replicate.follow.follow_schema import remember_fields
+from strandline.replicate.follow.follow_schema import store_fields
 
 
 def make_dataset(context: FollowContext, terms: DatasetTerms, term: int) -> Dataset:
-    """The dataset, followed from its beginning. Raises RefusedError for a table that is not ours, and if there is
-    another dataset of its name: a leader that has dropped that one says so, and it is dropped first."""
+    """Creates the dataset, and follows it from its beginning. Raises RefusedError for a table of somebody else, and for
+    another dataset of the same name that the leader has not dropped."""
     with context.ledger.read() as connection:
         known = datasets.find(connection, terms.name)
         epoch = sequence.read(connection).epoch
@@ -38,13 +39,13 @@ def make_dataset(context: FollowContext, terms: DatasetTerms, term: int) -> Data
     failpoints.hit("follow.after_table")
     view = context.work.tables.view(terms.name)
     if view.main is None:
-        remember_fields(context, terms.name, view, terms.columns, term)
-    # A table that is there was followed before, by a ledger that is lost: nobody knows how far its seal was.
+        store_fields(context, terms.name, view, terms.columns, term)
+    # A table that exists was followed before, by a ledger that is lost: its seal is unknown.
     highest = context.witness.read().highest if is_found else 0
     witnessed = Seq(highest) if highest else None
     made = known or _register(context, terms, view, witnessed)
-    if known is not None:  # from when this site led, or from a leader before the one that did not have it
-        # What is recorded up to there is an open or a settled block here; offered again, it would be there twice.
+    if known is not None:  # from when this site led, or from an earlier leader
+        # Up to there, this site has open or settled blocks. If they were offered again, it would have them twice.
         bound = context.ledger.query(blocks.highest, made.id) or Seq(0)
         term = term_of(bound) if bound else terms.first_term
         context.ledger.change(following.follow_dataset, made.id, bound=bound, witnessed=witnessed, term=term)
@@ -53,17 +54,17 @@ def make_dataset(context: FollowContext, terms: DatasetTerms, term: int) -> Data
 
 
 def _namesake(connection: Connection, known: Dataset) -> RefusedError:
-    """Of two datasets of one name, the leader has one and this site the other."""
+    """The error for two datasets of one name, one at the leader and one here."""
     if sites.is_only_here(connection, known.id):
         return RefusedError(
-            f"{known.name}: the leader has a dataset of this name, and this site another one that the leader has never "
-            "heard of, from when another site led; so the leader's is not replicated",
+            f"{known.name}: the leader has a dataset of this name, and this site another one that the leader does "
+            "not know, from when another site led; so the leader's is not replicated",
             hint=f"`strandline dataset drop {known.name}` at this site forgets its own; the files stay. Before, offer "
             "the rows that only this site has to the leader: `strandline read` shows them.",
         )
     return RefusedError(
-        f"{known.name}: the leader has another dataset of this name than this site, and does not say that it dropped "
-        "this one: its ledger was made anew, or it was restored; so the leader's is not replicated",
+        f"{known.name}: the leader has another dataset of this name than this site, and has no record of dropping "
+        "this one: its ledger was created again, or it was restored; so the leader's is not replicated",
         hint="Create this site again, in another folder and another warehouse: `strandline follow init LEADER`. What "
         "this site has stays readable.",
     )
@@ -77,7 +78,7 @@ def _make_table(context: FollowContext, terms: DatasetTerms, epoch: int) -> None
             return
         raise RefusedError(
             f"the catalog has a table {terms.name} that is not the leader's dataset of this name",
-            hint="Rename or drop that table; the follower then makes its own.",
+            hint="Rename or drop that table; the follower then creates its own.",
         )
     catalog.create_dataset_table(
         terms.name,
@@ -115,8 +116,8 @@ def _register(context: FollowContext, terms: DatasetTerms, view: TableView, witn
 
 
 def drop_dataset(context: FollowContext, id: DatasetUuid) -> None:
-    """The catalog and the ledger forget the dataset, and with it the items that were to be applied; files stay. The
-    table is dropped inside the transaction, so a drop that died is repeated."""
+    """Removes the dataset from ledger and catalog, with its open items; files stay. Drops the table inside the
+    transaction, so that a drop that died is repeated."""
     with context.ledger.write() as connection:
         known = next((d for d in datasets.list_datasets(connection) if d.uuid == id), None)
         if known is None or not datasets.mark_dropped(connection, known.id):

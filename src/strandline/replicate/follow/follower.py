@@ -1,5 +1,5 @@
-"""One pass of a follower: asks the leader once, makes and drops datasets, records what is offered, applies what is
-open, and says how far it is.
+"""The passes of a follower. A pass polls the leader, creates and drops datasets, records the offered items, applies
+the open ones, and reports its progress to the leader.
 
 If there is nothing new and nothing open, a pass is one request and two reads of its own ledger: no Spark, no table.
 """
@@ -19,7 +19,7 @@ from strandline.core.errors import FailedError, StorageError, StrandlineError, W
 from strandline.core.records.audit_events import Event
 from strandline.core.settings.follow import FollowSettings
 from strandline.core.sites.replication import FIRST_TERM, Offer, shard_ids
-from strandline.core.types import SEQ_MAX, BlockId, Dataset, DatasetUuid, Seq, SeqRange, ShardId, Staged
+from strandline.core.types import SEQ_MAX, BlockId, DatasetUuid, Seq, SeqRange, ShardId, Staged
 from strandline.ledger import audit
 from strandline.ledger.ingest import sequence
 from strandline.ledger.receive.receipts import open_receipts
@@ -32,32 +32,32 @@ from strandline.replicate.follow.apply_plan import (
     check_leaves_nothing_out,
     check_offer,
     check_restored,
-    had_at_most,
     next_items,
+    seal_max,
 )
 from strandline.replicate.follow.context import FollowContext
 from strandline.replicate.follow.fetch_bodies import MissingBodies
 from strandline.replicate.follow.leader_sinks import LeaderSinks
 from strandline.replicate.follow.note_passes import PassNotes
-from strandline.replicate.source import Polled
+from strandline.replicate.source import LeaderAnswer
 from strandline.replicate.state import ReplicationState
 from strandline.storage.durable import write_file
 
 log = logging.getLogger(__name__)
 
-TELL_SECONDS_MIN = 5.0  # between two words to the leader during one pass
-TELL_SECONDS_MAX = 30.0  # between two words to the leader while nothing moves
+ACKNOWLEDGE_SECONDS_MIN = 5.0  # between two acknowledgements during one pass
+ACKNOWLEDGE_SECONDS_MAX = 30.0  # between two acknowledgements while nothing changes
 
 
 @dataclass(slots=True)
 class FollowReport:
-    """What one pass did."""
+    """What a pass did."""
 
     recorded: int = 0  # items
     applied: list[SeqRange] = field(default_factory=list)
     made: list[str] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
-    failed: list[StrandlineError] = field(default_factory=list)  # items and datasets that are tried again
+    failed: list[StrandlineError] = field(default_factory=list)  # of items and datasets; the next pass tries again
 
 
 class Follower:
@@ -66,14 +66,14 @@ class Follower:
         self._settings = settings
         self._checkpoint = checkpoint
         self._sinks = LeaderSinks(context.ledger)
-        self._told: tuple[int, Mapping[DatasetUuid, Seq], Mapping[ShardId, Seq]] | None = None
-        self._term = FIRST_TERM  # of the leader, as it said last
-        self._told_at = float("-inf")  # by the monotonic clock
+        self._acknowledged: tuple[int, Mapping[DatasetUuid, Seq], Mapping[ShardId, Seq]] | None = None
+        self._term = FIRST_TERM  # of the leader, from its last answer
+        self._acknowledged_at = float("-inf")  # by the monotonic clock
         self._notes = PassNotes(context.ledger)
         self._missing = MissingBodies(context.ledger, open_receipts(context.config))
-        self._stopping = threading.Event()  # begins no further item; those under way are applied
-        self._is_away = False  # the leader stopped answering in this pass
-        self._stored = b""  # what the checkpoint's file has
+        self._stopping = threading.Event()  # set: no further item begins; those under way are applied
+        self._no_answer = False  # the leader stopped answering in this pass
+        self._stored = b""  # the content of the checkpoint file
         self.state = ReplicationState.new(())
         self._load_state()
 
@@ -81,8 +81,8 @@ class Follower:
         self.context.source.close()
 
     def tick(self, stopping: threading.Event | None = None, notes: PassNotes | None = None) -> FollowReport:
-        """Goes on until the leader offers nothing more, or `stopping` is set. Raises what keeps it from asking; what
-        fails for one item or one dataset is in the report, and the others go on."""
+        """Repeats passes until the leader offers nothing more, an item fails, or `stopping` is set. Raises if it cannot
+        poll. Failures of one item or dataset are in the report, and do not stop the others."""
         report = FollowReport()
         self._stopping = stopping or threading.Event()
         self._notes = notes or PassNotes(self.context.ledger)
@@ -92,85 +92,87 @@ class Follower:
             self.context.parts.ingestion.catch_up()
             with self.context.ledger.read() as connection:
                 followed, epoch = following.list_followed(connection), sequence.read(connection).epoch
-            polled = self._poll(followed)
+            answer = self._poll(followed)
             self._notes.answered()
             self._notes.begins(FollowStep.APPLY)
-            self._follow_datasets(polled, followed, report)
-            self._check_restored(polled, followed, report)
-            offers = self._without_left_out(polled, followed, report)
+            self._follow_datasets(answer, followed, report)
+            self._check_restored(answer, followed, report)
+            offers = self._checked_offers(answer, followed, report)
             done = self._record(offers)
-            self._note_seals(polled, [f for f in followed if f.dataset.uuid not in done])
+            self._note_seals(answer, [f for f in followed if f.dataset.uuid not in done])
             recorded = sum(len(o.items) for o in offers if o.dataset.id in done)
             report.recorded += recorded
-            # What has failed in this pass is not tried again in it.
+            # An item that fails is not tried again in this pass.
             self._apply(report)
             self._fetch_missing_bodies(report)
             if report.failed:
                 self._notes.failed(first_failure(report.failed))
-            self._catch_up(polled, epoch)
+            self._catch_up(answer, epoch)
             self._acknowledge()
             if not recorded or report.failed:
                 break
         return report
 
-    # --- what the leader offers ---
+    # --- recording offers ---
 
-    def _poll(self, followed: Sequence[Followed]) -> Polled:
+    def _poll(self, followed: Sequence[Followed]) -> LeaderAnswer:
         after = {f.dataset.uuid: f.bound for f in followed}
         items_max, version = self._settings.offer_items_max, self._sinks.version()
-        polled = self.context.source.poll(after, items_max=items_max, sinks_version=version)
-        if polled.site.lake != self.context.lake:
+        answer = self.context.source.poll(after, items_max=items_max, sinks_version=version)
+        if answer.lake != self.context.lake:
             raise WrongLake(
-                f"the leader has lake {polled.site.lake}, and this site follows lake {self.context.lake}",
+                f"the leader has lake {answer.lake}, and this site follows lake {self.context.lake}",
                 hint="Check the leader's address: `strandline follow init LEADER`.",
             )
         for known in followed:
-            following.check_term(known, polled.site.term)
-        self._term = polled.site.term
-        if not followed and self._term > FIRST_TERM:  # there is nothing that a cut could cut out
+            following.check_term(known, answer.term)
+        self._term = answer.term
+        if not followed and self._term > FIRST_TERM:  # no dataset, so no cut to record
             self.context.ledger.change(sites.raise_term, self._term)
-        self._sinks.keep(polled.sinks, polled.sinks_version)
-        return polled
+        self._sinks.store(answer.sinks, answer.sinks_version)
+        return answer
 
-    def _note_seals(self, polled: Polled, followed: Sequence[Followed]) -> None:
-        """Of datasets of which nothing was recorded: a follower to which nothing is offered may lack something."""
-        told = {f.dataset.id: polled.seals[f.dataset.uuid] for f in followed if f.dataset.uuid in polled.seals}
-        not_offered = {f.dataset.id: None for f in followed if f.dataset.id not in told}
-        if any(is_news(f, told.get(f.dataset.id), is_offered=f.dataset.id in told) for f in followed):
-            self.context.ledger.change(leader_seals.note, told, not_offered)
+    def _note_seals(self, answer: LeaderAnswer, followed: Sequence[Followed]) -> None:
+        """Stores the leader's seals of datasets without new items: this site may lack rows that are not offered yet."""
+        known_seals = {f.dataset.id: answer.seals[f.dataset.uuid] for f in followed if f.dataset.uuid in answer.seals}
+        unknown_seals = {f.dataset.id: None for f in followed if f.dataset.id not in known_seals}
+        if any(is_news(f, known_seals.get(f.dataset.id), is_offered=f.dataset.id in known_seals) for f in followed):
+            self.context.ledger.change(leader_seals.note, known_seals, unknown_seals)
 
-    def _follow_datasets(self, polled: Polled, followed: Sequence[Followed], report: FollowReport) -> None:
+    def _follow_datasets(self, answer: LeaderAnswer, followed: Sequence[Followed], report: FollowReport) -> None:
         from strandline.replicate.follow.follow_datasets import drop_dataset, make_dataset
 
         named = {f.dataset.uuid: f.dataset.name for f in followed}
         for one in followed:
-            known = one.dataset.uuid in (*polled.datasets, *polled.dropped)
-            if not known and one.term < polled.site.term:
+            known = one.dataset.uuid in (*answer.datasets, *answer.dropped)
+            if not known and one.term < answer.term:
                 self.context.ledger.change(following.leave, one)
-        for id in polled.dropped:
+        for id in answer.dropped:
             drop_dataset(self.context, id)
             report.dropped.append(named.get(id, id))
-        for terms in polled.made:
+        for terms in answer.made:
             try:
-                make_dataset(self.context, terms, polled.site.term)
+                make_dataset(self.context, terms, answer.term)
                 report.made.append(terms.name)
             except StrandlineError as e:
                 report.failed.append(e)
 
-    def _check_restored(self, polled: Polled, followed: Sequence[Followed], report: FollowReport) -> None:
-        offered = {o.dataset.id for o in polled.offers}
+    def _check_restored(self, answer: LeaderAnswer, followed: Sequence[Followed], report: FollowReport) -> None:
+        offered = {o.dataset.id for o in answer.offers}
         for one in followed:
-            if one.dataset.uuid not in polled.seals or one.dataset.uuid in offered:
+            if one.dataset.uuid not in answer.seals or one.dataset.uuid in offered:
                 continue
             try:
-                check_restored(one, polled.seals[one.dataset.uuid], polled.site.term)
+                check_restored(one, answer.seals[one.dataset.uuid], answer.term)
             except FailedError as e:
                 report.failed.append(e)
 
-    def _without_left_out(self, polled: Polled, followed: Sequence[Followed], report: FollowReport) -> Sequence[Offer]:
-        """The offers that this site may record."""
+    def _checked_offers(
+        self, answer: LeaderAnswer, followed: Sequence[Followed], report: FollowReport
+    ) -> Sequence[Offer]:
+        """Checks the offers, and returns those that this site may record."""
         known, found = {f.dataset.uuid: f for f in followed}, []
-        for offer in polled.offers:
+        for offer in answer.offers:
             check_offer(offer)
             try:
                 if (one := known.get(offer.dataset.id)) is not None:
@@ -182,8 +184,8 @@ class Follower:
         return found
 
     def _record(self, offers: Sequence[Offer]) -> Collection[DatasetUuid]:
-        """Of which datasets offers were recorded. Not of one with too many open items: whatever fails there, the ledger
-        and a pass stay small."""
+        """Records the offers, and returns their datasets. Leaves out datasets with too many open items, so that ledger
+        and passes stay small if all of their items fail."""
         if not offers:
             return ()
         with self.context.ledger.read() as connection:
@@ -197,10 +199,10 @@ class Follower:
     # --- applying ---
 
     def _apply(self, report: FollowReport) -> None:
-        """Side by side, bounded, until nothing is open that has not failed or is not somebody else's."""
+        """Applies open items concurrently, until those left have failed in this pass or belong to another process."""
         items_max = self._settings.items_at_once_max
         given_up: set[BlockId] = set()
-        self._is_away = False
+        self._no_answer = False
         running: dict[Future[bool], OpenItem] = {}
         with ThreadPoolExecutor(items_max, "strandline-follow") as pool:
             try:
@@ -212,14 +214,14 @@ class Follower:
                     done, _ = wait(running, return_when=FIRST_COMPLETED)
                     for future in done:
                         item = running.pop(future)
-                        if not self._settled(future, item, report):
+                        if not self._is_applied(future, item, report):
                             given_up.add(item.head.id)
                     self._acknowledge_meanwhile()
             finally:
                 self._advance()
 
     def _fetch_missing_bodies(self, report: FollowReport) -> None:
-        """Of batches that were applied when nobody told their bodies."""
+        """For batches that were applied before their bodies were known."""
         if self._stopping.is_set() or not self._missing.is_due():
             return
         try:
@@ -232,14 +234,13 @@ class Follower:
     def _next(
         self, running: Collection[OpenItem], given_up: set[BlockId], items_max: int
     ) -> list[tuple[OpenItem, Callable[[], bool]]]:
-        if self._stopping.is_set() or self._is_away:
+        if self._stopping.is_set() or self._no_answer:
             return []
         with self.context.ledger.read() as connection:
             opened = following.open_items(connection)
             followed = {f.dataset.id: f for f in following.list_followed(connection)} if opened else {}
         busy = {item.head.id for item in running}
-        # Before the cut of this leader is recorded, nobody can tell which rows of the leader before it are missing
-        # because they are cut out.
+        # Before the cut of this leader is recorded, it is unknown which rows of the leader before it are cut out.
         known = [i for i in opened if (of := followed.get(i.head.dataset)) is not None and self._may_apply(i, of)]
         chosen = next_items(known, busy, items_max=items_max, given_up=given_up)
         return [(item, self._runner(item, followed[item.head.dataset])) for item in chosen]
@@ -252,7 +253,7 @@ class Follower:
 
         return lambda: apply_item(self.context, of, item)
 
-    def _settled(self, future: Future[bool], item: OpenItem, report: FollowReport) -> bool:
+    def _is_applied(self, future: Future[bool], item: OpenItem, report: FollowReport) -> bool:
         try:
             if not future.result():
                 return False
@@ -263,14 +264,14 @@ class Follower:
             if error is not e:
                 log.error("an item of the leader failed with an unexpected error", exc_info=e)
             report.failed.append(error)
-            # Each item of a leader that is away would wait for it, and nobody would ask it meanwhile.
-            self._is_away = self._is_away or (isinstance(error, StorageError) and not self._leader_answers())
+            # If the leader does not answer, each further item would wait for a timeout.
+            self._no_answer = self._no_answer or (isinstance(error, StorageError) and not self._leader_answers())
             return False
         report.applied.append(item.head.rows)
         return True
 
     def _leader_answers(self) -> bool:
-        """One request, to which there is nothing to offer."""
+        """Sends one poll that gets no offers."""
         after = {f.dataset.uuid: Seq(SEQ_MAX) for f in self.context.ledger.query(following.list_followed)}
         try:
             self.context.source.poll(after, items_max=1, sinks_version=self._sinks.version())
@@ -278,50 +279,51 @@ class Follower:
             return False
         return True
 
-    def _catch_up(self, polled: Polled, epoch: int) -> None:
-        """Gives datasets their seal back whose ledger was behind. `epoch`: of the ledger when the leader was asked."""
+    def _catch_up(self, answer: LeaderAnswer, epoch: int) -> None:
+        """Restores the seal of datasets whose ledger was behind and has caught up. `epoch`: the ledger's before the
+        poll."""
         for found in self.context.ledger.query(following.list_followed):
-            if found.witnessed is None or found.dataset.uuid not in polled.seals:
+            if found.witnessed is None or found.dataset.uuid not in answer.seals:
                 continue
-            sealed, name = polled.seals[found.dataset.uuid], found.dataset.name
-            if found.bound < had_at_most(found.witnessed, sealed, 0):
+            sealed, name = answer.seals[found.dataset.uuid], found.dataset.name
+            if found.bound < seal_max(found.witnessed, sealed, 0):
                 continue
             held = self.context.work.tables.highest_number(name, found.witnessed)
-            upto = had_at_most(found.witnessed, sealed, held)
+            upto = seal_max(found.witnessed, sealed, held)
             with self.context.ledger.write() as connection:
                 if following.catch_up(connection, found.dataset.id, upto, epoch=epoch):
                     audit.record(connection, Event.FOLLOWER_CAUGHT_UP, dataset=name, upto=upto)
 
-    # --- how far it is ---
+    # --- progress ---
 
-    def _marks(self) -> tuple[list[Dataset], dict[ShardId, Seq]]:
+    def _watermarks(self) -> dict[ShardId, Seq]:
         with self.context.ledger.read() as connection:
             known = [f.dataset for f in following.list_followed(connection)]
-            return known, following.applied_upto(connection, known)
+            return following.applied_upto(connection, known)
 
     def _load_state(self) -> None:
-        """The state begins with the checkpoint, and is brought to where the ledger is, in whichever direction."""
-        _, marks = self._marks()
+        """Loads the state from the checkpoint, then sets it to what the ledger has."""
+        watermarks = self._watermarks()
         try:
             self._stored = self._checkpoint.read_bytes()
         except OSError:
             self._stored = b""
-        self.state = ReplicationState.from_checkpoint_bytes(self._stored, marks)
-        if self._stored and self.state.snapshot() != marks:
-            log.info("the checkpoint %s was not of this ledger; it is written anew", self._checkpoint.name)
-        self._follow_ledger(marks)
+        self.state = ReplicationState.from_checkpoint_bytes(self._stored, watermarks)
+        if self._stored and self.state.snapshot() != watermarks:
+            log.info("the checkpoint %s does not match this ledger; it is written again", self._checkpoint.name)
+        self._follow_ledger(watermarks)
 
-    def _follow_ledger(self, marks: Mapping[ShardId, Seq]) -> None:
+    def _follow_ledger(self, watermarks: Mapping[ShardId, Seq]) -> None:
         before = self.state.snapshot()
-        if before.keys() != marks.keys() or any(marks[s] < before[s] for s in marks):
-            self.state = ReplicationState.new(marks)  # datasets came or went, or the ledger is from before
-        for shard, mark in marks.items():
-            self.state.advance(shard, mark)
+        if before.keys() != watermarks.keys() or any(watermarks[s] < before[s] for s in watermarks):
+            self.state = ReplicationState.new(watermarks)  # datasets were added or dropped, or the ledger was restored
+        for shard, watermark in watermarks.items():
+            self.state.advance(shard, watermark)
 
     def _advance(self) -> None:
-        """Moves the state to where the ledger is, and stores a checkpoint if there is another one, or none."""
-        _, marks = self._marks()
-        self._follow_ledger(marks)
+        """Sets the state to what the ledger has, and stores a checkpoint if that changed."""
+        watermarks = self._watermarks()
+        self._follow_ledger(watermarks)
         checkpoint = self.state.to_checkpoint_bytes()
         if checkpoint == self._stored and self._checkpoint.exists():
             return
@@ -332,36 +334,37 @@ class Follower:
 
     def _acknowledge_meanwhile(self) -> None:
         """Reports progress during a long pass; the end of the pass reports the final state."""
-        if monotonic() - self._told_at < TELL_SECONDS_MIN:
+        if monotonic() - self._acknowledged_at < ACKNOWLEDGE_SECONDS_MIN:
             return
         self._advance()
         try:
             self._acknowledge()
         except StrandlineError as e:
-            self._told_at = monotonic()
+            self._acknowledged_at = monotonic()
             log.info("the leader refused this site's progress; it will be sent again: %s", e.message)
         else:
             self._notes.answered()
 
     def _acknowledge(self) -> None:
-        """Only of datasets that are in the leader's own term: another seal says nothing about this leader's rows. Also
-        if nothing has moved, now and then: the leader warns of a follower of which it hears nothing."""
+        """Reports progress in datasets that are in the leader's own term: other seals are about another leader's rows.
+        Also reports now and then while nothing changes: the leader warns about a silent follower."""
         self._notes.begins(FollowStep.TELL)
         with self.context.ledger.read() as connection:
             known = [f.dataset for f in following.list_followed(connection) if f.term == self._term]
             seals, site = following.seals(connection, known), sites.get(connection)
         shards = [shard for d in known for shard in shard_ids(d.first_shard, d.shards)]
-        marks = {shard: mark for shard in shards if (mark := self.state.applied_seqno(shard)) is not None}
-        if self._told == (self._term, seals, marks) and monotonic() - self._told_at < TELL_SECONDS_MAX:
+        watermarks = {shard: upto for shard in shards if (upto := self.state.applied_seqno(shard)) is not None}
+        progress, age = (self._term, seals, watermarks), monotonic() - self._acknowledged_at
+        if self._acknowledged == progress and age < ACKNOWLEDGE_SECONDS_MAX:
             return
         failpoints.hit("follow.before_acknowledge")
-        self.context.source.acknowledge(Acknowledgement(self._term, seals, marks, site.own_instance, site.number))
+        self.context.source.acknowledge(Acknowledgement(*progress, site.own_instance, site.number))
         failpoints.hit("follow.after_acknowledge")
-        self._told, self._told_at = (self._term, seals, marks), monotonic()
+        self._acknowledged, self._acknowledged_at = progress, monotonic()
 
 
 def first_failure(failed: Sequence[StrandlineError]) -> StrandlineError:
-    """What is said of all of them."""
+    """One error for all failures of a pass."""
     first = failed[0]
     if len(failed) == 1:
         return first
@@ -370,9 +373,3 @@ def first_failure(failed: Sequence[StrandlineError]) -> StrandlineError:
     )
     more.__cause__ = first
     return more
-
-
-def raise_failures(report: FollowReport) -> None:
-    """For a loop, which waits longer after a pass that failed."""
-    if report.failed:
-        raise first_failure(report.failed)

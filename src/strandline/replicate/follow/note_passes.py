@@ -1,4 +1,4 @@
-"""Notes in the follower's ledger how its passes go, for `status`: when the leader answered, and what fails."""
+"""Records in the follower's ledger, for `status`, when the leader last answered and what failed in a pass."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class PassNotes:
-    """What is noted of one follower. A note that cannot be stored keeps nobody from following."""
+    """The notes of one follower. A note that cannot be stored does not stop it from following."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -44,12 +44,12 @@ class PassNotes:
         self._step = step
 
     def answered(self) -> None:
-        """The leader has answered. While a pass goes on, what failed before still counts."""
+        """Notes that the leader has answered. The failure of the pass before stays until this pass ends."""
         self._answered = True
         self._store(lambda known, now: replace(known, answered_at=now))
 
     def failed(self, error: StrandlineError) -> None:
-        """Something could not be applied, and the pass goes on with the rest."""
+        """Notes that something could not be applied, while the pass continues with the rest."""
         self._failed = self._failed or error
 
     def _note(self, error: StrandlineError | None) -> None:
@@ -62,4 +62,4 @@ class PassNotes:
                 self._known = self._ledger.query(leader_contact.get)
             self._known = leader_contact.note(self._ledger, self._known, change(self._known, utc_now()))
         except StrandlineError as e:
-            log.warning("how a pass went could not be noted: %s", e.message)
+            log.warning("the outcome of a pass could not be recorded: %s", e.message)

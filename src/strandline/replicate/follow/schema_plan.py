@@ -1,10 +1,10 @@
-"""How a follower's table gets the leader's columns. Pure: schemas are Iceberg's JSON, and so are their ids.
+"""Plans the changes that give a follower's table the leader's columns. Pure: schemas are Iceberg's JSON, with ids.
 
 Two tables give the same column different ids, and a column can be renamed. So the follower's table stores, as a
-property, which column of the leader each of its own columns is. A column that is missing there (the follower died
-before it stored the property) is known by its name.
+property, the leader's field id for each of its own. A column that is missing there (the follower died before it stored
+the property) is matched by name.
 
-The steps are committed one after the other. Each one leads to a schema from which the rest can be planned again.
+The steps are committed one after the other. After each one, the rest can be planned again.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from strandline.iceberg.schema.alteration import AddColumn, Alteration, DropColu
 from strandline.iceberg.schema.columns import Primitive, can_widen, type_from_iceberg, type_text
 
 Field = Mapping[str, Any]
-# A JSON object: the leader's term, and the id of each of its fields to the id of our own.
+# The JSON of `KnownFields`.
 FIELDS_PROPERTY = "strandline.leader-fields"
-_ASIDE = "strandline_aside_"
+_TEMPORARY_NAME = "strandline_aside_"
 
 
 @dataclass
 class _Changes:
-    aside: list[Alteration] = field(default_factory=list)  # out of the way of a name that is needed
+    made_free: list[Alteration] = field(default_factory=list)  # renames that free a name for another column
     renamed: list[Alteration] = field(default_factory=list)
     added: list[Alteration] = field(default_factory=list)
     dropped: list[Alteration] = field(default_factory=list)
@@ -37,20 +37,20 @@ class _Changes:
 def plan_alterations(
     leader: Sequence[Field], own: Sequence[Field], known: Mapping[int, int], others: Collection[int] = ()
 ) -> list[list[Alteration]]:
-    """The commits that give our table the leader's columns; none if it has them. `known` maps ids of the leader's
-    fields to ids of ours. `others` are fields of ours that are none of the leader's, whatever their names. Raises
-    SchemaError for a type that cannot become the leader's."""
+    """The commits that give our table the leader's columns; empty if it has them. `known` maps ids of the leader's
+    fields to ids of ours. `others` are ids of ours that are not to be matched by name. Raises SchemaError for a type
+    that cannot become the leader's."""
     changes = _Changes(others=frozenset(others))
     _plan_struct("", _users(leader), _users(own), known, changes)
-    if changes.aside:
-        return [changes.aside]  # the names of the rest depend on it: plan again
+    if changes.made_free:
+        return [changes.made_free]  # the names of the rest depend on them: plan again
     if changes.renamed:
         return [changes.renamed]
     return [step for step in (changes.added, changes.dropped) if step]
 
 
 def match_fields(leader: Sequence[Field], own: Sequence[Field]) -> dict[int, int]:
-    """Of two schemas that have the same names: which field of ours is which of the leader's."""
+    """The ids of our fields by the ids of the leader's, matched by name."""
     found: dict[int, int] = {}
     ours = {f["name"]: f for f in own}
     for theirs in leader:
@@ -62,7 +62,7 @@ def match_fields(leader: Sequence[Field], own: Sequence[Field]) -> dict[int, int
 
 @dataclass(frozen=True, slots=True)
 class KnownFields:
-    """Which field of a site's table is which of its leader's, in the term of that leader."""
+    """The ids of a site's fields by those of its leader, in that leader's term."""
 
     term: int
     fields: Mapping[int, int]  # by the id of the leader's field, the id of the site's own
@@ -72,7 +72,7 @@ class KnownFields:
 
     @classmethod
     def parse(cls, text: str | None) -> KnownFields | None:
-        """None for what nobody stored, or what is damaged."""
+        """Returns None for a missing or damaged text."""
         try:
             stored = json.loads(text or "null")
             return cls(int(stored["term"]), {int(theirs): int(ours) for theirs, ours in stored["fields"].items()})
@@ -81,26 +81,27 @@ class KnownFields:
 
 
 def field_ids(own: Sequence[Field]) -> set[int]:
-    """Of all columns, and of what lies in them."""
+    """The ids of all columns and of their nested fields."""
     return set(match_fields(own, own))
 
 
-def across(before: Mapping[int, int], own: Mapping[int, int]) -> dict[int, int]:
-    """Two sites followed the same leader, and one of them leads now: by the id of its field, the id of ours. `before`
-    is what that one stored, `own` what we did; for that leader itself, each field is its own."""
+def match_across_leaders(before: Mapping[int, int], own: Mapping[int, int]) -> dict[int, int]:
+    """For two sites that followed the same leader, one of which leads now: the ids of our fields by those of the new
+    leader. `before`: what the new leader stored; `own`: what we stored. If one of the sites was that former leader
+    itself, each id stands for itself."""
     return {theirs: own[former] for former, theirs in before.items() if former in own}
 
 
 def dropped_by_both(leader: Sequence[Field], before: Mapping[int, int], own: Mapping[int, int]) -> list[str]:
-    """The leader's columns that this site had, too, and dropped, as the leader before had done: their values are gone
-    here, and not there."""
+    """The leader's columns that this site has dropped, as the former leader did: their values are gone here, but not at
+    the leader."""
     former = {theirs: id for id, theirs in before.items()}
     return sorted(path for path, id in _paths(leader) if id in former and former[id] not in own)
 
 
-def names_of_two(leader: Sequence[Field], own: Sequence[Field], former: Iterable[Sequence[Field]]) -> list[str]:
-    """Names of the leader's columns that another column of ours had before: it was renamed or dropped here, and nobody
-    knows which of the two a leader means that has taken over since. `former` are all schemas that our table had."""
+def reused_names(leader: Sequence[Field], own: Sequence[Field], former: Iterable[Sequence[Field]]) -> list[str]:
+    """The leader's column names that belonged to another column of ours before it was renamed or dropped: it is unknown
+    which of the two a leader means that has taken over since. `former`: all schemas that our table had."""
     now, before = dict(_paths(own)), [pair for fields in former for pair in _paths(fields)]
     return sorted({path for path, _ in _paths(leader) if any(p == path and id != now.get(path) for p, id in before)})
 
@@ -147,7 +148,7 @@ def _plan_struct(
     path: str, leader: Sequence[Field], own: Sequence[Field], known: Mapping[int, int], changes: _Changes
 ) -> None:
     pairs = _pairs(leader, own, known, changes.others)
-    kept = {mine["id"] for _, mine in pairs if mine is not None}
+    matched = {mine["id"] for _, mine in pairs if mine is not None}
     wanted = {f["name"].lower() for f in leader}
     for theirs, mine in pairs:
         if mine is None:
@@ -155,17 +156,17 @@ def _plan_struct(
             continue
         if mine["name"] != theirs["name"]:
             taken = any(f["name"].lower() == theirs["name"].lower() for f in own if f["id"] != mine["id"])
-            # A name that another column still has: that one is put aside, or renamed, in an earlier step.
+            # If another column still has the name, an earlier step renames that one.
             if not taken:
                 changes.renamed.append(RenameColumn(_at(path, mine), theirs["name"]))
-            elif not mine["name"].startswith(_ASIDE):
-                changes.aside.append(RenameColumn(_at(path, mine), f"{_ASIDE}{mine['id']}"))
+            elif not mine["name"].startswith(_TEMPORARY_NAME):
+                changes.made_free.append(RenameColumn(_at(path, mine), f"{_TEMPORARY_NAME}{mine['id']}"))
         _plan_type(_at(path, mine), theirs["type"], mine["type"], known, changes)
     for mine in own:
-        if mine["id"] in kept:
+        if mine["id"] in matched:
             continue
         if mine["name"].lower() in wanted:
-            changes.aside.append(RenameColumn(_at(path, mine), f"{_ASIDE}{mine['id']}"))
+            changes.made_free.append(RenameColumn(_at(path, mine), f"{_TEMPORARY_NAME}{mine['id']}"))
         changes.dropped.append(DropColumn(_at(path, mine)))
 
 

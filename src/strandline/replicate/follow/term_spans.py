@@ -1,6 +1,6 @@
 """The parts of a range in which rows can be. Pure.
 
-Between two terms lie numbers that nobody ever took, more than anyone can ask a leader for part by part.
+Between two terms lie far more unused numbers than a follower could request part by part.
 """
 
 from __future__ import annotations

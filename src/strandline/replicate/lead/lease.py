@@ -1,8 +1,8 @@
-"""The lease of a leader. It belongs to the site; each process that commits rows renews it by itself.
+"""The lease of a leader. It belongs to the site; each process that commits rows renews it for itself.
 
-A put that landed gives this process the lease, counted from before the put was sent: whoever takes over counts from
-when it first saw that record, which is later. To read a record that another process of this site has put would give
-nothing: nobody knows when it was put.
+A put that landed gives this process the lease, counted from before the put was sent. A site that takes over counts from
+when it first read that record, which is later. A record that another process of this site has put gives this process no
+lease: it is unknown when it was put.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from strandline.ledger import audit
 from strandline.ledger.engine import Ledger
 from strandline.ledger.replicate import members, sites
 from strandline.ledger.replicate.sites import Site
-from strandline.replicate.arbiter.arbiter import Arbiter, PutLanded, PutRefused, PutUnknown, Seen
+from strandline.replicate.arbiter.arbiter import Arbiter, PutLanded, PutRefused, PutUnknown, VersionedRecord
 from strandline.replicate.lead.lease_plan import Contradicts, LeadingSite, Members, Replaced, renewed
 from strandline.replicate.site_name import site_name
 
-_RENEWED_MEANWHILE = RetryPolicy(0.1, 0.1, attempts_max=10)  # by other processes of this site
+_RENEWED_MEANWHILE = RetryPolicy(0.1, 0.1, attempts_max=10)  # after a put by another process of this site
 
 
 class SiteLease:
@@ -49,11 +49,11 @@ class SiteLease:
         self._arbiter = arbiter
         self._clock = clock
         self._renewing = threading.Lock()
-        self._seen: Seen | None = None
+        self._record: VersionedRecord | None = None
         self._renewed_at: float | None = None  # None: this process has no lease
         self._term: int | None = None  # in which it has it
 
-    # --- for those who show it ---
+    # --- for status ---
 
     @property
     def seconds(self) -> float:
@@ -61,11 +61,11 @@ class SiteLease:
 
     @property
     def seconds_left(self) -> float | None:
-        """For how long this process may take rows without another answer; None: it has no lease."""
+        """For how long this process may accept rows without renewing; None: it has no lease."""
         age = self._age()
         return None if age is None else max(0.0, self.seconds - age)
 
-    # --- for those who commit rows ---
+    # --- `WriteRight` ---
 
     def obtain(self) -> None:
         site = self._ledger.query(sites.get)
@@ -93,43 +93,43 @@ class SiteLease:
 
     def _over(self, cause: StorageError | None) -> LeaseOver:
         age, limit = self._age(), self._settings.lease_seconds
-        since = "this process has not reached the arbiter yet" if age is None else f"{age:.0f} seconds ago"
-        said = f"the last lease was renewed {since}" if age is not None else since
+        renewed = f"its last lease was renewed {age:.0f} seconds ago" if age is not None else "it has no lease yet"
         why = "" if cause is None else f": {cause.message}"
         return LeaseOver(
-            f"this site must not take rows: {said}, and the lease is {limit:g} seconds{why}",
-            hint=f"Another site may lead by now. It goes on as soon as the arbiter ({self._arbiter.place}) answers.",
+            f"this process must not accept rows: {renewed}, and a lease is {limit:g} seconds{why}",
+            hint="Another site may lead by now. If this one still leads, it accepts rows again as soon as the arbiter "
+            f"({self._arbiter.place}) answers.",
         )
 
     # --- renewing ---
 
-    def renew(self, site: Site | None = None, members: Members = lambda named: named) -> Seen:
-        """Puts the record anew. Raises `NotLeader` if another site has a higher term, StorageError if the arbiter does
-        not answer."""
+    def renew(self, site: Site | None = None, members: Members = lambda named: named) -> VersionedRecord:
+        """Puts the record again, with the members that `members` returns. Raises `NotLeader` if another site has a
+        higher term, StorageError if the arbiter does not answer."""
         site = site or self._ledger.query(sites.get)
         with self._renewing:
             for _ in _RENEWED_MEANWHILE.attempts():
                 began = self._clock()
-                seen = self._seen or self._arbiter.read()
-                wanted = renewed(self._leader(site), None if seen is None else seen.record, members)
+                record = self._record or self._arbiter.read()
+                wanted = renewed(self._leader(site), None if record is None else record.record, members)
                 if isinstance(wanted, Replaced | Contradicts):
                     self._give_up(wanted)
-                match self._arbiter.put(wanted, over=seen):
+                match self._arbiter.put(wanted, over=record):
                     case PutLanded(now):
-                        self._seen, self._renewed_at, self._term = now, began, site.term
+                        self._record, self._renewed_at, self._term = now, began, site.term
                         return now
                     case PutRefused(now):
-                        self._seen = now
+                        self._record = now
                     case PutUnknown(error):
-                        self._seen = None
+                        self._record = None
                         raise error
         raise StorageError("the arbiter's record changes faster than this process can renew it", hint="Try again.")
 
     # --- members ---
 
-    def tend_members(self) -> frozenset[int]:
-        """Renews the lease, and names as members those who may be promoted: first they are waited for, then they are
-        written into the record. Removed followers are removed from the members."""
+    def update_members(self) -> frozenset[int]:
+        """Renews the lease, with the followers that may be promoted as members in the record. Before a follower becomes
+        a member, sinks wait for it. Removed followers are no members any more."""
         with self._ledger.write() as connection:
             members.wait_for_all(connection)
         named = self.renew(members=self._chosen).record.members
@@ -139,13 +139,14 @@ class SiteLease:
         return frozenset(m.number for m in named)
 
     def _chosen(self, before: frozenset[Member]) -> frozenset[Member]:
-        """Reads the ledger after the record that the put goes over. So a put that lands names nobody whose removal
-        began before that record was written: whoever writes a follower off puts a record after it is marked."""
+        """Reads the ledger after the record that the put replaces. So a put that lands names no follower whose removal
+        began before that record was written: the removal marks the follower first, and then puts a record."""
         with self._ledger.read_at_once() as connection:
             return members.choose(connection, before, sinks_wait=self._sinks_wait)
 
     def write_off(self) -> None:
-        """Whoever is about to be removed may not be promoted any more, nor may who is unknown to the ledger."""
+        """Removes followers that are being removed, or are unknown to the ledger, from the record's members: they may
+        not be promoted any more."""
         self.renew(members=lambda before: before & self._ledger.query(members.candidates).keys())
 
     def _leader(self, site: Site) -> LeadingSite:
@@ -155,7 +156,7 @@ class SiteLease:
         return LeadingSite(self._lake, site.term, site.own_number, self._name, settings.address, settings.lease_seconds)
 
     def _give_up(self, found: Replaced | Contradicts) -> NoReturn:
-        self._seen, self._renewed_at = None, None
+        self._record, self._renewed_at = None, None
         by = found.by
         if isinstance(found, Contradicts):
             raise NotLeader(
@@ -167,16 +168,16 @@ class SiteLease:
                 if sites.supersede(connection, term=by.term, by=by.address or by.name):
                     audit.record(connection, Event.SITE_SUPERSEDED, term=by.term, by=by.name, address=by.address)
         raise NotLeader(
-            f"site {by.name} {'leads' if by.leads else 'takes over'} in term {by.term}; this site takes no more rows",
+            f"site {by.name} {'leads' if by.leads else 'takes over'} in term {by.term}; this site accepts no more rows",
             hint=f"`strandline rejoin {by.address or 'LEADER'}` makes this site follow it.",
         )
 
     def run(self, control: LoopControl) -> None:
-        """Renews until it is asked to stop: a leader that takes no rows is alive, too. Followers that have caught up
-        become members."""
+        """Renews the lease until `control` stops it, also while no rows come. Followers that have caught up become
+        members."""
 
         def work() -> None:
             if self._ledger.query(sites.get).leads:
-                self.tend_members()
+                self.update_members()
 
         control.repeat(work, name="lease", poll_seconds=self._settings.lease_seconds / 3)

@@ -47,18 +47,19 @@ class Followers:
         on_lag: OnLag = OnLag.HOLD,
         drop_after: timedelta | None = None,
     ) -> tuple[RegisteredFollower, str]:
-        """Returns the follower and its secret, which nobody can read again. `only`: the datasets that it follows; None:
-        all, also those made later. Their tables record it first, for a ledger that is lost. Then one transaction: there
-        is no follower without a token, nor a token without it. It takes a sequence number, so that a ledger that is
-        restored from before is noticed: its resync finds the follower on the tables. A follower that is known from the
-        tables only gets its token back. Raises NotLeader, and ResyncNeeded."""
+        """Returns the follower and its secret, which cannot be read again. `only`: the datasets that it follows; None:
+        all, also later ones. Raises NotLeader, and ResyncNeeded.
+
+        The tables record the follower first, in case the ledger is lost. Then one transaction adds follower and token,
+        and takes a sequence number: if the ledger is restored from before, that is noticed, and its resync finds the
+        follower on the tables. A follower that was found on the tables gets a token here."""
         followers.check_name(name)
-        self._record(name, only)
+        self._record_on_tables(name, only)
         with self.ledger.write() as connection:
             sequence.lock(connection)
             sites.check_leads(connection)
             chosen = None if only is None else [datasets.get(connection, full_name(d)) for d in only]
-            # Those of a site that stopped leading and leads again.
+            # Tokens from when this site led before.
             for owner in followers.list_tokens_of_removed(connection, name):
                 tokens.revoke_line(connection, owner)
             token, secret = tokens.create(
@@ -74,9 +75,9 @@ class Followers:
             sequence.take(connection, self.witness, 1, step="registration")
         return made, secret
 
-    def _record(self, name: str, only: Sequence[str] | None) -> None:
-        """On every table that it follows. A table that cannot be read now, or is made later, records it before it is
-        offered."""
+    def _record_on_tables(self, name: str, only: Sequence[str] | None) -> None:
+        """Records the follower on the tables that it follows. A table that cannot be read now, or is made later,
+        records it before it is first offered."""
         with self.ledger.read() as connection:
             followers.check_free(connection, name)
             known = datasets.list_datasets(connection)
@@ -93,10 +94,10 @@ class Followers:
         return self.ledger.query(followers.get, name)
 
     def remove(self, name: str) -> RegisteredFollower:
-        """It holds nothing from now on, and its token is refused. What it has stays where it is. With an arbiter it is
-        written off there first: raises StorageError if that does not answer."""
+        """From now on, retention keeps nothing for the follower, and its token is refused. Its own copy stays. With an
+        arbiter, it is removed from the record's members first: raises StorageError if the arbiter does not answer."""
         if self.lease is not None:
-            # Marked first: else a process that tends members could put it back between the two steps below.
+            # Marked first: otherwise another process could make it a member again between the two steps below.
             self.ledger.change(followers.begin_removal, name)
             failpoints.hit("removal.after_mark")
             self.lease.write_off()
@@ -108,7 +109,8 @@ class Followers:
             audit.record(connection, Event.FOLLOWER_REMOVED, follower=name, tokens=revoked)
             known = [d.name for d in datasets.list_datasets(connection) if found.follows(d.uuid)]
         failpoints.hit("removal.after_commit")
-        # After the ledger: a table that still says `added` brings it back with a lost ledger, and that only holds more.
+        # After the ledger. If the ledger is lost, a table that still says `added` brings the follower back: retention
+        # then keeps more than it must.
         for dataset in known:
             with suppress(StrandlineError):
                 self.catalog().set_properties(dataset, {f"{FOLLOWER_PREFIX}{name}": "removed"})

@@ -1,4 +1,4 @@
-"""Cuts offers, as pure functions: which items lie behind a sequence number, and in which order."""
+"""Makes the items of an offer from settled blocks. Pure."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from strandline.ledger.replicate.offers import SettledBlock, SettledItems
 
 
 def cut_items(found: SettledItems, *, items_max: int) -> tuple[Item, ...]:
-    """The first items behind `found.after`, in the order of their numbers. No two share a number: a recovered range
-    gives what the blocks inside of it leave. The offer reaches as far as the last item."""
+    """The first items above `found.after`, in the order of their numbers. Items do not overlap: of a recovered range,
+    only the parts between the blocks inside of it become items. The offer ends with the last item."""
     own = [b for b in found.blocks if b.kind is not BlockKind.RECOVERED]
     recovered = merge_ranges(b.rows for b in found.blocks if b.kind is BlockKind.RECOVERED)
     clipped = _clipped(recovered, found.after, found.complete_to)
@@ -26,10 +26,10 @@ def cut_items(found: SettledItems, *, items_max: int) -> tuple[Item, ...]:
 
 
 def _item(block: SettledBlock, after: Seq) -> Item:
-    """A block across `after` begins behind it."""
+    """The block as an item; its part up to `after` is left out."""
     lo, rows = Seq(max(int(block.rows.lo), after + 1)), block.row_count
     if lo != block.rows.lo:
-        rows = block.rows.hi - lo + 1 if rows == len(block.rows) else None  # which rows are missing is not known
+        rows = block.rows.hi - lo + 1 if rows == len(block.rows) else None  # unknown how many rows the rest has
     if block.item is not ItemKind.SEGMENT:
         rows = None
     fixed = (block.batch_id, block.digest, block.kind, block.ranges, block.cut)

@@ -1,17 +1,17 @@
-"""Carries out a cut: rows that the new leader has not are set aside in files and removed from the table; then one
+"""Carries out a cut: writes rows that the new leader lacks to files and deletes them from the table; then one
 transaction abandons their blocks and settles the cut.
 
 Durable steps, each of which can be repeated:
 
-1. The epoch on the table is raised above the ledger's. From here on nobody publishes to this table, however late: a
-   publisher has the ledger's epoch, which is lower. So what is read next is everything.
-2. Rows are written to files, those on branches of staged blocks, too; then the ledger records where.
-3. The branches are removed, and the rows are deleted by one commit.
-4. One transaction: blocks abandoned, the cut settled, the epoch recorded. If the ledger has reached that epoch
-   meanwhile, somebody may have published since, and all of it begins again.
+1. Raise the table's epoch above the ledger's. From then on no process can publish to this table: a publisher has the
+   ledger's epoch, which is lower. So the rows read in step 2 are all that there will be.
+2. Write the rows to files, also those on branches of staged blocks; then record the folder in the ledger.
+3. Remove the branches, and delete the rows in one commit.
+4. One transaction: abandon the blocks, settle the cut, record the epoch. If the ledger has that epoch already, another
+   process may have published, and everything is repeated.
 
-A process that was given up for dead can write more files, which nobody names, and delete rows with numbers that never
-come back: an item is recorded only above the bound. It settles nothing: its fence is lower.
+A process that lost its lease and does not know it can write more files, which are not recorded, and delete rows with
+numbers that are not used again: an item is recorded only above the bound. It cannot settle the cut: its fence is lower.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from strandline.ledger.replicate.cuts import PreparedCut
 from strandline.read import rollback
 from strandline.read.settled_view import check_table
 from strandline.replicate.take_over.cut_plan import CutPlan, plan_cut
-from strandline.replicate.take_over.cut_rows_files import Written, folder_of, with_batches, write_rows
+from strandline.replicate.take_over.cut_rows_files import WrittenFiles, folder_of, with_batches, write_rows
 from strandline.storage.objects import open_objects
 
 RANGES_MAX = 500  # in a condition that lists every range; more are in a view
@@ -46,40 +46,42 @@ _VIEW = "strandline_cut_out"
 
 
 def carry_out_cut(
-    work: IngestContext, dataset: Dataset, held: Reserved, at: NumberedCut, *, behind_upto: Seq | None = None
+    work: IngestContext, dataset: Dataset, block: Reserved, numbered: NumberedCut, *, behind_upto: Seq | None = None
 ) -> bool:
-    """All of it. False if lower blocks are open that it does not cut out, or if the cut is no longer ours. `held` is
-    the cut's block, taken. `behind_upto`: as in `plan_cut`. Raises WatermarkMoved and ResyncNeeded: then again."""
-    plan, _ = _plan(work, dataset, at, behind_upto)
+    """Carries out the cut of `block`, which this process has taken. Returns False if it must wait for lower blocks, or
+    if another process has taken it. `behind_upto`: as in `plan_cut`. Raises WatermarkMoved and ResyncNeeded: then the
+    caller tries again."""
+    plan, _ = _plan(work, dataset, numbered, behind_upto)
     if plan.waits_for:
         return False
-    prepared = prepare_cut(work, dataset, held, at, behind_upto=behind_upto)
-    return cuts.settle(work.ledger, work.witness, dataset, held, at, epoch=prepared.epoch)
+    prepared = prepare_cut(work, dataset, block, numbered, behind_upto=behind_upto)
+    return cuts.settle(work.ledger, work.witness, dataset, block, numbered, epoch=prepared.epoch)
 
 
 def prepare_cut(
-    work: IngestContext, dataset: Dataset, block: Reserved, at: NumberedCut, *, behind_upto: Seq | None = None
+    work: IngestContext, dataset: Dataset, block: Reserved, numbered: NumberedCut, *, behind_upto: Seq | None = None
 ) -> PreparedCut:
-    """Everything before the transaction. A promotion does this for each recorded cut, whatever is still `reserved`
-    below it, and settles them all in its own transaction with `cuts.settle_prepared`."""
+    """All steps before the transaction. A promotion calls it for each recorded cut, without waiting for lower blocks,
+    and settles all of them in its own transaction with `cuts.settle_prepared`."""
     check_table(work.ledger, work.tables, work.lake, dataset)
     epoch = raise_epoch(work, dataset)
-    plan, below = _plan(work, dataset, at, behind_upto)
+    plan, below = _plan(work, dataset, numbered, behind_upto)
     with _condition(work, dataset, plan.rows) as condition:
-        written = _set_aside(work, dataset, at, plan, below, condition)
+        written = _set_aside(work, dataset, numbered, plan, below, condition)
         if written is not None:
             with work.ledger.write() as connection:
                 cuts.record_cut_folder(
-                    connection, dataset, number=at.number, place=written.place, rows=written.rows,
+                    connection, dataset, number=numbered.number, place=written.place, rows=written.rows,
                     files=len(written.files),
                 )  # fmt: skip
             failpoints.hit("cut.after_record")
         _remove(work, dataset, plan, condition)
-    return PreparedCut(dataset, block, at, epoch)
+    return PreparedCut(dataset, block, numbered, epoch)
 
 
 def raise_epoch(work: IngestContext, dataset: Dataset) -> int:
-    """Above the ledger's: nobody publishes to the table, or carries a purge out, until the ledger has recorded it."""
+    """Raises the table's epoch above the ledger's, and returns it. Until the ledger has recorded it, no process can
+    publish to the table or carry out a purge."""
     with work.ledger.write() as connection:
         known = sequence.check(connection, work.witness).epoch
     epoch = max(known, work.tables.view(dataset.name).epoch) + 1
@@ -89,17 +91,17 @@ def raise_epoch(work: IngestContext, dataset: Dataset) -> int:
 
 
 def _plan(
-    work: IngestContext, dataset: Dataset, at: NumberedCut, behind_upto: Seq | None
+    work: IngestContext, dataset: Dataset, numbered: NumberedCut, behind_upto: Seq | None
 ) -> tuple[CutPlan, Sequence[Block]]:
     with work.ledger.read() as connection:
-        below = cuts.blocks_below(connection, dataset.id, at)
-        later = [c.at for c in cuts.open_cuts(connection, dataset.id) if c.at.number > at.number]
-    return plan_cut(at, below, later, behind_upto=behind_upto), below
+        below = cuts.blocks_below(connection, dataset.id, numbered)
+        later = [c.at for c in cuts.open_cuts(connection, dataset.id) if c.at.number > numbered.number]
+    return plan_cut(numbered, below, later, behind_upto=behind_upto), below
 
 
 @contextmanager
 def _condition(work: IngestContext, dataset: Dataset, rows: Sequence[SeqRange]) -> Iterator[str | None]:
-    """In SQL, for the rows of the table that do not stay; None if no number of it goes."""
+    """The SQL condition for the table's rows that must go; None if there can be none."""
     if not rows:
         yield None
         return
@@ -116,9 +118,14 @@ def _condition(work: IngestContext, dataset: Dataset, rows: Sequence[SeqRange]) 
 
 
 def _set_aside(
-    work: IngestContext, dataset: Dataset, at: NumberedCut, plan: CutPlan, below: Sequence[Block], condition: str | None
-) -> Written | None:
-    """None if there is no such row."""
+    work: IngestContext,
+    dataset: Dataset,
+    numbered: NumberedCut,
+    plan: CutPlan,
+    below: Sequence[Block],
+    condition: str | None,
+) -> WrittenFiles | None:
+    """Writes the rows that must go to files. None if there are none."""
     view = work.tables.view(dataset.name)
     frames = [_staged(work, dataset, snapshot, rows) for snapshot, rows in _on_branches(work, plan, view)]
     if condition is not None and view.main is not None:
@@ -129,21 +136,21 @@ def _set_aside(
         rows = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), frames)
         if rows.isEmpty():
             return None
-    # A recovered range lies over the blocks that were found again, and knows no batch.
+    # A recovered range overlaps the blocks that were found again, and has no batch.
     known = [b.head for b in below if b.head.item is ItemKind.SEGMENT and b.head.kind is not BlockKind.RECOVERED]
     batches = [(head.rows, head.batch_id) for head in known]
     about = {
-        "lake": work.lake, "dataset": dataset.name, "dataset_id": dataset.uuid, "cut": int(at.number),
-        "term": at.cut.term, "above": int(at.cut.above),
+        "lake": work.lake, "dataset": dataset.name, "dataset_id": dataset.uuid, "cut": int(numbered.number),
+        "term": numbered.cut.term, "above": int(numbered.cut.above),
     }  # fmt: skip
-    folder = folder_of(dataset, at.number)
+    folder = folder_of(dataset, numbered.number)
     written = write_rows(with_batches(rows, batches), open_objects(work.config), folder, about)
     failpoints.hit("cut.after_files")
     return written
 
 
 def _on_branches(work: IngestContext, plan: CutPlan, view: TableView) -> list[tuple[SnapshotId, SeqRange]]:
-    """Staged blocks that are cut out and not published. Nobody was told that they are safe, but their rows are here."""
+    """Staged blocks that are cut out and not published, with their snapshots. No sender got an answer for them."""
     found = []
     for staged in plan.staged:
         is_published = view.published_as(work.wap(staged.head)) is not None

@@ -1,10 +1,10 @@
 """Writes rows that a cut removes to files: Parquet with sequence numbers and batch ids, in the warehouse.
 
-    _strandline/cut/<dataset>/<number of the cut>/<attempt>/part-….parquet
-    _strandline/cut/<dataset>/<number of the cut>/<attempt>/manifest.json      last: without it, an attempt died
+_strandline/cut/<dataset>/<number of the cut>/<attempt>/part-….parquet _strandline/cut/<dataset>/<number of the
+cut>/<attempt>/manifest.json      written last; if it is missing, the attempt died
 
-The tasks write the files, and the driver sees their names and counts. A task that ran twice leaves a file that no
-manifest names; it is removed.
+Spark tasks write the files, and the driver gets their names and counts. If a task ran twice, the driver removes the
+file that is not among the results.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class SetAsideFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    place: str  # for people
+class WrittenFiles:
+    place: str  # URL of the folder, for messages
     files: tuple[SetAsideFile, ...]
 
     @property
@@ -52,12 +52,12 @@ class Written:
 
 
 def folder_of(dataset: Dataset, number: int | str) -> str:
-    """The dataset's id, not its name: a dataset of the same name may be made again."""
+    """Has part of the dataset's id: a dataset of the same name may be created again."""
     return f"{FOLDER}/{dataset.name}-{dataset.uuid[:8]}/{number}"
 
 
 def with_batches(rows: DataFrame, batches: Sequence[tuple[SeqRange, str]]) -> DataFrame:
-    """The rows with the id of the batch that brought them; NULL where nobody knows it."""
+    """The rows with the id of their batch; NULL where it is unknown."""
     if not batches:
         return rows.withColumn(BATCH_COLUMN, F.lit(None).cast("string"))
     known = rows.sparkSession.createDataFrame(
@@ -67,8 +67,8 @@ def with_batches(rows: DataFrame, batches: Sequence[tuple[SeqRange, str]]) -> Da
     return rows.join(F.broadcast(known), inside, "left").drop("_sl_lo", "_sl_hi")
 
 
-def write_rows(rows: DataFrame, objects: ObjectStore, folder: str, about: Mapping[str, Any]) -> Written:
-    """Durable when it returns. The manifest says what the files are about, and comes last."""
+def write_rows(rows: DataFrame, objects: ObjectStore, folder: str, about: Mapping[str, Any]) -> WrittenFiles:
+    """Writes the files, then the manifest with `about`. All of it is durable when it returns."""
     attempt = f"{folder}/{uuid.uuid4().hex[:12]}"
     task = _CutRowsTask(objects, attempt)
     with explaining("rows that are cut out cannot be written to files"):
@@ -81,7 +81,7 @@ def write_rows(rows: DataFrame, objects: ObjectStore, folder: str, about: Mappin
         objects.sync(names)
         document = {**about, "rows": sum(f.rows for f in files), "files": [asdict(f) for f in files]}
         objects.put(f"{attempt}/{MANIFEST}", json.dumps(document, indent=2).encode())
-    return Written(objects.url(attempt), files)
+    return WrittenFiles(objects.url(attempt), files)
 
 
 @dataclass(frozen=True)
@@ -90,17 +90,17 @@ class _CutRowsTask:
     folder: str
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        kept: list[pa.RecordBatch] = []
+        buffered: list[pa.RecordBatch] = []
         for batch in batches:
-            if kept and sum(b.num_rows for b in kept) + batch.num_rows > FILE_ROWS_MAX:
-                yield self._write(kept)
-                kept = []
-            kept.append(batch)
-            if sum(b.nbytes for b in kept) > FILE_BYTES_MAX:
-                yield self._write(kept)
-                kept = []
-        if any(b.num_rows for b in kept):
-            yield self._write(kept)
+            if buffered and sum(b.num_rows for b in buffered) + batch.num_rows > FILE_ROWS_MAX:
+                yield self._write(buffered)
+                buffered = []
+            buffered.append(batch)
+            if sum(b.nbytes for b in buffered) > FILE_BYTES_MAX:
+                yield self._write(buffered)
+                buffered = []
+        if any(b.num_rows for b in buffered):
+            yield self._write(buffered)
 
     def _write(self, batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
         import pyarrow as pa

@@ -1,18 +1,19 @@
-"""Promotes this site: from a follower to the leader. `promote_plan` says what comes next, and this does it.
+"""Promotes this site from follower to leader: `promote_plan` plans each step, this module carries it out.
 
 | durable step | if the process dies after it |
 |---|---|
-| the term to be replaced stored | the next `promote` goes on with it, or ends if somebody else leads by now |
-| term taken in the arbiter | the record names this site: the next `promote` goes on; another member may be faster |
-| claim stored | the site records and stages nothing; the next `promote` goes on, or ends |
+| the term to be replaced stored | the next `promote` continues, or ends if another site leads by now |
+| term taken in the arbiter | the record names this site: the next `promote` continues; another member may be faster |
+| claim stored | the site records and stages nothing; the next `promote` continues, or ends |
 | staged blocks published | as any follower does |
-| `leads` in the record | only this site can go on |
+| `leads` in the record | only this site can continue |
 | rows of recorded cuts set aside and removed | the next `promote` repeats it |
 | epoch raised on tables whose purges are given up | the next `promote` repeats it |
-| witness replaced | the ledger is not behind: only `promote` goes on |
+| witness replaced | the ledger is not behind: only `promote` continues |
 | the transaction | it leads |
 
-A zombie of this promotion puts nothing: its record is an old one. Its transaction finds another term, or no claim.
+A process that was paused and continues cannot put: its record is outdated. Its transaction finds another term, or no
+claim.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 from strandline.core import failpoints
 from strandline.core.calling_off import check_not_called_off
@@ -39,16 +41,14 @@ from strandline.core.retry import RetryPolicy
 from strandline.core.settings.lake_config import LakeConfig
 from strandline.core.sites.arbiter import LeaderRecord
 from strandline.core.types import BlockId, Dataset, DatasetId, Reserved, Staged
-from strandline.deliver.sink_definitions import SinksTakenOver
-from strandline.ledger.engine import Connection, Ledger
+from strandline.ledger.engine import Ledger
 from strandline.ledger.ingest import blocks
 from strandline.ledger.replicate import promotion_claims, promotion_failures, promotions
 from strandline.ledger.replicate.cuts import PreparedCut
 from strandline.ledger.replicate.promotions import Led, PromotionState
 from strandline.ledger.replicate.sites import Site, replaced
 from strandline.ledger.witness import Witness
-from strandline.replicate.arbiter.arbiter import Arbiter, PutLanded, PutUnknown, Seen
-from strandline.replicate.follow.leader_sinks import take_over_sinks
+from strandline.replicate.arbiter.arbiter import Arbiter, PutLanded, PutUnknown, VersionedRecord
 from strandline.replicate.site_name import site_name
 from strandline.replicate.take_over.promote_plan import (
     Begin,
@@ -70,16 +70,17 @@ if TYPE_CHECKING:
 
 _STAGED_MEANWHILE = RetryPolicy(0.0, attempts_max=5)
 _POLLS_PER_LEASE = 20
-_PATIENCE = 3  # leases, for a leader that goes on renewing its own
+_LEASES_WAITED_MAX = 3  # for a leader that still renews its lease
 
 
 @dataclass(frozen=True, slots=True)
 class Promoted:
     term: int
-    already: bool  # it led before this command
-    led: Led | None
-    quarantined: tuple[tuple[str, int], ...] = ()  # by sink: refused rows that wait at the old leader, as it said last
-    sinks_removed: tuple[str, ...] = ()  # from when this site led before: the old leader did not have them any more
+    led: Led | None  # None: it led before this command
+
+    @property
+    def already(self) -> bool:
+        return self.led is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,34 +88,41 @@ class Forecast:
     """What a promotion would do now."""
 
     step: Step
-    standing: PromotionState
+    state: PromotionState
+
+
+class TableCheck(Protocol):
+    """`check_tables.SiteTables`."""
+
+    def check(self) -> None:
+        """Raises RefusedError if a table lacks what the ledger says that it has."""
 
 
 @dataclass
-class _Watched:
-    """For how long the record has stood unchanged, as this process saw it."""
+class _RecordWatch:
+    """Measures for how long this process has read the same record."""
 
     clock: Callable[[], float]
-    seen: Seen | None = None
+    seen: VersionedRecord | None = None
     since: float = 0.0
     began: float = field(init=False)
 
     def __post_init__(self) -> None:
         self.began = self.clock()
 
-    def look(self, now: Seen | None) -> float:
+    def seconds_unchanged(self, now: VersionedRecord | None) -> float:
         if now != self.seen:
             self.seen, self.since = now, self.clock()
         return self.clock() - self.since
 
 
-def _check_not_ended(claim: str | None, standing: PromotionState) -> None:
-    """A process that stood still while its promotion was ended must not begin another one: nobody asked for it, and the
-    site may follow another leader by now."""
-    if claim is not None and standing.claim != claim:
+def _check_not_ended(claim: str | None, state: PromotionState) -> None:
+    """Raises RefusedError if the promotion was ended while this process was paused: nobody asked for another one, and
+    the site may follow another leader by now."""
+    if claim is not None and state.claim != claim:
         raise RefusedError(
             "another process has ended this promotion meanwhile",
-            hint="`strandline replication status` shows which site leads. `strandline promote` begins anew.",
+            hint="`strandline replication status` shows which site leads. `strandline promote` begins again.",
         )
 
 
@@ -126,42 +134,41 @@ class Promotion:
         witness: Witness,
         parts: SiteParts,
         arbiter: Arbiter | None,
+        tables: TableCheck,
         *,
-        check_tables: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = elapsed_seconds,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`check_tables` raises RefusedError if a table lacks what the ledger says."""
-        self._check_tables = check_tables
         self._config = config
         self._settings = config.settings.replication
         self._ledger = ledger
         self._witness = witness
         self._parts = parts
         self._arbiter = arbiter
+        self._tables = tables
         self._clock = clock
         self._sleep = sleep
 
     def forecast(self, *, leader_is_stopped: bool, force: bool = False) -> Forecast:
         """Changes nothing. Raises RefusedError at a site that leads, StorageError if the arbiter does not answer."""
-        standing = self._standing()
-        if not standing.site.follows:
-            self._check_not_replaced(standing.site)
-            raise RefusedError(f"this site leads already, in term {standing.site.term}")
+        state = self._read_state()
+        if not state.site.follows:
+            self._check_not_replaced(state.site)
+            raise RefusedError(f"this site leads already, in term {state.site.term}")
         seen = None if self._arbiter is None else self._arbiter.read()
-        step = self._plan(standing, seen, 0.0, leader_is_stopped, force)
+        step = self._plan(state, seen, 0.0, leader_is_stopped, force)
         if isinstance(step, Begin) and not force:
             try:
-                self._check_tables()
+                self._tables.check()
             except RefusedError as e:
                 step = Refuse(e.message, e.hint or "")
-        return Forecast(step, standing)
+        return Forecast(step, state)
 
     def run(
         self, *, leader_is_stopped: bool, force: bool = False, on_step: Callable[[str], None] = lambda words: None
     ) -> Promoted:
-        """`force`: a person gives up what this site lacks (docs/adr/0076). Raises RefusedError if this site cannot be
-        promoted, was replaced as leader, or if another one was faster."""
+        """`force`: the caller accepts the loss of what this site lacks (docs/adr/0076). Raises RefusedError if this
+        site cannot be promoted, was replaced as leader, or if another site was faster."""
         try:
             return self._run(leader_is_stopped=leader_is_stopped, force=force, on_step=on_step)
         except StrandlineError as e:
@@ -170,28 +177,28 @@ class Promotion:
             raise
 
     def _run(self, *, leader_is_stopped: bool, force: bool, on_step: Callable[[str], None]) -> Promoted:
-        watched = _Watched(self._clock)
-        begun = self._standing()
+        watched = _RecordWatch(self._clock)
+        begun = self._read_state()
         if force and begun.site.promoting_term is not None and begun.site.claimed_term is None and not begun.by_force:
             promotion_claims.end(
                 self._ledger, self._witness, "a person promotes this site by force instead", of=begun.claim
             )
         promotions.resume(self._ledger, self._witness)
-        claim: str | None = None  # of the promotion that this process goes on with
+        claim: str | None = None  # of the promotion that this process carries out
         while True:
             check_not_called_off()
-            standing = self._standing()
-            if not standing.site.follows:
-                self._check_not_replaced(standing.site)
-                return Promoted(standing.site.term, already=True, led=None)
-            _check_not_ended(claim, standing)
-            claim = standing.claim
+            state = self._read_state()
+            if not state.site.follows:
+                self._check_not_replaced(state.site)
+                return Promoted(state.site.term, led=None)
+            _check_not_ended(claim, state)
+            claim = state.claim
             seen = None if self._arbiter is None else self._arbiter.read()
-            step = self._plan(standing, seen, watched.look(seen), leader_is_stopped, force)
+            step = self._plan(state, seen, watched.seconds_unchanged(seen), leader_is_stopped, force)
             match step:
                 case Begin(replaces):
                     if not force:
-                        self._check_tables()
+                        self._tables.check()
                     claim = promotion_claims.begin(self._ledger, replaces, by_force=force, instead_of=claim)
                 case Wait(seconds):
                     self._wait(watched, seconds, on_step, claim)
@@ -204,28 +211,25 @@ class Promotion:
                     promotion_claims.claim(self._ledger, term, of=claim)
                 case Lead(term):
                     on_step(f"becoming the leader of term {term}")
-                    led, sinks = self._lead(term)
-                    return Promoted(
-                        term, already=False, led=led, quarantined=sinks.quarantined, sinks_removed=sinks.removed
-                    )
+                    return Promoted(term, _STAGED_MEANWHILE.call(partial(self._lead, term), WatermarkMoved))
                 case End(message, hint):
                     promotion_claims.end(self._ledger, self._witness, message, of=claim)
                     raise RefusedError(message, hint=hint)
                 case Refuse(message, hint):
-                    if standing.site.promoting_term is not None and standing.site.claimed_term is None:
+                    if state.site.promoting_term is not None and state.site.claimed_term is None:
                         promotion_claims.end(self._ledger, self._witness, message, of=claim)
                     raise RefusedError(f"this site cannot be promoted: {message}", hint=hint)
 
-    def _standing(self) -> PromotionState:
+    def _read_state(self) -> PromotionState:
         with self._ledger.read_at_once() as connection:
             return promotions.read(connection)
 
     def _check_not_replaced(self, site: Site) -> None:
-        """Raises RefusedError at a leader that another site has replaced, or is about to: it takes no rows, and cannot
-        be promoted before it has followed that site, also by force."""
-        if (said := replaced(site)) is not None:
+        """Raises RefusedError at a leader that another site has replaced or is about to replace: it accepts no rows,
+        and cannot be promoted, not even by force, before it has followed that site."""
+        if (reason := replaced(site)) is not None:
             raise RefusedError(
-                f"this site cannot be promoted: {said}",
+                f"this site cannot be promoted: {reason}",
                 hint=f"`strandline rejoin {site.superseded_by or 'LEADER'}` makes this site follow it. "
                 "docs/limits.md says what is left if that site is lost.",
             )
@@ -243,32 +247,37 @@ class Promotion:
         )
 
     def _plan(
-        self, standing: PromotionState, seen: Seen | None, stood_seconds: float, leader_is_stopped: bool, force: bool
+        self,
+        state: PromotionState,
+        seen: VersionedRecord | None,
+        unchanged_seconds: float,
+        leader_is_stopped: bool,
+        force: bool,
     ) -> Step:
-        site, settings = standing.site, self._settings
+        site, settings = state.site, self._settings
         candidate = Candidate(
             site.own_number, site_name(self._config), settings.address, site.term, site.promoting_term,
-            site.claimed_term, standing.terms, standing.behind, site.instance, standing.claim,
-            force if site.promoting_term is None else standing.by_force, standing.highest_known_term,
+            site.claimed_term, state.terms, state.behind, site.instance, state.claim,
+            force if site.promoting_term is None else state.by_force, state.highest_known_term,
         )  # fmt: skip
         if self._arbiter is None:
             return next_step_alone(candidate, leader_is_stopped=leader_is_stopped)
-        return next_step(candidate, None if seen is None else seen.record, stood_seconds, settings.clock_drift_max)
+        return next_step(candidate, None if seen is None else seen.record, unchanged_seconds, settings.clock_drift_max)
 
-    def _wait(self, watched: _Watched, seconds: float, on_step: Callable[[str], None], claim: str | None) -> None:
-        """A leader that renews its lease is alive. It is given some time to stop."""
+    def _wait(self, watched: _RecordWatch, seconds: float, on_step: Callable[[str], None], claim: str | None) -> None:
+        """Waits for the lease to run out. Raises RefusedError if the leader still renews it after some leases."""
         assert watched.seen is not None
         record = watched.seen.record
         lease = record.lease_seconds * (1 + self._settings.clock_drift_max)
-        if self._clock() - watched.began > lease * _PATIENCE:
+        if self._clock() - watched.began > lease * _LEASES_WAITED_MAX:
             why = f"site {record.name} renews its lease: it is alive, and leads in term {record.term}"
             promotion_claims.end(self._ledger, self._witness, why, of=claim)
             raise RefusedError(why, hint="Stop it first, or wait until it no longer reaches the arbiter.")
         on_step(f"waiting until the lease of site {record.name} has run out")
         self._sleep(min(seconds, lease / _POLLS_PER_LEASE))
 
-    def _put(self, record: LeaderRecord, seen: Seen | None) -> None:
-        """Refused: the next look at the record decides."""
+    def _put(self, record: LeaderRecord, seen: VersionedRecord | None) -> None:
+        """Puts the record. If that was refused, the next step is planned on the record that is there then."""
         assert self._arbiter is not None and seen is not None
         outcome = self._arbiter.put(record, over=seen)
         if isinstance(outcome, PutUnknown):
@@ -282,13 +291,13 @@ class Promotion:
     # --- becoming leader ---
 
     def _publish_staged(self) -> set[BlockId]:
-        """Publishes what is staged. Returns blocks that nobody can publish: their branch is gone, and their rows are
-        nowhere. Raises FailedError if a table cannot be read."""
+        """Publishes staged blocks. Returns those that nobody can publish, because branch and rows are gone. Raises
+        FailedError if a table cannot be read."""
         from strandline.ingest.settle import publish_staged
 
         work = self._parts.work
         lost: set[BlockId] = set()
-        for dataset, staged in self._standing().staged:
+        for dataset, staged in self._read_state().staged:
             try:
                 publish_staged(work, dataset, staged)
             except (BlockHeld, BlockLost) as e:
@@ -296,7 +305,7 @@ class Promotion:
                     blocks.find_block(self._ledger, staged.head), Reserved
                 )
                 if is_settled:
-                    continue  # another process was faster; the transaction looks again
+                    continue  # another process was faster; the transaction checks again
                 if self._is_in_table(work, dataset, staged):
                     raise FailedError(
                         f"{dataset.name}: rows of block {staged.head.rows} are in the table, and nobody can tell "
@@ -315,36 +324,19 @@ class Promotion:
     def _prepare_cuts(self) -> list[PreparedCut]:
         from strandline.replicate.take_over.carry_out_cut import prepare_cut
 
-        found = self._standing().cuts
+        found = self._read_state().cuts
         prepared = [prepare_cut(self._parts.work, dataset, cut.block, cut.at) for dataset, cut in found]
         failpoints.hit("promote.after_cuts")
         return prepared
 
     def _fence_purges(self) -> dict[DatasetId, int]:
-        """Raises the epoch of tables that have purges which are given up: a process that carries one out, and was taken
-        for dead, deletes nothing later. Returns the epochs."""
+        """Raises the epoch of tables whose open purges this promotion gives up, so that a paused process deletes
+        nothing later. Returns the epochs."""
         from strandline.replicate.take_over.carry_out_cut import raise_epoch
 
-        return {d.id: raise_epoch(self._parts.work, d) for d in self._standing().purged}
+        return {d.id: raise_epoch(self._parts.work, d) for d in self._read_state().purged}
 
-    def _lead(self, term: int) -> tuple[Led, SinksTakenOver]:
-        taken: list[SinksTakenOver] = []
-
-        def take_over(connection: Connection) -> tuple[str, ...]:
-            taken.append(take_over_sinks(connection))
-            return taken[-1].left
-
-        def lead() -> Led:
-            lost = self._publish_staged()
-            prepared, fenced = self._prepare_cuts(), self._fence_purges()
-            return promotions.lead(
-                self._ledger,
-                self._witness,
-                term,
-                prepared=prepared,
-                lost=lost,
-                fenced=fenced,
-                take_over_sinks=take_over,
-            )
-
-        return _STAGED_MEANWHILE.call(lead, WatermarkMoved), taken[-1]
+    def _lead(self, term: int) -> Led:
+        lost = self._publish_staged()
+        prepared, fenced = self._prepare_cuts(), self._fence_purges()
+        return promotions.lead(self._ledger, self._witness, term, prepared=prepared, lost=lost, fenced=fenced)

@@ -26,7 +26,7 @@ class Candidate:
     instance: str | None = None  # a record names it with the number
     claim: str | None = None  # by which a record names this promotion; None: none has begun
     by_force: bool = False  # a person accepts the loss of what the site lacks (docs/adr/0076)
-    heard: int = 0  # the highest term that the site has heard of: another one has led in it
+    heard: int = 0  # the highest term that the site knows of; another site has led in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +38,21 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The record has to stand unchanged for a lease (rule 1)."""
+    """Wait until the record was unchanged for a lease (rule 1)."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Take the term, or say in the record that the site leads (rule 5)."""
+    """Take the term, or record at the arbiter that the site leads (rule 5)."""
 
     record: LeaderRecord
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimTerm:
-    """The term is ours: the site stops following."""
+    """The arbiter's record has our term: store that, and stop following."""
 
     term: int
 
@@ -66,7 +66,7 @@ class Lead:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Somebody else leads, or takes over: the promotion is over, and the site follows as before (rules 3 and 6)."""
+    """End the promotion: another site leads or takes over, and this site follows as before (rules 3 and 6)."""
 
     message: str
     hint: str
@@ -74,7 +74,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """It cannot be promoted now. Nothing is changed."""
+    """The site cannot be promoted now. Changes nothing."""
 
     message: str
     hint: str
@@ -85,8 +85,8 @@ _FORCE = "If the leader never comes back and no other site can be promoted, --fo
 Step = Begin | Wait | Put | ClaimTerm | Lead | End | Refuse
 
 
-def next_step(site: Candidate, record: LeaderRecord | None, stood_seconds: float, drift_max: float) -> Step:
-    """With an arbiter. `stood_seconds`: for how long this process has seen the record unchanged."""
+def next_step(site: Candidate, record: LeaderRecord | None, unchanged_seconds: float, drift_max: float) -> Step:
+    """With an arbiter. `unchanged_seconds`: for how long this process has read the same record."""
     if site.number is None:
         return _no_number()
     if record is None:
@@ -94,19 +94,19 @@ def next_step(site: Candidate, record: LeaderRecord | None, stood_seconds: float
             "no leader has ever written to the arbiter",
             "Set the same replication.arbiter at the leader, and let `strandline run` run there.",
         )
-    # Not by the number alone: a leader whose ledger was restored may have given it to another site, too.
+    # The number alone is not enough: a leader whose ledger was restored may have given it to another site, too.
     ours = (record.site, record.claim) == (site.number, site.claim)
     if site.promoting is not None and ours and record.term > site.promoting:
         return _with_the_term(site, record)
     if site.promoting is not None and record.term != site.promoting:
         return _end(record)
-    if (refused := _behind(site) if site.by_force else _may_not(site, record)) is not None:
+    if (refused := _behind(site) if site.by_force else _no_member(site, record)) is not None:
         return refused
     if site.promoting is None:
         return Begin(record.term)
     needed = record.lease_seconds * (1 + drift_max)
-    if stood_seconds < needed:
-        return Wait(needed - stood_seconds)
+    if unchanged_seconds < needed:
+        return Wait(needed - unchanged_seconds)
     taken = next_term(max(record.term, site.heard), site.number)
     return Put(
         replace(
@@ -117,7 +117,7 @@ def next_step(site: Candidate, record: LeaderRecord | None, stood_seconds: float
 
 
 def next_step_alone(site: Candidate, *, leader_is_stopped: bool) -> Step:
-    """Without an arbiter: a person says that the leader is stopped."""
+    """Without an arbiter: a person confirms that the leader is stopped."""
     if site.number is None:
         return _no_number()
     if not leader_is_stopped and site.claimed is None:
@@ -128,7 +128,7 @@ def next_step_alone(site: Candidate, *, leader_is_stopped: bool) -> Step:
     if site.claimed is not None:
         return Lead(site.claimed)
     last = max(site.term, site.heard)
-    if (refused := _behind(site) if site.by_force else _not_whole(site, last)) is not None:
+    if (refused := _behind(site) if site.by_force else _lacks_term(site, last)) is not None:
         return refused
     if site.promoting != last:
         return Begin(last)
@@ -138,7 +138,7 @@ def next_step_alone(site: Candidate, *, leader_is_stopped: bool) -> Step:
 def _with_the_term(site: Candidate, record: LeaderRecord) -> Step:
     if site.claimed != record.term:
         return ClaimTerm(record.term)
-    # All others are written off before this site leads, and waits for none of them: it has no followers yet.
+    # No members: this site has no followers yet, and its sinks wait for none.
     return Lead(record.term) if record.leads else Put(replace(record, leads=True, members=frozenset()))
 
 
@@ -152,16 +152,16 @@ def _end(record: LeaderRecord) -> End:
 
 
 def _last_leader(record: LeaderRecord) -> int:
-    """The term of the last site that led. A claim that has not begun to lead has cut nothing."""
+    """The term of the last site that led. A site that has only claimed a term has cut nothing."""
     return record.term if record.leads or record.before is None else record.before
 
 
-def _may_not(site: Candidate, record: LeaderRecord) -> Refuse | None:
+def _no_member(site: Candidate, record: LeaderRecord) -> Refuse | None:
     if (last := _last_leader(record)) < site.heard:
         return Refuse(
             f"the arbiter's record is older than this site: it says that the last leader led in term {last}, and this "
-            f"site has heard of the leader of term {site.heard}, so its members are not those of that leader",
-            "That leader writes its record again as soon as it runs and reaches the arbiter. " + _FORCE,
+            f"site knows of the leader of term {site.heard}, so its members are not those of that leader",
+            "That leader writes its record again as soon as it runs and can reach the arbiter. " + _FORCE,
         )
     instances = {m.instance for m in record.members if m.number == site.number}
     if instances and site.instance not in instances:
@@ -174,10 +174,10 @@ def _may_not(site: Candidate, record: LeaderRecord) -> Refuse | None:
             "this site is not a member, so sinks of the leader may have rows that it lacks",
             "The leader names members once they have caught up; see `strandline replication status`. " + _FORCE,
         )
-    return _not_whole(site, last)
+    return _lacks_term(site, last)
 
 
-def _not_whole(site: Candidate, last: int) -> Refuse | None:
+def _lacks_term(site: Candidate, last: int) -> Refuse | None:
     """Rule 4, and rule 21."""
     if other := sorted(name for name, term in site.terms.items() if term != last):
         return Refuse(

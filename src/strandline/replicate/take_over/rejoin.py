@@ -1,8 +1,8 @@
-"""Lets a leader that another site has replaced follow it, and points other followers to the new leader.
+"""Makes a leader that another site has replaced follow that site, and points other followers to the new leader.
 
-Durable steps: the witness says that this site follows; one transaction says so in the ledger; bodies that the receiver
-of this site acknowledged, and that are in no table, are copied to files and named. Repeated, it goes on. The rest is
-done by following: the new leader's cut sets aside and removes what it has not.
+Durable steps: the witness records that this site follows; one transaction records it in the ledger; bodies that this
+site's receiver acknowledged, and that are in no table, are copied to files and recorded. A repeated call continues
+where the last one ended. Then the site follows: the new leader's cut sets aside and removes rows that the leader lacks.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from strandline.storage.objects import explained, open_objects
 
 @dataclass(frozen=True, slots=True)
 class CopiedBodies:
-    """Bodies that a sender was told are safe, and that the new leader has not."""
+    """Bodies that this site acknowledged to their senders, and that the new leader lacks."""
 
     dataset: str
     place: str
     bodies: int
-    rows: int | None  # None: nobody has counted those of a body that the ledger does not know
+    rows: int | None  # None: unknown, because the ledger does not know one of the bodies
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +58,17 @@ def rejoin(
     token: str | None,
     confirm: Callable[[int, int], None] = lambda led_in_term, term: None,
 ) -> Rejoined:
-    """`confirm` is asked before a site that leads stops leading. Raises WrongLake, TermPassed, NotLeader for a site
-    that does not lead itself, and RefusedError for one that does not lead in a later term than this site."""
-    polled = source.poll({}, items_max=1)
-    mark = witness.read()
-    if polled.site.lake != mark.lake:
+    """`confirm` is called before a leader stops leading. Raises WrongLake, TermPassed, NotLeader if the other site does
+    not lead, and RefusedError if its term is not later than this site's."""
+    answer = source.poll({}, items_max=1)
+    witnessed = witness.read()
+    if answer.lake != witnessed.lake:
         raise WrongLake(
-            f"{address} has lake {polled.site.lake}, and this site is one of lake {mark.lake}",
+            f"{address} has lake {answer.lake}, and this site is one of lake {witnessed.lake}",
             hint="Check the address of the new leader.",
         )
     here = ledger.query(sites.get)
-    leader = NewLeader(address, token, polled.site.term, frozenset(polled.datasets))
+    leader = NewLeader(address, token, answer.term, frozenset(answer.datasets))
     led = None
     if here.follows:
         rejoining.follow_another(ledger, leader)
@@ -80,21 +80,21 @@ def rejoin(
     else:
         confirm(here.term, leader.term)
         led = rejoining.become_follower(ledger, witness, leader)
-    LeaderSinks(ledger).keep(polled.sinks, polled.sinks_version)
+    LeaderSinks(ledger).store(answer.sinks, answer.sinks_version)
     bodies = copy_spooled_bodies(config, ledger)
     return Rejoined(address, leader.term, led, tuple(bodies))
 
 
 def copy_spooled_bodies(config: LakeConfig, ledger: Ledger) -> list[CopiedBodies]:
-    """Copies what waits in the spool, once since this site follows, and records it. From then on nobody receives
-    anything here: the ledger refuses it."""
+    """Copies the bodies that wait in the spool, once since this site follows, and records them. No body is added after
+    that: the ledger of a follower refuses it."""
     with ledger.read() as connection:
         since = sites.get(connection).changed_at
         known = datasets.list_datasets(connection)
         recorded = [s for s in cuts.list_cut_folders(connection) if s.number is None]
     done = {s.dataset for s in recorded if since is None or s.at >= since}
     found, spool = [], open_spool(config)
-    # A cut forgets bodies whose rows it removes. Then nobody would know that their files are not needed.
+    # Before the cut: it deletes the records of bodies whose rows it removes, and their files would look unknown.
     while ingested := ledger.query(batches.to_remove):
         spool.remove([name for _, name in ingested])
         batches.removed(ledger, [id for id, _ in ingested])
@@ -103,7 +103,7 @@ def copy_spooled_bodies(config: LakeConfig, ledger: Ledger) -> list[CopiedBodies
         waiting = ledger.query(spool_files.rows_in_waiting, in_spool)
         if waiting and dataset.name not in done:
             found.append(_copy(config, ledger, dataset, waiting))
-        # Bodies that the ledger knows are set aside when this site leads again. Its receiver would take in all others.
+        # Bodies that the ledger knows are set aside when this site leads again. Its receiver would ingest all others.
         spool.remove([name for name, rows in waiting.items() if rows is None])
     failpoints.hit("rejoin.after_bodies")
     return found

@@ -1,4 +1,4 @@
-"""A follower that reaches its leader over HTTP. The tasks of Spark fetch the rows, each its part of a range."""
+"""A follower that reads its leader over HTTP. Spark tasks fetch the rows, each its part of a range."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from strandline.receive.schema_adapt import SchemaAdapter
 from strandline.replicate.follow.answer_document import parse_answer
 from strandline.replicate.follow.bodies_document import parse_bodies
 from strandline.replicate.follow.schema_plan import FIELDS_PROPERTY
-from strandline.replicate.source import LeaderSite, Polled, RangeContent
+from strandline.replicate.source import LeaderAnswer, LeaderSite, RangeContent
 from strandline.replicate.transports.segment_fetch import (
     LeaderAddress,
     TryAgain,
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
     from strandline.iceberg.spark.tables import SparkTables
 
-_PROVEN = ("offer", "bodies")
+_WITH_DIGEST = ("offer", "bodies")
 PART_NUMBERS = 1_000_000  # sequence numbers that one task fetches, in a range of up to PARTS_MAX such parts
-PARTS_MAX = 2_000  # a range that spans terms has 2**40 numbers and more, of which nearly all were never taken
+PARTS_MAX = 2_000  # a range across terms has 2**40 numbers and more, nearly all of them unused
 
 
 class HttpSource:
@@ -55,7 +55,9 @@ class HttpSource:
     def site(self) -> LeaderSite:
         return self.poll({}, items_max=1).site
 
-    def poll(self, after: Mapping[DatasetUuid, Seq], *, items_max: int, sinks_version: str | None = None) -> Polled:
+    def poll(
+        self, after: Mapping[DatasetUuid, Seq], *, items_max: int, sinks_version: str | None = None
+    ) -> LeaderAnswer:
         asked = {"after": dict(after), "items_max": items_max, "sinks_version": sinks_version}
         return parse_answer(self._post("offer", asked) or {})
 
@@ -63,33 +65,33 @@ class HttpSource:
         found = self._post("bodies", {"dataset": dataset, "batch_id": batch_id}, may_lack=True)
         return None if found is None else parse_bodies(found)
 
-    def acknowledge(self, told: Acknowledgement) -> None:
-        marks = {str(shard): mark for shard, mark in told.marks.items()}
+    def acknowledge(self, progress: Acknowledgement) -> None:
+        marks = {str(shard): mark for shard, mark in progress.marks.items()}
         self._post(
             "acknowledge",
             {
-                "term": told.term,
-                "seals": dict(told.seals),
+                "term": progress.term,
+                "seals": dict(progress.seals),
                 "marks": marks,
-                "instance": told.instance,
-                "number": told.number,
+                "instance": progress.instance,
+                "number": progress.number,
             },
         )
 
     def _post(self, path: str, body: Mapping[str, Any], *, may_lack: bool = False) -> dict[str, Any] | None:
-        """An answer that is believed must be proven by its digest, and what is said is sent with one. With `may_lack`,
-        None if the leader is of a version that does not have the path."""
+        """Sends the request with its digest, and checks the digest of the answer. With `may_lack`, returns None if the
+        leader's version does not have the path."""
         import httpx
 
-        said = json.dumps(body).encode()
-        headers = {"Content-Type": "application/json", DIGEST: content_digest(said)}
+        content = json.dumps(body).encode()
+        headers = {"Content-Type": "application/json", DIGEST: content_digest(content)}
         try:
-            answer = self._client.post(path, content=said, headers=headers)
+            answer = self._client.post(path, content=content, headers=headers)
             if may_lack and lacks_path(answer):
                 return None
             check_answer(answer)
-            if path in _PROVEN and answer.headers.get(DIGEST) != content_digest(answer.content):
-                raise TryAgain("its answer was damaged on the way")
+            if path in _WITH_DIGEST and answer.headers.get(DIGEST) != content_digest(answer.content):
+                raise TryAgain("its answer was changed on the way")
             found = answer.json()
         except (httpx.TransportError, TryAgain, ValueError) as e:
             raise StorageError(
@@ -97,7 +99,7 @@ class HttpSource:
                 hint="Check its address, and that `strandline serve` runs there. The follower tries again.",
             ) from e
         if not isinstance(found, dict):
-            raise FailedError(f"{self._leader.url} is not a leader: its answer is no object")
+            raise FailedError(f"{self._leader.url} is not a leader: its answer is not a JSON object")
         return found
 
     @contextmanager
@@ -106,9 +108,9 @@ class HttpSource:
         schema = fetch_schema(self._leader, part)
         theirs = column_ids(schema)
         former = (schema.metadata or {}).get(FIELDS_PROPERTY.encode())
-        columns_there = fields_of_arrow(schema)
+        columns_at_leader = fields_of_arrow(schema)
         yield RangeContent(
-            columns_there, lambda columns: self._frame(tables, part, columns, theirs),
+            columns_at_leader, lambda columns: self._frame(tables, part, columns, theirs),
             None if former is None else former.decode(),
         )  # fmt: skip
 
@@ -125,33 +127,33 @@ class HttpSource:
         tables: SparkTables,
         wanted: WantedRange,
         columns: T.StructType,
-        theirs: frozenset[tuple[str, str | None]] | None,
+        theirs: frozenset[tuple[str, int | None]] | None,
     ) -> DataFrame:
         from pyspark.sql.pandas.types import to_arrow_schema
 
         part_numbers = part_size(numbers := wanted.hi - wanted.lo + 1, PART_NUMBERS)
         parts = -(-numbers // part_numbers)
         required = tuple(f.name for f in columns if not f.nullable)
-        fitting = SchemaAdapter(to_arrow_schema(nullable(columns)), required)
-        task = _FetchTask(self._leader, wanted, theirs, fitting, part_numbers)
+        adapter = SchemaAdapter(to_arrow_schema(nullable(columns)), required)
+        task = _FetchTask(self._leader, wanted, theirs, adapter, part_numbers)
         return tables.spark.range(0, parts, 1, parts).mapInArrow(task.run, columns)
 
 
 def part_size(numbers: int, least: int) -> int:
-    """How many sequence numbers one task fetches of a range."""
+    """How many sequence numbers of a range one task fetches."""
     return max(least, -(-numbers // PARTS_MAX))
 
 
 @dataclass(frozen=True)
 class _FetchTask:
-    """Runs on the executors: a row that comes in is the number of a part of the range."""
+    """Runs on the executors. Each input row is the index of a part of the range."""
 
     leader: LeaderAddress
     wanted: WantedRange
-    # The leader's columns when the follower looked. By their ids, too: a name may be another column's by now. None: the
-    # rows have numbers only.
-    theirs: frozenset[tuple[str, str | None]] | None
-    fitting: SchemaAdapter
+    # The leader's columns and their ids, as the follower read them: a name may belong to another column by now. None:
+    # only sequence numbers are fetched.
+    theirs: frozenset[tuple[str, int | None]] | None
+    adapter: SchemaAdapter
     part_numbers: int
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -165,5 +167,5 @@ class _FetchTask:
     def _fit(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         if self.theirs is not None and column_ids(rows.schema) != self.theirs:
             raise FailedError("the leader's columns were changed just now", hint="The follower tries again.")
-        asked = rows.select([name for name in rows.schema.names if name in self.fitting.schema.names])
-        return self.fitting.fit(with_text_uuids(asked, self.fitting.schema))
+        asked = rows.select([name for name in rows.schema.names if name in self.adapter.schema.names])
+        return self.adapter.fit(with_text_uuids(asked, self.adapter.schema))

@@ -1,5 +1,5 @@
-"""Fetches the rows of a range from a leader's API, in a task of Spark. Only batches that are proven are given on; a
-connection that breaks, or a byte that changed, is answered by asking again behind the last proven row.
+"""Fetches the rows of a range from a leader's API, in a Spark task. Yields verified batches only. After a broken
+connection or a changed byte, it requests the rows after the last verified one.
 """
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ import random
 import ssl
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from strandline.core.errors import FailedError, SegmentDamaged, StorageError
 from strandline.core.retry import RetryPolicy
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
     import httpx
     import pyarrow as pa
 
-ATTEMPTS_MAX = 5  # in a row, without a proven batch in between
+ATTEMPTS_MAX = 5  # in a row, without a verified batch in between
 CONNECT_SECONDS_MAX = 10.0
 SILENCE_SECONDS_MAX = 60.0
-BUSY_SECONDS_MAX = 900.0  # for how long a leader is waited for that says it is busy, without a proven batch in between
+BUSY_SECONDS_MAX = 900.0  # of waiting for a busy leader, without a verified batch in between
 BUSY_PAUSE_SECONDS_MAX = 30.0
 _PAUSE_SECONDS = 0.4
 
@@ -81,8 +82,8 @@ class _Body:
 
 def fetch_schema(leader: LeaderAddress, wanted: WantedRange) -> pa.Schema:
     """The Arrow schema of the range, with the ids of the leader's columns; no rows are read. Raises as `fetch_rows`."""
-    # To the end, which proves it: a column whose name was damaged on the way would be another column.
-    rows = _Fetching(leader, wanted, wanted.hi)
+    # Read to the end, which verifies the schema: a column name could have been changed on the way.
+    rows = _Fetch(leader, wanted, wanted.hi)
     for _ in rows:
         pass
     assert rows.schema is not None
@@ -90,13 +91,13 @@ def fetch_schema(leader: LeaderAddress, wanted: WantedRange) -> pa.Schema:
 
 
 def fetch_rows(leader: LeaderAddress, wanted: WantedRange) -> Iterator[pa.RecordBatch]:
-    """Every row of the range once, in the order of numbers. Raises SegmentDamaged or StorageError when asking again did
-    not help, and FailedError for what the leader refuses."""
-    return iter(_Fetching(leader, wanted, wanted.lo - 1))
+    """All rows of the range once, in the order of numbers. Raises SegmentDamaged or StorageError if retries did not
+    help, and FailedError if the leader refuses."""
+    return iter(_Fetch(leader, wanted, wanted.lo - 1))
 
 
-class _Fetching:
-    """The rows behind a number. `schema` is that of the last answer."""
+class _Fetch:
+    """The rows above a number. `schema` is that of the last answer."""
 
     def __init__(self, leader: LeaderAddress, wanted: WantedRange, behind: int) -> None:
         self._leader = leader
@@ -124,7 +125,7 @@ class _Fetching:
                         ) from e
                     waited += e.seconds
                     time.sleep(random.uniform(e.seconds / 2, e.seconds))
-                    attempt.has_progressed = attempt.at_once = True  # an answer is no failure
+                    attempt.has_progressed = attempt.at_once = True  # 429 counts as an answer, not as a failure
                 except (SegmentDamaged, httpx.TransportError, TryAgain) as e:
                     if attempt.is_last and not attempt.has_progressed:
                         if isinstance(e, SegmentDamaged):
@@ -138,41 +139,39 @@ class _Fetching:
         from strandline.replicate.segment_stream import SegmentReader, request_name
 
         wanted, behind = self._wanted, self._behind
-        asked = request_name(wanted.dataset, wanted.lo, wanted.hi, behind, wanted.only_numbers)
-        with _asked(client, wanted, behind) as answer:
-            reader = SegmentReader(_Body(answer.iter_bytes()), behind=behind, asked=asked)
+        request = request_name(wanted.dataset, wanted.lo, wanted.hi, behind, wanted.only_numbers)
+        with _segment(client, wanted, behind) as answer:
+            reader = SegmentReader(_Body(answer.iter_bytes()), behind=behind, request=request)
             self.schema = reader.schema
             yield from reader
 
 
-def column_ids(schema: pa.Schema) -> frozenset[tuple[str, str | None]]:
-    """Each column of the stream, also within others, by its name and the id that it has in the leader's table."""
-    found: set[tuple[str, str | None]] = set()
-    _add_ids(list(schema), "", found)
-    return frozenset(found)
+def column_ids(schema: pa.Schema) -> frozenset[tuple[str, int | None]]:
+    """Each column of the stream, also nested ones, as its path and its id in the leader's table."""
+    return frozenset(_ids_in(list(schema), ""))
 
 
-def _add_ids(fields: Sequence[pa.Field[Any]], above: str, found: set[tuple[str, str | None]]) -> None:
-    for of in fields:
-        path, id = f"{above}.{of.name}", (of.metadata or {}).get(_FIELD_ID)
-        found.add((path, None if id is None else id.decode()))
-        kind: Any = of.type
-        _add_ids([kind.field(i) for i in range(kind.num_fields)], path, found)
+def _ids_in(fields: Sequence[pa.Field[Any]], above: str) -> Iterator[tuple[str, int | None]]:
+    from strandline.iceberg.arrow_nested import field_id
 
-
-_FIELD_ID = b"PARQUET:field_id"
+    for column in fields:
+        path, kind = f"{above}.{column.name}", cast("Any", column.type)
+        yield path, field_id(column)
+        yield from _ids_in([kind.field(i) for i in range(kind.num_fields)], path)
 
 
 def with_text_uuids(rows: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
-    """Spark has the uuids of Iceberg as text; Arrow has them as 16 bytes."""
+    """Spark reads Iceberg's uuids as text; Arrow has them as 16 bytes."""
     import pyarrow as pa
+
+    from strandline.iceberg.arrow_nested import uuid_texts
 
     columns = []
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         at = wanted.get_field_index(name)
         is_bytes = pa.types.is_fixed_size_binary(_storage(column).type) and _storage(column).type.byte_width == 16
         is_uuid = at >= 0 and is_bytes and pa.types.is_string(wanted.field(at).type)
-        columns.append(_uuid_text(_storage(column)) if is_uuid else column)
+        columns.append(uuid_texts(column) if is_uuid else column)
     return pa.record_batch(columns, names=rows.schema.names)
 
 
@@ -180,61 +179,32 @@ def _storage(column: Any) -> Any:
     return getattr(column, "storage", column)
 
 
-_DIGITS = b"0123456789abcdef"
-_DASHES = (8, 13, 18, 23)
-
-
-def _uuid_text(column: Any) -> Any:
-    import numpy as np
-    import pyarrow as pa
-
-    zero = pa.scalar(bytes(16), column.type)
-    filled = column.fill_null(zero) if column.null_count else column
-    raw = np.frombuffer(filled.buffers()[1], np.uint8)[filled.offset * 16 :][: len(filled) * 16].reshape(-1, 16)
-    digits = np.frombuffer(_DIGITS, np.uint8)
-    text = np.full((len(filled), 36), ord("-"), np.uint8)
-    places = [i for i in range(36) if i not in _DASHES]
-    text[:, places[0::2]] = digits[raw >> 4]
-    text[:, places[1::2]] = digits[raw & 15]
-    found = pa.array(text.reshape(-1).view("S36").astype(str), pa.string())
-    return pa.compute.if_else(column.is_valid(), found, None) if column.null_count else found
-
-
 class TryAgain(Exception):
-    """The leader is busy, or somebody on the way to it is."""
+    """The leader, or a proxy before it, cannot answer now."""
 
 
 class Busy(TryAgain):
-    """The leader sends as much as it will at once. Others get theirs meanwhile, so this is no failure."""
+    """The leader sends as many segments at once as it allows. Other fetches progress meanwhile, so this is no
+    failure."""
 
-    def __init__(self, said: str, seconds: float) -> None:
-        super().__init__(said)
+    def __init__(self, reason: str, seconds: float) -> None:
+        super().__init__(reason)
         self.seconds = seconds
 
 
-class _asked:
-    def __init__(self, client: httpx.Client, wanted: WantedRange, behind: int) -> None:
-        asked: dict[str, str | int | bool] = {
-            "dataset": wanted.dataset, "lo": wanted.lo, "hi": wanted.hi, "behind": behind,
-            "only_numbers": wanted.only_numbers,
-        }  # fmt: skip
-        self._stream = client.stream("GET", "segment", params=asked)
-
-    def __enter__(self) -> httpx.Response:
-        answer = self._stream.__enter__()
-        try:
-            check_answer(answer)
-        except BaseException:
-            self._stream.__exit__(None, None, None)
-            raise
-        return answer
-
-    def __exit__(self, *failure: object) -> None:
-        self._stream.__exit__(None, None, None)
+@contextmanager
+def _segment(client: httpx.Client, wanted: WantedRange, behind: int) -> Iterator[httpx.Response]:
+    params: dict[str, str | int | bool] = {
+        "dataset": wanted.dataset, "lo": wanted.lo, "hi": wanted.hi, "behind": behind,
+        "only_numbers": wanted.only_numbers,
+    }  # fmt: skip
+    with client.stream("GET", "segment", params=params) as answer:
+        check_answer(answer)
+        yield answer
 
 
 def check_answer(answer: httpx.Response) -> None:
-    """Raises FailedError for what the leader refuses; `TryAgain` if it may answer later."""
+    """Raises FailedError if the leader refuses, and `TryAgain` if it may answer later."""
     if answer.is_success:
         return
     answer.read()
@@ -242,7 +212,7 @@ def check_answer(answer: httpx.Response) -> None:
         raise Busy("it answered 429", _busy_seconds(answer.headers.get("Retry-After")))
     if answer.status_code >= 500:
         raise TryAgain(f"it answered {answer.status_code}")
-    raise FailedError(f"the leader refuses: {_said(answer)}", hint=_HINTS.get(answer.status_code))
+    raise FailedError(f"the leader refuses: {_reason(answer)}", hint=_HINTS.get(answer.status_code))
 
 
 def _busy_seconds(retry_after: str | None) -> float:
@@ -251,7 +221,7 @@ def _busy_seconds(retry_after: str | None) -> float:
 
 
 def lacks_path(answer: httpx.Response) -> bool:
-    """Whether the leader has nothing at this path. It answers 404 for a dataset that is gone, too."""
+    """Whether the leader lacks this path. For a dataset that it does not have, it answers 404 with another type."""
     return answer.status_code == 404 and _problem(answer).get("type") == _NOT_FOUND
 
 
@@ -262,7 +232,7 @@ _HINTS = {
 }
 
 
-def _said(answer: httpx.Response) -> str:
+def _reason(answer: httpx.Response) -> str:
     document = _problem(answer)
     return str(document.get("detail") or document.get("title") or f"it answered {answer.status_code}")
 

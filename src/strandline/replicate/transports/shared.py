@@ -1,5 +1,5 @@
-"""A follower that reaches its leader's ledger, catalog and warehouse: it reads the ledger itself, and Spark reads the
-leader's tables. Nothing is written there except how far the follower is, and a doubt about a table.
+"""A follower with access to its leader's ledger, catalog and warehouse: it reads the ledger itself, and Spark reads the
+leader's tables. It writes there only how far the follower is, and that a table may have been rolled back.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from strandline.ledger.replicate.followers import Acknowledgement
 from strandline.read.settled_view import check_table
 from strandline.replicate.follow.schema_plan import FIELDS_PROPERTY
 from strandline.replicate.lead.leader import Leader
-from strandline.replicate.source import LeaderSite, Polled, RangeContent
+from strandline.replicate.source import LeaderAnswer, LeaderSite, RangeContent
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 
 class SharedSource:
-    """`token` is what `strandline follower add` gave at the leader. Without one, the leader does not know how far the
-    follower is."""
+    """`token`: from `strandline follower add` at the leader. Without one, the leader does not know how far the follower
+    is."""
 
     def __init__(self, settings_file: Path, *, token: str | None) -> None:
         self._config: LakeConfig = load_config(settings_file)
@@ -65,7 +65,7 @@ class SharedSource:
             return self._opened
 
     def _leaders_tables(self) -> SparkTables:
-        """In a session of its own: there, our catalog's name stands for the leader's catalog."""
+        """In a Spark session of its own, in which the catalog `lake` is the leader's."""
         with self._opening:
             if self._tables is None:
                 attempts = self._config.settings.ingest.commit_attempts_max
@@ -79,16 +79,15 @@ class SharedSource:
             number = None if known is None else known.site_number
             return LeaderSite(sequence.read(connection).lake, sites.get(connection).term, number)
 
-    def poll(self, after: Mapping[DatasetUuid, Seq], *, items_max: int, sinks_version: str | None = None) -> Polled:
-        found = self._leader.poll(after, items_max=items_max, only=self._allowed, sinks_version=sinks_version)
-        site = LeaderSite(found.lake, found.term)
-        told = (found.sinks, found.seals, found.datasets, found.sinks_version)
-        return Polled(site, found.offers, found.made, found.dropped, *told)
+    def poll(
+        self, after: Mapping[DatasetUuid, Seq], *, items_max: int, sinks_version: str | None = None
+    ) -> LeaderAnswer:
+        return self._leader.poll(after, items_max=items_max, only=self._allowed, sinks_version=sinks_version)
 
     @contextmanager
     def content(self, tables: SparkTables, dataset: DatasetUuid, rows: SeqRange) -> Iterator[RangeContent]:
         known = self._find(dataset)
-        theirs = self._checked(known, rows)
+        theirs = self._check(known, rows)
         view = theirs.view(known.name)
         fields = [f for f in view.schema["fields"] if f["name"] not in INTERNAL_COLUMNS]
         with explaining(f"the leader's rows of {known.name} cannot be read"):
@@ -105,16 +104,16 @@ class SharedSource:
     @contextmanager
     def numbers(self, tables: SparkTables, dataset: DatasetUuid, rows: SeqRange) -> Iterator[DataFrame]:
         known = self._find(dataset)
-        frame = self._checked(known, rows).spark.table(in_spark(known.name)).select(SEQ_COLUMN)
+        frame = self._check(known, rows).spark.table(in_spark(known.name)).select(SEQ_COLUMN)
         with explaining(f"the leader's rows of {known.name} cannot be read"):
             inside = frame.where(f"{SEQ_COLUMN} BETWEEN {rows.lo} AND {rows.hi}")
-            # Over its rows: a plan that names the leader's table would be resolved again in a DELETE through a view, by
-            # its name, and both sites have a table of this name.
+            # A frame over the RDD: in a DELETE through a view, Spark would resolve the plan again by the table's name,
+            # and both sites have a table of this name.
             found = spark_internals.frame_over(tables.spark, spark_internals.query_execution(inside).toRdd(), inside)
         yield found
 
-    def _checked(self, known: Dataset, rows: SeqRange) -> SparkTables:
-        """Raises if what the leader's table has of the range cannot be trusted, as the leader itself would."""
+    def _check(self, known: Dataset, rows: SeqRange) -> SparkTables:
+        """Makes the checks that the leader itself makes before it sends rows, and returns its tables."""
         tables = self._leaders_tables()
         try:
             check_table(self._ledger, tables, self._leader.lake_id, known, settled_to=rows.hi)
@@ -125,21 +124,21 @@ class SharedSource:
     def bodies(self, dataset: DatasetUuid, batch_id: str) -> AnnouncedBatch | None:
         return self._leader.bodies(self._find(dataset), batch_id)
 
-    def acknowledge(self, told: Acknowledgement) -> None:
+    def acknowledge(self, progress: Acknowledgement) -> None:
         if self._token is not None:
-            token = self._ledger.query(self._checked_token, self._token)
-            self._leader.acknowledge(token.owner, told)
+            token = self._ledger.query(self._check_token, self._token)
+            self._leader.acknowledge(token.owner, progress)
 
     def _find(self, dataset: DatasetUuid) -> Dataset:
         return self._leader.find(dataset, only=self._ledger.query(self._allowed))
 
     def _allowed(self, connection: Connection) -> Collection[str] | None:
         """The datasets that the follower may see, as over HTTP; None: all."""
-        return None if self._token is None else self._checked_token(connection, self._token).datasets
+        return None if self._token is None else self._check_token(connection, self._token).datasets
 
     @staticmethod
-    def _checked_token(connection: Connection, secret: str) -> Token:
-        """Raises RefusedError for what the leader's API would refuse."""
+    def _check_token(connection: Connection, secret: str) -> Token:
+        """Raises RefusedError for a token that the leader's API would refuse."""
         found = tokens.find(connection, secret)
         if found is None:
             raise RefusedError("the leader does not know this follower's token, or has revoked it", hint=_NEW_TOKEN)
@@ -161,5 +160,5 @@ def _columns_changed(known: Dataset) -> FailedError:
 
 
 def _over(tables: SparkTables, frame: DataFrame) -> DataFrame:
-    """The same rows as a frame of the follower's session: what is written from it goes to the follower's catalog."""
+    """The same rows as a frame of the follower's session, so that they are written to the follower's catalog."""
     return spark_internals.frame_in(tables.spark, frame)

@@ -19,8 +19,9 @@ from strandline.core.sites.terms import SITES_MAX
 from strandline.core.types import SEQ_MAX, DatasetUuid, Seq, SeqRange, ShardId
 from strandline.ledger.replicate.followers import Acknowledgement
 from strandline.replicate.follow.bodies_document import to_document
-from strandline.replicate.lead.leader import ITEMS_MAX, LeaderAnswer
+from strandline.replicate.lead.leader import ITEMS_MAX
 from strandline.replicate.segment_stream import MEDIA_TYPE, encode, request_name
+from strandline.replicate.source import LeaderAnswer
 from strandline.serve.api.inputs import Name, RequestInput
 from strandline.serve.auth.needs import Access, FollowerAccess, OfferAccess
 from strandline.serve.context import ServeContext

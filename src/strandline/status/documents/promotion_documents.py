@@ -19,7 +19,7 @@ def is_refused(found: Forecast) -> bool:
 
 def forecast(found: Forecast) -> Document:
     refused = found.step if isinstance(found.step, End | Refuse) else None
-    site = found.standing.site
+    site = found.state.site
     return {
         "dry_run": True,
         "possible": refused is None,
@@ -27,10 +27,10 @@ def forecast(found: Forecast) -> Document:
         "hint": None if refused is None else refused.hint,
         "term": site.term,
         "leader": site.leader,
-        "seals": dict(found.standing.seals),
-        "given_up": _items(found.standing.given_up),
-        "lacks": _lacks(found.standing.lacks),
-        "leader_answered_at": found.standing.answered_at,
+        "seals": dict(found.state.seals),
+        "given_up": _items(found.state.given_up),
+        "lacks": _lacks(found.state.lacks),
+        "leader_answered_at": found.state.answered_at,
     }
 
 
@@ -41,9 +41,9 @@ def promoted(found: Promoted) -> Document:
         "already": found.already,
         "cuts": {} if led is None else {name: int(cut.number) for name, cut in led.cuts},
         "given_up": [] if led is None else _items(led.given_up),
-        "sinks_left": [] if led is None else list(led.sinks_left),
-        "sinks_removed": list(found.sinks_removed),
-        "quarantined_at_the_old_leader": dict(found.quarantined),
+        "sinks_left": [] if led is None else list(led.sinks.left),
+        "sinks_removed": [] if led is None else list(led.sinks.removed),
+        "quarantined_at_the_old_leader": {} if led is None else dict(led.sinks.quarantined),
         "bodies_aside": {} if led is None else dict(led.bodies_aside),
         "receivers_on_hold": {} if led is None else dict(led.receivers_on_hold),
         "by_force": led is not None and led.lacks is not None,

@@ -16,14 +16,16 @@ from strandline.core.delivery_types import Lane, PeerKind, SinkRecord, SinkState
 from strandline.core.read_token import Continuation
 from strandline.core.records.audit_events import Event
 from strandline.core.sites.replication import LaneDefinition, SinkDefinition
+from strandline.core.sites.sink_document import sink_definition
 from strandline.core.types import Dataset, DatasetUuid, Seq
 from strandline.ledger import audit
 from strandline.ledger.deliver import lanes, losses, quarantine, sinks
 from strandline.ledger.deliver.losses import NewLoss, Reason
 from strandline.ledger.deliver.quarantine import NOT_DELIVERED, Quarantined, StoredRefusedRow
 from strandline.ledger.engine import Connection
-from strandline.ledger.ingest import datasets
+from strandline.ledger.ingest import datasets, sequence
 from strandline.ledger.maintain import floors
+from strandline.ledger.replicate import leader_sinks
 
 # Of one sink. One with more lanes begins at its beginning: each of its lanes is then asked for from there.
 LANES_MAX = 2000
@@ -80,8 +82,8 @@ def _lowest(planned: Seq | None, marks: Sequence[Seq | None]) -> Seq | None:
 
 @dataclass(frozen=True, slots=True)
 class SinksTakenOver:
-    names: tuple[str, ...]
-    left: tuple[str, ...]  # of datasets that this site does not have
+    names: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()  # of datasets that this site does not have: nobody continues them
     quarantined: tuple[tuple[str, int], ...] = ()  # by sink: refused rows that wait at the leader before
     removed: tuple[str, ...] = ()  # sinks from when this site led before, that the leader before did not have any more
 
@@ -106,10 +108,13 @@ def take_over(connection: Connection, lake: str, definitions: Sequence[SinkDefin
     return SinksTakenOver(names, left, quarantined, tuple(s.name for s in own if s.name not in names))
 
 
-def keep_own(connection: Connection, lake: str) -> SinksTakenOver:
-    """The sinks of a site that led before and has no newer definitions: it continues with its own. Each sink says how
-    far it is before anything is sent."""
-    return replace(take_over(connection, lake, read_definitions(connection)), quarantined=())
+def take_over_sinks(connection: Connection) -> SinksTakenOver:
+    """Takes over the sinks that the leader sent. A site that led before, and got no sinks of the leader since, keeps
+    its own: each sink says where it is before anything is sent."""
+    document, lake = leader_sinks.read(connection), sequence.read(connection).lake
+    if document is None:
+        return replace(take_over(connection, lake, read_definitions(connection)), quarantined=())
+    return take_over(connection, lake, [sink_definition(one) for one in json.loads(document)])
 
 
 def _add(

@@ -1,0 +1,38 @@
+"""Tests which sequence numbers of a whole column lie in given ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from strandline.core.types import SeqRange
+
+
+class NumberRanges:
+    """Sorted and disjoint ranges, as two arrays. Adjacent ranges are joined."""
+
+    def __init__(self, ranges: Sequence[SeqRange]) -> None:
+        los = np.fromiter((r.lo for r in ranges), dtype=np.int64, count=len(ranges))
+        his = np.fromiter((r.hi for r in ranges), dtype=np.int64, count=len(ranges))
+        if np.any(los[1:] <= his[:-1]):
+            raise ValueError("the ranges must be sorted and disjoint")
+        gap = los[1:] - 1 > his[:-1]
+        self._los: npt.NDArray[np.int64] = los[np.concatenate(([True], gap))] if len(los) else los
+        self._his: npt.NDArray[np.int64] = his[np.concatenate((gap, [True]))] if len(his) else his
+
+    def contain_all(self, lo: int, hi: int) -> bool:
+        """Whether they contain all numbers between these two."""
+        at = int(np.searchsorted(self._los, lo, side="right")) - 1
+        return at >= 0 and hi <= int(self._his[at])
+
+    def contain_none(self, lo: int, hi: int) -> bool:
+        return bool(np.searchsorted(self._his, lo, side="left") == np.searchsorted(self._los, hi, side="right"))
+
+    def contain(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """For each value, whether they contain it."""
+        if not len(self._los):
+            return np.zeros(len(values), dtype=bool)
+        at = np.searchsorted(self._los, values, side="right") - 1
+        return (at >= 0) & (values <= self._his[np.maximum(at, 0)])
