@@ -304,11 +304,15 @@ class Ledger:
         self.engine.dispose()
 
 
+def _is_locked(error: BaseException) -> bool:
+    return str(getattr(error, "sqlite_errorname", "")).startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+
+
 def _explain_sqlite(error: BaseException, path: Path, *, answered: bool) -> StrandlineError:
     text, name = str(error).strip(), getattr(error, "sqlite_errorname", "")
     if not path.exists():
         return LedgerMissing(f"there is no ledger at {path}", hint=REBUILD_HINT)
-    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+    if _is_locked(error):
         holder = find_holder(path, path.with_name(f"{path.name}-shm"))
         if holder is None:
             return LedgerBusy("the ledger is locked by another process", hint="Try again; see `strandline status`.")
@@ -367,7 +371,7 @@ def _begin_writing(connection: sqlite3.Connection, busy_seconds: float) -> None:
             connection.execute("BEGIN IMMEDIATE")
             break
         except sqlite3.OperationalError as e:
-            if "locked" not in str(e) or attempt.is_last:
+            if not _is_locked(e) or attempt.is_last:
                 raise
     connection.execute(f"PRAGMA busy_timeout = {int(busy_seconds * 1000)}")  # the commit may wait for readers
 
