@@ -18,6 +18,7 @@ from strandline.core.sites.replication import SiteRole
 from strandline.iceberg.metadata.table_metadata import LAKE_PROPERTY, WapId
 from strandline.lake import Lake
 from strandline.ledger import audit
+from strandline.ledger.closed_ledger import read_move
 from strandline.ledger.ingest import datasets, sequence
 from strandline.ledger.replicate import leader_contact, rejoining, seen_terms, sites
 from strandline.ledger.replicate.followers import Acknowledgement
@@ -248,9 +249,11 @@ def _rename_ledger(lake: Lake, *, force: bool) -> None:
         )
     try:
         lake.ledger.open()
-        usable = True
+        usable, move = True, lake.ledger.query(read_move)
     except RefusedError:
-        usable = False
+        usable, move = False, None
+    if move is not None:  # the lake is elsewhere, or will be: a new ledger here would be a second one
+        raise move.refusal()
     if usable and not force:
         raise RefusedError("the ledger exists and can be read", hint="Nothing to rebuild; --force does it anyway.")
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")

@@ -65,6 +65,7 @@ LANDED = {
     "0008_takeover.sql": "a1c55c10e57e90c80dd48f4f4bb3cd43452cf0c2473e0d32c54e94406ec22160",
     "0009_cuts.sql": "ae931ed9cf4c7d08a0a1adbae299fd154af6ab3149125515199ccc00cb24a378",
     "0010_announced_bodies_and_consumers.sql": "193cfcb6c6ac94cef75352ce23b24bb5c1ce1d9942be9d6b3fd59514c2567cbf",
+    "0011_moved_ledgers.sql": "269a586799e74328b0d1cf404d860c89e6f94f10c256db2352a9cafdbc8dc334",
 }
 
 

@@ -96,6 +96,7 @@ def test_something_dies_at_every_point_that_is_listed() -> None:
         test_deliver_crash,
         test_follow_crash,
         test_intake,
+        test_migrate,
         test_promote,
         test_received_takeover,
         test_recover,
@@ -110,7 +111,7 @@ def test_something_dies_at_every_point_that_is_listed() -> None:
     receivers |= points_of(test_restored)
     keepers = points_of(test_maintain_crash) | points_of(reconcilers_killed)
     keepers |= points_of(test_tasks) | points_of(test_called_off)
-    keepers |= points_of(test_apply)
+    keepers |= points_of(test_apply) | points_of(test_migrate)
     followers = points_of(test_following) | points_of(test_follow_crash) | points_of(test_cuts)
     followers |= points_of(test_arbiter_record) | points_of(test_followed_tables)
     followers |= points_of(test_promote) | points_of(test_promotions)

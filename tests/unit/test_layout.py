@@ -105,7 +105,8 @@ def test_only_storage_renames_files() -> None:
 
 def test_every_way_to_a_transaction_of_the_ledger_is_known() -> None:
     own = [name for name, value in vars(Ledger).items() if callable(value) and not name.startswith("_")]
-    assert set(own) - {*TRANSACTIONS, "exists", "revision", "create", "open", "backup", "close"} == set()
+    others = {"exists", "revision", "create", "open", "upgrade_within", "backup", "close"}
+    assert set(own) - {*TRANSACTIONS, *others} == set()
 
 
 def test_the_command_line_opens_no_transaction() -> None:

@@ -78,6 +78,10 @@ _STEPS: Mapping[str, str] = {
     "rejoin": "before_witness after_witness after_commit after_bodies",
     "promote": "after_begin after_put after_claim after_publish after_cuts before_witness after_witness after_commit",
     "apply": "after_step",
+    "move": (
+        "after_close between_files after_files between_tables after_tables before_copy_commit after_copy after_witness "
+        "between_old_names after_old_catalog after_leave after_reopen after_old_witness after_settings"
+    ),
     "task": "after_begin before_end after_end",
 }
 POINTS = tuple(f"{step}.{moment}" for step, moments in _STEPS.items() for moment in moments.split())

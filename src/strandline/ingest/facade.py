@@ -111,6 +111,7 @@ class Ingestion:
         try:
             highest = self._witness.read().highest
         except WitnessUnreadable:
+            self._ledger.query(sequence.read)  # raises LedgerMoved for a lake that is elsewhere now
             return  # holding a sequence number raises it again
         with self._ledger.read() as connection:
             behind = sequence.read(connection).last != highest

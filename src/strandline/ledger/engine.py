@@ -29,6 +29,7 @@ from strandline.core.errors import (
 )
 from strandline.core.settings.lake_config import LakeConfig
 from strandline.ledger.backup import copy_ledger, sqlite_uri
+from strandline.ledger.closed_ledger import explain_refusals, raise_if_closed
 from strandline.ledger.lock_holder import LOCK_HELD, find_holder
 from strandline.ledger.postgres import find_lock_holder, postgres_engine, shown, without_secrets
 from strandline.ledger.schema import core
@@ -37,7 +38,7 @@ from strandline.ledger.write_right import Unlimited, WriteRight
 Connection = sa.Connection  # a transaction, for other rooms that pass it from one call to the next
 
 # Every version of the ledger's schema, oldest first. Listed here, so that a light command need not load Alembic.
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011")
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 
@@ -102,6 +103,7 @@ class Ledger:
         self.is_sqlite = self.path is not None
         self.write_right: WriteRight = Unlimited()  # with an arbiter, the lake gives it the lease of its site
         self.engine = self._sqlite_engine(self.path) if self.path is not None else postgres_engine(config)
+        explain_refusals(self.engine)
 
     @property
     def place(self) -> str:
@@ -183,7 +185,8 @@ class Ledger:
     def _translated(self) -> Iterator[None]:
         try:
             yield
-        except (IntegrityError, sqlite3.IntegrityError):
+        except (IntegrityError, sqlite3.IntegrityError) as e:
+            raise_if_closed(e)
             raise  # the database refused an illegal transition, which the caller handles
         except DBAPIError as e:
             raise self._explain(e.orig or e, answered=_is_answer(e)) from e
@@ -284,21 +287,24 @@ class Ledger:
 
     def _upgrade(self, new_lake: str | None = None) -> None:
         """Migrates to the newest version in one transaction; a new ledger gets its counter in it, too."""
+        with self.write() as connection:
+            self.upgrade_within(connection)
+            if new_lake is not None:
+                new = {"id": 1, "lake": new_lake, "last": 0, "epoch": 1, "created_at": utc_now()}
+                connection.execute(core.sequence.insert().values(new))
+
+    def upgrade_within(self, connection: sa.Connection) -> None:
         from alembic import command
         from alembic.config import Config
 
         settings = Config()
         settings.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-        with self.write() as connection:
-            if not self.is_sqlite:
-                connection.exec_driver_sql("SET LOCAL statement_timeout = 0")  # a migration may take its time
-                # One migration at a time. A process that waited here finds the newest version and does nothing.
-                connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
-            settings.attributes["connection"] = connection
-            command.upgrade(settings, "head")
-            if new_lake is not None:
-                new = {"id": 1, "lake": new_lake, "last": 0, "epoch": 1, "created_at": utc_now()}
-                connection.execute(core.sequence.insert().values(new))
+        if not self.is_sqlite:
+            connection.exec_driver_sql("SET LOCAL statement_timeout = 0")  # a migration may take its time
+            # One migration at a time. A process that waited here finds the newest version and does nothing.
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
+        settings.attributes["connection"] = connection
+        command.upgrade(settings, "head")
 
     def close(self) -> None:
         self.engine.dispose()

@@ -50,6 +50,14 @@ def find_holder(*files: Path) -> LockHolder | None:
     return max(holders, key=lambda h: (h[0].is_stopped, h[1]), default=(None, False))[0]
 
 
+def find_users(files: tuple[Path, ...]) -> list[LockHolder]:
+    """Other processes that have one of the files open, as far as this process may see it. Empty where the system lists
+    no open files."""
+    pids = sorted(int(p.name) for p in Path("/proc").glob("[0-9]*") if p.name.isdigit()) if _LOCKS.exists() else []
+    using = (pid for pid in pids if pid != os.getpid() and _has_open(pid, files, unknown=False))
+    return [user for pid in using if (user := _describe(pid)) is not None]
+
+
 def _inode(file: Path) -> int | None:
     try:
         return file.stat().st_ino
@@ -67,8 +75,8 @@ def _locks() -> Iterator[tuple[int, int, bool]]:
             yield int(match[2]), int(match[3]), match[1] == "WRITE"
 
 
-def _has_open(pid: int, files: tuple[Path, ...]) -> bool:
-    """Whether the process has one of the files open; True if this process has no permission to see that.
+def _has_open(pid: int, files: tuple[Path, ...], *, unknown: bool = True) -> bool:
+    """Whether the process has one of the files open; `unknown` if this process has no permission to see that.
 
     The inode alone is not enough: two file systems may use the same inode number, and the device in `/proc/locks` is
     not always that of `stat`."""
@@ -76,7 +84,7 @@ def _has_open(pid: int, files: tuple[Path, ...]) -> bool:
     try:
         opened = list(Path(f"/proc/{pid}/fd").iterdir())
     except PermissionError:
-        return True
+        return unknown
     except OSError:
         return False
     return any(_target(link) in names for link in opened)

@@ -33,6 +33,8 @@ from strandline.storage.s3_client import RequestFailed, RequestFailure, S3Client
 from strandline.storage.s3_settings import S3Settings, split_url, witness_limits
 
 VERSION = 1
+_CLOSED = 2  # of a witness that was left: programs that know nothing of that refuse it, too
+_PLACE_CHARS_MAX = 200
 WITNESS_HINT = (
     "Restore the file `_strandline/witness` of the warehouse. If it is gone for good, "
     "`strandline ledger rebuild --lost-witness` makes a new one from the ledger and the tables."
@@ -92,6 +94,12 @@ def open_witness(config: LakeConfig) -> Witness:
     if folder is not None:
         return LocalWitness(folder / "_strandline" / "witness")
     return S3Witness(config)
+
+
+def close_local_witness(folder: Path, place: str) -> None:
+    """For a warehouse whose lake is elsewhere now: no ledger is made from it, and no number is taken."""
+    closed = {"version": _CLOSED, "moved_to": place[:_PLACE_CHARS_MAX]}
+    write_file(LocalWitness(folder / "_strandline" / "witness").path, _slot(json.dumps(closed).encode()) * 2)
 
 
 def behind(found: int, expected: int) -> ResyncNeeded:
@@ -183,7 +191,10 @@ class LocalWitness:
 
 
 def _encode(record: WitnessRecord) -> bytes:
-    body = json.dumps(_document(record)).encode()
+    return _slot(json.dumps(_document(record)).encode())
+
+
+def _slot(body: bytes) -> bytes:
     line = b"%08x %s" % (zlib.crc32(body), body)
     return line.ljust(_SLOT_BYTES - 1) + b"\n"
 
@@ -208,6 +219,11 @@ def _decode(slot: bytes) -> WitnessRecord | None:
 def _parse_record(body: bytes) -> WitnessRecord:
     try:
         value = json.loads(body)
+        if "moved_to" in value:
+            raise WitnessUnreadable(
+                f"the lake of this warehouse was moved to {value['moved_to']}",
+                hint="Use the settings that name the new place.",
+            )
         role, term = SiteRole(value.get("role", SiteRole.LEADER.value)), int(value.get("term", FIRST_TERM))
         version, record = value["version"], WitnessRecord(str(value["lake"]), int(value["highest"]), role, term)
     except (ValueError, KeyError, TypeError) as e:

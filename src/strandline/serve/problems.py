@@ -38,6 +38,7 @@ STATUS: Mapping[type[errors.StrandlineError], int] = {
     errors.LedgerMissing: 503,
     errors.LedgerUnreadable: 503,
     errors.LedgerTooNew: 503,
+    errors.LedgerMoved: 503,
     errors.WrongLake: 503,
     errors.WitnessUnreadable: 503,
     errors.Superseded: 503,

@@ -1,11 +1,9 @@
-"""status, top, recover, migrate, metrics."""
+"""status, top, recover, metrics."""
 
 from __future__ import annotations
 
-import os
 import time
-from contextlib import closing, suppress
-from pathlib import Path
+from contextlib import suppress
 
 import typer
 
@@ -71,20 +69,6 @@ def recover(call: Call) -> None:
     with call.spark("Settling open blocks") as lake:
         found = lake.recover()
     call.show(lake_documents.recovered(found), render_lake.recovered(found))
-
-
-@command(app, panel=CARE)
-def migrate(call: Call) -> None:
-    """Migrate an older ledger to this version of the program, and keep a copy. Every command does so when it opens an
-    older ledger."""
-    from strandline.core.settings.lake_config import find_config, load_config
-    from strandline.ledger.engine import Ledger
-
-    settings = load_config(find_config(call.config, os.environ, Path.cwd()))
-    with closing(Ledger(settings)) as ledger:
-        migrated = ledger.open()
-        version = ledger.revision()
-    call.show(lake_documents.migrated(migrated, version), render_lake.migrated(migrated, version))
 
 
 @command(app, panel=CARE)

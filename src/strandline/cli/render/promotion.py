@@ -39,9 +39,7 @@ def what_it_left(promoted: Promoted) -> Iterator[RenderableType]:
         yield Text(f"These sinks were not taken over, because this site lacks their datasets: {names}", "yellow")
     if sinks.removed:
         names = ", ".join(sinks.removed)
-        said = (
-            "These sinks from when this site led before were removed, because the old leader did not have them any more"
-        )
+        said = "These sinks of an earlier term of this site were removed, because the old leader did not have them"
         yield Text(f"{said}: {names}", "yellow")
     for sink, rows in sinks.quarantined:
         stays = agreeing(rows, "stays")
@@ -56,7 +54,7 @@ def what_it_left(promoted: Promoted) -> Iterator[RenderableType]:
 
 
 def lacks(state: PromotionState) -> Iterator[str]:
-    """What a promotion by force gives up, as far as this site was told."""
+    """What a promotion by force gives up, as far as this site knows."""
     for one in state.lacks:
         here = "no row yet" if one.sealed is None else f"every row up to {one.sealed}"
         leader = (

@@ -244,6 +244,26 @@ class PyIcebergCatalog:
         with explained(full_name(name)):
             self._catalog.drop_table(parse_identifier(name))
 
+    def register(self, name: str, location: str) -> Table:
+        """The catalog names a table whose metadata file is at `location`. Raises TableAlreadyExistsError."""
+        with explained(full_name(name)):
+            return self._catalog.register_table(parse_identifier(name), location)
+
+    def rename(self, name: str, to: str) -> None:
+        """Who commits under the old name fails from here on."""
+        with explained(full_name(name)):
+            self._catalog.rename_table(parse_identifier(name), parse_identifier(to))
+
+    def namespaces(self) -> dict[tuple[str, ...], dict[str, str]]:
+        """With their properties."""
+        with explained("the catalog"):
+            return {n: dict(self._catalog.load_namespace_properties(n)) for n in self._namespaces(())}
+
+    def ensure_namespace(self, namespace: tuple[str, ...], properties: Mapping[str, str]) -> None:
+        with explained("the catalog"):
+            if not self._catalog.namespace_exists(namespace):
+                self._catalog.create_namespace_if_not_exists(namespace, dict(properties))
+
     def would_alter(self, name: str, alterations: Sequence[Alteration]) -> tuple[Column, ...]:
         """The columns after `alter`; commits nothing. Raises SchemaError."""
         table = self.load(name)

@@ -11,6 +11,7 @@ from strandline.core import failpoints
 from strandline.core.errors import LedgerUnreadable, RefusedError
 from strandline.core.sites.terms import term_of
 from strandline.core.types import Seq, SeqRange
+from strandline.ledger.closed_ledger import move_of
 from strandline.ledger.engine import REBUILD_HINT
 from strandline.ledger.schema.core import sequence
 from strandline.ledger.witness import Witness, behind
@@ -29,16 +30,24 @@ def _counter(row: Any) -> Counter:
     return Counter(row.lake, row.last, row.epoch)
 
 
-_READ = sa.select(sequence.c.lake, sequence.c.last, sequence.c.epoch)
+def _in_use(row: Any) -> Counter:
+    """Raises LedgerMoved for a ledger that a migration has closed: others go on elsewhere."""
+    counter = _counter(row)
+    if (move := move_of(row)) is not None:
+        raise move.refusal()
+    return counter
+
+
+_READ = sa.select(sequence)
 
 
 def read(connection: sa.Connection) -> Counter:
-    return _counter(connection.execute(_READ).one_or_none())
+    return _in_use(connection.execute(_READ).one_or_none())
 
 
 def lock(connection: sa.Connection) -> Counter:
     """Locks the counter: no other process takes a sequence number until this transaction ends."""
-    return _counter(connection.execute(_READ.with_for_update()).one_or_none())
+    return _in_use(connection.execute(_READ.with_for_update()).one_or_none())
 
 
 def check(connection: sa.Connection, witness: Witness) -> Counter:

@@ -256,9 +256,9 @@ def lead(
         sequence.move(connection, last=last, epoch=epoch)
         _become_leader(connection, here, term)
         sinks = take_over_sinks(connection)
-        held = receive_holds.list_holds(connection)
-        holding = {d.name: held[d.id] for d in known if d.id in held}
-        led = Led(term, tuple(made), tuple(given_up), sinks, tuple(aside), holding, lacks if by_force else None)
+        holds = receive_holds.list_holds(connection)
+        on_hold = {d.name: holds[d.id] for d in known if d.id in holds}
+        led = Led(term, tuple(made), tuple(given_up), sinks, tuple(aside), on_hold, lacks if by_force else None)
         _audit(connection, here, led)
     failpoints.hit("promote.after_commit")
     return led

@@ -110,7 +110,7 @@ def take_over(connection: Connection, lake: str, definitions: Sequence[SinkDefin
 
 def take_over_sinks(connection: Connection) -> SinksTakenOver:
     """Takes over the sinks that the leader sent. A site that led before, and got no sinks of the leader since, keeps
-    its own: each sink says where it is before anything is sent."""
+    its own. Each sink says how far it is before anything is sent."""
     document, lake = leader_sinks.read(connection), sequence.read(connection).lake
     if document is None:
         return replace(take_over(connection, lake, read_definitions(connection)), quarantined=())

@@ -111,7 +111,13 @@ def table(name: str, *columns: Iterable[Column[Any]]) -> Table:
     return Table(name, metadata, *chain(*columns))
 
 
-sequence = table("sequence", integers("id", "last", "epoch"), texts("lake"), times("created_at"))
+sequence = table(
+    "sequence",
+    integers("id", "last", "epoch"),
+    texts("lake"),
+    times("created_at"),
+    texts("move_state", "move_id", "move_place"),  # of a migration to another place (`closed_ledger.py`); NULL: none
+)
 
 dataset = table(
     "dataset",

@@ -1,0 +1,220 @@
+"""Everything that a table's metadata reaches in a local folder, and how it is spelled in another place.
+
+Iceberg's metadata holds absolute paths: a table that moves needs its metadata files, manifest lists and manifests
+rewritten. Data files stay as they are. Iceberg's own procedure `rewrite_table_path` is not used: it takes one spelling
+of the old folder, and Hadoop's file system writes two (`file:/…` beside `file:///…`) into the same table.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from strandline.core.errors import TableUnfit
+from strandline.iceberg.metadata.metadata_peek import local_path, metadata_document
+from strandline.iceberg.metadata.respell_avro import Record, Wanted, respell_avro
+
+# Iceberg's field ids of manifest lists and manifests.
+_MANIFEST_PATH, _MANIFEST_LENGTH = 500, 501
+_STATUS, _FILE_PATH, _CONTENT, _REFERENCED = 0, 100, 134, 143
+_OLD_PATH = -1  # our own: the path of a file as it was
+_DELETED, _POSITION_DELETES = 2, 1
+_LOCATION_PROPERTIES = (
+    "write.data.path",
+    "write.metadata.path",
+    "write.object-storage.path",
+    "write.folder-storage.path",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NewPlace:
+    """A warehouse that moves from a folder to another address."""
+
+    folder: Path
+    url: str  # without a slash at the end
+
+    def name(self, location: str) -> str | None:
+        """Relative to the warehouse; None for what is outside of it."""
+        path = local_path(location)
+        if path is None or ".." in path.parts or not path.is_relative_to(self.folder):
+            return None
+        return path.relative_to(self.folder).as_posix()
+
+    def respell(self, location: str) -> str:
+        """Raises TableUnfit for a place outside of the warehouse."""
+        if (name := self.name(location)) is None:
+            raise TableUnfit(
+                f"{location} is outside of the warehouse {self.folder}",
+                hint="What a table refers to must be in the warehouse that moves: rewrite the table's data files, and "
+                "expire the older snapshots.",
+            )
+        return self.url if name == "." else f"{self.url}/{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    name: str  # relative to the warehouse, at both places
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    name: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableIdentity:
+    """What stays the same when a table moves."""
+
+    uuid: str
+    refs: str  # branches and tags with their rules, as JSON
+    snapshots: tuple[int, ...]
+    properties: str  # as JSON, in the new spelling
+    last_sequence: int
+
+    @classmethod
+    def of(cls, document: dict[str, Any]) -> TableIdentity:
+        return cls(
+            document["table-uuid"],
+            json.dumps(document.get("refs", {}), sort_keys=True),
+            tuple(sorted(s["snapshot-id"] for s in document.get("snapshots", ()))),
+            json.dumps(document.get("properties", {}), sort_keys=True),
+            int(document.get("last-sequence-number", 0)),
+        )
+
+
+def read_document(location: str) -> dict[str, Any]:
+    path = local_path(location)
+    if path is None:
+        raise TableUnfit(f"{location} is not a local file")
+    document = metadata_document(path.read_bytes())
+    if not isinstance(document, dict):
+        raise TableUnfit(f"{location} is no metadata of a table")
+    return document
+
+
+def respell_document(document: dict[str, Any], place: NewPlace) -> dict[str, Any]:
+    """The metadata of the table at its new place."""
+    new: dict[str, Any] = json.loads(json.dumps(document))
+    new["location"] = place.respell(new["location"])
+    for entry in new.get("metadata-log", ()):
+        entry["metadata-file"] = place.respell(entry["metadata-file"])
+    for snapshot in new.get("snapshots", ()):
+        if "manifest-list" not in snapshot:
+            raise TableUnfit(
+                f"snapshot {snapshot['snapshot-id']} has no manifest list: it is from a very old version of Iceberg",
+                hint="Rewrite the table with a newer one, and expire the old snapshots.",
+            )
+        snapshot["manifest-list"] = place.respell(snapshot["manifest-list"])
+    for kind in ("statistics", "partition-statistics"):
+        for entry in new.get(kind, ()):
+            entry["statistics-path"] = place.respell(entry["statistics-path"])
+    for name in _LOCATION_PROPERTIES:
+        if (value := new.get("properties", {}).get(name)) is not None:
+            new["properties"][name] = place.respell(value)
+    return new
+
+
+def find_pieces(location: str, place: NewPlace) -> Iterator[Rewritten | Copied]:
+    """Every file that the table of this metadata file reaches, with its new content if that changes. The metadata file
+    itself comes last. Raises TableUnfit for a table that cannot move, and FileNotFoundError for a missing file."""
+    document = read_document(location)
+    new = respell_document(document, place)
+    manifests: dict[str, int] = {}
+    seen: set[str] = set()
+    for snapshot in document.get("snapshots", ()):
+        yield from _pieces_of_list(snapshot["manifest-list"], place, manifests, seen)
+    for kind in ("statistics", "partition-statistics"):
+        for entry in document.get(kind, ()):
+            yield _copied(entry["statistics-path"], place)
+    for entry in document.get("metadata-log", ()):
+        earlier = local_path(entry["metadata-file"])
+        if earlier is not None and earlier.is_file():  # the log may name files that are gone
+            yield _metadata(
+                entry["metadata-file"], respell_document(read_document(entry["metadata-file"]), place), place
+            )
+    yield _metadata(location, new, place)
+
+
+def _pieces_of_list(
+    location: str, place: NewPlace, manifests: dict[str, int], seen: set[str]
+) -> Iterator[Rewritten | Copied]:
+    """`manifests`: the new lengths of those that came before; `seen`: the files in them."""
+    content = _content(location)
+    named: list[str] = []
+    respell_avro(content, Wanted(frozenset({_MANIFEST_PATH}), {}), lambda r: named.append(r.values[_MANIFEST_PATH]))
+    for manifest in named:
+        if manifest not in manifests:
+            body, files = _respell_manifest(manifest, place)
+            manifests[manifest] = len(body)
+            yield from (_copied(file, place) for file in sorted(files - seen))
+            seen |= files
+            yield Rewritten(_name(manifest, place), body)
+    lengths = {place.respell(path): size for path, size in manifests.items()}
+    body = respell_avro(
+        content,
+        Wanted(
+            frozenset(),
+            {
+                _MANIFEST_PATH: lambda _, path: place.respell(path),
+                _MANIFEST_LENGTH: lambda record, _: lengths[record.values[_MANIFEST_PATH]],
+            },
+        ),
+        lambda _: None,
+    )
+    yield Rewritten(_name(location, place), body)
+
+
+def _respell_manifest(location: str, place: NewPlace) -> tuple[bytes, set[str]]:
+    """The manifest in its new spelling, and the files of its live entries in the old one."""
+    files: set[str] = set()
+
+    def respell(record: Record, path: str) -> str:
+        record.values[_OLD_PATH] = path
+        return place.respell(path)
+
+    wanted = Wanted(
+        frozenset({_STATUS, _CONTENT}), {_FILE_PATH: respell, _REFERENCED: lambda _, path: place.respell(path)}
+    )
+
+    def on_record(record: Record) -> None:
+        if record.values[_STATUS] == _DELETED:
+            return
+        if record.values.get(_CONTENT, 0) == _POSITION_DELETES:
+            raise TableUnfit(
+                f"{location} names files of deleted positions, which hold the paths of data files",
+                hint="Rewrite the table's data files without them (`CALL lake.system.rewrite_data_files(…, options => "
+                "map('delete-file-threshold', '1'))`), expire the older snapshots, and run the migration again.",
+            )
+        files.add(record.values[_OLD_PATH])
+
+    return respell_avro(_content(location), wanted, on_record), files
+
+
+def _content(location: str) -> bytes:
+    path = local_path(location)
+    if path is None:
+        raise TableUnfit(f"{location} is not a local file")
+    return path.read_bytes()
+
+
+def _metadata(location: str, document: dict[str, Any], place: NewPlace) -> Rewritten:
+    body = json.dumps(document).encode()
+    name = _name(location, place)
+    return Rewritten(name, gzip.compress(body, mtime=0) if ".gz." in name.rpartition("/")[2] else body)
+
+
+def _copied(location: str, place: NewPlace) -> Copied:
+    name = _name(location, place)
+    return Copied(name, (place.folder / name).stat().st_size)
+
+
+def _name(location: str, place: NewPlace) -> str:
+    place.respell(location)  # or raises
+    return place.name(location) or ""

@@ -1,0 +1,115 @@
+"""Closes a ledger while a migration moves its lake, and after that.
+
+A closed ledger refuses every change, by triggers on all of its tables. So a process that opened the ledger before, and
+slept, is refused like one that opens it now. Readers see the state in the counter's row, which they read first.
+
+    (open) ──close──▶ leaving ──leave──▶ left        the old ledger; `leave` is the commit point of a migration
+              ▲          │
+              └──reopen──┘
+    arriving ──reopen──▶ (open)                      the new ledger
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import event
+
+from strandline.core.records.ledger_moves import LedgerMove, MoveState
+from strandline.ledger.schema.core import sequence
+
+_MARK = "the ledger is closed: "
+_FUNCTION = "the_ledger_is_closed"
+
+
+def explain_refusals(engine: sa.Engine) -> None:
+    """The refusal of a closed ledger becomes `LedgerMoved` wherever it is raised, also for callers that take a refusal
+    of the database for a conflict."""
+
+    @event.listens_for(engine, "handle_error")
+    def _on_error(context: sa.engine.ExceptionContext) -> None:
+        raise_if_closed(context.original_exception)
+
+
+def raise_if_closed(error: BaseException) -> None:
+    """Raises LedgerMoved if the error is the refusal of a closed ledger."""
+    _, is_closed, said = str(error).partition(_MARK)
+    if is_closed:
+        found, _ = json.JSONDecoder().raw_decode(said)  # PostgreSQL's driver adds lines about where it happened
+        raise LedgerMove(MoveState(found[0]), found[1], found[2]).refusal() from error
+
+
+def move_of(row: Any) -> LedgerMove | None:
+    """The migration that the counter's row names."""
+    return None if row.move_state is None else LedgerMove(MoveState(row.move_state), row.move_id, row.move_place)
+
+
+def read_move(connection: sa.Connection) -> LedgerMove | None:
+    row = connection.execute(sa.select(sequence)).one_or_none()
+    return None if row is None else move_of(row)
+
+
+def lock_all(connection: sa.Connection) -> None:
+    """Waits for the transactions of others, and keeps new ones out. SQLite's write transaction does this by itself."""
+    if connection.dialect.name != "sqlite":
+        names = ", ".join(sorted(_tables(connection)))
+        connection.exec_driver_sql(f"LOCK TABLE {names} IN SHARE ROW EXCLUSIVE MODE")
+
+
+def close(connection: sa.Connection, move: LedgerMove) -> None:
+    """From this transaction on, the ledger takes no changes. Closes it anew if it is closed."""
+    remove_triggers(connection)
+    connection.execute(sequence.update().values(move_state=move.state.value, move_id=move.id, move_place=move.place))
+    text = _MARK + json.dumps([move.state.value, move.id, move.place])
+    for statement in _triggers(connection, text.replace("'", "''")):
+        connection.exec_driver_sql(statement)
+
+
+def reopen(connection: sa.Connection) -> None:
+    """The database refuses it for a ledger that was left."""
+    remove_triggers(connection)
+    connection.execute(sequence.update().values(move_state=None, move_id=None, move_place=None))
+
+
+def remove_triggers(connection: sa.Connection) -> None:
+    if connection.dialect.name != "sqlite":
+        connection.exec_driver_sql(f"DROP FUNCTION IF EXISTS {_FUNCTION}() CASCADE")
+        return
+    made = connection.exec_driver_sql(
+        "SELECT name FROM sqlite_master WHERE type = 'trigger' AND name LIKE 'closed|_%' ESCAPE '|'"
+    )
+    for (name,) in made.all():
+        connection.exec_driver_sql(f"DROP TRIGGER {name}")
+
+
+def _triggers(connection: sa.Connection, text: str) -> Iterator[str]:
+    tables = sorted(_tables(connection))
+    if connection.dialect.name != "sqlite":
+        text = text.replace("%", "%%")  # for its driver
+        yield (
+            f"CREATE FUNCTION {_FUNCTION}() RETURNS trigger LANGUAGE plpgsql AS $closed$ BEGIN RAISE EXCEPTION "
+            f"USING MESSAGE = '{text}', ERRCODE = 'object_not_in_prerequisite_state'; END $closed$"
+        )
+        for table in tables:
+            # Of the statement: it fires before the triggers of a row, which may refuse with other words.
+            yield (
+                f"CREATE TRIGGER closed_{table} BEFORE INSERT OR UPDATE OR DELETE ON {table} "
+                f"FOR EACH STATEMENT EXECUTE FUNCTION {_FUNCTION}()"
+            )
+        return
+    for table in tables:
+        for change in ("INSERT", "UPDATE", "DELETE"):
+            yield (
+                f"CREATE TRIGGER closed_{change.lower()}_{table} BEFORE {change} ON {table} "
+                f"BEGIN SELECT RAISE(ABORT, '{text}'); END"
+            )
+
+
+def _tables(connection: sa.Connection) -> set[str]:
+    """Those of the ledger: a database of PostgreSQL may have others."""
+    from strandline.ledger.every_table import metadata
+
+    return set(metadata.tables)

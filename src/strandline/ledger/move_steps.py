@@ -1,0 +1,113 @@
+"""The steps of a migration in the ledgers: each is one transaction, and can be repeated."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from strandline.core.errors import LedgerMissing, RefusedError
+from strandline.core.records.ledger_moves import LedgerMove, MoveState
+from strandline.ledger import closed_ledger
+from strandline.ledger.engine import Ledger, utc_now
+from strandline.ledger.ingest import sequence
+from strandline.ledger.live_writers import LiveWriter, find_live_writers, find_processes
+from strandline.ledger.replicate import sites
+from strandline.ledger.schema.core import sink
+from strandline.ledger.witness import Witness
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """What a migration takes away from the old ledger's place, besides the ledger."""
+
+    lease_seconds: float  # a maintenance job without a heartbeat for this long is dead
+    files: bool
+    catalog: Path | None  # the file of the embedded catalog that the tables leave
+
+
+def find_move(ledger: Ledger) -> LedgerMove | None:
+    """Raises LedgerMissing if there is no ledger."""
+    if not ledger.exists():
+        raise LedgerMissing(f"there is no ledger at {ledger.place}")
+    return ledger.query(closed_ledger.read_move)
+
+
+def find_obstacles(ledger: Ledger, witness: Witness, leaving: Leaving) -> list[LiveWriter]:
+    """What `close` would refuse for."""
+    return ledger.query(_obstacles, witness, leaving) + find_processes(ledger)
+
+
+def close(ledger: Ledger, witness: Witness, move: LedgerMove, leaving: Leaving) -> LedgerMove:
+    """The ledger takes no more changes. Returns the migration that it names: one that was begun before goes on. Raises
+    RefusedError while anybody writes."""
+    with ledger.write() as connection:
+        closed_ledger.lock_all(connection)
+        if (known := closed_ledger.read_move(connection)) is not None:
+            return known
+        refuse_for(_obstacles(connection, witness, leaving) + find_processes(ledger))
+        closed_ledger.close(connection, move)
+    return move
+
+
+def reopen(ledger: Ledger, move_id: str, expected: MoveState) -> None:
+    """The ledger takes changes again, or for the first time. Does nothing if it does already."""
+    with ledger.write() as connection:
+        found = closed_ledger.read_move(connection)
+        if found is None:
+            return
+        if found.id != move_id or found.state is not expected:
+            raise found.refusal()
+        closed_ledger.reopen(connection)
+
+
+def leave(ledger: Ledger, move: LedgerMove) -> None:
+    """The commit point of a migration: from here on, the lake is at the new place and nowhere else."""
+    with ledger.write() as connection:
+        found = closed_ledger.read_move(connection)
+        if found is None or found.id != move.id:
+            raise RefusedError(
+                "this migration was called off meanwhile",
+                hint="Run `strandline migrate --to FILE` again to begin anew.",
+            )
+        if found.state is not MoveState.LEFT:
+            closed_ledger.close(connection, LedgerMove(MoveState.LEFT, move.id, move.place))
+
+
+def refuse_for(obstacles: list[LiveWriter]) -> None:
+    if obstacles:
+        shown = "; ".join(o.what for o in obstacles)
+        remedies = dict.fromkeys(o.remedy for o in obstacles)
+        raise RefusedError(f"the lake is in use: {shown}", hint=f"Before the lake can move: {'; '.join(remedies)}.")
+
+
+def _obstacles(connection: sa.Connection, witness: Witness, leaving: Leaving) -> list[LiveWriter]:
+    now = utc_now()
+    found = find_live_writers(connection, now, lease_seconds=leaving.lease_seconds, files_move=leaving.files)
+    mark, counter = witness.read(), sequence.read(connection)
+    mark.check_lake(counter.lake)
+    here = sites.get(connection)
+    mark.check_follows(here.follows)
+    mark.check_leads(here.follows, here.claimed_term)
+    if mark.highest != counter.last:
+        found.append(
+            LiveWriter(
+                f"the witness is at {mark.highest} and the ledger at {counter.last}",
+                "bring the ledger up to the witness: `strandline ledger resync`",
+            )
+        )
+    return found + (_sinks_into(connection, leaving.catalog) if leaving.catalog is not None else [])
+
+
+def _sinks_into(connection: sa.Connection, catalog: Path) -> list[LiveWriter]:
+    """Iceberg sinks whose target is a table of the catalog that is left: it would not be there any more."""
+    query = sa.select(sink.c.name, sink.c.options).where(sink.c.kind == "iceberg", sink.c.removed_at.is_(None))
+    into = [
+        row.name
+        for row in connection.execute(query)
+        if (named := json.loads(row.options).get("catalog")) and Path(named).resolve() == catalog
+    ]
+    remedy = "remove such sinks first; a sink's target must be in a catalog of its own"
+    return [LiveWriter(f'sink "{name}" delivers into the catalog that the tables leave', remedy) for name in into]

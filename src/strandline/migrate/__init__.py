@@ -1,0 +1,1 @@
+"""Moves a lake to another ledger, another catalog and another warehouse."""
