@@ -58,7 +58,7 @@ _STEPS: Mapping[str, str] = {
         "after_deleted before_end before_restore after_restored after_restore after_purge_record after_purged "
         "after_called_off"
     ),
-    "move": "before_original_goes after_original_hidden before_kept_goes",
+    "move_file": "before_original_goes after_original_hidden before_kept_goes",
     "follower": "after_record",
     "registration": "before_witness after_witness",
     "removal": "after_mark after_write_off after_commit",

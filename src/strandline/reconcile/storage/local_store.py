@@ -96,7 +96,7 @@ class LocalStore:
                 raise
             return cross_device_move.move_back(kept_at, to)
         sync_folder(Path(to).parent)
-        failpoints.hit("move.before_kept_goes")
+        failpoints.hit("move_file.before_kept_goes")
         Path(kept_at).unlink(missing_ok=True)
         return True
 
