@@ -23,7 +23,7 @@ from strandline.ledger.ingest import datasets, sequence
 from strandline.ledger.replicate import leader_contact, rejoining, seen_terms, sites
 from strandline.ledger.replicate.followers import Acknowledgement
 from strandline.ledger.witness import WitnessRecord
-from strandline.storage.durable import sync_folder, write_file
+from strandline.storage.durable import rename, sync_folder, write_file
 
 if TYPE_CHECKING:
     from strandline.ingest.resync.run import Resynced
@@ -260,5 +260,5 @@ def _rename_ledger(lake: Lake, *, force: bool) -> None:
     for suffix in ("", "-wal", "-journal", "-shm"):
         part = lake.ledger.path.with_name(lake.ledger.path.name + suffix)
         if part.exists():
-            part.rename(part.with_name(f"{lake.ledger.path.name}.replaced-{stamp}{suffix}"))
+            rename(part, part.with_name(f"{lake.ledger.path.name}.replaced-{stamp}{suffix}"))
     sync_folder(lake.ledger.path.parent)

@@ -111,7 +111,7 @@ def test_a_lake_is_made_as_declared_and_the_second_time_nothing_is_done(
         status = lake.status()
         assert lake.reconciler.settings.enabled and lake.reconciler.settings.schedule == "17 4 * * *"
         assert lake.reconciler.settings.dry_run
-        reconciler = load_reconciliation(lake.config, lake.ledger)
+        reconciler = load_reconciliation(lake.config, lake.ledger, lake.reconciler)
         assert reconciler.enabled and reconciler.report_only and reconciler.next_run is not None
     assert status.maintenance is not None and status.maintenance.schedules["retain"] == "30 3 * * *"
     assert events.count("apply.setting_changed") == 3

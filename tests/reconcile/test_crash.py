@@ -46,7 +46,7 @@ DELETE_POINTS = ["reconcile.after_delete_record", "reconcile.after_deleted"]
 RESTORE_POINTS = [
     "reconcile.before_restore",
     "reconcile.before_restore@3",
-    "reconcile.before_kept_goes",
+    "move_file.before_kept_goes",
     "reconcile.after_restored",
     "reconcile.after_restore",
 ]
@@ -308,13 +308,13 @@ def copying(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Copying]
         lake.lake.close()
 
 
-@pytest.mark.parametrize("point", ["reconcile.before_original_goes", "reconcile.before_original_goes@2"])
+@pytest.mark.parametrize("point", ["move_file.before_original_goes", "move_file.before_original_goes@2"])
 def test_a_run_killed_between_copy_and_delete_loses_nothing_and_can_be_undone(copying: Copying, point: str) -> None:
     assert_killed_and_undone(copying, point)
 
 
 @pytest.mark.parametrize("copying", ["disk"], indirect=True)
-@pytest.mark.parametrize("point", ["reconcile.after_original_hidden@2"])
+@pytest.mark.parametrize("point", ["move_file.after_original_hidden@2"])
 def test_a_run_killed_while_an_original_is_hidden_loses_nothing_and_can_be_undone(copying: Copying, point: str) -> None:
     assert_killed_and_undone(copying, point)
 
@@ -336,7 +336,7 @@ def assert_killed_and_undone(copying: Copying, point: str) -> None:
     assert not [path for path in left if "/quarantine/" in path]
 
 
-@pytest.mark.parametrize("point", ["reconcile.before_kept_goes", "reconcile.before_kept_goes@3"])
+@pytest.mark.parametrize("point", ["move_file.before_kept_goes", "move_file.before_kept_goes@3"])
 def test_a_restore_killed_between_copy_and_delete_is_finished_by_the_next(copying: Copying, point: str) -> None:
     lake, orphans = copying.lake, copying.puts()
     run = lake.run(ACT)

@@ -104,7 +104,7 @@ def test_what_is_not_what_was_listed_is_not_copied(file: Path, kept: Path) -> No
 def test_a_file_that_is_replaced_after_it_was_copied_is_not_deleted(
     file: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    meanwhile(monkeypatch, "reconcile.before_original_goes", lambda: replaced(file, b"somebody's"))
+    meanwhile(monkeypatch, "move_file.before_original_goes", lambda: replaced(file, b"somebody's"))
     assert aside(file, kept) is not None
     assert file.read_bytes() == b"somebody's" and names(file.parent, kept) == [file.name]
 
@@ -114,15 +114,15 @@ def test_a_file_that_is_replaced_twice_is_there_twice(file: Path, kept: Path, mo
 
     def work(name: str) -> None:
         hits.append(name)
-        if name in ("reconcile.before_original_goes", "reconcile.after_original_hidden"):
+        if name in ("move_file.before_original_goes", "move_file.after_original_hidden"):
             replaced(file, name.encode())
 
     monkeypatch.setattr(failpoints, "hit", work)
     why = aside(file, kept)
     assert why is not None and "replaced twice" in why
     hidden = Path(why.rpartition(" ")[2])
-    assert hidden.read_bytes() == b"reconcile.before_original_goes"
-    assert file.read_bytes() == b"reconcile.after_original_hidden"
+    assert hidden.read_bytes() == b"move_file.before_original_goes"
+    assert file.read_bytes() == b"move_file.after_original_hidden"
     monkeypatch.undo()
 
 
@@ -178,9 +178,9 @@ def test_what_a_killed_move_left_hidden_is_put_right(
     """Hidden is the file whose copy is kept, or one that replaced it in the last moment: that one goes back."""
 
     def work(name: str) -> None:
-        if name == "reconcile.before_original_goes" and content != b"content":
+        if name == "move_file.before_original_goes" and content != b"content":
             replaced(file, content)
-        if name == "reconcile.after_original_hidden":
+        if name == "move_file.after_original_hidden":
             raise FailpointError(name)
 
     with monkeypatch.context() as patch:

@@ -24,6 +24,7 @@ from strandline.jobs.loop import LoopControl
 from strandline.jobs.schedule import start_delay
 from strandline.ledger.reconcile import reconcile_runs
 from strandline.reconcile.facade import Reconciler
+from strandline.status.reconciliation import load_reconciliation
 from tests.reconcile.whole_lakes import WholeLake
 
 
@@ -148,6 +149,31 @@ def test_a_daemon_that_is_restarted_across_its_moment_makes_the_run_up_once(
         with strandline.open(lake.home) as restarted:
             assert restarted.reconciler.run_if_due(Listener()) is not None
             assert restarted.reconciler.run_if_due(Listener()) is None
+    lake.lake.close()
+
+
+def test_the_next_run_that_is_shown_is_the_one_that_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = datetime.now(UTC)
+    first = start.replace(minute=0, second=0, microsecond=0) + timedelta(hours=6)
+    lake = WholeLake(tmp_path / "lake", enabled=True, dry_run=False, schedule=f"0 {first.hour} * * *")
+    reconciler = lake.lake.reconciler
+
+    def shown(now: datetime) -> datetime | None:
+        monkeypatch.setattr("strandline.reconcile.facade.utc_now", lambda: now)
+        return load_reconciliation(lake.lake.config, lake.lake.ledger, reconciler).next_run
+
+    events = lake.lake.audit_events(events_max=10)
+    assert shown(start) == first and lake.lake.audit_events(events_max=10) == events, "who reads follows no schedule"
+    assert reconciler.run_if_due(Listener()) is None
+    reconciler.run(Asked())  # a report is not what is due
+    missed = first + timedelta(hours=20)
+    with strandline.open(lake.home) as restarted:
+        reconciler = restarted.reconciler
+        assert shown(missed) == first, "what was missed is due now"
+        assert reconciler.run_if_due(Listener()) is not None
+    reconciler = lake.lake.reconciler
+    assert shown(datetime.now(UTC)) == first, "the run that was made up for is stamped by the real clock"
+    assert reconciler.run_if_due(Listener()) is None
     lake.lake.close()
 
 

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from strandline.reconcile.references import avro_reader, manifest_cache, manifests
 from strandline.reconcile.references.avro_reader import AvroUnreadable
 from strandline.reconcile.references.manifests import LivePart
+from strandline.storage import durable
 from tests.reconcile.whole_lakes import ACT, REPORT, WholeLake, there
 
 CONTENT = os.urandom(manifest_cache.WORTH_BYTES)
@@ -115,10 +116,10 @@ def test_nothing_is_left_where_it_cannot_be_kept(tmp_path: Path, monkeypatch: py
     assert list(manifest_cache.read(CONTENT, str(tmp_path), reader)) == PARTS and names(tmp_path) == [name]
     (tmp_path / name).rmdir()
 
-    def full(at: str, to: str) -> None:
+    def full(at: Path, to: Path) -> None:
         raise OSError(errno.ENOSPC, "no space left on device")
 
-    monkeypatch.setattr(os, "replace", full)
+    monkeypatch.setattr(durable, "rename", full)
     assert list(manifest_cache.read(CONTENT, str(tmp_path), reader)) == PARTS and names(tmp_path) == []
 
 
@@ -168,12 +169,13 @@ def test_what_is_old_is_read_again_and_only_what_is_ours_is_removed(tmp_path: Pa
     for content in (CONTENT, CONTENT + b"x"):
         list(manifest_cache.read(content, str(tmp_path), reader))
     first, second = names(tmp_path)
-    (tmp_path / f"{first}.17").write_bytes(b"half")
+    died = f"{first}.{uuid.uuid4().hex}.tmp"
+    (tmp_path / died).write_bytes(b"half")
     (tmp_path / "notes.txt").write_bytes(b"somebody's")
     (tmp_path / ("a" * 64)).mkdir()
     (tmp_path / ("b" * 64)).symlink_to(tmp_path / "nowhere")
     before = time.time() - manifest_cache.KEPT_SECONDS - 1
-    for name in (first, f"{first}.17", "notes.txt", "a" * 64):
+    for name in (first, died, "notes.txt", "a" * 64):
         os.utime(tmp_path / name, (before, before))
     for content in (CONTENT, CONTENT + b"x"):
         list(manifest_cache.read(content, str(tmp_path), reader))

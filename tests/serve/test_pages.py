@@ -543,7 +543,8 @@ def test_figures_are_short_and_moments_relative() -> None:
         "0.25",
     ]
     assert spelling.ago(AT - timedelta(seconds=61), AT) == "1 min 1 s ago"
-    assert spelling.ago("2026-03-01T14:00:00Z", AT) == "in 2 h"
+    assert spelling.ago("2026-03-01T14:00:00Z", AT) == spelling.due("2026-03-01T14:00:00Z", AT) == "in 2 h"
+    assert spelling.due(AT - timedelta(hours=3), AT) == spelling.due(AT, AT) == "due now"
 
 
 @pytest.mark.parametrize(

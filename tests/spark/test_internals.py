@@ -39,6 +39,7 @@ OF_ICEBERG = {
 }
 OF_SPARK = {
     "org.apache.spark.SparkStatusTracker": ("getJobIdsForTag",),
+    "org.apache.spark.SparkThrowable": ("getCondition",),
     "org.apache.spark.sql.SparkSession": ("setActiveSession",),
     "org.apache.spark.sql.catalyst.analysis.NoSuchTableException": (),
     "org.apache.spark.sql.catalyst.optimizer.SpecialDatetimeValues": ("apply",),

@@ -542,6 +542,36 @@ def test_damaged_pages_of_parquet_are_named(spark: SparkSession, tmp_path: Path)
     failure(lambda: read(spark, path, SIMPLE).where("name is not null").count(), path)
 
 
+@pytest.mark.parametrize("change", ["gone", "cut", "text", "other types"])
+def test_parquet_that_changes_after_its_footer_was_read_is_named(
+    spark: SparkSession, tmp_path: Path, change: str
+) -> None:
+    path = parquet(tmp_path, pa.table({"id": list(range(50_000)), "name": [str(n) for n in range(50_000)]}))
+    source, whole = identify(path), path.read_bytes()
+    df = read_source(spark, source, SIMPLE).frame
+    match change:
+        case "gone":
+            path.unlink()
+        case "cut":
+            path.write_bytes(whole[:2000] + whole[-3000:])
+        case "text":
+            path.write_bytes(b"FAILED_READ_FILE" * 100)
+        case _:
+            parquet(tmp_path, pa.table({"id": ["a"], "name": ["b"]}))
+    with pytest.raises((PySparkException, Py4JJavaError)) as e:
+        df.where("name is not null").count()
+    told = translate(e.value, source)
+    assert told is not None and "a.parquet cannot be read as parquet" in told.message
+
+
+def test_an_error_that_only_quotes_one_about_a_file_is_left_alone(spark: SparkSession, tmp_path: Path) -> None:
+    source = identify(write(tmp_path, "a.jsonl", '{"id": 0}\n'))
+    quoting = F.raise_error(F.lit("FileNotFoundException: FAILED_READ_FILE: is not a Parquet file"))
+    with pytest.raises((PySparkException, Py4JJavaError)) as e:
+        spark.range(1).select(quoting).collect()
+    assert translate(e.value, source) is None
+
+
 # Rejects
 
 

@@ -17,6 +17,7 @@ from strandline.core.types import Seq, SeqRange
 from strandline.iceberg.metadata.metadata_peek import read_pointer
 from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog, open_catalog
 from strandline.iceberg.pyiceberg.foreign_rows import count_foreign_rows
+from strandline.iceberg.pyiceberg.ordered_rows import read_ordered
 from strandline.iceberg.schema.alteration import AddColumn, DropColumn, RenameColumn, WidenColumn
 from strandline.iceberg.schema.columns import Primitive, iceberg_schema
 from strandline.iceberg.schema.schema_file import parse_columns, parse_type
@@ -157,6 +158,8 @@ def test_deletes_by_value_make_the_count_unknown_only_where_they_matter(both: Bo
     table.newRowDelta().addDeletes(builder.withRecordCount(1).withFormat("parquet").build()).commit()
     assert both.not_ours("events", (1, 10)) == (0, 0)
     assert both.not_ours("events", (1, 5)) is None
+    with pytest.raises(TableUnfit, match="equality deletes, which only Spark can read"):
+        read_ordered(both.light.load("default.events"), 1, 5)
     both.sql("INSERT INTO lake.default.events VALUES (99, 1)")
     assert both.not_ours("events", (1, 10)) == (0, 1), "rows that came later are not touched by it"
 

@@ -85,6 +85,24 @@ def test_only_the_module_of_a_library_reaches_for_what_it_keeps_to_itself() -> N
                 assert not private, f"{name}:{node.lineno} imports {private}: that belongs in {spark} or {pyiceberg}"
 
 
+def test_only_storage_renames_files() -> None:
+    """`ruff` keeps `os.replace` and its kind in storage/; here are the methods of a path. One argument, not by name:
+    that tells them from `str.replace`, which has two, and from `datetime.replace`, whose arguments have names. A
+    witness has a `replace` too."""
+    for name, (_, nodes) in _modules().items():
+        for node in nodes if not name.startswith("strandline.storage.") else ():
+            match node:
+                case ast.Call(ast.Attribute(owner, "rename" | "replace" | "hardlink_to"), [_], []):
+                    pass
+                case ast.Call(ast.Attribute(owner, "rename" | "replace" | "hardlink_to"), [], [ast.keyword("target")]):
+                    pass
+                case _:
+                    continue
+            where = f"{name}:{node.lineno}"
+            is_witness = ast.unparse(owner).rpartition(".")[2] == "witness"
+            assert is_witness, f"{where} renames a file: strandline.storage.durable does that"
+
+
 def test_every_way_to_a_transaction_of_the_ledger_is_known() -> None:
     own = [name for name, value in vars(Ledger).items() if callable(value) and not name.startswith("_")]
     others = {"exists", "revision", "create", "open", "upgrade_within", "backup", "close"}

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.catalog.sql import SqlCatalog, SqlCatalogBaseTable
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.table import Table
 from pyiceberg.transforms import BucketTransform, DayTransform
@@ -204,6 +204,21 @@ def test_several_processes_may_open_a_new_catalog_at_once(config: LakeConfig) ->
     )
     started = [subprocess.Popen([sys.executable, "-c", code, str(config.home)]) for _ in range(3)]
     assert [p.wait(60) for p in started] == [0, 0, 0]
+
+
+def test_a_new_catalog_whose_tables_another_process_has_just_made_is_opened(
+    config: LakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slower: list[SqlCatalog] = []
+
+    def create_tables(catalog: SqlCatalog) -> None:
+        SqlCatalogBaseTable.metadata.create_all(catalog.engine)
+        slower.append(catalog)
+        SqlCatalogBaseTable.metadata.create_all(catalog.engine, checkfirst=False)
+
+    monkeypatch.setattr(SqlCatalog, "create_tables", create_tables)
+    open_catalog(config).close()
+    assert len(slower) == 1
 
 
 # ---- looking and dropping --------------------------------------------------------------------------------------------

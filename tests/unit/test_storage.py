@@ -94,6 +94,34 @@ def test_a_file_that_cannot_be_written_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_cached_file_is_whole_or_not_there_and_costs_no_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[object] = []
+    monkeypatch.setattr(durable, "sync_data", synced.append)
+    monkeypatch.setattr(durable, "sync_folder", synced.append)
+    for body in (b"first", b"second"):
+        with durable.cache_file(tmp_path / "a", mode=0o600) as file:
+            file.write(body)
+        assert (tmp_path / "a").read_bytes() == body
+    with pytest.raises(RuntimeError), durable.cache_file(tmp_path / "a") as file:
+        file.write(b"half")
+        raise RuntimeError
+    assert (tmp_path / "a").read_bytes() == b"second" and [p.name for p in tmp_path.iterdir()] == ["a"]
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o600 and synced == []
+
+
+def test_a_finished_file_is_synced_before_it_gets_its_name_and_its_folder_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[tuple[str, bool]] = []
+    for name in ("sync_data", "sync_folder"):
+        monkeypatch.setattr(durable, name, lambda _, name=name: steps.append((name, (tmp_path / "a").exists())))
+    (tmp_path / "part").write_bytes(b"content")
+    (tmp_path / "part").chmod(0o444)
+    durable.finish_file(tmp_path / "part", tmp_path / "a")
+    assert steps == [("sync_data", False), ("sync_folder", True)]
+    assert (tmp_path / "a").read_bytes() == b"content" and [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
 def test_a_copy_outlives_its_original_and_a_move_can_be_repeated(objects: ObjectStore) -> None:
     objects.put("f/a", b"x")
     objects.copy("f/a", "f/b")

@@ -54,10 +54,11 @@ _STEPS: Mapping[str, str] = {
     "purge": "after_record before_witness after_witness after_number after_table after_elsewhere",
     "reconcile": (
         "after_start after_brought_back before_drop after_drop_record after_drop_commit after_drop before_files "
-        "after_files_record before_original_goes after_original_hidden between_files after_files_moved "
-        "after_files_checked after_files after_delete_record after_deleted before_end before_restore before_kept_goes "
-        "after_restored after_restore after_purge_record after_purged after_called_off"
+        "after_files_record between_files after_files_moved after_files_checked after_files after_delete_record "
+        "after_deleted before_end before_restore after_restored after_restore after_purge_record after_purged "
+        "after_called_off"
     ),
+    "move_file": "before_original_goes after_original_hidden before_kept_goes",
     "follower": "after_record",
     "registration": "before_witness after_witness",
     "removal": "after_mark after_write_off after_commit",

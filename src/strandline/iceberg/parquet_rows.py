@@ -22,7 +22,7 @@ _BATCH_BYTES = 32 << 20
 def opened(location: str, store: S3Settings) -> Iterator[pq.ParquetFile]:
     """A data file of a table, in a folder or in a bucket."""
     import pyarrow.parquet as pq
-    from pyarrow import fs
+    from pyarrow import fs  # noqa: TID251 - data files of tables are read here, with the options that `storage` gives
 
     # Local files are read as needed; from S3, the columns of a whole row group are fetched at once.
     away = location.startswith("s3://")
@@ -37,17 +37,26 @@ def opened(location: str, store: S3Settings) -> Iterator[pq.ParquetFile]:
 
 def row_groups(file: pq.ParquetFile, lo: int, hi: int) -> tuple[list[int], bool]:
     """The row groups that may have numbers between these two, and whether they have no others."""
-    # Columns are counted by their leaves: one with fields of its own is several.
-    at = next(i for i in range(len(file.schema)) if file.schema.column(i).path == SEQ_COLUMN)
-    bounds = [_bounds(file.metadata.row_group(g).column(at).statistics) for g in range(file.num_row_groups)]
+    bounds = [found or (0, SEQ_MAX) for found in footer_bounds(file.metadata)]
     groups = [g for g, (first, last) in enumerate(bounds) if lo <= last and first <= hi]
     return groups, all(lo <= bounds[g][0] and bounds[g][1] <= hi for g in groups)
 
 
-def _bounds(statistics: Any) -> tuple[int, int]:
+def footer_bounds(footer: pq.FileMetaData, name: str = SEQ_COLUMN) -> list[tuple[int, int] | None]:
+    """The lowest and the highest sequence number of each row group. None if the footer does not say, or if rows of the
+    group have none: bounds speak for all rows."""
+    # Columns are counted by their leaves: one with fields of its own is several.
+    column = next((i for i in range(len(footer.schema)) if footer.schema.column(i).path == name), None)
+    if column is None:
+        return [None] * footer.num_row_groups
+    return [_bounds(footer.row_group(g).column(column).statistics) for g in range(footer.num_row_groups)]
+
+
+def _bounds(statistics: Any) -> tuple[int, int] | None:
     if statistics is None or not statistics.has_min_max or not statistics.has_null_count or statistics.null_count:
-        return 0, SEQ_MAX  # unknown, or rows without a number among them, which the filter drops
-    return statistics.min, statistics.max
+        return None
+    lo, hi = statistics.min, statistics.max
+    return (lo, hi) if isinstance(lo, int) and isinstance(hi, int) else None
 
 
 def rows_per_batch(file: pq.ParquetFile, groups: Sequence[int], rows_max: int = BATCH_ROWS) -> int:

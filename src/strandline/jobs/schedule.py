@@ -1,4 +1,4 @@
-"""Whether a job is due by its schedule. All jobs work alike: a missed run is made up for, once."""
+"""When a job is due by its schedule. All jobs work alike: a missed run is made up for, once."""
 
 from __future__ import annotations
 
@@ -19,19 +19,26 @@ def start_delay(job: str, process: str, *, seconds_max: float) -> timedelta:
     return timedelta(seconds=share * seconds_max)
 
 
-def is_due(
+def next_time(
     cron: str, *, last: datetime | None, followed_since: datetime, now: datetime, delay: timedelta = timedelta(0)
-) -> bool:
-    """Whether the schedule had a time since the job last began. A time that was missed because no daemon ran counts,
-    once. A job that never ran begins at the first time after `followed_since`. A run in the future was stamped by a
-    clock that has been set back since, so it is ignored. The job begins `delay` after its time, but never later than
-    half of the way to the next one, so that no time is passed over. Pure."""
+) -> datetime:
+    """The first time of the schedule since the job last began: the job is due from then on, so a time that was missed
+    because no daemon ran is in the past, and counts once. A job that never ran begins at the first time after
+    `followed_since`. A run in the future was stamped by a clock that has been set back since, so it is ignored. The job
+    begins `delay` after its time, but never later than half of the way to the next one, so that no time is passed over.
+    Pure."""
     from cronsim import CronSim  # not loaded if nothing is scheduled
 
     since = last if last is not None and last <= now else followed_since
     times = CronSim(cron, since)
     first, second = next(times), next(times)
-    return since <= now and first + min(delay, (second - first) / 2) <= now
+    return first + min(delay, (second - first) / 2)
+
+
+def is_due(
+    cron: str, *, last: datetime | None, followed_since: datetime, now: datetime, delay: timedelta = timedelta(0)
+) -> bool:
+    return next_time(cron, last=last, followed_since=followed_since, now=now, delay=delay) <= now
 
 
 @dataclass
@@ -49,3 +56,9 @@ class FollowedSchedules:
         self.since = min(self.since, now)  # in case the clock was set back
         delay = start_delay(job, node(), seconds_max=self.jitter_seconds_max)
         return is_due(cron, last=last, followed_since=self.since, now=now, delay=delay)
+
+    def next_time(self, cron: str, *, last: datetime | None, now: datetime) -> datetime:
+        """When the job is due, in the past if it is due now. For readers: stores nothing, and leaves the delay out,
+        which differs between processes."""
+        since = self.since or audit.find_followed_since(self.ledger, self.crons) or now
+        return next_time(cron, last=last, followed_since=min(since, now), now=now)

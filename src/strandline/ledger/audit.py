@@ -70,12 +70,19 @@ def latest(
 
 def followed_since(ledger: Ledger, crons: Mapping[str, str], now: datetime) -> datetime:
     """Returns when a daemon first followed exactly these schedules (by name of the job). The first caller stores it."""
-    detail = json.dumps(dict(sorted(crons.items())))
-    is_same = audit.c.event == Event.SCHEDULE_FOLLOWED.value, audit.c.detail == detail
-    first = sa.select(sa.func.min(audit.c.at)).where(*is_same)
+    found = find_followed_since(ledger, crons)
+    if found is None:
+        ledger.change(_insert, Event.SCHEDULE_FOLLOWED, now, _schedules_text(crons))
+    return found or now
+
+
+def find_followed_since(ledger: Ledger, crons: Mapping[str, str]) -> datetime | None:
+    """As `followed_since`, for readers: None if no daemon has followed exactly these schedules."""
+    is_same = audit.c.event == Event.SCHEDULE_FOLLOWED.value, audit.c.detail == _schedules_text(crons)
     with ledger.read() as connection:
-        found = connection.execute(first).scalar()
-    if isinstance(found, datetime):
-        return found
-    ledger.change(_insert, Event.SCHEDULE_FOLLOWED, now, detail)
-    return now
+        found = connection.execute(sa.select(sa.func.min(audit.c.at)).where(*is_same)).scalar()
+    return found if isinstance(found, datetime) else None
+
+
+def _schedules_text(crons: Mapping[str, str]) -> str:
+    return json.dumps(dict(sorted(crons.items())))

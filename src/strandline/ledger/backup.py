@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from strandline.core.errors import LedgerUnreadable, StorageError
-from strandline.storage.durable import put_in_place, sync_data, sync_folder
+from strandline.storage.durable import finish_file
 
 
 def sqlite_uri(path: Path, mode: str) -> str:
@@ -38,13 +38,10 @@ def copy_ledger(path: Path, target: Path, *, busy_seconds: float, replace: bool,
             if revision is not None and found != revision:
                 return False
         shutil.copymode(path, part)
-        with part.open("rb") as handle:
-            sync_data(handle.fileno())
         try:
-            put_in_place(part, target, replace=replace)
+            finish_file(part, target.absolute(), replace=replace)
         except FileExistsError as e:
             raise StorageError(f"there is something at {target} already") from e
-    sync_folder(target.absolute().parent)
     return True
 
 

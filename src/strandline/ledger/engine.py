@@ -14,14 +14,12 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import event
-from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.pool import QueuePool
 
 from strandline.core.documents import field_names
 from strandline.core.errors import (
-    LedgerBusy,
     LedgerMissing,
-    LedgerRefused,
     LedgerTooNew,
     LedgerUnreadable,
     StorageError,
@@ -30,8 +28,9 @@ from strandline.core.errors import (
 from strandline.core.settings.lake_config import LakeConfig
 from strandline.ledger.backup import copy_ledger, sqlite_uri
 from strandline.ledger.closed_ledger import explain_refusals, raise_if_closed
-from strandline.ledger.lock_holder import LOCK_HELD, find_holder
-from strandline.ledger.postgres import find_lock_holder, postgres_engine, shown, without_secrets
+from strandline.ledger.database_errors import REBUILD_HINT, explain_postgres, explain_sqlite, is_answer, is_locked
+from strandline.ledger.lock_holder import LOCK_HELD
+from strandline.ledger.postgres import postgres_engine, shown
 from strandline.ledger.schema import core
 from strandline.ledger.write_right import Unlimited, WriteRight
 
@@ -46,17 +45,10 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 _WAL_IS_SAFE_FROM = (3, 51, 3)
 
 _MIGRATION_LOCK = 0x73747261_6E646C6E  # the key of an advisory lock: any number that others do not use
-_UNDEFINED_TABLE = "42P01"
-_LOCK_NOT_AVAILABLE = "55P03"
-_QUERY_CANCELED = "57014"
-_PROGRAM_LIMIT = "54"
 
 _PARAMETERS_AT_ONCE_MAX = 500
 _T = TypeVar("_T")
 _Asked = ParamSpec("_Asked")
-
-REBUILD_HINT = "Restore a backup of the ledger, or make a new one from the tables with `strandline ledger rebuild`."
-
 
 def utc_now() -> datetime:
     return datetime.now(UTC)
@@ -189,36 +181,14 @@ class Ledger:
             raise_if_closed(e)
             raise  # the database refused an illegal transition, which the caller handles
         except DBAPIError as e:
-            raise self._explain(e.orig or e, answered=_is_answer(e)) from e
+            raise self._explain(e.orig or e, answered=is_answer(e)) from e
         except sqlite3.Error as e:
             raise self._explain(e, answered=not isinstance(e, sqlite3.OperationalError)) from e
 
     def _explain(self, error: BaseException, *, answered: bool) -> StrandlineError:
         if self.path is not None:
-            return _explain_sqlite(error, self.path, answered=answered)
-        text = without_secrets(self.engine.url, str(error)).strip()
-        first_line = text.partition("\n")[0]
-        # The message of PostgreSQL is in the server's language; its SQLSTATE is the same in all of them.
-        state = getattr(error, "sqlstate", None)
-        if state == _LOCK_NOT_AVAILABLE:
-            holder = find_lock_holder(self.engine)
-            return LedgerBusy(
-                f"the ledger is locked by {holder or 'another process'}",
-                hint="Try again. If it lasts, check that process: until it ends, nothing else can be written.",
-            )
-        if state == _QUERY_CANCELED:
-            return LedgerBusy(
-                f"the ledger's database took too long: {first_line}",
-                hint="See ledger.statement_seconds_max, and the server.",
-            )
-        if state == _UNDEFINED_TABLE:
-            return LedgerMissing(f"the database holds no ledger: {first_line}", hint=REBUILD_HINT)
-        if not answered:
-            if "does not exist" in text:
-                return LedgerMissing(f"the ledger cannot be opened: {text}", hint=REBUILD_HINT)
-            return StorageError(f"the ledger did not answer: {text}", hint="Check ledger.url and the server.")
-        hint = "Check the request, and the user's rights."
-        return LedgerRefused(f"the ledger's database refused: {first_line}", hint=hint)
+            return explain_sqlite(error, self.path, answered=answered)
+        return explain_postgres(error, self.engine, answered=answered)
 
     def exists(self) -> bool:
         """Whether there is a ledger, even an unreadable one."""
@@ -310,32 +280,6 @@ class Ledger:
         self.engine.dispose()
 
 
-def _explain_sqlite(error: BaseException, path: Path, *, answered: bool) -> StrandlineError:
-    text, name = str(error).strip(), getattr(error, "sqlite_errorname", "")
-    if not path.exists():
-        return LedgerMissing(f"there is no ledger at {path}", hint=REBUILD_HINT)
-    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-        holder = find_holder(path, path.with_name(f"{path.name}-shm"))
-        if holder is None:
-            return LedgerBusy("the ledger is locked by another process", hint="Try again; see `strandline status`.")
-        return LedgerBusy(f"the ledger {path} is locked by {holder}", hint=holder.hint)
-    if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")) or "no such table" in text:
-        return LedgerUnreadable(f"{path} is damaged or is not a ledger: {text}", hint=REBUILD_HINT)
-    if name.startswith(("SQLITE_FULL", "SQLITE_IOERR")):
-        return StorageError(f"the ledger cannot be written: {text}", hint="Free some disk space and try again.")
-    if not answered:
-        return StorageError(f"the ledger cannot be used: {text}", hint=f"Check {path} and the disk.")
-    first_line = text.partition("\n")[0]
-    return LedgerRefused(f"the ledger's database refused: {first_line}", hint="Check the request.")
-
-
-def _is_answer(error: DBAPIError) -> bool:
-    """Whether the database understood the statement and refused it. psycopg reports an exceeded limit of the server,
-    such as an index row that is too large, as an `OperationalError`, though it is such a refusal."""
-    limit = str(getattr(error.orig, "sqlstate", None) or "").startswith(_PROGRAM_LIMIT)
-    return limit or not isinstance(error, OperationalError)
-
-
 def _keep_only_untouched(engine: sa.Engine, file: Path) -> None:
     """Reuses a connection only while the file is exactly as the connection left it, and opens the file again otherwise.
 
@@ -373,7 +317,7 @@ def _begin_writing(connection: sqlite3.Connection, busy_seconds: float) -> None:
             connection.execute("BEGIN IMMEDIATE")
             break
         except sqlite3.OperationalError as e:
-            if "locked" not in str(e) or attempt.is_last:
+            if not is_locked(e) or attempt.is_last:
                 raise
     connection.execute(f"PRAGMA busy_timeout = {int(busy_seconds * 1000)}")  # the commit may wait for readers
 

@@ -228,13 +228,13 @@ class Migration:
 
     def _write_witness(self) -> None:
         """Nobody takes a number before the new ledger is opened: it stays where the old one is."""
-        mark, there = open_witness(self.old).read(), open_witness(self.new)
+        record, witness = open_witness(self.old).read(), open_witness(self.new)
         try:
-            there.read().check_lake(mark.lake)
+            witness.read().check_lake(record.lake)
         except WitnessUnreadable:
-            there.create(mark)
+            witness.create(record)
         else:
-            there.replace(mark)
+            witness.replace(record)
 
     def _write_settings(self) -> Path:
         before = self.settings.with_name(f"{self.settings.name}.before-migration")

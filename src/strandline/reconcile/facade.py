@@ -37,6 +37,7 @@ from strandline.ledger.recovery import Recovery
 from strandline.ledger.witness import Witness
 from strandline.reconcile.ledger_context import LedgerContextLoader
 from strandline.reconcile.paths import canonical
+from strandline.reconcile.storage.folder_id import find_folder_id, take_folder_id
 
 if TYPE_CHECKING:
     from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
@@ -173,14 +174,14 @@ class Reconciler:
         one that did as much; the listener gets that once."""
         settings, now = self.settings, utc_now()
         asked = Asked(act=not settings.dry_run)
-        if (crons := {"reconcile": settings.schedule}) != self._followed.crons:
-            self._followed = replace(self._followed, crons=crons, since=None)
+        self._followed = self._following(settings)
         if not settings.enabled:
             return None
-        before = self._tried
+        before, folder = self._tried, self._folder()
 
         def is_due() -> bool:  # with the time of each call: a run that began after that time would not count
-            return self._followed.is_due("reconcile", settings.schedule, last=self._begun(asked, before), now=utc_now())
+            last = self._begun(asked, before, folder)
+            return self._followed.is_due("reconcile", settings.schedule, last=last, now=utc_now())
 
         if not is_due():
             self._is_waiting = False
@@ -199,10 +200,22 @@ class Reconciler:
         except LeaseLost:
             return None
 
-    def _begun(self, asked: Asked, tried: datetime | None) -> datetime | None:
+    def next_run(self) -> datetime | None:
+        """When `run_if_due` begins a run, or up to `run.jitter_seconds_max` later. In the past if a run is due now.
+        None if the schedule is not enabled."""
+        settings = self.settings
+        if not settings.enabled:
+            return None
+        last = self._begun(Asked(act=not settings.dry_run), self._tried, self._folder(find_folder_id))
+        return self._following(settings).next_time(settings.schedule, last=last, now=utc_now())
+
+    def _following(self, settings: ReconcileSettings) -> FollowedSchedules:
+        crons = {"reconcile": settings.schedule}
+        return self._followed if crons == self._followed.crons else replace(self._followed, crons=crons, since=None)
+
+    def _begun(self, asked: Asked, tried: datetime | None, folder: str | None) -> datetime | None:
         """When the last run began that did at least as much, in this folder if each machine has its own. A run of this
         process counts even if it failed before it was on record."""
-        folder = self._folder()
         like = (
             run.started_at
             for run in self.runs()
@@ -332,11 +345,7 @@ class Reconciler:
         finally:
             surveyor.close()
 
-    def _folder(self) -> str | None:
+    def _folder(self, folder_id: Callable[[Path], str | None] = take_folder_id) -> str | None:
         """The id of the warehouse's folder; None if a path means the same on every machine."""
         warehouse = self._config.warehouse_folder
-        if self._loader.own_origin or warehouse is None:
-            return None
-        from strandline.reconcile.storage.local_store import take_folder_id
-
-        return take_folder_id(warehouse)
+        return None if self._loader.own_origin or warehouse is None else folder_id(warehouse)

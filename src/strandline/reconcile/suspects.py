@@ -18,17 +18,21 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, islice
-from typing import Any
+from typing import TYPE_CHECKING
 
 from strandline.core.errors import StorageError
 from strandline.core.records.reconcile_records import Suspect
-from strandline.core.types import SEQ_COLUMN, Seq, SeqRange
+from strandline.core.types import Seq, SeqRange
+from strandline.iceberg.parquet_rows import footer_bounds
 from strandline.ledger.reconcile import suspect_files
 from strandline.reconcile.compare.compared import Survey
 from strandline.reconcile.context import SweepContext
 from strandline.reconcile.model import Finding, FindingKind, Protection, Watch
 from strandline.reconcile.paths import is_metadata_file
 from strandline.reconcile.quarantine_lookup import STORAGE_AWAY, QuarantineLookup
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 FOOTERS_MAX = 10_000  # read in one run; orphan files beyond this are compared by size alone
 RECORDED_MAX = 100_000  # in one run; while the entries are missing, orphan files of the table are left alone anyway
@@ -216,14 +220,10 @@ def read_footer(tail: Callable[[int], bytes], size: int) -> Footer | None:
         return None  # untrusted bytes may make the reader raise anything
 
 
-def _rows(metadata: Any) -> SeqRange | None:
-    schema = metadata.schema
-    column = next((n for n in range(len(schema)) if schema.column(n).path == SEQ_COLUMN), None)
-    groups = range(metadata.num_row_groups)
-    if column is None or not groups:
+def _rows(footer: pq.FileMetaData) -> SeqRange | None:
+    bounds = footer_bounds(footer)
+    known = [found for found in bounds if found is not None]
+    if not known or len(known) < len(bounds):
         return None
-    statistics = [metadata.row_group(n).column(column).statistics for n in groups]
-    if any(s is None or not s.has_min_max or s.null_count for s in statistics):
-        return None
-    lo, hi = min(s.min for s in statistics), max(s.max for s in statistics)
-    return SeqRange(Seq(lo), Seq(hi)) if isinstance(lo, int) and isinstance(hi, int) and 1 <= lo <= hi else None
+    lo, hi = min(lo for lo, _ in known), max(hi for _, hi in known)
+    return SeqRange(Seq(lo), Seq(hi)) if 1 <= lo <= hi else None

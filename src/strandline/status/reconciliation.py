@@ -1,6 +1,6 @@
 """The reconciler for those who steer it: whether it runs by itself, when it runs next, and its last run.
 
-It reads only the settings and the ledger.
+It reads only the settings, the ledger, and the id of the warehouse's folder.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from strandline.core.settings.lake_config import LakeConfig
 from strandline.ledger import applied_settings
 from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.reconcile import reconcile_runs
+from strandline.reconcile.facade import Reconciler
 
 _NOT_ENABLED = "it has no schedule (reconcile.enabled is false): it runs only when somebody asks for it"
 
@@ -22,16 +23,14 @@ class Reconciliation:
     enabled: bool
     reason: str | None  # why it is not enabled
     schedule: str
-    next_run: datetime | None  # None if it is not enabled
+    next_run: datetime | None  # in the past if a run is due now, because one was missed; None if it is not enabled
     running: int | None  # the run that is under way
     report_only: bool  # whether a scheduled run only reports
     storage: StorageKind
     last_run: ReconcileRun | None  # the newest run, under way or not
 
 
-def load_reconciliation(config: LakeConfig, ledger: Ledger) -> Reconciliation:
-    from cronsim import CronSim
-
+def load_reconciliation(config: LakeConfig, ledger: Ledger, reconciler: Reconciler) -> Reconciliation:
     moment = utc_now()
     with ledger.read() as connection:
         settings = applied_settings.effective(connection, config).reconcile
@@ -42,7 +41,7 @@ def load_reconciliation(config: LakeConfig, ledger: Ledger) -> Reconciliation:
         settings.enabled,
         None if settings.enabled else _NOT_ENABLED,
         settings.schedule,
-        next(CronSim(settings.schedule, moment)) if settings.enabled else None,
+        reconciler.next_run(),
         running,
         settings.dry_run,
         StorageKind.S3 if config.settings.warehouse.is_s3 else StorageKind.LOCAL,

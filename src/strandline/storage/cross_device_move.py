@@ -41,7 +41,7 @@ def move_away(path: str, to: str, expected: Stat) -> str | None:
     copied = _copy(path, to, expected)
     if copied is None:
         return CHANGED
-    failpoints.hit("reconcile.before_original_goes")
+    failpoints.hit("move_file.before_original_goes")
     # A file that replaces the original from here on is hidden, not deleted: a rename can be undone.
     try:
         Path(path).rename(hidden)
@@ -50,7 +50,7 @@ def move_away(path: str, to: str, expected: Stat) -> str | None:
     except OSError:
         os.unlink(to)  # otherwise every run would leave another copy of a file that cannot be removed
         raise
-    failpoints.hit("reconcile.after_original_hidden")
+    failpoints.hit("move_file.after_original_hidden")
     if _identity(os.lstat(hidden)) == copied:
         os.unlink(hidden)
         return None
@@ -67,7 +67,7 @@ def move_back(kept_at: str, to: str) -> bool:
             raise OSError(errno.EBUSY, "it changes while it is copied")
     except FileExistsError:
         return False
-    failpoints.hit("reconcile.before_kept_goes")
+    failpoints.hit("move_file.before_kept_goes")
     os.unlink(kept_at)
     return True
 

@@ -1,4 +1,5 @@
-"""Durable writes on a local disk: a file is whole or absent, and what was written survives a power cut."""
+"""Durable writes on a local disk: a file is whole or absent, and what was written survives a power cut. Only
+`cache_file` leaves the second out, for what can be made again."""
 
 from __future__ import annotations
 
@@ -86,6 +87,30 @@ def write_file(path: Path, body: bytes | memoryview, *, replace: bool = True, sy
         sync_folder(path.parent)
 
 
+@contextmanager
+def cache_file(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """As `whole_file`, but nothing is synced: a power cut may lose the file, or leave it damaged under its name. For
+    content that its reader checks and can make again."""
+    temporary = _temporary(path)
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        with open(fd, "wb", buffering=_BUFFER_BYTES) as file:
+            yield file
+        rename(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def finish_file(finished: Path, path: Path, *, replace: bool = True) -> None:
+    """Gives a file that another program wrote, or that was closed before it was known to be complete, its name; durable
+    when it returns. With `replace=False`, raises as `link_new`."""
+    with finished.open("rb") as file:
+        sync_data(file.fileno())
+    put_in_place(finished, path, replace=replace)
+    sync_folder(path.parent)
+
+
 def _temporary(path: Path) -> Path:
     return path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
 
@@ -99,7 +124,7 @@ def _write_all(fd: int, body: bytes | memoryview) -> None:
 def put_in_place(temporary: Path, path: Path, *, replace: bool) -> None:
     """With `replace=False`, raises as `link_new`. The caller syncs the folder."""
     if replace:
-        temporary.replace(path)
+        rename(temporary, path)
     else:
         link_new(temporary, path)
         temporary.unlink(missing_ok=True)
@@ -122,6 +147,12 @@ def make_folders_in(base: Path, inside: str) -> None:
         above, at = at, at / part
         at.mkdir(exist_ok=True)
         sync_folder(above)
+
+
+def rename(source: Path, target: Path) -> None:
+    """Renames a file, which replaces one at `target`, or a folder. Raises `OSError` with EXDEV if the two are on
+    different file systems. The caller syncs the folders."""
+    source.rename(target)
 
 
 def link_new(source: Path, target: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Protocol
 
 from strandline.core.errors import StorageError
 from strandline.core.settings.lake_config import LakeConfig
-from strandline.storage.durable import NO_LINKS, make_folders_in, sync_folder, whole_file, write_file
+from strandline.storage.durable import NO_LINKS, make_folders_in, rename, sync_folder, whole_file, write_file
 from strandline.storage.s3_client import RequestFailed, RequestFailure, S3Client
 from strandline.storage.s3_settings import WAREHOUSE_LIMITS, S3Settings, split_url
 
@@ -158,7 +158,7 @@ class LocalObjects:
 
     def copy(self, name: str, to: str) -> None:
         try:
-            os.link(self._path(name), self._path(to))
+            os.link(self._path(name), self._path(to))  # noqa: TID251 - a second name is meant, never a move
         except FileExistsError:
             return
         except OSError as e:
@@ -169,7 +169,7 @@ class LocalObjects:
 
     def move(self, name: str, to: str) -> None:
         with suppress(FileNotFoundError):
-            self._path(name).rename(self._path(to))
+            rename(self._path(name), self._path(to))
             sync_folder(self._path(to).parent)
 
     def url(self, name: str) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 from uuid import uuid4
 
 from strandline.core.errors import UsageError
+from strandline.storage.durable import finish_file
 
 if TYPE_CHECKING:
     from strandline.core.records.reconcile_records import ReconcileRun
@@ -39,7 +40,7 @@ class FindingsFile:
             return False
         with _explained(self._path):
             self._part.close()
-            Path(self._part.name).replace(self._path)
+            finish_file(Path(self._part.name), self._path)
         return True
 
 

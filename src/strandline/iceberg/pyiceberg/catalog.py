@@ -84,7 +84,9 @@ def open_catalog(config: LakeConfig, *, answer_seconds_max: float = REST_ANSWER_
             break
         except StorageError as e:
             # Two processes that open a new lake at once both create the catalog's tables; the second then finds them.
-            if attempt.is_last or "already exists" not in e.message:
+            # SQLite has only its general code for that; a locked or damaged file has others.
+            code = getattr(getattr(e.__cause__, "orig", None), "sqlite_errorname", None)
+            if attempt.is_last or code != "SQLITE_ERROR":
                 raise
     # With only the heads of branches, other live snapshots would look expired. Set last, to override the server.
     catalog.properties[SNAPSHOT_LOADING_MODE] = "all"

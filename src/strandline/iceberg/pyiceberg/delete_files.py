@@ -37,6 +37,10 @@ class SnapshotDeletes:
                 else:
                     self._index.add_delete_file(entry, partition_key=entry.data_file.partition)
 
+    @property
+    def has_equality_deletes(self) -> bool:
+        return self._equality_up_to >= 0
+
     def of(self, entry: ManifestEntry) -> list[DataFile]:
         """Raises EqualityDeletes if one may apply to the data file."""
         sequence_number, file = entry.sequence_number or 0, entry.data_file

@@ -34,6 +34,7 @@ from strandline.core.types import SEQ_COLUMN, SEQ_MAX
 from strandline.iceberg.arrow_nested import field_id as id_of
 from strandline.iceberg.parquet_rows import in_order, row_groups, rows_per_batch
 from strandline.iceberg.pyiceberg.arrow_values import from_file, to_iceberg
+from strandline.iceberg.pyiceberg.delete_files import SnapshotDeletes
 from strandline.iceberg.pyiceberg.errors import opening
 from strandline.iceberg.pyiceberg.internals import projected
 from strandline.iceberg.pyiceberg.number_bounds import number_bounds
@@ -87,7 +88,10 @@ def plan_tasks(table: Table, lo: int, hi: int) -> list[FileScanTask]:
     try:
         return list(table.scan(row_filter=_between(lo, hi)).plan_files())
     except ValueError as e:
-        if "equality" not in str(e):
+        # PyIceberg has no class of its own for what it cannot plan.
+        snapshot = table.current_snapshot()
+        manifests = [] if snapshot is None else snapshot.manifests(table.io)
+        if not SnapshotDeletes(table, manifests).has_equality_deletes:
             raise
         raise TableUnfit(
             f"{'.'.join(table.name())} has equality deletes, which only Spark can read", hint=_COMPACT

@@ -23,6 +23,7 @@ from pyiceberg.typedef import Record
 from strandline.core.errors import SchemaError, StorageError
 from strandline.core.types import PARTITION_COLUMN, SEQ_COLUMN, SeqRange
 from strandline.iceberg.arrow_nested import field_id, list_parts
+from strandline.iceberg.parquet_rows import footer_bounds
 from strandline.iceberg.pyiceberg.arrow_values import from_file, to_iceberg
 from strandline.iceberg.pyiceberg.errors import explained
 from strandline.iceberg.pyiceberg.internals import deleted_positions
@@ -156,9 +157,10 @@ class OtherTableReader:
             there = {field_id(f): f for f in file.schema_arrow}
             number = there.get(schema.find_field(SEQ_COLUMN).field_id)
             first = 0
-            for group in range(file.num_row_groups if number is not None else 0):
+            bounds = [] if number is None else footer_bounds(file.metadata, number.name)
+            for group, of_group in enumerate(bounds):
                 start, first = first, first + file.metadata.row_group(group).num_rows
-                if number is None or not _may_have(_group_bounds(file, group, number.name), rows):
+                if not _may_have(of_group, rows):
                     continue
                 names = [there[f.field_id].name for f in fields if f.field_id in there]
                 read = file.read_row_group(group, columns=names)
@@ -186,13 +188,6 @@ class OtherTableReader:
 
 def _may_have(bounds: tuple[int, int] | None, rows: SeqRange | None) -> bool:
     return rows is None or bounds is None or (bounds[0] <= rows.hi and rows.lo <= bounds[1])
-
-
-def _group_bounds(file: pq.ParquetFile, group: int, name: str) -> tuple[int, int] | None:
-    metadata = file.metadata.row_group(group)
-    column = next(c for n in range(metadata.num_columns) if (c := metadata.column(n)).path_in_schema == name)
-    found: Any = column.statistics
-    return (int(found.min), int(found.max)) if found is not None and found.has_min_max else None
 
 
 def _condition(rows: SeqRange | None, lane: str | None) -> pc.Expression:

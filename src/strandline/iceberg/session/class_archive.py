@@ -19,6 +19,7 @@ from pathlib import Path
 
 from strandline.iceberg.session.jars import exclusive, spark_home
 from strandline.iceberg.session.java import JavaFound
+from strandline.storage.durable import finish_file
 
 _TRAINING_TIMEOUT_SECONDS = 300
 _DAY_SECONDS = 24 * 3600
@@ -101,7 +102,7 @@ def _train(path: Path, java: JavaFound, jars: tuple[Path, ...]) -> bool:
                 check=False,
             )
         if run.returncode == 0 and temporary.is_file():
-            os.replace(temporary, path)
+            finish_file(temporary, path)  # synced: a JVM may crash on an archive of which a power cut left a part
             _failure_note(path).unlink(missing_ok=True)
             return True
         _failure_note(path).write_bytes(run.stdout[-20_000:])

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from strandline.core.errors import RuntimeMissing
 from strandline.iceberg.session.java import JavaFound
-from strandline.storage.durable import sync_data, write_file
+from strandline.storage.durable import finish_file, write_file
 
 _FETCH_TIMEOUT_SECONDS = 900
 _VERIFIED = "verified.json"
@@ -165,9 +165,7 @@ def _fetch(folder: Path, jars: list[Jar], java: JavaFound) -> None:
                     hint="A mirror, a proxy or a local Maven folder serves a changed or damaged file. Expected: "
                     f"{jar.sha256}.",
                 )
-            with fetched.open("rb+") as handle:
-                sync_data(handle.fileno())
-            os.replace(fetched, folder / jar.file_name)
+            finish_file(fetched, folder / jar.file_name)
             _remember(folder, jar)
 
 

@@ -121,6 +121,18 @@ def java_origin(error: BaseException) -> Any:
     return getattr(error, "_origin", None) or getattr(error, "java_exception", None)
 
 
+def spark_condition(java_error: Any) -> str | None:
+    """Spark's name for a Java exception, like `FAILED_READ_FILE.NO_HINT`; None if the exception has none, or is not one
+    of Spark's."""
+    from py4j.java_gateway import is_instance_of
+    from pyspark import SparkContext
+
+    if not is_instance_of(SparkContext._gateway, java_error, "org.apache.spark.SparkThrowable"):
+        return None
+    name = java_error.getCondition()
+    return None if name is None else str(name)
+
+
 def java_cause(error: BaseException) -> BaseException | None:
     """The cause, according to PySpark."""
     return getattr(error, "_cause", None)

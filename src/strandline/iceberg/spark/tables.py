@@ -176,26 +176,24 @@ class SparkTables:
 
     def spans_above(self, name: str, number: int) -> list[NumberSpan]:
         """Files of main with sequence numbers above this one, by manifests. A file without bounds may have any."""
-        metrics = f"readable_metrics.{SEQ_COLUMN}"
-        files = self.spark.table(f"{CATALOG}.{name}.files").where("content = 0")
-        found = files.select(
-            F.col(f"{metrics}.lower_bound").alias("lo"),
-            F.col(f"{metrics}.upper_bound").alias("hi"),
-            (F.col(f"{metrics}.null_value_count") >= F.col("record_count")).alias("no_numbers"),
-        )
-        above = found.where("NOT coalesce(no_numbers, false)").where(F.col("hi").isNull() | (F.col("hi") > number))
+        above = self._numbered_files(name).where(F.col("hi").isNull() | (F.col("hi") > number))
         with explaining(f"the files of {name} cannot be listed"):
             rows = above.distinct().collect()  # none, in a table that only we write to
         return [NumberSpan(number + 1, SEQ_MAX) if r["hi"] is None else NumberSpan(r["lo"], r["hi"]) for r in rows]
 
     def highest_number(self, name: str, limit: int) -> int:
         """The highest sequence number that main may have, by manifests, but at most the limit; 0 for none."""
+        highest = F.max(F.coalesce(F.least(F.col("hi"), F.lit(limit)), F.lit(limit)))
+        with explaining(f"the files of {name} cannot be listed"):
+            return int(self._numbered_files(name).agg(highest).collect()[0][0] or 0)
+
+    def _numbered_files(self, name: str) -> DataFrame:
+        """The lowest and the highest sequence number, `lo` and `hi`, of each data file of main, by manifests. Both are
+        null if the manifest does not say. Files without a sequence number are left out."""
         metrics = f"readable_metrics.{SEQ_COLUMN}"
         files = self.spark.table(f"{CATALOG}.{name}.files").where("content = 0")
         numbered = files.where(f"NOT coalesce({metrics}.null_value_count >= record_count, false)")
-        highest = F.max(F.coalesce(F.least(F.col(f"{metrics}.upper_bound"), F.lit(limit)), F.lit(limit)))
-        with explaining(f"the files of {name} cannot be listed"):
-            return int(numbered.agg(highest).collect()[0][0] or 0)
+        return numbered.select(F.col(f"{metrics}.lower_bound").alias("lo"), F.col(f"{metrics}.upper_bound").alias("hi"))
 
     def numbers_around(self, name: str, above: int, limit: int) -> tuple[int | None, int | None]:
         """Of main's sequence numbers above `above`: the highest up to the limit, and the lowest beyond. Reads rows."""

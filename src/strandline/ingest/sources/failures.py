@@ -9,22 +9,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from strandline.core.errors import InputError, StrandlineError
-from strandline.iceberg.session.spark_internals import java_cause, java_origin
+from strandline.iceberg.session.spark_internals import java_cause, java_origin, spark_condition
 from strandline.ingest.sources.identify import SourceFile
 
 _MARKER = re.compile(r"strandline-input-failure (\{.*?\}) \.")
 
-_UNREADABLE = (
-    "FAILED_READ_FILE",
-    "CANNOT_READ_FILE",
-    "ParquetDecodingException",
-    "is not a Parquet file",
-    "Could not read footer",
-    "CANNOT_MERGE_SCHEMAS",
-    "FileNotFoundException",
-)
+# Spark's names of errors, up to the dot; and classes of errors that Spark does not wrap.
+_UNREADABLE = frozenset({"FAILED_READ_FILE", "CANNOT_MERGE_SCHEMAS"})
+_UNREADABLE_CLASSES = frozenset({"org.apache.parquet.io.ParquetDecodingException", "java.io.FileNotFoundException"})
 
 
 class TaskFailure(Exception):
@@ -36,16 +31,21 @@ class TaskFailure(Exception):
 
 def translate(error: Exception, source: SourceFile) -> StrandlineError | None:
     """The error for a failed Spark action that the file has caused; None for another cause."""
-    for text in _texts(error):
-        if marked := _MARKER.search(text):
+    for cause, is_java in _causes(error):
+        if marked := _MARKER.search(str(cause.toString() if is_java else cause)):
             return InputError(json.loads(marked[1])["message"])
-        if any(sign in text for sign in _UNREADABLE):
+        if is_java and _is_unreadable(cause):
             return InputError(f"{source.path} cannot be read as {source.format}: it is damaged, or changed meanwhile")
     return None
 
 
-def _texts(error: BaseException) -> Iterator[str]:
-    """The texts of the error and of all its causes, in Python and in the JVM."""
+def _is_unreadable(java_error: Any) -> bool:
+    condition = spark_condition(java_error) or ""
+    return condition.partition(".")[0] in _UNREADABLE or java_error.getClass().getName() in _UNREADABLE_CLASSES
+
+
+def _causes(error: BaseException) -> Iterator[tuple[Any, bool]]:
+    """The error and all its causes, and whether each is an exception of the JVM."""
     waiting: list[BaseException | None] = [error]
     seen: set[int] = set()
     while waiting:
@@ -53,9 +53,9 @@ def _texts(error: BaseException) -> Iterator[str]:
         if current is None or id(current) in seen:
             continue
         seen.add(id(current))
-        yield str(current)
+        yield current, False
         origin = java_origin(current)
         while origin is not None:
-            yield str(origin.toString())
+            yield origin, True
             origin = origin.getCause()
         waiting += [current.__cause__, current.__context__, java_cause(current)]

@@ -12,7 +12,7 @@ from strandline.core.errors import LedgerUnreadable, RefusedError
 from strandline.core.sites.terms import term_of
 from strandline.core.types import Seq, SeqRange
 from strandline.ledger.closed_ledger import move_of
-from strandline.ledger.engine import REBUILD_HINT
+from strandline.ledger.database_errors import REBUILD_HINT
 from strandline.ledger.schema.core import sequence
 from strandline.ledger.witness import Witness, behind
 

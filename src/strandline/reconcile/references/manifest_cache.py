@@ -19,6 +19,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from types import ModuleType
 
 from isal import isal_zlib
@@ -26,10 +27,11 @@ from isal import isal_zlib
 from strandline.reconcile import paths
 from strandline.reconcile.references import avro_reader, manifests
 from strandline.reconcile.references.manifests import LivePart
+from strandline.storage.durable import cache_file
 
 WORTH_BYTES = 16 << 10  # to parse a smaller manifest costs as little as to cache it
 KEPT_SECONDS = 14 * 86_400  # since it was read; then it is read again, so that no mistake lasts forever
-_NAME = re.compile(r"[0-9a-f]{64}(\.[0-9]+)?")
+_NAME = re.compile(r"[0-9a-f]{64}(\.[0-9a-f]{32}\.tmp)?")  # an entry, or what a killed process left of one
 _DIGEST_BYTES = 32
 _MARSHAL_VERSION = 2
 _READERS = ("pyiceberg", "isal", "zstandard")
@@ -110,19 +112,9 @@ def _is_part(value: object) -> bool:
 
 
 def _keep(place: str, found: list[LivePart]) -> None:
-    being_made = f"{place}.{os.getpid()}"
-    try:
+    # The folder may not be writable, or the disk full: the manifest is read again next time.
+    with suppress(OSError):
         os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
-        # File names may be confidential to readers of the store.
-        file = os.open(being_made, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    except OSError:
-        return  # the folder is not writable: the manifest is read again next time
-    try:
         body = zlib.compress(marshal.dumps(found, _MARSHAL_VERSION), 1)
-        with open(file, "wb") as out:
-            out.write(hashlib.sha256(body).digest() + body)
-        os.replace(being_made, place)
-    except OSError:
-        # For example, the disk is full: leave nothing on it.
-        with suppress(OSError):
-            os.unlink(being_made)
+        with cache_file(Path(place), mode=0o600) as file:  # file names may be confidential to readers of the store
+            file.write(hashlib.sha256(body).digest() + body)

@@ -8,17 +8,15 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from uuid import uuid4
 
 from strandline.core import failpoints
 from strandline.core.errors import StorageError
 from strandline.core.records.reconcile_records import StorageKind
 from strandline.reconcile.model import Move, Stat
-from strandline.reconcile.paths import OWN_FOLDER
 from strandline.reconcile.storage.worker import is_gone, scan
 from strandline.storage import cross_device_move
 from strandline.storage.cross_device_move import CHANGED
-from strandline.storage.durable import make_folders, sync_folder, write_file
+from strandline.storage.durable import make_folders, rename, sync_folder
 
 
 class LocalStore:
@@ -64,7 +62,7 @@ class LocalStore:
         if self.find_file(file.path) != file.expected:
             return CHANGED
         try:
-            Path(file.path).rename(target)
+            rename(Path(file.path), target)
         except FileNotFoundError:
             return CHANGED
         except OSError as e:
@@ -98,7 +96,7 @@ class LocalStore:
                 raise
             return cross_device_move.move_back(kept_at, to)
         sync_folder(Path(to).parent)
-        failpoints.hit("reconcile.before_kept_goes")
+        failpoints.hit("move_file.before_kept_goes")
         Path(kept_at).unlink(missing_ok=True)
         return True
 
@@ -151,21 +149,3 @@ def _synced(folders: set[Path]) -> None:
 
 def _said(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
-
-
-NAME = "folder-id"
-
-
-def take_folder_id(warehouse: Path) -> str:
-    """The identity of the warehouse's folder, from a file in it. With a remote catalog, a path may mean another folder
-    on each machine; machines that share the folder read the same id. Creates an id atomically if there is none: of
-    two processes that do so at once, one wins. Raises StorageError."""
-    file = warehouse / OWN_FOLDER / NAME
-    try:
-        if not file.exists():
-            make_folders(file.parent)
-            with suppress(FileExistsError):
-                write_file(file, uuid4().hex.encode(), replace=False)
-        return file.read_text("utf-8").strip()
-    except (OSError, ValueError) as e:
-        raise StorageError(f"{file} cannot be read or written: {e}") from e

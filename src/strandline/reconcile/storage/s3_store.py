@@ -51,7 +51,7 @@ class S3Store:
         still = self._each(list(copied.items()), lambda found: self._still(*found))
         result: dict[str, str | None] = {path: why for path, (why, _) in outcome.items()}
         result |= {path: CHANGED for path, same in zip(copied, still, strict=True) if not same}
-        failpoints.hit("reconcile.before_original_goes")
+        failpoints.hit("move_file.before_original_goes")
         result |= dict(self.delete([path for path, same in zip(copied, still, strict=True) if same]))
         return result
 
@@ -79,7 +79,7 @@ class S3Store:
         if kept is None or self._head(to) is not None:
             return False
         copy(self._ask, self._head, kept_at, to, kept)
-        failpoints.hit("reconcile.before_kept_goes")
+        failpoints.hit("move_file.before_kept_goes")
         failed = self.delete([kept_at])
         if failed:
             raise StorageError(f"{to} is back, and its copy in quarantine cannot be deleted: {failed[kept_at]}")

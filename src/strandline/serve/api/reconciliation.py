@@ -30,7 +30,7 @@ router = APIRouter(prefix="/reconciliation", tags=["reconciliation"])
 def status(access: ReadAccess) -> Document:
     """Always answers, also where the reconciler is not enabled. A token that is limited to some datasets sees of the
     last run only when it was and how it ended: what it found is of the whole lake, and null."""
-    found = load_reconciliation(access.lake.config, access.lake.ledger)
+    found = load_reconciliation(access.lake.config, access.lake.ledger, access.lake.reconciler)
     return reconcile_documents.reconciliation(found, whole_lake=not access.caller.is_limited)
 
 

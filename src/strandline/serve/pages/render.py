@@ -106,7 +106,8 @@ def numbered(name: str, found: Sequence[Any], number: int, size: int) -> dict[st
 
 def html(context: ServeContext, template: str, *, status: int = 200, **values: Any) -> Response:
     now = utc_now()
-    settings = {"lake_home": context.lake.config.home.name, "now": now, "ago": lambda moment: spelling.ago(moment, now)}
+    settings = {"lake_home": context.lake.config.home.name, "now": now}
+    settings |= {"ago": lambda moment: spelling.ago(moment, now), "due": lambda moment: spelling.due(moment, now)}
     values = {"caller": None, "here": None, "csrf": None, "beats": False} | values
     values["navigation"] = [
         (to, name)

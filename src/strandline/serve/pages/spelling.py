@@ -38,6 +38,10 @@ def ago(value: datetime | str, now: datetime) -> str:
     return f"{duration(passed)} ago" if passed > 0 else f"in {duration(-passed)}"
 
 
+def due(value: datetime | str, now: datetime) -> str:
+    return ago(value, now) if moment_of(value) > now else "due now"
+
+
 def clock(value: datetime | str) -> str:
     return f"{moment_of(value):%H:%M}"
 

@@ -15,7 +15,7 @@ from strandline.core.errors import StorageError
 from strandline.core.types import Seq
 from strandline.deliver.sinks.blobs import names
 from strandline.deliver.sinks.blobs.blob_sink import SUPERSEDED, LaneListing, lane_listing
-from strandline.storage.durable import describe, link_new, make_folders, make_folders_in, new_file, sync_folder
+from strandline.storage.durable import describe, link_new, make_folders, make_folders_in, new_file, rename, sync_folder
 
 TEMPORARY = "_tmp"
 _AWAY = "~"  # begins the name of a folder that is being removed
@@ -117,7 +117,7 @@ class Folder:
                 away = place / f"{_AWAY}{uuid.uuid4().hex}"
                 try:
                     # Renamed first: a folder that is half removed would still accept a new file.
-                    Path(entry.path).rename(away)
+                    rename(Path(entry.path), away)
                 except FileNotFoundError:
                     continue
                 if entry.is_dir(follow_symlinks=False):
