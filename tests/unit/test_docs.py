@@ -87,6 +87,36 @@ def test_modules_that_a_page_names_are_there(page: Path) -> None:
     assert [m for m in sorted(named) if not (src / m).exists() and not (src / f"{m}.py").exists()] == []
 
 
+OF_LIBRARIES = {"SupportsTriggerAvailableNow", "DataSourceWriter", "DataSourceStreamWriter"}
+"""Classes that pages name and the code does not: it needs none of them."""
+
+
+def test_files_and_classes_that_a_page_names_are_there() -> None:
+    sources = [*ROOT.glob("src/**/*.py"), *ROOT.glob("tests/**/*.py"), *ROOT.glob("scripts/*.py")]
+    names = {word for path in sources for word in re.findall(r"\w+", path.read_text("utf-8"))} | OF_LIBRARIES
+    wrong = []
+    for page in PAGES:
+        # A bare name in the README of a room is one of its own files.
+        near = [path for path in sources if page.name != "README.md" or path.is_relative_to(page.parent)]
+        for code in re.findall(r"`([^`\n]+)`", CODE.sub("", page.read_text("utf-8"))):
+            files = [file for file in re.findall(r"[\w/]+\.py\b", code) if not (ROOT / file).exists()]
+            for file in files:
+                where = sources if "/" in file else near
+                wrong += [] if any(path.as_posix().endswith(f"/{file}") for path in where) else [(name(page), file)]
+            classes = re.findall(r"(?<![\w.])(?:[A-Z][a-z0-9]+){2,}\b", code)
+            wrong += [(name(page), c) for c in classes if c not in names]
+    assert not wrong
+
+
+ROOM_PARTS = ("promises", "in.", "out.", "durable", "must not know")
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=name)
+def test_a_room_says_what_it_promises_what_flows_and_what_it_must_not_know(room: Path) -> None:
+    text = (room / "README.md").read_text("utf-8").lower()
+    assert [part for part in ROOM_PARTS if part not in text] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     broken = []
