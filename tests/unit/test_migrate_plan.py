@@ -10,7 +10,7 @@ import pytest
 from strandline.core.errors import LedgerMoved, RefusedError
 from strandline.core.records.ledger_moves import LedgerMove, MoveState
 from strandline.core.settings.lake_config import LakeConfig, Settings
-from strandline.migrate.plan import Moves, NewLedger, Step, find_moves, remaining_steps
+from strandline.migrate.plan import FoundLedger, Moves, Places, Step, find_moves, remaining_steps
 
 BUCKET = {"url": "s3://bucket/lake"}
 REST = {"kind": "rest", "uri": "http://127.0.0.1:1"}
@@ -25,7 +25,11 @@ def left(state: MoveState, move: str = "m") -> LedgerMove:
     return LedgerMove(state, move, "there")
 
 
-ABSENT, IN_USE = NewLedger(False, None), NewLedger(True, None)
+def found(move: LedgerMove | None, lake: str = "lake-1", place: str = "there") -> FoundLedger:
+    return FoundLedger(True, move, lake, place)
+
+
+ABSENT, IN_USE = FoundLedger(False, None), found(None)
 ALL = Moves(catalog=True, warehouse=True)
 
 
@@ -67,10 +71,10 @@ def test_what_cannot_move_is_refused_with_a_way_out(
 
 def test_steps_of_what_stays_are_left_out() -> None:
     ledger_only = (Step.CLOSE, Step.COPY_LEDGER, Step.LEAVE, Step.OPEN, Step.SETTINGS)
-    assert remaining_steps(Moves(False, False), None, ABSENT) == ledger_only
-    assert remaining_steps(ALL, None, ABSENT) == tuple(Step)
+    assert remaining_steps(Moves(False, False), found(None), ABSENT) == ledger_only
+    assert remaining_steps(ALL, found(None), ABSENT) == tuple(Step)
     without_files = set(Step) - {Step.COPY_FILES, Step.WITNESS, Step.CLOSE_WITNESS}
-    assert set(remaining_steps(Moves(catalog=True, warehouse=False), None, ABSENT)) == without_files
+    assert set(remaining_steps(Moves(catalog=True, warehouse=False), found(None), ABSENT)) == without_files
 
 
 def test_the_commit_point_comes_behind_every_copy_and_before_every_change_of_what_is_in_use() -> None:
@@ -78,18 +82,18 @@ def test_the_commit_point_comes_behind_every_copy_and_before_every_change_of_wha
     leave = order.index(Step.LEAVE)
     assert order[0] is Step.CLOSE and order[-1] is Step.SETTINGS
     assert {Step.COPY_FILES, Step.REGISTER, Step.COPY_LEDGER, Step.WITNESS, Step.CLOSE_CATALOG} <= set(order[:leave])
-    assert {Step.OPEN, Step.CLOSE_WITNESS} <= set(order[leave:])
+    assert {Step.OPEN, Step.CLOSE_WITNESS, Step.DROP_OLD} <= set(order[leave:])
     assert order.index(Step.COPY_FILES) < order.index(Step.REGISTER)
 
 
 def test_no_state_of_two_ledgers_opens_the_new_one_while_the_old_one_can_go_on() -> None:
     """Every combination: it is refused, or the new ledger is opened behind the commit point only."""
     olds = [None, *(left(s) for s in MoveState)]
-    news = [ABSENT, IN_USE, *(NewLedger(True, left(s, m)) for s in MoveState for m in ("m", "another"))]
+    news = [ABSENT, IN_USE, *(found(left(s, m)) for s in MoveState for m in ("m", "another"))]
     allowed = set()
     for old, new in product(olds, news):
         try:
-            steps = remaining_steps(ALL, old, new)
+            steps = remaining_steps(ALL, found(old), new)
         except (RefusedError, LedgerMoved):
             continue
         was_left = old is not None and old.state is MoveState.LEFT
@@ -110,6 +114,49 @@ def test_no_state_of_two_ledgers_opens_the_new_one_while_the_old_one_can_go_on()
 
 def test_a_copy_that_is_gone_behind_the_commit_point_is_not_made_anew_from_a_ledger_that_was_left() -> None:
     with pytest.raises(RefusedError, match="its copy is not there"):
-        remaining_steps(ALL, left(MoveState.LEFT), ABSENT)
+        remaining_steps(ALL, found(left(MoveState.LEFT)), ABSENT)
     with pytest.raises(RefusedError, match="its copy is not there"):
-        remaining_steps(ALL, left(MoveState.LEFT), NewLedger(True, left(MoveState.ARRIVING, "another")))
+        remaining_steps(ALL, found(left(MoveState.LEFT)), found(left(MoveState.ARRIVING, "another")))
+
+
+@pytest.mark.parametrize("state", [None, MoveState.LEAVING, MoveState.LEFT])
+@pytest.mark.parametrize("other", [{"lake": "lake-2"}, {"place": "elsewhere"}])
+def test_the_copy_of_another_lake_is_never_overwritten(state: MoveState | None, other: dict[str, str]) -> None:
+    here = FoundLedger(True, None if state is None else left(state), **({"lake": "lake-1", "place": "there"} | other))
+    with pytest.raises(RefusedError, match="to which another lake moves"):
+        remaining_steps(ALL, here, found(left(MoveState.ARRIVING)))
+    with pytest.raises(RefusedError, match="in use already"):
+        remaining_steps(ALL, here, found(None, lake="lake-3"))
+
+
+def test_a_ledger_that_was_left_is_named_so_and_is_no_place_to_go() -> None:
+    with pytest.raises(RefusedError, match="that a lake has left"):
+        remaining_steps(ALL, found(None), found(left(MoveState.LEFT)))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"catalog": {"path": "catalog-3.db"}},
+        {"catalog": REST},
+        {"catalog": REST | {"options": {"warehouse": "w"}}},
+        {"warehouse": {"url": "other"}},
+        {"warehouse": BUCKET},
+        {"warehouse": BUCKET | {"endpoint": "http://elsewhere"}},
+    ],
+)
+def test_a_migration_goes_on_between_the_places_that_it_began_with_and_no_others(
+    other: dict[str, dict[str, object]],
+) -> None:
+    begun = Places.of(lake(), "here", lake(catalog={"path": "catalog-2.db"}), "there")
+    move = LedgerMove(MoveState.LEAVING, begun.new_id(), "there")
+    begun.check(move)
+    assert begun.new_id() != move.id
+    for places in (
+        Places.of(lake(), "here", lake(**({"catalog": {"path": "catalog-2.db"}} | other)), "there"),
+        Places.of(lake(**other), "here", lake(catalog={"path": "catalog-2.db"}), "there"),
+        Places.of(lake(), "here", lake(catalog={"path": "catalog-2.db"}), "elsewhere"),
+    ):
+        with pytest.raises(RefusedError, match="between other places") as refused:
+            places.check(move)
+        assert refused.value.hint

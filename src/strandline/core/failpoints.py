@@ -80,7 +80,8 @@ _STEPS: Mapping[str, str] = {
     "apply": "after_step",
     "move": (
         "after_close between_files after_files between_tables after_tables before_copy_commit after_copy after_witness "
-        "between_old_names after_old_catalog after_leave after_reopen after_old_witness after_settings"
+        "between_old_names after_old_catalog after_leave after_reopen after_old_witness after_drop "
+        "after_settings"
     ),
     "task": "after_begin before_end after_end",
 }

@@ -52,6 +52,16 @@ def read_move(connection: sa.Connection) -> LedgerMove | None:
     return None if row is None else move_of(row)
 
 
+def read_lake(connection: sa.Connection) -> str | None:
+    """The lake of a ledger in whatever state; None if it has no counter."""
+    return connection.scalar(sa.select(sequence.c.lake))
+
+
+def lock_counter(connection: sa.Connection) -> None:
+    """Waits for others that change the state of the ledger, and keeps them out."""
+    connection.execute(sa.select(sequence.c.id).with_for_update()).all()
+
+
 def lock_all(connection: sa.Connection) -> None:
     """Waits for the transactions of others, and keeps new ones out. SQLite's write transaction does this by itself."""
     if connection.dialect.name != "sqlite":

@@ -23,6 +23,7 @@ from strandline.core.records.ledger_moves import LedgerMove, MoveState
 from strandline.ledger import closed_ledger
 from strandline.ledger.engine import Ledger
 from strandline.ledger.every_table import metadata
+from strandline.ledger.move_steps import check_leaving
 
 _ROWS_AT_ONCE = 1000
 _MOVE_COLUMNS = frozenset({"move_state", "move_id", "move_place"})
@@ -70,7 +71,9 @@ def copy_rows(
         check_place(target)
         target.path.touch()
     with source.read_at_once() as old, target.write() as new:
-        _begin(target, new)
+        check_leaving(old, move)
+        _begin(target, new, LedgerMove(MoveState.ARRIVING, move.id, source.place), closed_ledger.read_lake(old))
+        _check_schema(old, new, target)
         tables = _reflected(new)
         copied: dict[str, TableDigest] = {}
         with _without_triggers(new, tables):
@@ -107,19 +110,36 @@ def digest_ledger(ledger: Ledger) -> LedgerDigest:
         return _digest_of(connection, _reflected(connection))
 
 
-def _begin(target: Ledger, connection: sa.Connection) -> None:
-    """A schema that is ready to be filled. Raises RefusedError for a ledger in use."""
+def _begin(target: Ledger, connection: sa.Connection, ours: LedgerMove, lake: str | None) -> None:
+    """A schema that is ready to be filled. Raises RefusedError for a ledger in use, and for the copy of another one: a
+    copy that another lake has left for is all that it has."""
     if not sa.inspect(connection).has_table("sequence"):
         target.upgrade_within(connection)
         return
     closed_ledger.lock_all(connection)  # nobody opens it from here on
     move = closed_ledger.read_move(connection)
-    if move is None or move.state is not MoveState.ARRIVING:
+    found = closed_ledger.read_lake(connection)
+    if move is None or (move.state, move.place) != (ours.state, ours.place) or found not in (None, lake):
         raise RefusedError(
             f"there is a ledger already at {target.place}",
             hint="Name an empty database, or a file that does not exist.",
         )
     closed_ledger.remove_triggers(connection)
+    target.upgrade_within(connection)  # an older version of this program may have made the copy
+
+
+def _check_schema(old: sa.Connection, new: sa.Connection, target: Ledger) -> None:
+    """What only one of the two has would be lost, or be missing."""
+    if _columns(old) != _columns(new):
+        raise LedgerUnreadable(
+            f"the ledger at {target.place} has other columns than the one that moves",
+            hint="Nothing was copied. Remove that copy, and run the migration again.",
+        )
+
+
+def _columns(connection: sa.Connection) -> dict[str, set[str]]:
+    versions = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalars()
+    return {t.name: {c.name for c in t.columns} for t in _reflected(connection)} | {"": set(versions)}
 
 
 def _reflected(connection: sa.Connection) -> list[sa.Table]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,11 +12,13 @@ import sqlalchemy as sa
 
 from strandline.core.errors import LedgerMissing, RefusedError
 from strandline.core.records.ledger_moves import LedgerMove, MoveState
+from strandline.core.settings.lake_config import LakeConfig
 from strandline.ledger import closed_ledger
 from strandline.ledger.engine import Ledger, utc_now
 from strandline.ledger.ingest import sequence
 from strandline.ledger.live_writers import LiveWriter, find_live_writers, find_processes
 from strandline.ledger.replicate import sites
+from strandline.ledger.schema.core import sequence as sequence_table
 from strandline.ledger.schema.core import sink
 from strandline.ledger.witness import Witness
 
@@ -35,9 +39,23 @@ def find_move(ledger: Ledger) -> LedgerMove | None:
     return ledger.query(closed_ledger.read_move)
 
 
+def is_made(connection: sa.Connection) -> bool:
+    """Whether the database has a ledger: one that dies while it is filled may leave a file with nothing in it. Raises
+    RefusedError for the database of something else."""
+    tables = sa.inspect(connection).get_table_names()
+    if not tables or sequence_table.name in tables:
+        return bool(tables)
+    if connection.dialect.name == "sqlite":
+        raise RefusedError(
+            "the file of a ledger holds something else",
+            hint="Check ledger.url in both settings files, and name a file that does not exist.",
+        )
+    return False
+
+
 def find_obstacles(ledger: Ledger, witness: Witness, leaving: Leaving) -> list[LiveWriter]:
     """What `close` would refuse for."""
-    return ledger.query(_obstacles, witness, leaving) + find_processes(ledger)
+    return ledger.query(_obstacles, witness, leaving, ledger.config) + find_processes(ledger)
 
 
 def close(ledger: Ledger, witness: Witness, move: LedgerMove, leaving: Leaving) -> LedgerMove:
@@ -47,9 +65,43 @@ def close(ledger: Ledger, witness: Witness, move: LedgerMove, leaving: Leaving) 
         closed_ledger.lock_all(connection)
         if (known := closed_ledger.read_move(connection)) is not None:
             return known
-        refuse_for(_obstacles(connection, witness, leaving) + find_processes(ledger))
+        refuse_for(_obstacles(connection, witness, leaving, ledger.config) + find_processes(ledger))
         closed_ledger.close(connection, move)
     return move
+
+
+@contextmanager
+def held(ledger: Ledger, move: LedgerMove) -> Iterator[Callable[[], None]]:
+    """Nobody calls the migration off inside of the block. Yields a check that this is so still, for a process that may
+    have slept. Raises RefusedError if it was called off."""
+    with ledger.write() as connection:
+        closed_ledger.lock_counter(connection)
+        check_leaving(connection, move)
+        yield lambda: check_leaving(connection, move)
+
+
+def check_leaving(connection: sa.Connection, move: LedgerMove) -> None:
+    """Raises RefusedError unless this migration is under way."""
+    found = closed_ledger.read_move(connection)
+    if found is None or found.id != move.id or found.state is not MoveState.LEAVING:
+        raise RefusedError(
+            "this migration was called off meanwhile",
+            hint="Run `strandline migrate --to FILE` again to begin anew.",
+        )
+
+
+def call_off(ledger: Ledger, put_back: Callable[[LedgerMove | None], list[str]]) -> list[str]:
+    """The ledger takes changes again. `put_back` undoes what was done elsewhere, and is called while nobody can go on
+    with the migration; None: there is none. Returns its result. Raises LedgerMoved behind the commit point."""
+    with ledger.write() as connection:
+        closed_ledger.lock_counter(connection)
+        move = closed_ledger.read_move(connection)
+        if move is not None and move.state is not MoveState.LEAVING:
+            raise move.refusal()
+        done = put_back(move)
+        if move is not None:
+            closed_ledger.reopen(connection)
+    return done
 
 
 def reopen(ledger: Ledger, move_id: str, expected: MoveState) -> None:
@@ -66,14 +118,10 @@ def reopen(ledger: Ledger, move_id: str, expected: MoveState) -> None:
 def leave(ledger: Ledger, move: LedgerMove) -> None:
     """The commit point of a migration: from here on, the lake is at the new place and nowhere else."""
     with ledger.write() as connection:
-        found = closed_ledger.read_move(connection)
-        if found is None or found.id != move.id:
-            raise RefusedError(
-                "this migration was called off meanwhile",
-                hint="Run `strandline migrate --to FILE` again to begin anew.",
-            )
-        if found.state is not MoveState.LEFT:
-            closed_ledger.close(connection, LedgerMove(MoveState.LEFT, move.id, move.place))
+        if closed_ledger.read_move(connection) == (left := LedgerMove(MoveState.LEFT, move.id, move.place)):
+            return
+        check_leaving(connection, move)
+        closed_ledger.close(connection, left)
 
 
 def refuse_for(obstacles: list[LiveWriter]) -> None:
@@ -83,7 +131,9 @@ def refuse_for(obstacles: list[LiveWriter]) -> None:
         raise RefusedError(f"the lake is in use: {shown}", hint=f"Before the lake can move: {'; '.join(remedies)}.")
 
 
-def _obstacles(connection: sa.Connection, witness: Witness, leaving: Leaving) -> list[LiveWriter]:
+def _obstacles(
+    connection: sa.Connection, witness: Witness, leaving: Leaving, config: LakeConfig
+) -> list[LiveWriter]:
     now = utc_now()
     found = find_live_writers(connection, now, lease_seconds=leaving.lease_seconds, files_move=leaving.files)
     mark, counter = witness.read(), sequence.read(connection)
@@ -98,16 +148,16 @@ def _obstacles(connection: sa.Connection, witness: Witness, leaving: Leaving) ->
                 "bring the ledger up to the witness: `strandline ledger resync`",
             )
         )
-    return found + (_sinks_into(connection, leaving.catalog) if leaving.catalog is not None else [])
+    return found + (_sinks_into(connection, leaving.catalog, config.home) if leaving.catalog is not None else [])
 
 
-def _sinks_into(connection: sa.Connection, catalog: Path) -> list[LiveWriter]:
+def _sinks_into(connection: sa.Connection, catalog: Path, home: Path) -> list[LiveWriter]:
     """Iceberg sinks whose target is a table of the catalog that is left: it would not be there any more."""
     query = sa.select(sink.c.name, sink.c.options).where(sink.c.kind == "iceberg", sink.c.removed_at.is_(None))
     into = [
         row.name
         for row in connection.execute(query)
-        if (named := json.loads(row.options).get("catalog")) and Path(named).resolve() == catalog
+        if (named := json.loads(row.options).get("catalog")) and (home / Path(named).expanduser()).resolve() == catalog
     ]
     remedy = "remove such sinks first; a sink's target must be in a catalog of its own"
     return [LiveWriter(f'sink "{name}" delivers into the catalog that the tables leave', remedy) for name in into]

@@ -20,6 +20,7 @@ from typing import Protocol
 from strandline.core.errors import (
     LedgerBusy,
     LedgerUnreadable,
+    RefusedError,
     ResyncNeeded,
     StorageError,
     WitnessUnreadable,
@@ -224,6 +225,11 @@ def _parse_record(body: bytes) -> WitnessRecord:
                 f"the lake of this warehouse was moved to {value['moved_to']}",
                 hint="Use the settings that name the new place.",
             )
+        if "arriving" in value:
+            raise WitnessUnreadable(
+                "a migration is bringing a lake to this warehouse",
+                hint="Finish it with the settings of the old place: `strandline migrate --to FILE`.",
+            )
         role, term = SiteRole(value.get("role", SiteRole.LEADER.value)), int(value.get("term", FIRST_TERM))
         version, record = value["version"], WitnessRecord(str(value["lake"]), int(value["highest"]), role, term)
     except (ValueError, KeyError, TypeError) as e:
@@ -270,6 +276,48 @@ class S3Witness:
             if self._get()[0] != mine:
                 raise StorageError("there is a witness already in this bucket and prefix") from e
 
+    def check_free(self, lake: str) -> str | None:
+        """For a migration that brings this lake: returns the ETag of what another attempt left, or None if there is
+        nothing. Raises RefusedError for a witness by which numbers may have been taken, whatever it says, and
+        StorageError."""
+        try:
+            found = self._client.get(self._bucket, self._key)
+        except RequestFailed as e:
+            raise StorageError(f"the witness of the new warehouse cannot be read: {e.message}") from e
+        if found is None:
+            return None
+        value = _json_object(found[0])
+        if "arriving" in value and value.get("lake") == lake:
+            return str(found[1]["ETag"])
+        raise RefusedError(
+            f"the new warehouse is in use: s3://{self._bucket}/{self._key} is the witness of lake {value.get('lake')} "
+            f"at {value.get('highest')}",
+            hint="Name another bucket or prefix. A lake that was there before must not be overwritten by an older one.",
+        )
+
+    def write_arriving(self, record: WitnessRecord, move_id: str) -> None:
+        """A witness by which nobody takes numbers before `settle`. Replaces that of an earlier attempt. Raises as
+        `check_free`."""
+        tag = self.check_free(record.lake)
+        self._put_if(self._body(record, arriving=move_id), tag)
+
+    def settle(self, record: WitnessRecord) -> None:
+        """The witness of a lake that has arrived is in use from here on, and is this record, whichever attempt wrote
+        it. Can be repeated. Raises as `check_free`."""
+        found = self._client.get(self._bucket, self._key)
+        if found is None or "arriving" in _json_object(found[0]) or _parse_record(found[0]) != record:
+            self._put_if(self._body(record), self.check_free(record.lake))
+
+    def _put_if(self, mine: bytes, tag: str | None) -> None:
+        """Replaces the object with this ETag, or creates it where there is none."""
+        condition = {"IfNoneMatch": "*"} if tag is None else {"IfMatch": tag}
+        try:
+            self._put(mine, **condition)
+        except RequestFailed as e:
+            # Our put may have landed, and its response was lost.
+            if (found := self._client.get(self._bucket, self._key)) is None or found[0] != mine:
+                raise StorageError(f"the witness cannot be written: {e.message}") from e
+
     def replace(self, record: WitnessRecord) -> None:
         try:
             self._put(self._body(record))
@@ -297,5 +345,14 @@ class S3Witness:
         self._client.retry("put_object", Bucket=self._bucket, Key=self._key, Body=body, **condition)
 
     @staticmethod
-    def _body(record: WitnessRecord) -> bytes:
-        return json.dumps(_document(record) | {"nonce": uuid.uuid4().hex}).encode()
+    def _body(record: WitnessRecord, **further: str) -> bytes:
+        return json.dumps(_document(record) | further | {"nonce": uuid.uuid4().hex}).encode()
+
+
+def _json_object(body: bytes) -> dict[str, object]:
+    """Empty for what is no JSON object."""
+    try:
+        value = json.loads(body)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}

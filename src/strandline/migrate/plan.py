@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import uuid
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -9,6 +12,7 @@ from strandline.core.errors import RefusedError
 from strandline.core.records.ledger_moves import LedgerMove, MoveState
 from strandline.core.settings.lake_config import LakeConfig
 
+_EMPTY = "Name an empty database, or a file that does not exist."
 _NAMES_IT = "The file of --to names the new places; a variable STRANDLINE_… would override both files."
 
 
@@ -32,20 +36,49 @@ class Step(StrEnum):
     LEAVE = "leave the old ledger"  # the commit point
     OPEN = "open the new ledger"
     CLOSE_WITNESS = "close the old witness"
+    DROP_OLD = "drop the tables from the old catalog"
     SETTINGS = "write the settings"
 
 
-_OF_THE_CATALOG = frozenset({Step.REGISTER, Step.CLOSE_CATALOG})
+_OF_THE_CATALOG = frozenset({Step.REGISTER, Step.CLOSE_CATALOG, Step.DROP_OLD})
 _OF_THE_WAREHOUSE = frozenset({Step.COPY_FILES, Step.WITNESS, Step.CLOSE_WITNESS})
-_AFTER_LEAVING = frozenset({Step.OPEN, Step.CLOSE_WITNESS, Step.SETTINGS})
+BEFORE_LEAVING = frozenset({Step.COPY_FILES, Step.REGISTER, Step.COPY_LEDGER, Step.WITNESS, Step.CLOSE_CATALOG})
+_AFTER_LEAVING = frozenset({Step.OPEN, Step.CLOSE_WITNESS, Step.DROP_OLD, Step.SETTINGS})
 
 
 @dataclass(frozen=True, slots=True)
-class NewLedger:
-    """What is at the place where the ledger goes."""
+class FoundLedger:
+    """What is at the place that the ledger leaves, or where it goes."""
 
     exists: bool
     move: LedgerMove | None  # None: it is in use, if it exists
+    lake: str | None = None
+    place: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """All that a migration leaves and all that it goes to. It goes on with the same ones only."""
+
+    digest: str
+
+    @classmethod
+    def of(cls, old: LakeConfig, old_ledger: str, new: LakeConfig, new_ledger: str) -> Places:
+        """The ledgers are named without their passwords, which may change meanwhile."""
+        named = [[place, *_catalog(c), *_warehouse(c)] for c, place in ((old, old_ledger), (new, new_ledger))]
+        return cls(hashlib.sha256(json.dumps(named).encode()).hexdigest()[:32])
+
+    def new_id(self) -> str:
+        return f"{uuid.uuid4().hex[:16]}-{self.digest}"
+
+    def check(self, move: LedgerMove) -> None:
+        """Raises RefusedError for a migration that goes elsewhere, or comes from elsewhere."""
+        if move.id.partition("-")[2] != self.digest:
+            raise RefusedError(
+                f"{move.refusal().message}, by a migration between other places than these settings name",
+                hint="Repeat `strandline migrate --to FILE` with the ledger, catalog and warehouse that it began with, "
+                "in both files.",
+            )
 
 
 def find_moves(old: LakeConfig, new: LakeConfig) -> Moves:
@@ -76,33 +109,41 @@ def find_moves(old: LakeConfig, new: LakeConfig) -> Moves:
     return moves
 
 
-def remaining_steps(moves: Moves, old: LedgerMove | None, new: NewLedger) -> tuple[Step, ...]:
+def remaining_steps(moves: Moves, left: FoundLedger, new: FoundLedger) -> tuple[Step, ...]:
     """Raises RefusedError if the two ledgers are not those of one migration."""
-    if old is not None and old.state is MoveState.ARRIVING:
-        raise old.refusal()
+    move = left.move
+    if move is not None and move.state is MoveState.ARRIVING:
+        raise move.refusal()
     if new.exists and (new.move is None or new.move.state is not MoveState.ARRIVING):
-        _check_end(old, new)
+        _check_end(left, new)
         return tuple(s for s in _steps(moves) if s in _AFTER_LEAVING and s is not Step.OPEN)
-    if old is None:
-        return _steps(moves)
-    if old.state is MoveState.LEAVING:
-        return tuple(s for s in _steps(moves) if s is not Step.CLOSE)
-    if new.move is None or new.move.id != old.id:
+    if new.move is not None and (new.lake != left.lake or new.move.place != left.place):
         raise RefusedError(
-            f"the lake was moved to {old.place}, and its copy is not there",
+            f"the new settings name a ledger to which another lake moves, from {new.move.place}",
+            hint=_EMPTY,
+        )
+    if move is None:
+        return _steps(moves)
+    if move.state is MoveState.LEAVING:
+        return tuple(s for s in _steps(moves) if s is not Step.CLOSE)
+    if new.move is None or new.move.id != move.id:
+        raise RefusedError(
+            f"the lake was moved to {move.place}, and its copy is not there",
             hint="Restore that ledger from a backup, or make it from the tables with `strandline ledger rebuild`, with "
             "the settings of the new place.",
         )
     return tuple(s for s in _steps(moves) if s in _AFTER_LEAVING)
 
 
-def _check_end(old: LedgerMove | None, new: NewLedger) -> None:
+def _check_end(left: FoundLedger, new: FoundLedger) -> None:
     """A new ledger that is in use is right only behind the commit point."""
-    if old is None or old.state is not MoveState.LEFT or new.move is not None:
+    if new.move is not None and new.move.state is MoveState.LEFT:
         raise RefusedError(
-            "the new settings name a ledger that is in use already",
-            hint="Name an empty database, or a file that does not exist.",
+            f"the new settings name a ledger that a lake has left, for {new.move.place}",
+            hint=f"{_EMPTY} A ledger that was left is never used again.",
         )
+    if left.move is None or left.move.state is not MoveState.LEFT or new.move is not None or new.lake != left.lake:
+        raise RefusedError("the new settings name a ledger that is in use already", hint=_EMPTY)
 
 
 def _steps(moves: Moves) -> tuple[Step, ...]:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import uuid
+import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from strandline.core import failpoints
-from strandline.core.errors import ConfigError, LedgerMissing, RefusedError, StrandlineError, WitnessUnreadable
+from strandline.core.errors import ConfigError, LedgerMissing, RefusedError, StrandlineError
 from strandline.core.records.ledger_moves import LedgerMove, MoveState
+from strandline.core.settings.environment import variables_of
 from strandline.core.settings.lake_config import LakeConfig, load_config
-from strandline.ledger import move_steps
+from strandline.ledger import closed_ledger, move_steps
 from strandline.ledger.copy_ledger_rows import Respelled, check_place, copy_rows, digest_ledger
 from strandline.ledger.engine import Ledger
 from strandline.ledger.ingest import sequence
 from strandline.ledger.live_writers import LiveWriter
 from strandline.ledger.move_steps import Leaving
-from strandline.ledger.witness import close_local_witness, open_witness
-from strandline.migrate.plan import Moves, NewLedger, Step, find_moves, remaining_steps
-from strandline.migrate.table_copy import TableCopy, put_tables_back
+from strandline.ledger.witness import S3Witness, close_local_witness, open_witness
+from strandline.migrate.plan import BEFORE_LEAVING, FoundLedger, Moves, Places, Step, find_moves, remaining_steps
+from strandline.migrate.table_copy import TableCopy, drop_tables, put_tables_back
 from strandline.storage.durable import write_file
 
 OnProgress = Callable[[str, int, int | None], None]
@@ -55,6 +56,8 @@ class Migration:
     old: LakeConfig = field(init=False)
     new: LakeConfig = field(init=False)
     moves: Moves = field(init=False)
+    is_done: bool = field(init=False)  # the settings are the last step
+    _content: bytes = field(init=False, repr=False)  # of the new settings file: what is checked is what is written
 
     def __post_init__(self) -> None:
         self.settings, self.to = self.settings.resolve(), self.to.resolve()
@@ -65,13 +68,15 @@ class Migration:
                 f"{self.to} is not in the folder of {self.settings}",
                 hint="Put it there: relative paths in it are relative to that folder, and it replaces the other file.",
             )
-        self.old, self.new = load_config(self.settings), load_config(self.to)
+        if set_there := variables_of(("ledger", "catalog", "warehouse"), os.environ):
+            raise ConfigError(
+                f"the environment sets {', '.join(set_there)}, which would hold for the old place and for the new one",
+                hint="Unset it, and write the places into the two settings files.",
+            )
+        self._content = self.to.read_bytes()
+        self.is_done = self.to == self.settings or self._content == self.settings.read_bytes()
+        self.old, self.new = load_config(self.settings), load_config(self.to, self._content)
         self.moves = Moves(catalog=False, warehouse=False) if self.is_done else find_moves(self.old, self.new)
-
-    @property
-    def is_done(self) -> bool:
-        """The settings are the last step."""
-        return self.to == self.settings or self.to.read_bytes() == self.settings.read_bytes()
 
     @property
     def _leaving(self) -> Leaving:
@@ -80,14 +85,15 @@ class Migration:
 
     def run(self, *, dry_run: bool = False) -> MoveReport:
         """Continues a migration that was interrupted. Raises RefusedError while anybody writes to the lake."""
-        with _alone(self.to), closing(Ledger(self.old)) as old, closing(Ledger(self.new)) as new:
+        with _alone(self.settings), closing(Ledger(self.old)) as old, closing(Ledger(self.new)) as new:
             if self.is_done:
                 old.query(sequence.read)
                 return self._report(old, new, (), dry_run=dry_run, resumed=True)
-            known, there = self._states(old, new)
-            steps = remaining_steps(self.moves, known, there)
-            if known is not None and known.place != new.place:
-                raise known.refusal()
+            left, there = self._states(old, new)
+            known = left.move
+            if known is not None and known.state is not MoveState.ARRIVING:
+                self._places(old, new).check(known)
+            steps = remaining_steps(self.moves, left, there)
             report = self._report(old, new, steps, dry_run=dry_run, resumed=known is not None)
             if dry_run:
                 self._look(old, known, report)
@@ -95,18 +101,17 @@ class Migration:
                 self._walk(old, new, known, report)
         return report
 
-    def _states(self, old: Ledger, new: Ledger) -> tuple[LedgerMove | None, NewLedger]:
+    def _places(self, old: Ledger, new: Ledger) -> Places:
+        return Places.of(self.old, old.place, self.new, new.place)
+
+    def _states(self, old: Ledger, new: Ledger) -> tuple[FoundLedger, FoundLedger]:
         if not old.exists():
             raise LedgerMissing(f"there is no ledger at {old.place}", hint="Name the settings file of the lake.")
         old.open()
-        known = move_steps.find_move(old)
         try:
-            exists = new.exists()
+            return _found(old), _found(new)
         except LedgerMissing as e:
             raise LedgerMissing(e.message, hint="Create the empty database first.") from e
-        if not exists:
-            return known, NewLedger(exists=False, move=None)
-        return known, NewLedger(exists=True, move=move_steps.find_move(new))
 
     def _report(self, old: Ledger, new: Ledger, steps: tuple[Step, ...], *, dry_run: bool, resumed: bool) -> MoveReport:
         warehouse = (self.old.warehouse_url, self.new.warehouse_url) if self.moves.warehouse else None
@@ -118,6 +123,11 @@ class Migration:
         if known is None:
             found += move_steps.find_obstacles(old, open_witness(self.old), self._leaving)
         report.rows = sum(table.rows for table in digest_ledger(old).values())
+        if known is None and Step.WITNESS in report.steps:
+            try:
+                self._check_witness()
+            except StrandlineError as e:
+                found.append(LiveWriter(e.message, e.hint or "see above"))
         if Step.REGISTER in report.steps:
             try:
                 copy = TableCopy(self.old, self.new, self.moves, None if known is None else known.id)
@@ -130,7 +140,7 @@ class Migration:
         report.obstacles = tuple(found)
 
     def _walk(self, old: Ledger, new: Ledger, known: LedgerMove | None, report: MoveReport) -> None:
-        move = known or LedgerMove(MoveState.LEAVING, uuid.uuid4().hex, new.place)
+        move = known or LedgerMove(MoveState.LEAVING, self._places(old, new).new_id(), new.place)
         if Step.CLOSE in report.steps:
             self._check_beforehand(old, new)
         try:
@@ -147,6 +157,8 @@ class Migration:
         """What can be refused is refused while the lake is open still."""
         check_place(new)
         move_steps.refuse_for(move_steps.find_obstacles(old, open_witness(self.old), self._leaving))
+        if self.moves.warehouse:
+            self._check_witness()
         if self.moves.catalog:
             self.on_progress("read the tables", 0, None)
             TableCopy(self.old, self.new, self.moves, None).check()
@@ -155,6 +167,8 @@ class Migration:
         copy: TableCopy | None = None
         for step in report.steps:
             self.on_progress(step.value, 0, None)
+            if step in BEFORE_LEAVING:
+                old.query(move_steps.check_leaving, move)
             if step in (Step.COPY_FILES, Step.REGISTER) and copy is None:
                 # Behind `close`: from there on no process of ours commits to a table.
                 copy = TableCopy(self.old, self.new, self.moves, move.id)
@@ -162,8 +176,7 @@ class Migration:
             match step:
                 case Step.CLOSE:
                     move = move_steps.close(old, open_witness(self.old), move, self._leaving)
-                    if move.place != new.place:  # another process has just begun another one
-                        raise move.refusal()
+                    self._places(old, new).check(move)  # another process may have just begun another one
                     failpoints.hit("move.after_close")
                 case Step.COPY_FILES:
                     assert copy is not None
@@ -177,22 +190,28 @@ class Migration:
                     self._copy_ledger(old, new, move, report)
                     failpoints.hit("move.after_copy")
                 case Step.WITNESS:
-                    self._write_witness()
+                    S3Witness(self.new).write_arriving(open_witness(self.old).read(), move.id)
                     failpoints.hit("move.after_witness")
                 case Step.CLOSE_CATALOG:
                     assert copy is not None
-                    copy.take_out(move.id)
+                    with move_steps.held(old, move) as check:
+                        copy.take_out(move.id, check)
                     failpoints.hit("move.after_old_catalog")
                 case Step.LEAVE:
                     move_steps.leave(old, move)
                     failpoints.hit("move.after_leave")
                 case Step.OPEN:
+                    if self.moves.warehouse:
+                        S3Witness(self.new).settle(open_witness(self.old).read())
                     move_steps.reopen(new, move.id, MoveState.ARRIVING)
                     failpoints.hit("move.after_reopen")
                 case Step.CLOSE_WITNESS:
                     assert self.old.warehouse_folder is not None
                     close_local_witness(self.old.warehouse_folder, self.new.warehouse_url)
                     failpoints.hit("move.after_old_witness")
+                case Step.DROP_OLD:
+                    drop_tables(self.old, move.id)
+                    failpoints.hit("move.after_drop")
                 case Step.SETTINGS:
                     report.settings_before = self._write_settings()
                     failpoints.hit("move.after_settings")
@@ -226,52 +245,61 @@ class Migration:
         )
         report.rows = sum(table.rows for table in copied.values())
 
-    def _write_witness(self) -> None:
-        """Nobody takes a number before the new ledger is opened: it stays where the old one is."""
-        record, witness = open_witness(self.old).read(), open_witness(self.new)
-        try:
-            witness.read().check_lake(record.lake)
-        except WitnessUnreadable:
-            witness.create(record)
-        else:
-            witness.replace(record)
+    def _check_witness(self) -> None:
+        """Raises RefusedError if a lake is in the new warehouse, which may also be a newer state of this one."""
+        S3Witness(self.new).check_free(open_witness(self.old).read().lake)
 
     def _write_settings(self) -> Path:
+        """Nobody may read the new file who could not read both."""
         before = self.settings.with_name(f"{self.settings.name}.before-migration")
-        write_file(before, self.settings.read_bytes())
-        write_file(self.settings, self.to.read_bytes())
+        mode = self.settings.stat().st_mode & 0o777
+        write_file(before, self.settings.read_bytes(), mode=mode)
+        new_mode = self.to.stat().st_mode if self.to.exists() else mode
+        write_file(self.settings, self._content, mode=mode & new_mode)
         return before
 
 
 @contextmanager
-def _alone(file: Path) -> Iterator[None]:
-    """Raises RefusedError while another process runs this migration. A process that dies lets it go."""
+def _alone(settings: Path) -> Iterator[None]:
+    """Raises RefusedError while another process migrates a lake of this folder, or calls a migration off. A process
+    that dies lets it go. The folder is locked: an editor puts another file into the place of one that is locked."""
     import fcntl  # missing on Windows, where the command must still start to say that it does not run there
 
-    with file.open("rb") as handle:
+    folder = os.open(settings.resolve().parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise RefusedError(
-                f"another process migrates with {file}", hint="Wait for its end, or end that process."
+                f"another process migrates the lake of {settings}", hint="Wait for its end, or end that process."
             ) from None
         yield
+    finally:
+        os.close(folder)
 
 
 def call_off(settings: Path) -> list[str]:
     """The lake goes on where it was; returns the tables that have their names in the catalog again. Raises RefusedError
     if no migration is under way, or if it can only be finished."""
     config = load_config(settings)
-    with closing(Ledger(config)) as ledger:
-        ledger.open()
-        move = move_steps.find_move(ledger)
-        if move is None:
+
+    def put_back(move: LedgerMove | None) -> list[str]:
+        # Without one: a process that slept while it was called off may have renamed a table after that.
+        tables = put_tables_back(config, None if move is None else move.id)
+        if move is None and not tables:
             raise RefusedError("no migration is under way")
-        if move.state is not MoveState.LEAVING:
-            raise move.refusal()
-        tables = put_tables_back(config, move.id)
-        move_steps.reopen(ledger, move.id, MoveState.LEAVING)
-    return tables
+        return tables
+
+    with _alone(settings), closing(Ledger(config)) as ledger:
+        ledger.open()
+        return move_steps.call_off(ledger, put_back)
+
+
+def _found(ledger: Ledger) -> FoundLedger:
+    """A file in which nothing was committed yet is no ledger."""
+    if not ledger.exists() or not ledger.query(move_steps.is_made):
+        return FoundLedger(exists=False, move=None, place=ledger.place)
+    return FoundLedger(True, move_steps.find_move(ledger), ledger.query(closed_ledger.read_lake), ledger.place)
 
 
 def _catalog_place(config: LakeConfig) -> str:

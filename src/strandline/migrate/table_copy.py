@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from strandline.core import failpoints
 from strandline.core.errors import StorageError, StrandlineError
 from strandline.core.settings.lake_config import LakeConfig
+from strandline.iceberg.metadata.identifier import parse_identifier
 from strandline.iceberg.metadata.table_files import (
     Copied,
     NewPlace,
@@ -131,13 +132,13 @@ class TableCopy:
         from strandline.iceberg.pyiceberg.move_tables import register
 
         with self._catalog(self.old) as old, self._catalog(self.new) as new:
-            needed = {table.name.rpartition(".")[0] for table in self.tables}
+            needed = {parse_identifier(table.name)[:-1] for table in self.tables}
             for namespace, properties in sorted(old.namespaces().items()):
                 given = {k: v for k, v in properties.items() if k not in ("exists", "location")}
                 new.ensure_namespace(namespace, given)
-                needed.discard(".".join(namespace))
-            for name in sorted(needed):  # a SQL catalog knows some by their tables only
-                new.ensure_namespace(tuple(name.split(".")), {})
+                needed.discard(namespace)
+            for namespace in sorted(needed):  # a SQL catalog knows some by their tables only
+                new.ensure_namespace(namespace, {})
             for table in self.tables:
                 location, document, earlier = self._at_new_place(old, table)
                 register(new, table.name, location, TableIdentity.of(document), earlier)
@@ -153,11 +154,12 @@ class TableCopy:
         earlier = frozenset(entry["metadata-file"] for entry in document.get("metadata-log", ()))
         return location, document, earlier | {location}
 
-    def take_out(self, move_id: str) -> None:
+    def take_out(self, move_id: str, check: Callable[[], None]) -> None:
+        """`check` raises if the migration was called off meanwhile."""
         from strandline.iceberg.pyiceberg.move_tables import take_out
 
         with self._catalog(self.old) as catalog:
-            for _ in take_out(catalog, self.tables, move_id):
+            for _ in take_out(catalog, self.tables, move_id, check):
                 failpoints.hit("move.between_old_names")
 
     @contextmanager
@@ -171,16 +173,34 @@ class TableCopy:
             catalog.close()
 
 
-def put_tables_back(config: LakeConfig, move_id: str) -> list[str]:
-    """For a migration that is called off: the tables that have their names again."""
-    from strandline.iceberg.metadata.metadata_peek import read_locations
-    from strandline.iceberg.pyiceberg.catalog import open_catalog
+def put_tables_back(config: LakeConfig, move_id: str | None) -> list[str]:
+    """For a migration that is called off, or for all that were: the tables that have their names again."""
     from strandline.iceberg.pyiceberg.move_tables import put_back
 
+    with _moved_tables(config) as catalog:
+        return [] if catalog is None else put_back(catalog, move_id)
+
+
+def drop_tables(config: LakeConfig, move_id: str) -> None:
+    """Behind the commit point: the old catalog names the tables no more. Their files stay."""
+    from strandline.iceberg.pyiceberg.move_tables import drop_moved
+
+    with _moved_tables(config) as catalog:
+        if catalog is not None:
+            drop_moved(catalog, move_id)
+
+
+@contextmanager
+def _moved_tables(config: LakeConfig) -> Iterator[PyIcebergCatalog | None]:
+    """The embedded catalog; None if it has no tables."""
+    from strandline.iceberg.metadata.metadata_peek import read_locations
+    from strandline.iceberg.pyiceberg.catalog import open_catalog
+
     if config.settings.catalog.kind != "sqlite" or not read_locations(config):
-        return []
+        yield None
+        return
     catalog = open_catalog(config)
     try:
-        return put_back(catalog, move_id)
+        yield catalog
     finally:
         catalog.close()

@@ -68,13 +68,17 @@ def whole_file(path: Path, *, replace: bool = True, sync_name: bool = True) -> I
         sync_folder(path.parent)
 
 
-def write_file(path: Path, body: bytes | memoryview, *, replace: bool = True, sync_name: bool = True) -> None:
+def write_file(
+    path: Path, body: bytes | memoryview, *, replace: bool = True, sync_name: bool = True, mode: int | None = None
+) -> None:
     """As `whole_file`, for content that is in memory: with the fewest system calls, because each of them releases the
-    interpreter to other threads."""
+    interpreter to other threads. `mode`: the file's permissions, if not the usual ones."""
     temporary = _temporary(path)
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else 0o600)
     try:
         try:
+            if mode is not None:
+                os.fchmod(fd, mode)
             _write_all(fd, body)
             sync_data(fd)
         finally:

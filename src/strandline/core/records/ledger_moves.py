@@ -19,7 +19,7 @@ class LedgerMove:
     """A ledger with one takes no changes."""
 
     state: MoveState
-    id: str
+    id: str  # at random, and a digest of all places that it goes from and to
     place: str  # where the lake goes, or where it comes from, without secrets
 
     def refusal(self) -> LedgerMoved:

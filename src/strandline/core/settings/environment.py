@@ -32,6 +32,12 @@ def with_environment(values: Mapping[str, Any], model: type[BaseModel], environ:
         ) from e
 
 
+def variables_of(sections: Iterable[str], environ: Iterable[str]) -> list[str]:
+    """The names of the environment that set something in these sections."""
+    wanted = {f"{PREFIX}{section}".upper() for section in sections}
+    return sorted(name for name in environ if name.upper().partition(NESTED)[0] in wanted)
+
+
 def _names_a_section(variable: str, model: type[BaseModel]) -> bool:
     name = variable.lower()  # variables are the same in either case
     section = name.removeprefix(PREFIX.lower()).partition(NESTED)[0]

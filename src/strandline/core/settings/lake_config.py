@@ -286,9 +286,10 @@ def find_config(explicit: str | Path | None, environ: Mapping[str, str], here: P
     return path
 
 
-def load_config(path: Path) -> LakeConfig:
+def load_config(path: Path, content: bytes | None = None) -> LakeConfig:
+    """`content`: what the file held when the caller read it."""
     try:
-        values: dict[str, Any] = tomllib.loads(path.read_text("utf-8"))
+        values: dict[str, Any] = tomllib.loads((path.read_bytes() if content is None else content).decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
         raise ConfigError(f"{path} is not TOML: {e}") from e
     _check_environment(os.environ)

@@ -53,7 +53,14 @@ class NewPlace:
                 hint="What a table refers to must be in the warehouse that moves: rewrite the table's data files, and "
                 "expire the older snapshots.",
             )
-        return self.url if name == "." else f"{self.url}/{name}"
+        spelled = self.url if name == "." else f"{self.url}/{name}"
+        if set(spelled) & set("#?"):
+            raise TableUnfit(
+                f"{location} has a # or a ? in its name, which no reader of a bucket takes for part of a name",
+                hint="Create the table again under another name, or rewrite the files that are named so, and expire "
+                "the older snapshots.",
+            )
+        return spelled
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import re
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from pyiceberg.exceptions import TableAlreadyExistsError
 
 from strandline.core.errors import RefusedError, StorageError, TableUnfit
 from strandline.core.settings.lake_config import LakeConfig
+from strandline.iceberg.metadata.identifier import CATALOG, name_of, parse_identifier
 from strandline.iceberg.metadata.metadata_peek import read_rows
 from strandline.iceberg.metadata.table_files import TableIdentity
 from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
 
 _MOVED = "__moved_"
+_ID_CHARS = 8  # of the migration's id
+_TAKEN_OUT = re.compile(rf"(?P<name>.+){_MOVED}(?P<id>[0-9a-f]{{8}})", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,21 +28,30 @@ class TableThatMoves:
 
 
 def list_tables(catalog: PyIcebergCatalog, config: LakeConfig, move_id: str | None) -> list[TableThatMoves]:
-    """Every table of the embedded catalog. Raises RefusedError for views: their text is not moved."""
-    if views := [row.name for row in read_rows(config) or () if row.own and row.is_view]:
+    """Every table of the embedded catalog. Raises RefusedError for views, whose text is not moved, and for what would
+    be left behind."""
+    rows = read_rows(config) or []
+    if others := [row.name for row in rows if not row.own]:
+        raise RefusedError(
+            f"the catalog's file has tables under another catalog name, which would stay: {', '.join(others)}",
+            hint=f'Drop them, or register them in the catalog "{CATALOG}".',
+        )
+    if views := [row.name for row in rows if row.own and row.is_view]:
         raise RefusedError(
             f"the catalog has views, which cannot move: {', '.join(views)}",
             hint="Drop them, and create them again in the new catalog.",
         )
-    ending = None if move_id is None else _ending(move_id)
-    return [
-        TableThatMoves(
-            stored.removesuffix(ending) if ending is not None else stored,
-            catalog.load(stored).metadata_location,
-            stored,
-        )
-        for stored in catalog.table_names()
-    ]
+    found: list[TableThatMoves] = []
+    for stored in catalog.table_names():
+        name, ended = _as_it_was(stored)
+        if ended is not None and (move_id is None or ended != move_id[:_ID_CHARS]):
+            raise RefusedError(
+                f"the table {stored} has the name that a migration which was called off gave it",
+                hint="`strandline migrate --abort` gives it its name again. Drop it, if there is another table of that "
+                "name.",
+            )
+        found.append(TableThatMoves(name, catalog.load(stored).metadata_location, stored))
+    return found
 
 
 def register(
@@ -68,11 +81,14 @@ def register(
         )
 
 
-def take_out(catalog: PyIcebergCatalog, tables: Collection[TableThatMoves], move_id: str) -> Iterator[str]:
-    """Renames the tables, so that nobody commits to them any more. Raises StorageError if somebody has committed since
-    they were copied; that table then has its name again."""
+def take_out(
+    catalog: PyIcebergCatalog, tables: Collection[TableThatMoves], move_id: str, check: Callable[[], None]
+) -> Iterator[str]:
+    """Renames the tables, so that nobody commits to them any more. `check` comes before each. Raises StorageError if
+    somebody has committed since they were copied; that table then has its name again."""
     for table in tables:
-        stored = table.name + _ending(move_id)
+        check()
+        stored = _taken_out(table.name, move_id)
         if table.stored_as != stored:
             catalog.rename(table.stored_as, stored)
         if catalog.load(stored).metadata_location != table.location:
@@ -84,13 +100,24 @@ def take_out(catalog: PyIcebergCatalog, tables: Collection[TableThatMoves], move
         yield table.name
 
 
-def put_back(catalog: PyIcebergCatalog, move_id: str) -> list[str]:
-    """Undoes `take_out`; returns the tables that have their names again."""
-    ending = _ending(move_id)
-    renamed = [stored for stored in catalog.table_names() if stored.endswith(ending)]
-    for stored in renamed:
-        catalog.rename(stored, stored.removesuffix(ending))
-    return [stored.removesuffix(ending) for stored in renamed]
+def put_back(catalog: PyIcebergCatalog, move_id: str | None) -> list[str]:
+    """Undoes `take_out` of this migration, or of all; returns the tables that have their names again. A table whose
+    name another one has by now keeps the name that it was given."""
+    there = catalog.table_names()
+    back: list[str] = []
+    for stored in there:
+        name, ended = _as_it_was(stored)
+        if ended is not None and (move_id is None or ended == move_id[:_ID_CHARS]) and name not in there:
+            catalog.rename(stored, name)
+            back.append(name)
+    return back
+
+
+def drop_moved(catalog: PyIcebergCatalog, move_id: str) -> None:
+    """The catalog forgets what `take_out` renamed. Files stay."""
+    for stored in catalog.table_names():
+        if _as_it_was(stored)[1] == move_id[:_ID_CHARS]:
+            catalog.drop(stored)
 
 
 def _identity(catalog: PyIcebergCatalog, location: str) -> TableIdentity:
@@ -100,5 +127,14 @@ def _identity(catalog: PyIcebergCatalog, location: str) -> TableIdentity:
     return TableIdentity.of(document)
 
 
-def _ending(move_id: str) -> str:
-    return f"{_MOVED}{move_id[:8]}"
+def _taken_out(name: str, move_id: str) -> str:
+    *namespace, last = parse_identifier(name)
+    return name_of((*namespace, f"{last}{_MOVED}{move_id[:_ID_CHARS]}"))
+
+
+def _as_it_was(stored: str) -> tuple[str, str | None]:
+    """The name of the table, and of which migration it has an ending, if any."""
+    *namespace, last = parse_identifier(stored)
+    if (found := _TAKEN_OUT.fullmatch(last)) is None:
+        return stored, None
+    return name_of((*namespace, found["name"])), found["id"]
