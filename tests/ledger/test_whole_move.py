@@ -24,6 +24,8 @@ from strandline.core.settings.lake_config import CONFIG_NAME, load_config
 from strandline.core.sites.replication import SiteRole
 from strandline.iceberg.pyiceberg.catalog import open_catalog
 from strandline.ledger import engine
+from strandline.ledger.copy_ledger_rows import check_texts
+from strandline.ledger.deliver import sinks
 from strandline.ledger.engine import Ledger
 from strandline.ledger.ingest import datasets, sequence
 from strandline.ledger.witness import S3Witness, WitnessRecord, open_witness
@@ -299,6 +301,45 @@ from strandline.migrate.run import Migration
 failpoints.arm(sys.argv[3])
 Migration(Path(sys.argv[1]), Path(sys.argv[2])).run()
 """
+
+
+@pytest.mark.parametrize("lost", [{"replication": {"arbiter": "file:///shared"}}, {"deliver": {"wait_for": "all"}}])
+def test_a_setting_that_others_rely_on_does_not_vanish_unnoticed(home: Home, lost: dict[str, dict[str, Any]]) -> None:
+    home.write({"ledger": {"url": "ledger.db"}, "serve": {"port": 1234}} | lost, CONFIG_NAME)
+    [(section, values)] = lost.items()
+    name = f"{section}.{next(iter(values))}"
+    planned = home.migrate(dry_run=True)
+    assert set(planned.settings) == {name, "serve.port"}
+    assert any(name in obstacle.what for obstacle in planned.obstacles)
+    with pytest.raises(RefusedError, match=name):
+        home.migrate()
+    assert home.is_open()
+    assert Migration(home.settings, home.write(FILES), accept_settings=True).run().settings == planned.settings
+
+
+@pytest.mark.parametrize("catalog", ["catalog.db", "./catalog.db", "../lake/catalog.db"])
+def test_a_sink_into_the_catalog_that_is_left_is_an_obstacle_wherever_the_command_runs(
+    home: Home, catalog: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Ledger(home.config)
+    with ledger.write() as connection:
+        sinks.add(
+            connection, instance="i", name="copy", kind="iceberg", dataset=1, options={"catalog": catalog},
+            destination="there", start=None,
+        )  # fmt: skip
+    ledger.close()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RefusedError, match='sink "copy" delivers into the catalog'):
+        home.migrate()
+
+
+def test_a_text_that_postgresql_cannot_have_is_found_before_anything_is_closed(home: Home) -> None:
+    ledger = Ledger(home.config)
+    with ledger.write() as connection:
+        datasets.add(connection, name="default.x", table_uuid="a\0b")
+    with pytest.raises(RefusedError, match="NUL character in table_uuid"):
+        check_texts(ledger)
+    ledger.close()
 
 
 def test_secrets_stay_as_unreadable_as_they_were(home: Home) -> None:

@@ -104,6 +104,19 @@ def check_place(target: Ledger) -> None:
         raise StorageError(f"there can be no ledger at {target.path}", hint="Check ledger.url and its folder.")
 
 
+def check_texts(source: Ledger) -> None:
+    """Raises RefusedError for texts that SQLite has and PostgreSQL cannot have."""
+    with source.read_at_once() as connection:
+        for table in _reflected(connection):
+            for row in _rows(connection, table, list(table.columns)):
+                if wrong := [name for name, value in row.items() if isinstance(value, str) and "\0" in value]:
+                    raise RefusedError(
+                        f"a row of the ledger's table {table.name} has a NUL character in {wrong[0]}, which PostgreSQL "
+                        "does not take",
+                        hint="Name another SQLite file as the new ledger.",
+                    )
+
+
 def digest_ledger(ledger: Ledger) -> LedgerDigest:
     """Of every table, without the state of a migration."""
     with ledger.read_at_once() as connection:

@@ -7,6 +7,7 @@ import json
 import uuid
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from strandline.core.errors import RefusedError
 from strandline.core.records.ledger_moves import LedgerMove, MoveState
@@ -40,6 +41,8 @@ class Step(StrEnum):
     SETTINGS = "write the settings"
 
 
+_PLACES = frozenset({"ledger.url", "catalog.kind", "catalog.path", "catalog.uri", "catalog.options"})
+_PROMISES = frozenset({"replication.arbiter", "deliver.wait_for"})
 _OF_THE_CATALOG = frozenset({Step.REGISTER, Step.CLOSE_CATALOG, Step.DROP_OLD})
 _OF_THE_WAREHOUSE = frozenset({Step.COPY_FILES, Step.WITNESS, Step.CLOSE_WITNESS})
 BEFORE_LEAVING = frozenset({Step.COPY_FILES, Step.REGISTER, Step.COPY_LEDGER, Step.WITNESS, Step.CLOSE_CATALOG})
@@ -107,6 +110,29 @@ def find_moves(old: LakeConfig, new: LakeConfig) -> Moves:
             hint="Set up the new catalog with a site that follows this one (docs/replication.md), and promote it.",
         )
     return moves
+
+
+def changed_settings(old: LakeConfig, new: LakeConfig) -> tuple[str, ...]:
+    """The dotted names of all settings that differ, besides those of the places."""
+    before, after = (config.settings.model_dump() for config in (old, new))
+    names = (f"{section}.{name}" for section, values in before.items() for name in values)
+    changed = (name for name in names if _of(before, name) != _of(after, name))
+    return tuple(name for name in changed if name not in _PLACES and not name.startswith("warehouse."))
+
+
+def check_settings(changed: tuple[str, ...]) -> None:
+    """Raises RefusedError for a change after which the lake would promise less."""
+    if promises := [name for name in changed if name in _PROMISES]:
+        raise RefusedError(
+            f"the new settings change {' and '.join(promises)}, which another site may rely on",
+            hint="FILE is the complete settings file of the new place: copy what the present one says, or confirm the "
+            "change with --accept-settings.",
+        )
+
+
+def _of(settings: dict[str, Any], name: str) -> object:
+    section, _, last = name.partition(".")
+    return settings[section][last]
 
 
 def remaining_steps(moves: Moves, left: FoundLedger, new: FoundLedger) -> tuple[Step, ...]:

@@ -9,18 +9,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from strandline.core import failpoints
-from strandline.core.errors import ConfigError, LedgerMissing, RefusedError, StrandlineError
+from strandline.core.errors import ConfigError, LedgerMissing, RefusedError, StorageError, StrandlineError
 from strandline.core.records.ledger_moves import LedgerMove, MoveState
 from strandline.core.settings.environment import variables_of
 from strandline.core.settings.lake_config import LakeConfig, load_config
 from strandline.ledger import closed_ledger, move_steps
-from strandline.ledger.copy_ledger_rows import Respelled, check_place, copy_rows, digest_ledger
+from strandline.ledger.copy_ledger_rows import Respelled, check_place, check_texts, copy_rows, digest_ledger
 from strandline.ledger.engine import Ledger
 from strandline.ledger.ingest import sequence
 from strandline.ledger.live_writers import LiveWriter
 from strandline.ledger.move_steps import Leaving
 from strandline.ledger.witness import S3Witness, close_local_witness, open_witness
-from strandline.migrate.plan import BEFORE_LEAVING, FoundLedger, Moves, Places, Step, find_moves, remaining_steps
+from strandline.migrate.plan import (
+    BEFORE_LEAVING,
+    FoundLedger,
+    Moves,
+    Places,
+    Step,
+    changed_settings,
+    check_settings,
+    find_moves,
+    remaining_steps,
+)
 from strandline.migrate.table_copy import TableCopy, drop_tables, put_tables_back
 from strandline.storage.durable import write_file
 
@@ -43,6 +53,7 @@ class MoveReport:
     bytes: int = 0
     rows: int = 0  # of the ledger
     obstacles: tuple[LiveWriter, ...] = ()  # of a dry run: why it would be refused
+    settings: tuple[str, ...] = ()  # others that differ, by name
     settings_before: Path | None = None  # a copy of the old settings file
 
 
@@ -52,6 +63,7 @@ class Migration:
 
     settings: Path
     to: Path
+    accept_settings: bool = False  # also those by which the lake promises less
     on_progress: OnProgress = lambda *_: None
     old: LakeConfig = field(init=False)
     new: LakeConfig = field(init=False)
@@ -96,10 +108,18 @@ class Migration:
             steps = remaining_steps(self.moves, left, there)
             report = self._report(old, new, steps, dry_run=dry_run, resumed=known is not None)
             if dry_run:
-                self._look(old, known, report)
+                self._look(old, new, known, report)
             else:
                 self._walk(old, new, known, report)
         return report
+
+    @property
+    def changed_settings(self) -> tuple[str, ...]:
+        return changed_settings(self.old, self.new)
+
+    def _check_settings(self) -> None:
+        if not self.accept_settings:
+            check_settings(self.changed_settings)
 
     def _places(self, old: Ledger, new: Ledger) -> Places:
         return Places.of(self.old, old.place, self.new, new.place)
@@ -116,30 +136,41 @@ class Migration:
     def _report(self, old: Ledger, new: Ledger, steps: tuple[Step, ...], *, dry_run: bool, resumed: bool) -> MoveReport:
         warehouse = (self.old.warehouse_url, self.new.warehouse_url) if self.moves.warehouse else None
         catalog = (_catalog_place(self.old), _catalog_place(self.new)) if self.moves.catalog else None
-        return MoveReport((old.place, new.place), warehouse, catalog, steps, dry_run, resumed)
+        return MoveReport(
+            (old.place, new.place), warehouse, catalog, steps, dry_run, resumed, settings=self.changed_settings
+        )
 
-    def _look(self, old: Ledger, known: LedgerMove | None, report: MoveReport) -> None:
+    def _look(self, old: Ledger, new: Ledger, known: LedgerMove | None, report: MoveReport) -> None:
         found: list[LiveWriter] = []
         if known is None:
             found += move_steps.find_obstacles(old, open_witness(self.old), self._leaving)
         report.rows = sum(table.rows for table in digest_ledger(old).values())
-        if known is None and Step.WITNESS in report.steps:
+
+        def look_at_tables() -> None:
+            copy = TableCopy(self.old, self.new, self.moves, None if known is None else known.id)
+            report.tables = tuple(t.name for t in copy.tables)
+            if self.moves.warehouse:
+                count = copy.count_files()
+                report.files, report.bytes = count.files, count.bytes
+
+        checks = [self._check_settings, *(self._checks(old, new) if known is None else ())]
+        for check in checks + ([look_at_tables] if Step.REGISTER in report.steps else []):
             try:
-                self._check_witness()
-            except StrandlineError as e:
-                found.append(LiveWriter(e.message, e.hint or "see above"))
-        if Step.REGISTER in report.steps:
-            try:
-                copy = TableCopy(self.old, self.new, self.moves, None if known is None else known.id)
-                report.tables = tuple(t.name for t in copy.tables)
-                if self.moves.warehouse:
-                    count = copy.count_files()
-                    report.files, report.bytes = count.files, count.bytes
+                check()
             except StrandlineError as e:
                 found.append(LiveWriter(e.message, e.hint or "see above"))
         report.obstacles = tuple(found)
 
+    def _checks(self, old: Ledger, new: Ledger) -> Iterator[Callable[[], None]]:
+        """What neither closes nor changes anything, and raises StrandlineError for what is in the way."""
+        yield self._check_folder
+        if self.moves.warehouse:
+            yield self._check_witness
+        if old.is_sqlite and not new.is_sqlite:
+            yield lambda: check_texts(old)
+
     def _walk(self, old: Ledger, new: Ledger, known: LedgerMove | None, report: MoveReport) -> None:
+        self._check_settings()
         move = known or LedgerMove(MoveState.LEAVING, self._places(old, new).new_id(), new.place)
         if Step.CLOSE in report.steps:
             self._check_beforehand(old, new)
@@ -157,8 +188,8 @@ class Migration:
         """What can be refused is refused while the lake is open still."""
         check_place(new)
         move_steps.refuse_for(move_steps.find_obstacles(old, open_witness(self.old), self._leaving))
-        if self.moves.warehouse:
-            self._check_witness()
+        for check in self._checks(old, new):
+            check()
         if self.moves.catalog:
             self.on_progress("read the tables", 0, None)
             TableCopy(self.old, self.new, self.moves, None).check()
@@ -244,6 +275,12 @@ class Migration:
             on_rows=lambda table, rows: self.on_progress(f"copy {table}", rows, None),
         )
         report.rows = sum(table.rows for table in copied.values())
+
+    def _check_folder(self) -> None:
+        if not os.access(self.settings.parent, os.W_OK):
+            raise StorageError(
+                f"the folder of {self.settings} cannot be written", hint="The new settings go there at the end."
+            )
 
     def _check_witness(self) -> None:
         """Raises RefusedError if a lake is in the new warehouse, which may also be a newer state of this one."""

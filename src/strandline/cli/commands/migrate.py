@@ -28,6 +28,11 @@ def migrate(
         "the present one, and replaces it at the end.",
     ),
     dry_run: bool = typer.Option(False, "--dry-run", help="With --to: show what would move, and what hinders it."),
+    accept_settings: bool = typer.Option(
+        False,
+        "--accept-settings",
+        help="With --to: also change `replication.arbiter` and `deliver.wait_for`, which other sites may rely on.",
+    ),
     abort: bool = typer.Option(
         False,
         "--abort",
@@ -40,14 +45,15 @@ def migrate(
     from strandline.core.settings.lake_config import find_config
 
     settings = find_config(call.config, os.environ, Path.cwd())
-    if abort and (to is not None or dry_run):
+    if abort and (to is not None or dry_run or accept_settings):
         raise UsageError("--abort stands alone", hint="It needs neither --to nor --dry-run.")
-    if dry_run and to is None:
-        raise UsageError("--dry-run needs --to", hint="Name the settings file of the new place.")
+    if (dry_run or accept_settings) and to is None:
+        given = "--dry-run" if dry_run else "--accept-settings"
+        raise UsageError(f"{given} needs --to", hint="Name the settings file of the new place.")
     if abort:
         _abort(call, settings)
     elif to is not None:
-        _move(call, settings, to, dry_run=dry_run)
+        _move(call, settings, to, dry_run=dry_run, accept_settings=accept_settings)
     else:
         _upgrade(call, settings)
 
@@ -62,14 +68,16 @@ def _upgrade(call: Call, settings: Path) -> None:
     call.show(lake_documents.migrated(migrated, version), render_lake.migrated(migrated, version))
 
 
-def _move(call: Call, settings: Path, to: Path, *, dry_run: bool) -> None:
+def _move(call: Call, settings: Path, to: Path, *, dry_run: bool, accept_settings: bool) -> None:
     from strandline.cli.render.moved_lake import moved
     from strandline.migrate.run import Migration
     from strandline.status.documents.moved_lake import move_report
 
-    migration = Migration(settings, to)
+    migration = Migration(settings, to, accept_settings)
     if not dry_run and not migration.is_done:
         question = f"Move the lake of {settings} to the places in {to}? Nobody can write to it until it has moved."
+        if migration.changed_settings:
+            question += f" These settings change as well: {', '.join(migration.changed_settings)}."
         call.confirm(question, refusal="the lake does not move")
     with one_bar(call, "looking at the lake") as bar:
         migration.on_progress = bar.step

@@ -27,6 +27,8 @@ def moved(report: MoveReport) -> Iterator[RenderableType]:
         yield Text("This would move:", "bold")
         yield table
         yield Text(f"  {_counts(report)}", "dim")
+        if report.settings:
+            yield Text(f"  Other settings that differ: {', '.join(report.settings)}", "yellow")
         for number, step in enumerate(report.steps, 1):
             yield Text(f"  {number}. {step.value}")
         for obstacle in report.obstacles:
