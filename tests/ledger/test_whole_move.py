@@ -18,6 +18,7 @@ from strandline.core.errors import (
     LedgerMoved,
     LedgerUnreadable,
     RefusedError,
+    StorageError,
     StrandlineError,
 )
 from strandline.core.settings.lake_config import CONFIG_NAME, load_config
@@ -93,6 +94,18 @@ def test_names_that_stayed_behind_after_a_migration_was_called_off_are_found_and
         call_off(home.settings)
     home.migrate()
     assert home.tables() == ["default.events"]
+
+
+def test_a_table_that_took_a_name_meanwhile_keeps_the_lake_closed_until_it_is_gone(home: Home) -> None:
+    home.dies("move.after_old_catalog")
+    home.add_table("default", "events", rows=1)
+    with pytest.raises(RefusedError, match="there is another table"):
+        call_off(home.settings)
+    assert not home.is_open()
+    catalog = open_catalog(home.config)
+    catalog.drop("default.events")
+    catalog.close()
+    assert call_off(home.settings) == ["default.events"] and home.rows_of("default.events") == 3
 
 
 @pytest.mark.parametrize("point", ["move.after_old_catalog", "move.after_leave", "move.after_reopen"])
@@ -239,6 +252,18 @@ def test_a_name_that_nobody_can_read_in_a_bucket_is_found_before_anything_is_clo
     home.add_table("default", name)
     with pytest.raises(StrandlineError, match="has a # or a"):
         home.migrate(to_bucket(s3, 2, s3.make_bucket()))
+    assert home.is_open()
+
+
+def test_a_file_that_a_bucket_does_not_take_is_found_before_anything_is_closed(home: Home, s3: S3) -> None:
+    (home.folder / "warehouse" / "_strandline").mkdir(exist_ok=True)
+    with (home.folder / "warehouse" / "_strandline" / "large").open("wb") as file:
+        file.truncate((5 << 30) + 1)  # a hole
+    settings = to_bucket(s3, 2, s3.make_bucket())
+    [obstacle] = home.migrate(settings, dry_run=True).obstacles
+    assert "takes at most" in obstacle.what
+    with pytest.raises(StorageError, match="takes at most"):
+        home.migrate(settings)
     assert home.is_open()
 
 

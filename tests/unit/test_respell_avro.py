@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from strandline.iceberg.metadata.table_files import (
     Rewritten,
     TableIdentity,
     find_pieces,
-    read_document,
+    parse_document,
 )
 
 CODECS = ("gzip", "null", "zstd")
@@ -99,13 +101,50 @@ def test_what_a_table_is_stays_the_same(table: Any, tmp_path: Path) -> None:
     place = NewPlace(tmp_path / "old place", "s3://bucket/lake")
     last = list(find_pieces(table.metadata_location, place))[-1]
     assert isinstance(last, Rewritten)
-    document, before = json.loads(last.body), read_document(table.metadata_location)
+    document, before = json.loads(last.body), parse_document(
+        table.metadata_location, Path(table.metadata_location.removeprefix("file://")).read_bytes()
+    )
     assert TableIdentity.of(document) == TableIdentity.of(before)
     assert document["location"].startswith("s3://bucket/lake/")
     assert document["properties"]["owner"] == str(tmp_path / "old place")  # a user's own text is no location
     for changed in ("location", "snapshots", "metadata-log"):
         document.pop(changed), before.pop(changed)
     assert document == before
+
+
+def path_of(location: str) -> Path:
+    return Path(location.removeprefix("file://"))
+
+
+@pytest.mark.parametrize("name", ["v9.gz.metadata.json", "00009-a.metadata.json.gz", "00009-a.gz.metadata.json"])
+def test_metadata_that_was_compressed_stays_so_under_either_name(table: Any, tmp_path: Path, name: str) -> None:
+    metadata = path_of(table.metadata_location)
+    packed = metadata.with_name(name)
+    packed.write_bytes(gzip.compress(metadata.read_bytes()))
+    last = list(find_pieces(f"file://{packed}", NewPlace(tmp_path / "old place", "s3://bucket/lake")))[-1]
+    assert isinstance(last, Rewritten) and json.loads(gzip.decompress(last.body))["location"].startswith("s3://")
+
+
+def test_damaged_files_of_a_table_are_refused_by_name(table: Any, tmp_path: Path) -> None:
+    """Earlier metadata, a manifest, and a list that ends behind its header, which would look empty."""
+    snapshot = table.current_snapshot()
+    listed = path_of(snapshot.manifest_list)
+    manifest = path_of(read_manifest_list(table.io.new_input(snapshot.manifest_list)).__next__().manifest_path)
+    earlier = path_of(table.metadata.metadata_log[0].metadata_file)
+    header = listed.read_bytes()
+    header = header[: header.index(header[-16:]) + 16]
+    for path, body in ((earlier, b'{"a": '), (manifest, manifest.read_bytes() + b"x"), (listed, header)):
+        before = path.read_bytes()
+        path.write_bytes(body)
+        with pytest.raises(TableUnfit, match=re.escape(path.name)):
+            list(find_pieces(table.metadata_location, NewPlace(tmp_path / "old place", "s3://bucket/lake")))
+        path.write_bytes(before)
+
+
+@pytest.mark.parametrize("name", ["a#b", "a?b"])
+def test_a_name_that_no_reader_of_a_bucket_takes_is_refused(name: str) -> None:
+    with pytest.raises(TableUnfit, match="has a # or a"):
+        NewPlace(Path("/a/b"), "s3://c").respell(f"file:///a/b/t/{name}")
 
 
 @pytest.mark.parametrize("spelled", ["file:///a/b/t/x", "file:/a/b/t/x", "/a/b/t/x", "file:////a/b/t/x"])

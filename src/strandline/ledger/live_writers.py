@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -13,6 +11,7 @@ import sqlalchemy as sa
 
 from strandline.ledger.engine import Ledger
 from strandline.ledger.lock_holder import find_users
+from strandline.ledger.postgres import application_name
 from strandline.ledger.schema.core import block, dataset, sink
 from strandline.ledger.schema.maintain import maintenance_run
 from strandline.ledger.schema.receive import UNFINISHED, receive_batch
@@ -90,11 +89,12 @@ def _files(connection: sa.Connection) -> list[LiveWriter]:
 
 
 def find_processes(ledger: Ledger) -> list[LiveWriter]:
-    """Other processes that have the ledger open, such as an idle daemon. On SQLite, as far as this system says so."""
+    """Other processes that have the ledger open, such as an idle daemon. On SQLite, as far as this system says so: it
+    does not show the processes of other containers."""
     if ledger.path is not None:
         names = [str(user) for user in find_users(_files_of(ledger.path))]
     else:
-        mine = f"strandline, process {os.getpid()} on {socket.gethostname()}"[:63]
+        mine = application_name()
         with ledger.read() as connection:
             rows = connection.exec_driver_sql(
                 "SELECT DISTINCT application_name FROM pg_stat_activity WHERE datname = current_database() "

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import time
+import uuid
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -97,13 +99,24 @@ def _probes(settings: LedgerSettings) -> dict[str, int]:
     return {"idle": max(1, seconds // 3), "interval": max(1, seconds * 2 // (3 * _PROBES)), "count": _PROBES}
 
 
+@cache
+def _chosen_for(_pid: int) -> str:
+    return uuid.uuid4().hex[:6]
+
+
+def application_name() -> str:
+    """How the server shows the connections of this process. Processes of two containers may have the same number, and
+    the same name of the host: a random part tells them apart."""
+    return f"strandline, process {os.getpid()} on {socket.gethostname()}"[:55] + f", {_chosen_for(os.getpid())}"
+
+
 def _client_limits(settings: LedgerSettings) -> dict[str, str | int]:
     return {
         "connect_timeout": settings.connect_seconds_max,
         "keepalives": 1,
         **{f"keepalives_{name}": value for name, value in _probes(settings).items()},
         "tcp_user_timeout": settings.silence_seconds_max * 1000,
-        "application_name": f"strandline, process {os.getpid()} on {socket.gethostname()}"[:63],
+        "application_name": application_name(),
     }
 
 

@@ -22,7 +22,7 @@ from strandline.iceberg.metadata.table_files import (
     respell_document,
 )
 from strandline.migrate.plan import Moves
-from strandline.storage.copy_to_bucket import BucketCopy
+from strandline.storage.copy_to_bucket import BucketCopy, check_size
 
 if TYPE_CHECKING:
     from strandline.iceberg.pyiceberg.catalog import PyIcebergCatalog
@@ -70,7 +70,9 @@ class TableCopy:
     def count_files(self) -> FileCount:
         """What `copy_files` would copy. Raises TableUnfit and StorageError as it does."""
         found = FileCount()
-        for _, piece in self._pieces():
+        for path, piece in self._pieces():
+            if isinstance(piece, Copied):
+                check_size(path, piece.size)
             found.add(len(piece.body) if isinstance(piece, Rewritten) else piece.size)
         return found
 

@@ -21,6 +21,15 @@ _PUT_BYTES_MAX = 5 << 30  # of one request; a store refuses more
 _READ_BYTES = 1 << 20
 
 
+def check_size(path: Path, size: int) -> None:
+    """Raises StorageError for a file that a bucket does not take in one request."""
+    if size > _PUT_BYTES_MAX:
+        raise StorageError(
+            f"{path} has {size:,} bytes, and a bucket takes at most {_PUT_BYTES_MAX:,} in one request",
+            hint="Rewrite the table with smaller files (write.target-file-size-bytes), and expire older snapshots.",
+        )
+
+
 class BucketCopy:
     def __init__(self, warehouse: WarehouseSettings) -> None:
         self._bucket, prefix = split_url(warehouse.url)
@@ -59,11 +68,7 @@ class BucketCopy:
 
     def copy_file(self, path: Path, name: str) -> int:
         size = path.stat().st_size
-        if size > _PUT_BYTES_MAX:
-            raise StorageError(
-                f"{path} has {size:,} bytes, and a bucket takes at most {_PUT_BYTES_MAX:,} in one request",
-                hint="Rewrite the table with smaller files (write.target-file-size-bytes), and expire older snapshots.",
-            )
+        check_size(path, size)
         digest = hashlib.md5(usedforsecurity=False)
         with path.open("rb") as file:
             while some := file.read(_READ_BYTES):

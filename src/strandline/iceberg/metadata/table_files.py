@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ _MANIFEST_PATH, _MANIFEST_LENGTH = 500, 501
 _STATUS, _FILE_PATH, _CONTENT, _REFERENCED = 0, 100, 134, 143
 _OLD_PATH = -1  # our own: the path of a file as it was
 _DELETED, _POSITION_DELETES = 2, 1
+_GZIP = b"\x1f\x8b"
 _LOCATION_PROPERTIES = (
     "write.data.path",
     "write.metadata.path",
@@ -96,11 +98,12 @@ class TableIdentity:
         )
 
 
-def read_document(location: str) -> dict[str, Any]:
-    path = local_path(location)
-    if path is None:
-        raise TableUnfit(f"{location} is not a local file")
-    document = metadata_document(path.read_bytes())
+def parse_document(location: str, content: bytes) -> dict[str, Any]:
+    """The metadata of a table, from the bytes of its file. Raises TableUnfit."""
+    try:
+        document = metadata_document(content)
+    except (OSError, EOFError, ValueError, RecursionError, zlib.error) as e:
+        raise TableUnfit(f"{location} is damaged: {e}", hint="Restore the file from a backup.") from e
     if not isinstance(document, dict):
         raise TableUnfit(f"{location} is no metadata of a table")
     return document
@@ -131,39 +134,51 @@ def respell_document(document: dict[str, Any], place: NewPlace) -> dict[str, Any
 def find_pieces(location: str, place: NewPlace) -> Iterator[Rewritten | Copied]:
     """Every file that the table of this metadata file reaches, with its new content if that changes. The metadata file
     itself comes last. Raises TableUnfit for a table that cannot move, and FileNotFoundError for a missing file."""
-    document = read_document(location)
+    content = _content(location)
+    document = parse_document(location, content)
     new = respell_document(document, place)
     manifests: dict[str, int] = {}
     seen: set[str] = set()
     for snapshot in document.get("snapshots", ()):
-        yield from _pieces_of_list(snapshot["manifest-list"], place, manifests, seen)
+        yield from _pieces_of_list(snapshot, place, manifests, seen)
     for kind in ("statistics", "partition-statistics"):
         for entry in document.get(kind, ()):
             yield _copied(entry["statistics-path"], place)
     for entry in document.get("metadata-log", ()):
         earlier = local_path(entry["metadata-file"])
         if earlier is not None and earlier.is_file():  # the log may name files that are gone
-            yield _metadata(
-                entry["metadata-file"], respell_document(read_document(entry["metadata-file"]), place), place
-            )
-    yield _metadata(location, new, place)
+            before = earlier.read_bytes()
+            as_it_was = parse_document(entry["metadata-file"], before)
+            yield _metadata(entry["metadata-file"], respell_document(as_it_was, place), before, place)
+    yield _metadata(location, new, content, place)
 
 
 def _pieces_of_list(
-    location: str, place: NewPlace, manifests: dict[str, int], seen: set[str]
+    snapshot: dict[str, Any], place: NewPlace, manifests: dict[str, int], seen: set[str]
 ) -> Iterator[Rewritten | Copied]:
     """`manifests`: the new lengths of those that came before; `seen`: the files in them."""
+    location = snapshot["manifest-list"]
     content = _content(location)
-    named: list[str] = []
-    respell_avro(content, Wanted(frozenset({_MANIFEST_PATH}), {}), lambda r: named.append(r.values[_MANIFEST_PATH]))
-    for manifest in named:
+    named: dict[str, int] = {}
+
+    def on_manifest(record: Record) -> None:
+        named[record.values[_MANIFEST_PATH]] = record.values[_MANIFEST_LENGTH]
+
+    respell_avro(content, Wanted(frozenset({_MANIFEST_PATH, _MANIFEST_LENGTH}), {}), on_manifest)
+    summary = snapshot.get("summary", {})
+    if not named and any(summary.get(total, "0") != "0" for total in ("total-data-files", "total-delete-files")):
+        raise TableUnfit(
+            f"{location} is cut off: it names no manifest, and its snapshot has files",
+            hint="Restore the file from a backup.",
+        )
+    for manifest, length in named.items():
         if manifest not in manifests:
-            body, files = _respell_manifest(manifest, place)
+            body, files = _respell_manifest(manifest, length, place)
             manifests[manifest] = len(body)
             yield from (_copied(file, place) for file in sorted(files - seen))
             seen |= files
             yield Rewritten(_name(manifest, place), body)
-    lengths = {place.respell(path): size for path, size in manifests.items()}
+    lengths = {place.respell(path): manifests[path] for path in named}
     body = respell_avro(
         content,
         Wanted(
@@ -178,9 +193,16 @@ def _pieces_of_list(
     yield Rewritten(_name(location, place), body)
 
 
-def _respell_manifest(location: str, place: NewPlace) -> tuple[bytes, set[str]]:
-    """The manifest in its new spelling, and the files of its live entries in the old one."""
+def _respell_manifest(location: str, length: int, place: NewPlace) -> tuple[bytes, set[str]]:
+    """The manifest in its new spelling, and the files of its live entries in the old one. `length`: what its list says
+    that it has."""
     files: set[str] = set()
+    content = _content(location)
+    if len(content) != length:
+        raise TableUnfit(
+            f"{location} has {len(content):,} bytes, and {length:,} by its manifest list",
+            hint="The file is damaged. Restore it from a backup.",
+        )
 
     def respell(record: Record, path: str) -> str:
         record.values[_OLD_PATH] = path
@@ -201,7 +223,7 @@ def _respell_manifest(location: str, place: NewPlace) -> tuple[bytes, set[str]]:
             )
         files.add(record.values[_OLD_PATH])
 
-    return respell_avro(_content(location), wanted, on_record), files
+    return respell_avro(content, wanted, on_record), files
 
 
 def _content(location: str) -> bytes:
@@ -211,10 +233,10 @@ def _content(location: str) -> bytes:
     return path.read_bytes()
 
 
-def _metadata(location: str, document: dict[str, Any], place: NewPlace) -> Rewritten:
+def _metadata(location: str, document: dict[str, Any], before: bytes, place: NewPlace) -> Rewritten:
+    """Compressed if it was before: readers go by the name, of which there are two kinds."""
     body = json.dumps(document).encode()
-    name = _name(location, place)
-    return Rewritten(name, gzip.compress(body, mtime=0) if ".gz." in name.rpartition("/")[2] else body)
+    return Rewritten(_name(location, place), gzip.compress(body, mtime=0) if before.startswith(_GZIP) else body)
 
 
 def _copied(location: str, place: NewPlace) -> Copied:

@@ -101,16 +101,23 @@ def take_out(
 
 
 def put_back(catalog: PyIcebergCatalog, move_id: str | None) -> list[str]:
-    """Undoes `take_out` of this migration, or of all; returns the tables that have their names again. A table whose
-    name another one has by now keeps the name that it was given."""
+    """Undoes `take_out` of this migration, or of all; returns the tables that have their names again. Raises
+    RefusedError if another table has one of the names by now."""
     there = catalog.table_names()
-    back: list[str] = []
-    for stored in there:
-        name, ended = _as_it_was(stored)
-        if ended is not None and (move_id is None or ended == move_id[:_ID_CHARS]) and name not in there:
-            catalog.rename(stored, name)
-            back.append(name)
-    return back
+    renamed = {
+        stored: name
+        for stored, (name, ended) in ((stored, _as_it_was(stored)) for stored in there)
+        if ended is not None and (move_id is None or ended == move_id[:_ID_CHARS])
+    }
+    for stored, name in renamed.items():
+        if name in there:
+            raise RefusedError(
+                f"the table {stored} cannot have its name again: there is another table {name}",
+                hint="Drop or rename that one, and run `strandline migrate --abort` again.",
+            )
+    for stored, name in renamed.items():
+        catalog.rename(stored, name)
+    return list(renamed.values())
 
 
 def drop_moved(catalog: PyIcebergCatalog, move_id: str) -> None:
