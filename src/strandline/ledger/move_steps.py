@@ -148,16 +148,19 @@ def _obstacles(
                 "bring the ledger up to the witness: `strandline ledger resync`",
             )
         )
-    return found + (_sinks_into(connection, leaving.catalog, config.home) if leaving.catalog is not None else [])
+    return found + list(_sinks_into(connection, leaving, config))
 
 
-def _sinks_into(connection: sa.Connection, catalog: Path, home: Path) -> list[LiveWriter]:
-    """Iceberg sinks whose target is a table of the catalog that is left: it would not be there any more."""
-    query = sa.select(sink.c.name, sink.c.options).where(sink.c.kind == "iceberg", sink.c.removed_at.is_(None))
-    into = [
-        row.name
-        for row in connection.execute(query)
-        if (named := json.loads(row.options).get("catalog")) and (home / Path(named).expanduser()).resolve() == catalog
-    ]
-    remedy = "remove such sinks first; a sink's target must be in a catalog of its own"
-    return [LiveWriter(f'sink "{name}" delivers into the catalog that the tables leave', remedy) for name in into]
+def _sinks_into(connection: sa.Connection, leaving: Leaving, config: LakeConfig) -> Iterator[LiveWriter]:
+    """Sinks whose target is in what the lake leaves: a table of its catalog, or a folder in its warehouse. A person
+    deletes both when the lake has moved."""
+    folder = config.warehouse_folder if leaving.files else None
+    remedy = "remove such sinks first; a sink's target must be in a place of its own"
+    for row in connection.execute(sa.select(sink.c.name, sink.c.options).where(sink.c.removed_at.is_(None))):
+        options = json.loads(row.options)
+        named = [options[key] for key in ("path", "catalog", "warehouse") if options.get(key)]
+        places = [(config.home / Path(n.removeprefix("file://")).expanduser()).resolve() for n in named]
+        if leaving.catalog in places:
+            yield LiveWriter(f'sink "{row.name}" delivers into the catalog that the tables leave', remedy)
+        elif folder is not None and any(place.is_relative_to(folder) for place in places):
+            yield LiveWriter(f'sink "{row.name}" delivers into the folder that the lake leaves', remedy)
