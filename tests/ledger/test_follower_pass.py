@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -15,6 +15,7 @@ from strandline.core.sites.replication import Offer
 from strandline.core.types import DatasetUuid, Seq
 from strandline.ledger.replicate import following, sites
 from strandline.replicate.follow import apply_item
+from strandline.replicate.follow.context import FollowContext
 from strandline.replicate.follow.follower import Follower
 from strandline.replicate.source import LeaderAnswer
 from tests.ledger.conftest import LAKE, Bench
@@ -58,10 +59,9 @@ def leader(sqlite_bench: Bench) -> Leader:
 
 @pytest.fixture
 def follower(sqlite_bench: Bench, leader: Leader, tmp_path: Path) -> Follower:
-    bench, parts = sqlite_bench, SimpleNamespace(ingestion=SimpleNamespace(catch_up=lambda: None))
-    context: Any = SimpleNamespace(
-        lake=LAKE, config=bench.config, ledger=bench.ledger, witness=bench.witness, source=leader, parts=parts
-    )
+    bench, parts = sqlite_bench, cast("Any", SimpleNamespace(ingestion=SimpleNamespace(catch_up=lambda: None)))
+    since = bench.ledger.query(sites.get).changed_at
+    context = FollowContext(LAKE, bench.config, bench.ledger, bench.witness, cast("Any", leader), since, parts)
     return Follower(context, FollowSettings(offer_items_max=ITEMS_MAX, items_at_once_max=1), tmp_path / "checkpoint")
 
 

@@ -23,15 +23,15 @@ from strandline.ledger.receive import batches, ended_batches, tokens
 from strandline.ledger.replicate import cuts, followers, following, promotion_claims, promotions, rejoining, sites
 from strandline.ledger.replicate.followers import NewFollower
 from strandline.ledger.replicate.rejoining import NewLeader
+from strandline.replicate.follow.context import FollowContext
 from strandline.replicate.follow.follow_datasets import make_dataset
-from tests.ledger.conftest import Bench
+from tests.ledger.conftest import LAKE, Bench
 from tests.ledger.receive_bench import new_receiving
 from tests.ledger.test_cuts import CUT, carry_out, sealed
 from tests.ledger.test_following import apply, cut, offer, record, segment
 
 if TYPE_CHECKING:
     from strandline.ingest.context import IngestContext
-    from strandline.replicate.follow.context import FollowContext
 
 
 def new_leader(bench: Bench, term: int = 17, address: str = "https://new") -> NewLeader:
@@ -136,12 +136,11 @@ def test_a_dataset_that_a_leader_between_did_not_have_is_followed_on_from_where_
     bench.ledger.change(following.leave, known)
     terms = offer(bench.dataset, 0, 0).dataset
     view = SimpleNamespace(main=1, uuid=bench.dataset.table_uuid)
-    context = SimpleNamespace(
-        ledger=bench.ledger, witness=bench.witness,
-        parts=SimpleNamespace(catalog=SimpleNamespace(exists=lambda name: True)),
-        work=SimpleNamespace(tables=SimpleNamespace(view=lambda name: view)),
-    )  # fmt: skip
-    assert make_dataset(cast("FollowContext", context), terms, 32) == bench.dataset
+    work = SimpleNamespace(tables=SimpleNamespace(view=lambda name: view))
+    parts: Any = SimpleNamespace(catalog=SimpleNamespace(exists=lambda name: True), work=work)
+    since = bench.ledger.query(sites.get).changed_at
+    context = FollowContext(LAKE, bench.config, bench.ledger, bench.witness, cast("Any", None), since, parts)
+    assert make_dataset(context, terms, 32) == bench.dataset
     [again] = bench.ledger.query(following.list_followed)
     assert (again.bound, again.term) == (20, 1)
     later = 32 * 2**40

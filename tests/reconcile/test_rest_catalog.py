@@ -116,7 +116,7 @@ def test_entries_are_dropped_once_whatever_becomes_of_the_answer(lake: Between, 
     assert lake.way.fired == 1
     if run.aborted is not None:
         assert run.aborted is AbortReason.COMMIT_FAILED and run.outcome.done.missing == 0
-        assert "not known" in (run.why or ""), run
+        assert "unknown whether" in (run.why or ""), run
         lake.run(ACT)
     after = lake.run(REPORT)
     assert after.outcome.planned.missing == 0 and not after.outcome.partial, (

@@ -281,7 +281,7 @@ def test_the_key_is_made_once_and_for_nobody_else(lake: Lake) -> None:
 
 @pytest.mark.parametrize("settings", [{"serve": {"session_key": "env:THE_KEY"}}])
 def test_the_key_can_come_from_the_environment(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("THE_KEY", "too short")
+    monkeypatch.setenv("THE_KEY", "a-short-key")
     with pytest.raises(ConfigError, match="shorter"):
         load_session_keys(lake.config)
     monkeypatch.setenv("THE_KEY", "a" * 40)

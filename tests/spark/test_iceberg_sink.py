@@ -93,7 +93,7 @@ def test_a_table_that_was_set_back_stops_the_sink_until_a_person_decides(made: M
     as_owner(delivered.lake, other, f"CALL other.system.rollback_to_snapshot('shop.events', {before})")
     delivered.ingest()
     [report] = delivered.lake.tick().sinks
-    assert report.did == "stopped" and "set back" in (report.reason or ""), report
+    assert report.did == "stopped" and "rolled back" in (report.reason or ""), report
     with pytest.raises(RefusedError, match="10 of 20 rows"):
         delivered.lake.delivery.recover_sink("iceberg")
     recovered = delivered.lake.delivery.recover_sink("iceberg", resend=True)

@@ -327,7 +327,7 @@ def test_a_body_that_cannot_be_written_is_set_aside_and_the_others_of_its_batch_
     [told] = [d for d in lake.status().receive or () if d.dataset == sender.dataset.name]
     assert (told.bodies, told.set_aside.bodies, told.set_aside.rows) == (0, 1, 1)
     [body] = lake.receiver.set_aside("named")
-    assert "cannot be staged" in body.reason and body.spool == bad
+    assert "cannot be written" in body.reason and body.spool == bad
     assert inspect(sender) == [(7, 1, None)], "for its sender, it is held"
     with pytest.raises(RefusedError, match="set aside"):
         lake.maintenance.purge("named", where="n = 99")
@@ -365,7 +365,7 @@ def test_a_file_that_has_other_rows_than_were_received_fails_its_batch(lake: Lak
     paths = {str(p).rpartition("/")[2]: p for p in files(lake)}
     paths[other.rpartition("/")[2]].replace(paths[name.rpartition("/")[2]])
     [report] = sender.ingest()
-    assert report.did == "waiting" and "holds 2 rows, and 3 rows were received" in (report.reason or "")
+    assert report.did == "waiting" and "has 2 rows, and 3 rows were received" in (report.reason or "")
     assert values(sender) == []
 
 

@@ -106,7 +106,7 @@ def test_without_an_arbiter_a_person_says_that_the_leader_is_stopped(alone: Site
     with pytest.raises(RefusedError, match="nobody but you"):
         lake.replication.promotion.run(leader_is_stopped=False)
     forecast = lake.replication.promotion.forecast(leader_is_stopped=True)
-    assert forecast.step == Begin(1) and [g.batch_id for g in forecast.standing.given_up] == ["heard of"]
+    assert forecast.step == Begin(1) and [g.batch_id for g in forecast.state.given_up] == ["heard of"]
     done = alone.promote(lake)
     assert done.term == 17 and done.led is not None
     assert [g.batch_id for g in done.led.given_up] == ["heard of"]

@@ -94,7 +94,7 @@ def test_a_writer_whose_branch_was_removed_stages_nothing(lake: Lake) -> None:
     held = writer.reserve("a")
     writer.make_branch(held)
     lake.recover()
-    with pytest.raises(FailedError, match="given up"):
+    with pytest.raises(FailedError, match="abandoned"):
         writer.stage(held)
     assert branches(lake) == [] and states(lake)[-1] == "abandoned"
 

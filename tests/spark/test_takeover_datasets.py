@@ -36,8 +36,8 @@ def test_datasets_that_two_leaders_made_stay_apart_and_one_name_is_for_a_person_
         assert joined.led is not None and joined.led.not_at_the_leader == ("default.late",)
         report = restarted(old).tick()
         assert [e.message for e in report.failed] == [
-            "default.late: the leader has a dataset of this name, and this site another one that the leader has never "
-            "heard of, from when another site led; so the leader's is not replicated"
+            "default.late: the leader has a dataset of this name, and this site another one that the leader does not "
+            "know, from when another site led; so the leader's is not replicated"
         ]
         assert_same(new, old, "more")
         assert len(table(old, "late")) == 5

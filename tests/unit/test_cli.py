@@ -538,7 +538,7 @@ def test_empty_and_missing_files_need_no_engine_and_each_one_is_told(home: Path)
     empty, missing, odd, folder = json.loads(done.stdout)["files"]
     assert (empty["rows"], empty["error"]) == (0, None)
     assert "there is no file" in missing["error"]["message"]
-    assert "which format" in odd["error"]["message"]
+    assert "the format is not clear" in odd["error"]["message"]
     assert "folder" in folder["error"]["message"] or "format" in folder["error"]["message"]
 
 

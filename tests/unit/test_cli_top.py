@@ -105,12 +105,14 @@ def test_figures_that_cannot_be_read_anew_are_called_old_and_still_fit_the_windo
 
 # `top` in a terminal: the ledger is away while the file `away` is there.
 PROGRAM = """
+import signal
 import sys
 from pathlib import Path
 from strandline.cli.main import run
 from strandline.core.errors import StorageError
 from strandline.lake import Lake
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits that it is ignored
 status, away = Lake.status, Path(sys.argv[1]) / "away"
 
 def read(lake):

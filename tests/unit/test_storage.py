@@ -80,14 +80,14 @@ def test_a_file_is_whole_though_the_system_writes_it_in_pieces(tmp_path: Path, m
     assert (tmp_path / "a").read_bytes() == b"0123456789"
 
 
-@pytest.mark.parametrize("step", ["write", "fdatasync", "replace"])
+@pytest.mark.parametrize("step", ["write", "fdatasync", "rename"])
 def test_a_file_that_cannot_be_written_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "no space left")
 
-    monkeypatch.setattr(Path if step == "replace" else os, step, full)
+    monkeypatch.setattr(durable if step == "rename" else os, step, full)
     monkeypatch.setattr("sys.platform", "linux")
     with pytest.raises(OSError, match="no space left"):
         durable.write_file(tmp_path / "a", b"content")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from strandline.core import failpoints
 from strandline.core.errors import StorageError, StrandlineError
 from strandline.core.settings.lake_config import LakeConfig
+from strandline.core.text.wording import plural
 from strandline.iceberg.metadata.identifier import parse_identifier
 from strandline.iceberg.metadata.table_files import (
     Copied,
@@ -104,7 +105,7 @@ class TableCopy:
         present = bucket.list_present()
         if wrong := sorted(name for name, size in expected.items() if present.get(name) != size):
             raise StorageError(
-                f"{len(wrong)} of {len(expected)} files did not arrive whole, such as {wrong[0]}",
+                f"{plural(len(wrong), 'file')} of {len(expected)} did not arrive whole, such as {wrong[0]}",
                 hint="Run the migration again: it sends what is not there.",
             )
         return FileCount(bucket.sent_files, bucket.sent_bytes)
