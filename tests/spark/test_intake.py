@@ -334,7 +334,7 @@ def test_a_body_that_cannot_be_written_is_set_aside_and_the_others_of_its_batch_
     lake.receiver.discard([body.id])
     assert not sender.spool.exists(bad)
     [(_, rows, problem)] = inspect(sender)
-    assert rows == 0 and problem is not None and "given up" in problem
+    assert rows == 0 and problem is not None and "discarded" in problem
 
 
 def test_one_dataset_that_cannot_be_ingested_does_not_hold_up_another(lake: Lake, sender: Sender) -> None:

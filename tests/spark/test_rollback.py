@@ -141,7 +141,7 @@ def test_where_nothing_tells_the_work_goes_on_and_the_doubt_is_shown(lake: Lake,
     lake.append(table, numbers(lake, 101, 105))
     assert tag(lake, table) == main(lake, table)
     doubt = status(lake, table).problem
-    assert "it is unknown whether they were deleted or rolled back" in doubt, "what is published on top does not cover it"
+    assert "unknown whether they were deleted or rolled back" in doubt, "what is published on top does not cover it"
     roll_back(lake, table, snapshots(lake, table)[-2])
     with pytest.raises(TableRolledBack):
         lake.read_since(table)
